@@ -147,7 +147,7 @@ impl Bench {
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
-            oauth: gantry::api::oauth::Settings::default(),
+            oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
         };

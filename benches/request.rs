@@ -144,7 +144,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         public_url: None,
-        oauth: gantry::api::oauth::Settings::default(),
+        oauth: gantry::api::oauth::OAuthSettings::default(),
         provider: None,
         logs: gantry::api::logs::Options::default(),
     };

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
-    accounts::provider::Provider, logs, logs::Analytics, oauth, projects::listing::Listings,
+    accounts::oidc::OidcProvider, logs, logs::Analytics, oauth, projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -21,9 +21,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct ApiSettings {
     /// OAuth tokens of applications.
-    pub oauth: oauth::Settings,
+    pub oauth: oauth::OAuthSettings,
     /// The identity provider with which people sign in, if there is one.
-    pub provider: Option<Arc<Provider>>,
+    pub provider: Option<Arc<OidcProvider>>,
     /// Where log lines of projects are stored.
     pub logs: logs::Options,
 }

@@ -1,4 +1,4 @@
-//! The one list of operations: routes, documents, limits and contract tests all read it.
+//! The list of all operations, from which routes, documents, limits and contract tests are derived.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         accounts::operations::ENDPOINTS,
         organizations::operations::ENDPOINTS,
         organizations::v2::ENDPOINTS,
-        organizations::invited::ENDPOINTS,
+        organizations::invitation_operations::ENDPOINTS,
         projects::operations::ENDPOINTS,
         keys::ENDPOINTS,
         temporary_access::ENDPOINTS,
@@ -43,12 +43,12 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
     .concat()
 });
 
-/// Every operation, built or planned. Its place is the number of its counter.
+/// Returns every operation, implemented or planned. The index is the number of its counter.
 pub fn all() -> &'static [&'static Endpoint] {
     &ALL
 }
 
-/// What answers everything no operation has: counted and headed like one of them.
+/// The endpoint for unknown paths, counted and answered like any operation.
 pub static UNKNOWN: Endpoint = Endpoint {
     id: "unknown",
     summary: "Anything else",

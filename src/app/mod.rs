@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::provider::Provider,
+        accounts::oidc::OidcProvider,
         context::{ApiContext, ApiSettings},
         endpoints, logs, oauth,
     },
@@ -82,9 +82,9 @@ pub struct Settings {
     /// Scheme, host and port by which clients reach this server. OAuth needs it.
     pub public_url: Option<String>,
     /// How applications of others get their tokens.
-    pub oauth: oauth::Settings,
+    pub oauth: oauth::OAuthSettings,
     /// Through which people can sign in, besides by what they have here.
-    pub provider: Option<Arc<Provider>>,
+    pub provider: Option<Arc<OidcProvider>>,
     /// Where log lines of projects are kept.
     pub logs: logs::Options,
 }
@@ -237,7 +237,7 @@ impl Background {
             kinds.collect(),
             calls,
         ));
-        tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
+        tasks.spawn(oauth::cleanup::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);
             loop {

@@ -75,14 +75,14 @@ pub enum Error {
     /// alternative.
     NotBuilt(String),
     /// An error of the OAuth protocol.
-    Oauth(OauthFault),
+    OAuth(OAuthError),
     /// An internal error. The cause is logged once and never sent.
     Internal(Report),
 }
 
 /// An error that the OAuth specifications have a code for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OauthFault {
+pub struct OAuthError {
     /// The `error` code of the specifications.
     pub error: &'static str,
     /// One sentence for `error_description`. It never repeats input.
@@ -92,8 +92,8 @@ pub struct OauthFault {
 }
 
 /// Returns an error of the OAuth protocol.
-pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
-    Error::Oauth(OauthFault {
+pub fn oauth_error(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::OAuth(OAuthError {
         error,
         description: description.into(),
         unprocessable: false,
@@ -102,7 +102,7 @@ pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>
 
 /// Returns the error of a request that names no known application.
 pub fn unknown_client(description: &'static str) -> Error {
-    Error::Oauth(OauthFault {
+    Error::OAuth(OAuthError {
         error: "invalid_request",
         description: description.into(),
         unprocessable: true,
@@ -277,7 +277,7 @@ impl Error {
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
-            Self::Oauth(fault) => match fault.error {
+            Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
                 _ => OAUTH_REFUSED,
@@ -330,7 +330,7 @@ impl Error {
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(text) => text.clone().into(),
-            Self::Oauth(fault) => fault.description.clone(),
+            Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }
     }

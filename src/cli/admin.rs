@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     api::{
         accounts,
-        accounts::{Account, links, passwords},
+        accounts::{Account, passwords, sign_in_links},
         organizations,
     },
     app::config::ControlOptions,
@@ -180,10 +180,14 @@ impl User {
                         .about_account(owner.id)
                         .announce(db, now)
                         .await?;
-                    Ok(links::create(db, owner.id, &link, now).await?)
+                    Ok(sign_in_links::create(db, owner.id, &link, now).await?)
                 })
                 .await?;
-                let url = format!("{}{}", url.trim_end_matches('/'), links::path(&link));
+                let url = format!(
+                    "{}{}",
+                    url.trim_end_matches('/'),
+                    sign_in_links::path(&link)
+                );
                 common
                     .output
                     .print(&json!({ "email": email, "url": url }), || url.clone())

@@ -10,7 +10,7 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::{accounts, accounts::links, organizations, tokens},
+    api::{accounts, accounts::sign_in_links, organizations, tokens},
     app::config::Config,
     base::ids::UserId,
     cli::{
@@ -166,8 +166,8 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
 /// The first visit of the pages needs no password.
 async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
     let (app, link) = (&running.app, SessionSecret::generate(&running.app.entropy));
-    links::create(&app.db, start.owner, &link, app.clock.now()).await?;
-    Ok(format!("{url}{}", links::path(&link)))
+    sign_in_links::create(&app.db, start.owner, &link, app.clock.now()).await?;
+    Ok(format!("{url}{}", sign_in_links::path(&link)))
 }
 
 fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &str) {

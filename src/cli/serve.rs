@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::{provider, provider::Provider},
+        accounts::{oidc, oidc::OidcProvider},
         logs, oauth,
     },
     app::{
@@ -266,7 +266,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         )
         .await?;
         settings.public_url = issuer;
-        if settings.public_url.is_none() && oauth::applications::any(&db).await? {
+        if settings.public_url.is_none() && oauth::applications::any_registered(&db).await? {
             tracing::warn!(
                 "OAuth applications are registered, and none can ask for consent before --public-url is set"
             );
@@ -558,8 +558,8 @@ fn settings(
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
         public_url: config.public_url(),
-        oauth: oauth::Settings {
-            access_life: config.oauth_access_life(),
+        oauth: oauth::OAuthSettings {
+            access_lifetime: config.oauth_access_life(),
         },
         provider: provider(config)?.map(Arc::new),
         logs: logs::Options {
@@ -601,7 +601,7 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
 }
 
 /// The provider through which people can sign in, if one is named.
-fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
+fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
     let (Some(issuer), Some(client_id), Some(file)) = (
         &config.oidc_issuer,
         &config.oidc_client_id,
@@ -611,14 +611,14 @@ fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
     };
     let secret =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let options = provider::Options {
+    let options = oidc::OidcOptions {
         issuer: issuer.clone(),
         client_id: client_id.clone(),
         client_secret: secret.into(),
         name: config.oidc_name.clone(),
         domains: config.oidc_email_domains.clone(),
     };
-    Ok(Some(Provider::new(options)?))
+    Ok(Some(OidcProvider::new(options)?))
 }
 
 /// Where counters outlive the process.

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use crate::{
     api::accounts::{
         passkeys,
-        passkeys::{Known, Passkeys},
+        passkeys::{PasskeySummary, Passkeys},
         passwords, sign_in,
-        sign_in::Outcome,
+        sign_in::SignInOutcome,
     },
     base::error::Error,
     platform::{
@@ -54,7 +54,7 @@ struct AccountPage {
 
 /// A passkey, as the page shows it.
 struct Row {
-    passkey: Known,
+    passkey: PasskeySummary,
     added: Moment,
     used: Option<Moment>,
 }
@@ -78,7 +78,7 @@ async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Ans
         .await?
         .map(|at| Moment::new(at, now));
     let account = visitor.account.clone();
-    let row = |passkey: Known| Row {
+    let row = |passkey: PasskeySummary| Row {
         added: Moment::new(passkey.created_at, now),
         used: passkey.last_used_at.map(|at| Moment::new(at, now)),
         passkey,
@@ -148,9 +148,9 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
         )
         .await?
         {
-            Outcome::Right(_) => None,
-            Outcome::Wrong => Some("This is not your password.".to_owned()),
-            Outcome::Held(wait) => Some(words::held(wait)),
+            SignInOutcome::Accepted(_) => None,
+            SignInOutcome::Rejected => Some("This is not your password.".to_owned()),
+            SignInOutcome::Throttled(wait) => Some(words::held(wait)),
         };
         if wrong.is_some() {
             return again(Wrong {

@@ -8,7 +8,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    api::tokens::{cli_login, cli_login::Channel},
+    api::tokens::{cli_login, cli_login::LoginChannel},
     base::{error::Error, names},
     platform::{
         access::{Access, Permission},
@@ -84,7 +84,7 @@ impl AskedFor {
 
 async fn show(visitor: Visitor, Query(asked): Query<AskedFor>) -> Result<Answer, Error> {
     // A link that cannot work is not worth a question.
-    Channel::to(&asked.public_key, &visitor.context.entropy)?;
+    LoginChannel::to(&asked.public_key, &visitor.context.entropy)?;
     let email = visitor.account.email.clone();
     Answer::page(&Confirm {
         frame: visitor.frame(),
@@ -109,7 +109,7 @@ async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer,
         .days
         .parse()
         .map_err(|_| Error::invalid("days", "expected a number"))?;
-    let channel = Channel::to(&form.asked.public_key, &context.entropy)?;
+    let channel = LoginChannel::to(&form.asked.public_key, &context.entropy)?;
     cli_login::begin(&context.db, visitor.user.id, session, context.clock.now()).await?;
     let only_reads = form.may == "read";
     let permissions: Vec<_> = Permission::ALL
@@ -120,7 +120,7 @@ async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer,
     let body =
         json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
     let made: tokens::Made = visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await?;
-    let code = cli_login::hand_over(
+    let code = cli_login::store_token(
         &context.db,
         &context.entropy,
         session,

@@ -4,7 +4,9 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{StatusCode, header};
 
 use crate::{
-    api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},
+    api::accounts::oidc::{
+        OidcIdentity, OidcProvider, SignInFlow, identities, identities::IdentityLookup,
+    },
     base::error::Error,
     platform::{
         access::{Access, Subject, User, sessions, sessions::SessionSecret},
@@ -35,7 +37,7 @@ pub(super) static RETURN: Endpoint = page(
 /// Longest code that is handed on.
 const CODE_BYTES_MAX: usize = 4_096;
 
-fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
+fn provider(newcomer: &Newcomer) -> Result<&OidcProvider, Error> {
     newcomer
         .context
         .api_settings
@@ -55,8 +57,8 @@ async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
         &newcomer.context,
     );
     let way = provider
-        .way(
-            &Journey::of(secret.clone()),
+        .authorization_url(
+            &SignInFlow::of(secret.clone()),
             &back(&newcomer),
             context.clock.ticks(),
         )
@@ -79,7 +81,7 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
             "This sign-in was not begun in this browser, or too long ago. Begin again.",
         );
     };
-    let (journey, state) = (Journey::of(secret.clone()), newcomer.asked("state"));
+    let (journey, state) = (SignInFlow::of(secret.clone()), newcomer.asked("state"));
     if verify_slices_are_equal(state.as_bytes(), journey.state().as_bytes()).is_err() {
         return refuse(
             newcomer,
@@ -92,7 +94,7 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
     }
     let (at, now) = (context.clock.ticks(), context.clock.now());
     let Some(person) = provider
-        .person(&journey, code.to_owned(), &back(newcomer), (at, now))
+        .exchange_code(&journey, code.to_owned(), &back(newcomer), (at, now))
         .await?
     else {
         return refuse(
@@ -101,14 +103,14 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
         );
     };
     let user = match find(newcomer, provider, &person).await? {
-        Known::As(user) => user,
-        Known::Unverified => {
+        IdentityLookup::Found(user) => user,
+        IdentityLookup::UnverifiedEmail => {
             return refuse(
                 newcomer,
                 "Your email address is not verified there. Verify it, and begin again.",
             );
         }
-        Known::Nobody => {
+        IdentityLookup::NotFound => {
             return refuse(
                 newcomer,
                 "Nobody here is known by that account. Whoever runs this server can make one for you.",
@@ -128,7 +130,11 @@ async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
     newcomer.welcome(user, &session, RETURN.id, next).await
 }
 
-async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Result<Known, Error> {
+async fn find(
+    newcomer: &Newcomer,
+    provider: &OidcProvider,
+    person: &OidcIdentity,
+) -> Result<IdentityLookup, Error> {
     let context = &newcomer.context;
     let recorder = |user: &User| {
         Recorder::new(

@@ -79,7 +79,7 @@ async fn ask_new(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<An
     visitor.only_looks();
     let context = &visitor.context;
     let challenge = here(&visitor.origin)?
-        .ask_new(
+        .begin_registration(
             &context.db,
             &context.entropy,
             &visitor.account,
@@ -95,7 +95,7 @@ async fn add(visitor: Visitor, Form(answered): Form<Answered>) -> Result<Answer,
         (answered.challenge, answered.answer.as_str()),
     );
     match here(&visitor.origin)?
-        .add(
+        .finish_registration(
             &context.db,
             visitor.user.id,
             answer,
@@ -124,7 +124,7 @@ async fn ask(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Res
     let context = &newcomer.context;
     Answer::json(
         &here(&newcomer.origin)?
-            .ask(&context.db, &context.entropy, context.clock.now())
+            .begin_authentication(&context.db, &context.entropy, context.clock.now())
             .await?,
     )
 }
@@ -136,7 +136,7 @@ async fn sign_in_with(
     let (context, now) = (&newcomer.context, newcomer.context.clock.now());
     let answer = (answered.challenge, answered.answer.as_str());
     let Some(user) = here(&newcomer.origin)?
-        .recognise(&context.db, answer, now)
+        .authenticate(&context.db, answer, now)
         .await?
     else {
         let page = sign_in::again(

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::{
     api::{
         accounts,
-        accounts::{links, passkeys::Passkeys, sign_in, sign_in::Outcome},
+        accounts::{passkeys::Passkeys, sign_in, sign_in::SignInOutcome, sign_in_links},
         context::ApiContext,
     },
     base::{error::Error, ids::UserId},
@@ -282,7 +282,7 @@ async fn submit(
     )
     .await?
     {
-        Outcome::Right(user) => {
+        SignInOutcome::Accepted(user) => {
             sessions::begin(
                 &context.db,
                 user,
@@ -294,12 +294,12 @@ async fn submit(
             .await?;
             return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
         }
-        Outcome::Wrong => (
+        SignInOutcome::Rejected => (
             "Email address and password do not belong together.".to_owned(),
             StatusCode::UNPROCESSABLE_ENTITY,
             None,
         ),
-        Outcome::Held(wait) => (
+        SignInOutcome::Throttled(wait) => (
             words::held(wait),
             StatusCode::TOO_MANY_REQUESTS,
             Some(words::whole_secs(wait)),
@@ -325,7 +325,7 @@ async fn submit(
 
 async fn show_link(newcomer: Newcomer) -> Result<Answer, Error> {
     let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
-    let owner = links::owner(
+    let owner = sign_in_links::owner(
         &newcomer.context.db,
         &link.digest(),
         newcomer.context.clock.now(),
@@ -350,7 +350,7 @@ async fn use_link(
         SessionSecret::generate(&newcomer.context.entropy),
     );
     let browser = (newcomer.address(), newcomer.user_agent.as_str());
-    let user = links::redeem(
+    let user = sign_in_links::redeem(
         &context.db,
         &link.digest(),
         &session,

@@ -28,8 +28,8 @@ fn draft(resources: Resources, permissions: &[&str]) -> Draft {
     }
 }
 
-fn projects(references: &[&ProjectRef]) -> Resources {
-    Resources::Projects(
+fn projects(references: &[&ProjectRef]) -> TokenResources {
+    TokenResources::Projects(
         references
             .iter()
             .map(|reference| (*reference).clone())

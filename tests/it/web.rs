@@ -11,8 +11,8 @@ mod signing_in;
 mod tokens;
 
 use gantry::{
-    api::accounts::links,
-    platform::{access::sessions::SessionSecret, tables::Table},
+    api::accounts::sign_in_links,
+    platform::{access::sessions::Secret, tables::Table},
 };
 
 use self::browser::{Browser, PASSWORD, email, give_password, olga};
@@ -85,11 +85,11 @@ async fn names_are_text_wherever_they_stand() {
 async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
     let app = TestApp::new().await;
     let make = async || {
-        let link = SessionSecret::generate(&app.app.entropy);
-        links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+        let link = Secret::generate(&app.app.entropy);
+        sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
             .await
             .unwrap();
-        links::path(&link)
+        sign_in_links::path(&link)
     };
     let (mut browser, path) = (Browser::new(&app.node), make().await);
     for _ in 0..2 {
@@ -114,13 +114,13 @@ async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
 #[tokio::test]
 async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
     let app = TestApp::new().await;
-    let link = SessionSecret::generate(&app.app.entropy);
-    links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+    let link = Secret::generate(&app.app.entropy);
+    sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
         .await
         .unwrap();
     let mut browser = Browser::new(&app.node);
     browser
-        .post(&links::path(&link), &[])
+        .post(&sign_in_links::path(&link), &[])
         .await
         .leads_to("/projects");
     let set = async |browser: &mut Browser, current: &str, password: &str, again: &str| {

@@ -4,7 +4,7 @@
 //! with `/v1`. The other is an MCP server that an operator runs at `<issuer>/mcp`: tokens for it
 //! are issued here and are not accepted by the API.
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
 /// A resource that tokens are issued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub fn check(resource: &str, issuer: &str) -> Result<String, Error> {
     if matches!(path, Some("" | "/v1" | MCP)) {
         return Ok(resource.to_owned());
     }
-    Err(oauth_fault(
+    Err(oauth_error(
         "invalid_target",
         format!("This server issues tokens for {issuer} and {issuer}{MCP} only."),
     ))
@@ -91,7 +91,7 @@ mod tests {
             "",
         ] {
             assert!(
-                matches!(check(other, ISSUER), Err(Error::Oauth(fault)) if fault.error == "invalid_target"),
+                matches!(check(other, ISSUER), Err(Error::OAuth(fault)) if fault.error == "invalid_target"),
                 "{other}"
             );
         }

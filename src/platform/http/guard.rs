@@ -30,7 +30,7 @@ use super::{
 use crate::{
     base::{
         clock::Ticks,
-        error::{CredentialProblem, Denial, Error, oauth_fault},
+        error::{CredentialProblem, Denial, Error, oauth_error},
         ids::ProjectRef,
     },
     platform::{
@@ -317,7 +317,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     }
     // Clients of the protocol read the error's name from a member of its own (RFC 6749, 5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
-        return Err(oauth_fault(
+        return Err(oauth_error(
             "invalid_request",
             format!("Authorization: {TWICE}"),
         ));

@@ -9,9 +9,9 @@ use uuid::Uuid;
 use super::{words, words::Line};
 use crate::{
     api::oauth::applications::{
-        Selection,
-        operations::{CreatedSecret, Detail, Shown},
-        secrets::Secret,
+        ProjectSelection,
+        operations::{ApplicationDetail, ApplicationView, CreatedApplicationSecret},
+        secrets::ApplicationSecret,
     },
     base::{error::Error, ids::OrgSlug},
     platform::{
@@ -149,7 +149,7 @@ struct Applications {
     head: Head,
     /// Whether the visitor may register one.
     may: May,
-    rows: Vec<Shown>,
+    rows: Vec<ApplicationView>,
 }
 
 async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
@@ -199,7 +199,7 @@ impl Wanted {
         wanted
     }
 
-    fn of(application: &Shown) -> Self {
+    fn of(application: &ApplicationView) -> Self {
         Self {
             name: application.name.clone(),
             website: application.website.clone(),
@@ -233,14 +233,14 @@ struct New {
     scopes: Vec<Line>,
     wrong: Option<String>,
     /// What an application is already that is changed.
-    is: Option<Shown>,
+    is: Option<ApplicationView>,
     action: String,
     secrets: Vec<SecretRow>,
     authorizations: i64,
 }
 
 struct SecretRow {
-    secret: Secret,
+    secret: ApplicationSecret,
     made: Moment,
     used: Option<Moment>,
 }
@@ -282,7 +282,7 @@ fn scopes() -> Vec<Line> {
 async fn new(visitor: Visitor, named: Named) -> Result<Answer, Error> {
     let wanted = Wanted {
         bound: true,
-        selection: Selection::Off.name().to_owned(),
+        selection: ProjectSelection::Off.name().to_owned(),
         ..Wanted::default()
     };
     blank(&visitor, named, wanted, None).await
@@ -326,7 +326,7 @@ async fn create(
     let mut body = wanted.body();
     body["public"] = wanted.public.into();
     match visitor
-        .ask::<Shown>(Method::POST, &named.all(), Some(&body))
+        .ask::<ApplicationView>(Method::POST, &named.all(), Some(&body))
         .await
     {
         Ok(made) => Answer::to(&format!(
@@ -355,10 +355,10 @@ async fn filled(
     wrong: Option<String>,
 ) -> Result<Answer, Error> {
     let path = named.operation("")?;
-    let detail: Detail = visitor.get(&path).await?;
+    let detail: ApplicationDetail = visitor.get(&path).await?;
     let may = visitor.may("PATCH", &path).await?;
     let now = visitor.context.clock.now();
-    let row = |secret: Secret| SecretRow {
+    let row = |secret: ApplicationSecret| SecretRow {
         made: Moment::new(secret.created_at, now),
         used: secret.last_used_at.map(|at| Moment::new(at, now)),
         secret,
@@ -426,7 +426,7 @@ async fn add_secret(
     named: Named,
 ) -> Result<Answer, Error> {
     match visitor
-        .ask::<CreatedSecret>(Method::POST, &named.operation("/secrets")?, None)
+        .ask::<CreatedApplicationSecret>(Method::POST, &named.operation("/secrets")?, None)
         .await
     {
         Ok(made) => {
@@ -476,8 +476,8 @@ struct AskDelete {
 }
 
 async fn ask_delete(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let detail: Detail = visitor.get(&named.operation("")?).await?;
-    let Detail {
+    let detail: ApplicationDetail = visitor.get(&named.operation("")?).await?;
+    let ApplicationDetail {
         application,
         authorizations,
         ..

@@ -12,11 +12,11 @@ use crate::{
     api::{
         oauth,
         oauth::{
-            applications::Selection,
+            applications::ProjectSelection,
             redirect, requests,
             requests::{
-                Request,
-                operations::{Answer as Told, AuthId, Shown},
+                AuthorizationRequest,
+                operations::{AuthId, AuthorizationRequestView, RedirectResponse},
             },
         },
     },
@@ -77,7 +77,7 @@ struct Consent {
     frame: Frame,
     id: Uuid,
     email: String,
-    asks: Shown,
+    asks: AuthorizationRequestView,
     lines: Vec<Line>,
     places: Vec<Place>,
     /// The one that is chosen, by its place in the list.
@@ -116,15 +116,15 @@ impl Consent {
     }
 
     fn is_local(&self) -> bool {
-        self.asks.domain == redirect::THIS_COMPUTER
+        self.asks.domain == redirect::LOCAL_PROGRAM
     }
 
     fn chooses_projects(&self) -> bool {
-        self.asks.project_selection != Selection::Off
+        self.asks.project_selection != ProjectSelection::Off
     }
 
     fn may_be_whole(&self) -> bool {
-        self.asks.project_selection == Selection::Optional
+        self.asks.project_selection == ProjectSelection::Optional
     }
 
     fn role_name(&self) -> &'static str {
@@ -165,8 +165,8 @@ async fn ask(
 }
 
 /// The request, if this browser session is the one that opened it first.
-async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
-    match requests::open(
+async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<AuthorizationRequest>, Error> {
+    match requests::claim_for_session(
         &visitor.context.db,
         id,
         &visitor.secret.digest(),
@@ -188,11 +188,11 @@ fn over(frame: Frame) -> Result<Answer, Error> {
     Ok(Answer::page(&Problem { frame, title, text })?.status(StatusCode::GONE))
 }
 
-fn receipt(visitor: &Visitor, request: &Request) -> Result<Answer, Error> {
+fn receipt(visitor: &Visitor, request: &AuthorizationRequest) -> Result<Answer, Error> {
     Answer::page(&Receipt {
         frame: visitor.frame(),
         name: request.application.name.clone(),
-        domain: redirect::shown(&request.redirect_uri),
+        domain: redirect::display_name(&request.redirect_uri),
         lines: words::lines(request.scopes.names(), None),
         approved: request.approved_at.is_some(),
     })
@@ -236,7 +236,7 @@ impl Wrong {
         match self {
             Self::NoProject => "Choose at least one project.",
             Self::Projects => "Choose 1 to 100 projects of this organization.",
-            Self::NoScope => requests::NOTHING_LEFT,
+            Self::NoScope => requests::NO_SCOPES_LEFT,
         }
     }
 }
@@ -278,8 +278,12 @@ impl Input for Wanted {
     }
 }
 
-async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<Answer, Error> {
-    let asks: Shown = visitor
+async fn show(
+    visitor: &Visitor,
+    request: &AuthorizationRequest,
+    wanted: Wanted,
+) -> Result<Answer, Error> {
+    let asks: AuthorizationRequestView = visitor
         .get(&format!("/platform/oauth/authorizations/{}", request.id))
         .await?;
     let places = places(visitor).await?;
@@ -336,7 +340,8 @@ async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<An
             .or(request.scopes.is_empty().then_some(Wrong::NoScope))
             .map(Wrong::text),
     };
-    Ok(Answer::page(&page)?.leading_to(redirect::origin(&request.redirect_uri).as_deref()))
+    Ok(Answer::page(&page)?
+        .leading_to(redirect::form_action_source(&request.redirect_uri).as_deref()))
 }
 
 /// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones. Whatever comes
@@ -372,7 +377,7 @@ async fn answer(
     if slug.parse::<OrgSlug>().is_err() {
         return Err(Error::NotFound);
     }
-    let whole = request.application.selection == Selection::Off || one("reach") == "all";
+    let whole = request.application.selection == ProjectSelection::Off || one("reach") == "all";
     let projects = all("project");
     let body = if whole {
         json!({})
@@ -407,7 +412,7 @@ async fn answer(
 }
 
 /// To the application, with the answer. A request that was answered already, or is over, leads to its page, which says so.
-fn away(page: &str, told: Result<Told, Error>) -> Result<Answer, Error> {
+fn away(page: &str, told: Result<RedirectResponse, Error>) -> Result<Answer, Error> {
     match told {
         Ok(told) => Answer::away(&told.url),
         Err(Error::Rejected(_)) => Answer::to(page),

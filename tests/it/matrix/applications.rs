@@ -214,7 +214,7 @@ async fn token(app: &TestApp, actor: &Actor, approval: &OauthApproval) -> String
         )
         .await
         .unwrap();
-    let minted = gantry::api::oauth::Minted::access(&app.app.entropy);
+    let minted = gantry::api::oauth::GeneratedSecret::access(&app.app.entropy);
     let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5)";
     let expires_at = now + chrono::TimeDelta::days(300);
     let grant: i64 = rows[0].get(0);

@@ -421,7 +421,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         edge: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         public_url: Some(ISSUER.to_owned()),
-        oauth: oauth::Settings::default(),
+        oauth: oauth::OAuthSettings::default(),
         provider: None,
         logs: logs::Options::default(),
     }

@@ -19,7 +19,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use gantry::{
-    api::accounts::{provider, provider::Options},
+    api::accounts::{oidc, oidc::OidcOptions},
     app::Settings,
     platform::http::Transport,
 };
@@ -42,7 +42,7 @@ struct Grant {
 }
 
 /// The provider.
-struct Provider {
+struct OidcProvider {
     issuer: String,
     key: EcdsaKeyPair,
     grants: Mutex<HashMap<String, Grant>>,
@@ -52,7 +52,7 @@ fn key() -> EcdsaKeyPair {
     EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()
 }
 
-impl Provider {
+impl OidcProvider {
     async fn start() -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
@@ -175,7 +175,7 @@ struct Way {
 }
 
 impl Way {
-    fn of(seen: &Seen, provider: &Provider) -> Self {
+    fn of(seen: &Seen, provider: &OidcProvider) -> Self {
         let (page, query) = seen.header("location").unwrap().split_once('?').unwrap();
         assert_eq!(page, format!("{}/authorize", provider.issuer));
         let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes())
@@ -199,8 +199,8 @@ impl Way {
 }
 
 /// A node whose people can sign in through the provider.
-fn node(app: &TestApp, provider: &Provider) -> Node {
-    let provider = provider::Provider::new(Options {
+fn node(app: &TestApp, provider: &OidcProvider) -> Node {
+    let provider = oidc::OidcProvider::new(OidcOptions {
         issuer: provider.issuer.clone(),
         client_id: CLIENT.0.to_owned(),
         client_secret: CLIENT.1.into(),
@@ -217,7 +217,7 @@ fn node(app: &TestApp, provider: &Provider) -> Node {
     )
 }
 
-async fn begin(browser: &mut Browser, provider: &Provider) -> Way {
+async fn begin(browser: &mut Browser, provider: &OidcProvider) -> Way {
     Way::of(
         &browser
             .get("/sign-in/provider?next=%2Faccount")
@@ -230,7 +230,7 @@ async fn begin(browser: &mut Browser, provider: &Provider) -> Way {
 #[tokio::test]
 async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let mut browser = Browser::new(&node(&app, &provider));
     let link = "href=\"/sign-in/provider?next=%2Faccount%2Ftokens\"";
     browser
@@ -298,7 +298,7 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
 #[tokio::test]
 async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
     app.app
         .db
@@ -358,7 +358,7 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
 #[tokio::test]
 async fn a_token_that_does_not_hold_lets_nobody_in() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
     let now = dawn().timestamp();
     let lies: [(&str, &str, Value); 7] = [
@@ -389,7 +389,7 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
             seen.html
         );
     }
-    let forgeries: [fn(&Provider, &Value) -> String; 4] = [
+    let forgeries: [fn(&OidcProvider, &Value) -> String; 4] = [
         |_, claims| {
             format!(
                 "{}.{}.",
@@ -439,7 +439,7 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
 #[tokio::test]
 async fn only_the_browser_that_set_out_comes_back() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
     let (mut browser, mut other) = (Browser::new(&node), Browser::new(&node));
     let way = begin(&mut browser, &provider).await;
@@ -503,7 +503,7 @@ async fn without_a_provider_there_is_no_way_and_one_that_is_away_is_waited_for()
         .get("/sign-in/provider/return?code=1&state=2")
         .await
         .expect(404);
-    let away = Provider {
+    let away = OidcProvider {
         issuer: "http://127.0.0.1:1".to_owned(),
         key: key(),
         grants: Mutex::default(),

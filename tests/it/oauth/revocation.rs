@@ -1,34 +1,36 @@
-//! How what was approved ends: by the member, by the application, by who may decide over either; at once, on every node.
+//! Revocation of authorizations by member, application and managers, effective on all nodes.
 
 use std::sync::Arc;
 
 use gantry::{
-    api::{oauth::upkeep, organizations},
-    platform::{access::Role, notifications, tables::Table},
+    api::{oauth::cleanup, organizations},
+    platform::{access::Role, notifications},
 };
 use serde_json::{Value, json};
 
-use super::flow::{Client, Pair, apps, bound, fails, parameter, register, tried};
-use crate::support::{Node, TestApp, client::Answer, dawn, machine::Machine};
+use super::flow::{
+    Client, Pair, apps, assert_oauth_error, list_projects_status, parameter, register,
+};
+use crate::support::{Node, TestApp, dawn, machine::Machine};
 
-/// Two nodes that hear each other, both of which have a token cached.
-async fn two(app: &mut TestApp) -> Node {
+/// Starts a second node, and waits until both receive notifications.
+pub(super) async fn second_node(app: &mut TestApp) -> Node {
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
-    // Whoever listens answers; asking until both do is what waits for them.
-    let heard = async || {
+    // Retries until both nodes confirm a notification.
+    let listeners = async || {
         let sql = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'gantry listener'";
         app.app.db.query(sql, &[]).await.unwrap()[0].get::<_, i64>(0)
     };
-    while heard().await < 2 {
+    while listeners().await < 2 {
         tokio::task::yield_now().await;
     }
     notifications::settle(&app.app.db).await.unwrap();
     second
 }
 
-async fn authorizations(app: &TestApp) -> Vec<Value> {
+pub(super) async fn authorizations(app: &TestApp) -> Vec<Value> {
     app.get("/v1/oauth/authorizations")
         .as_(&app.owner)
         .send()
@@ -41,16 +43,16 @@ async fn authorizations(app: &TestApp) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn what_ends_is_over_with_the_next_request_on_every_node() {
+async fn revoked_authorization_is_rejected_on_every_node() {
     let mut app = TestApp::new().await;
-    let second = two(&mut app).await;
+    let second = second_node(&mut app).await;
     let client = register(&app, json!({})).await;
     let used = async |by| {
         let pair: Pair = client.tokens(&app, by).await;
         assert_eq!(
             (
-                tried(&app.node, &pair.access).await,
-                tried(&second, &pair.access).await
+                list_projects_status(&app.node, &pair.access).await,
+                list_projects_status(&second, &pair.access).await
             ),
             (200, 200)
         );
@@ -59,13 +61,13 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
     let over = async |case: &str, pair: &Pair| {
         assert_eq!(
             (
-                tried(&second, &pair.access).await,
-                tried(&app.node, &pair.access).await
+                list_projects_status(&second, &pair.access).await,
+                list_projects_status(&app.node, &pair.access).await
             ),
             (401, 401),
             "{case}"
         );
-        fails(
+        assert_oauth_error(
             case,
             &client.refresh(&second, &pair.refresh).await,
             "invalid_grant",
@@ -102,7 +104,7 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
     let pair = used(&app.owner).await;
     app.advance(11);
     let next = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
-    tried(&second, &next.access).await;
+    list_projects_status(&second, &next.access).await;
     client.refresh(&app.node, &pair.refresh).await.expect(400);
     over("replayed", &next).await;
 
@@ -117,7 +119,7 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
         .unwrap();
     notifications::settle(&app.app.db).await.unwrap();
     over("the member left", &pair).await;
-    // Who comes back has approved nothing.
+    // A returning member has no authorizations.
     organizations::members::set(
         &app.app.db,
         app.home.id,
@@ -141,12 +143,12 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
     assert_eq!(deleted.json()["authorizations_revoked"], 1);
     assert_eq!(
         (
-            tried(&second, &pair.access).await,
-            tried(&app.node, &pair.access).await
+            list_projects_status(&second, &pair.access).await,
+            list_projects_status(&app.node, &pair.access).await
         ),
         (401, 401)
     );
-    fails(
+    assert_oauth_error(
         "deleted",
         &client.refresh(&second, &pair.refresh).await,
         "invalid_client",
@@ -162,14 +164,15 @@ async fn what_ends_is_over_with_the_next_request_on_every_node() {
         .expect(422);
 }
 
-/// RFC 7009: an access token stands for itself only, and nobody learns what is known.
+/// RFC 7009: an access token revokes only itself, and the response reveals nothing about unknown
+/// tokens.
 #[tokio::test]
-async fn an_access_token_is_given_back_alone() {
+async fn revoke_access_token_keeps_grant() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = client.tokens(&app, &app.owner).await;
     let next = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
-    tried(&app.node, &next.access).await;
+    list_projects_status(&app.node, &next.access).await;
     let give_back = async |token: &str| {
         client
             .call(
@@ -183,8 +186,8 @@ async fn an_access_token_is_given_back_alone() {
     give_back(&next.access).await.expect(200);
     assert_eq!(
         (
-            tried(&app.node, &pair.access).await,
-            tried(&app.node, &next.access).await
+            list_projects_status(&app.node, &pair.access).await,
+            list_projects_status(&app.node, &next.access).await
         ),
         (200, 401)
     );
@@ -202,10 +205,10 @@ async fn an_access_token_is_given_back_alone() {
         .await
         .expect(200);
     let last = Pair::of(&client.refresh(&app.node, &next.refresh).await.expect(200));
-    // A refresh token that was used still stands for all of it.
+    // An exchanged refresh token still revokes its grant.
     give_back(&pair.refresh).await.expect(200);
-    assert_eq!(tried(&app.node, &last.access).await, 401);
-    fails(
+    assert_eq!(list_projects_status(&app.node, &last.access).await, 401);
+    assert_oauth_error(
         "no token",
         &client.call(&app.node, "/oauth/revoke", &[]).send().await,
         "invalid_request",
@@ -214,7 +217,7 @@ async fn an_access_token_is_given_back_alone() {
         secret: Some("wrong".to_owned()),
         ..client.clone()
     };
-    fails(
+    assert_oauth_error(
         "wrong",
         &wrong
             .call(&app.node, "/oauth/revoke", &[("token", &last.refresh)])
@@ -224,16 +227,16 @@ async fn an_access_token_is_given_back_alone() {
     );
     let body =
         json!({"client_id": client.id, "client_secret": "wrong", "refresh_token": last.refresh});
-    fails(
+    assert_oauth_error(
         "json",
         &app.post("/v1/oauth/revoke").json(&body).send().await,
         "invalid_client",
     );
 }
 
-/// An application that was deleted, or a member who left, while a code was on its way.
+/// A code is rejected if the application was deleted or the member left before the exchange.
 #[tokio::test]
-async fn a_code_on_its_way_is_over_with_what_it_is_for() {
+async fn code_of_deleted_application_or_member_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let code = client.code(&app, &app.administrator).await;
@@ -245,7 +248,7 @@ async fn a_code_on_its_way_is_over_with_what_it_is_for() {
         )
         .await
         .unwrap();
-    fails(
+    assert_oauth_error(
         "left",
         &client.exchange(&app.node, &code).await,
         "invalid_grant",
@@ -259,7 +262,7 @@ async fn a_code_on_its_way_is_over_with_what_it_is_for() {
         .send()
         .await
         .expect(200);
-    fails(
+    assert_oauth_error(
         "deleted",
         &client.exchange(&app.node, &code).await,
         "invalid_client",
@@ -276,248 +279,9 @@ async fn a_code_on_its_way_is_over_with_what_it_is_for() {
         .expect(404);
 }
 
-/// An application that is bound to its member does what the member may now; any other what was approved.
+/// Approval, use, refresh and revocation are in the organization's audit log.
 #[tokio::test]
-async fn a_bound_application_follows_its_members_role() {
-    let app = TestApp::new().await;
-    let all = json!(["projects:read", "projects:write", "database:write"]);
-    let bound = register(
-        &app,
-        json!({"scopes": all, "bind_to_authorizing_user": true}),
-    )
-    .await;
-    let free = register(&app, json!({"scopes": all})).await;
-    let (bound, free) = (
-        bound.tokens(&app, &app.administrator).await,
-        free.tokens(&app, &app.administrator).await,
-    );
-    let delete = async |pair: &Pair| -> Answer {
-        app.post(&app.at("/pause")).token(&pair.access).send().await
-    };
-    let status = async |pair: &Pair| delete(pair).await.status.as_u16();
-    assert!(![401, 403, 404].contains(&status(&bound).await));
-    organizations::members::set(
-        &app.app.db,
-        app.home.id,
-        app.administrator.user,
-        Role::ReadOnly,
-        dawn(),
-        None,
-    )
-    .await
-    .unwrap();
-    app.app.table_changed(Table::Members);
-    assert_eq!(status(&bound).await, 403);
-    assert!(![401, 403, 404].contains(&status(&free).await));
-}
-
-/// Only who may give away what an application takes for good can approve one that is not bound.
-#[tokio::test]
-async fn what_is_not_bound_is_approved_by_administrators_only() {
-    let app = TestApp::new().await;
-    let (free, bound) = (register(&app, json!({})).await, bound(&app).await);
-    for (actor, role) in app.members() {
-        let approve = async |client: &Client| {
-            let id = client.ask(&app.node, &[]).await;
-            let path = format!(
-                "/platform/organizations/{}/oauth/authorizations/{id}",
-                app.home.slug
-            );
-            app.post(&path)
-                .as_(actor)
-                .json(&json!({}))
-                .send()
-                .await
-                .status
-                .as_u16()
-        };
-        assert_eq!(
-            approve(&free).await,
-            if role >= Role::Administrator {
-                201
-            } else {
-                403
-            },
-            "{role}"
-        );
-        assert_eq!(approve(&bound).await, 201, "{role}");
-    }
-}
-
-#[tokio::test]
-async fn an_application_sees_what_was_chosen_and_nothing_else() {
-    let app = TestApp::new().await;
-    let (sibling, second) = (
-        app.stub(app.home.id, "sibling").await,
-        app.tenant("Second", &app.owner).await,
-    );
-    let scopes = json!(["organizations:read", "projects:read", "database:read"]);
-    let client = register(
-        &app,
-        json!({"scopes": scopes, "project_selection": "optional"}),
-    )
-    .await;
-    let chosen = json!({"project_refs": [app.home.project]});
-    let address = client.approved(&app, &app.owner, &[], &chosen).await;
-    let answer = client
-        .exchange(&app.node, &parameter(&address, "code"))
-        .await
-        .expect(200);
-    assert_eq!(answer.json()["project_refs"], json!([app.home.project]));
-    let (some, whole) = (Pair::of(&answer), client.tokens(&app, &app.owner).await);
-    let list = async |pair: &Pair, path: &str, field: &str| -> Vec<String> {
-        let listed = app
-            .get(path)
-            .token(&pair.access)
-            .send()
-            .await
-            .expect(200)
-            .json();
-        listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|it| it[field].as_str().unwrap().to_owned())
-            .collect()
-    };
-    assert_eq!(
-        list(&some, "/v1/projects", "ref").await,
-        [app.home.project.as_str()]
-    );
-    assert_eq!(list(&whole, "/v1/projects", "ref").await.len(), 2);
-    for pair in [&some, &whole] {
-        assert_eq!(
-            list(pair, "/v1/organizations", "slug").await,
-            [app.home.slug.as_str()]
-        );
-        for elsewhere in [&second, &app.foreign] {
-            app.get(&format!("/v1/projects/{}", elsewhere.project))
-                .token(&pair.access)
-                .send()
-                .await
-                .expect(404);
-            app.get(&format!("/v1/organizations/{}", elsewhere.slug))
-                .token(&pair.access)
-                .send()
-                .await
-                .expect(404);
-        }
-    }
-    app.get(&format!("/v1/projects/{sibling}"))
-        .token(&some.access)
-        .send()
-        .await
-        .expect(404);
-    app.get(&format!("/v1/projects/{sibling}"))
-        .token(&whole.access)
-        .send()
-        .await
-        .expect(200);
-    app.get(&app.at(""))
-        .token(&some.access)
-        .send()
-        .await
-        .expect(200);
-    let refused = app
-        .get("/v1/profile")
-        .token(&whole.access)
-        .send()
-        .await
-        .expect(403);
-    assert_eq!(
-        refused.message(),
-        "This endpoint does not accept OAuth access tokens"
-    );
-    for path in ["/v1/tokens", "/v1/oauth/authorizations", &apps(&app)] {
-        app.get(path).token(&whole.access).send().await.expect(403);
-    }
-}
-
-#[tokio::test]
-async fn projects_are_chosen_as_the_application_wants_it() {
-    let app = TestApp::new().await;
-    let second = app.tenant("Second", &app.owner).await;
-    for (selection, chosen, status) in [
-        ("off", json!({}), 201),
-        ("off", json!({"project_refs": [app.home.project]}), 400),
-        ("optional", json!({}), 201),
-        ("optional", json!({"project_refs": [app.home.project]}), 201),
-        ("optional", json!({"project_refs": []}), 400),
-        ("required", json!({}), 400),
-        ("required", json!({"project_refs": null}), 400),
-        ("required", json!({"project_refs": []}), 400),
-        ("required", json!({"project_refs": [app.home.project]}), 201),
-        (
-            "required",
-            json!({"project_refs": [app.foreign.project]}),
-            400,
-        ),
-        ("required", json!({"project_refs": [second.project]}), 400),
-        (
-            "required",
-            json!({"project_refs": [app.home.project, second.project]}),
-            400,
-        ),
-        ("required", json!({"project_refs": ["nonsense"]}), 400),
-    ] {
-        let client = register(
-            &app,
-            json!({"name": selection, "project_selection": selection}),
-        )
-        .await;
-        let id = client.ask(&app.node, &[]).await;
-        let path = format!(
-            "/platform/organizations/{}/oauth/authorizations/{id}",
-            app.home.slug
-        );
-        let answer = app.post(&path).as_(&app.owner).json(&chosen).send().await;
-        assert_eq!(answer.status, status, "{selection} {chosen}: {answer:?}");
-    }
-}
-
-/// Requests are counted by application, whoever it acts for, and not by the member.
-#[tokio::test]
-async fn an_application_has_a_quota_of_its_own() {
-    let app = TestApp::new().await;
-    let (client, other) = (
-        register(&app, json!({})).await,
-        register(&app, json!({"name": "Other"})).await,
-    );
-    let (mine, theirs) = (
-        client.tokens(&app, &app.owner).await,
-        client.tokens(&app, &app.administrator).await,
-    );
-    let others = other.tokens(&app, &app.owner).await;
-    for n in 0..120 {
-        let pair = if n % 2 == 0 { &mine } else { &theirs };
-        app.get(&app.at(""))
-            .token(&pair.access)
-            .send()
-            .await
-            .expect(200);
-    }
-    for pair in [&mine, &theirs] {
-        app.get(&app.at(""))
-            .token(&pair.access)
-            .send()
-            .await
-            .expect(429);
-    }
-    app.get(&app.at(""))
-        .token(&others.access)
-        .send()
-        .await
-        .expect(200);
-    app.get(&app.at(""))
-        .as_(&app.owner)
-        .send()
-        .await
-        .expect(200);
-}
-
-/// What was approved, used, renewed and ended is in the organization's log, under the member and the number of what they approved.
-#[tokio::test]
-async fn every_step_is_in_the_audit_log() {
+async fn oauth_events_are_in_audit_log() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = client.tokens(&app, &app.owner).await;
@@ -564,9 +328,9 @@ async fn every_step_is_in_the_audit_log() {
     );
 }
 
-/// Whether all of it or one token: what is given back is written down once, and what is not the application's never.
+/// Each effective revocation is recorded once; ineffective ones are not recorded.
 #[tokio::test]
-async fn what_is_given_back_is_in_the_audit_log_once() {
+async fn revocation_is_in_audit_log_once() {
     let app = TestApp::new().await;
     let (client, other) = (
         register(&app, json!({})).await,
@@ -622,7 +386,7 @@ async fn what_is_given_back_is_in_the_audit_log_once() {
         give_back(foreign).await;
     }
     assert_eq!(entries().await, []);
-    assert_eq!(tried(&app.node, &theirs.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &theirs.access).await, 200);
     for _ in 0..2 {
         give_back(&pair.access).await;
     }
@@ -645,7 +409,7 @@ async fn what_is_given_back_is_in_the_audit_log_once() {
 }
 
 #[tokio::test]
-async fn what_is_over_goes_away_and_nothing_else() {
+async fn cleanup_deletes_expired_rows_only() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = client.tokens(&app, &app.owner).await;
@@ -656,7 +420,7 @@ async fn what_is_over_goes_away_and_nothing_else() {
         let rows = app.app.db.query(sql, &[]).await.unwrap();
         std::array::from_fn::<i64, 6, _>(|column| rows[0].get(column))
     };
-    let clean = async || upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    let clean = async || cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
     clean().await;
     assert_eq!(counts().await, [2, 1, 1, 1, 1, 1]);
     app.advance(600);
@@ -666,7 +430,7 @@ async fn what_is_over_goes_away_and_nothing_else() {
     clean().await;
     assert_eq!(counts().await, [0, 0, 0, 1, 1, 1]);
     let pair = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
     client
         .call(&app.node, "/oauth/revoke", &[("token", &pair.refresh)])
         .send()
@@ -677,9 +441,9 @@ async fn what_is_over_goes_away_and_nothing_else() {
     assert_eq!(counts().await, [0, 0, 0, 0, 0, 1]);
 }
 
-/// Requests end after ten minutes, and are answered once.
+/// A request expires after ten minutes and can be answered once.
 #[tokio::test]
-async fn a_request_is_answered_once_within_ten_minutes() {
+async fn request_expires_and_is_answered_once() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let approve = async |id: &str| {

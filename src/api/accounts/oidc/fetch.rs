@@ -1,4 +1,4 @@
-//! Requests to the provider: over TLS, without redirects, each within a time and a size.
+//! HTTP client for the identity provider: TLS, no redirects, bounded in time and size.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -18,26 +18,26 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// How long one may take.
+/// Maximum duration of a request.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Largest answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Maximum size of a response body in bytes.
+const RESPONSE_BYTES_MAX: usize = 1 << 20;
 
-/// Why there is no answer.
+/// Reason for a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
-    /// The address is of no kind that is asked.
+    /// The URL scheme or host is not permitted.
     #[error("{0} is neither https nor http on this machine")]
     Address(String),
-    /// No connection, or one that broke.
+    /// The connection failed.
     #[error("no connection to {0}")]
     Connection(String, #[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
+    /// The request timed out.
     #[error("{0} did not answer in time")]
-    Late(String),
+    Timeout(String),
 }
 
-/// Read once, as reading the system's roots takes long.
+/// Shared, because loading the root certificates of the system is slow.
 static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -49,8 +49,9 @@ static TLS: LazyLock<TlsConnector> = LazyLock::new(|| {
     .into()
 });
 
-/// Whether an address may be asked: what is said there lets people in.
-pub(super) fn may_be_asked(url: &url::Url) -> bool {
+/// Returns whether requests to the URL are permitted: https, or http on a loopback address.
+/// Responses of the provider authenticate users.
+pub(super) fn is_permitted_url(url: &url::Url) -> bool {
     let local = match url.host() {
         Some(url::Host::Ipv4(address)) => address.is_loopback(),
         Some(url::Host::Ipv6(address)) => address.is_loopback(),
@@ -60,27 +61,27 @@ pub(super) fn may_be_asked(url: &url::Url) -> bool {
     url.host().is_some() && (url.scheme() == "https" || url.scheme() == "http" && local)
 }
 
-/// One request, and its answer as it comes: a redirect is followed nowhere.
+/// Sends a request and returns the response. Redirects are not followed.
 pub(super) async fn fetch(request: HttpRequest) -> Result<HttpResponse, FetchError> {
     let text = request.uri().to_string();
     let url = url::Url::parse(&text)
         .ok()
-        .filter(may_be_asked)
+        .filter(is_permitted_url)
         .ok_or_else(|| FetchError::Address(text.clone()))?;
     let host = url.host_str().unwrap_or_default().to_owned();
-    timeout(TIMEOUT, connected(request, &url, &host))
+    timeout(TIMEOUT, connect_and_send(request, &url, &host))
         .await
-        .map_err(|_| FetchError::Late(host.clone()))?
+        .map_err(|_| FetchError::Timeout(host.clone()))?
         .map_err(|cause| FetchError::Connection(host, cause))
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type SendError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn connected(
+async fn connect_and_send(
     request: HttpRequest,
     url: &url::Url,
     host: &str,
-) -> Result<HttpResponse, Failure> {
+) -> Result<HttpResponse, SendError> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let stream = TcpStream::connect((bare, url.port_or_known_default().unwrap_or(443))).await?;
     if url.scheme() == "https" {
@@ -95,19 +96,19 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: HttpRequest,
     url: &url::Url,
-) -> Result<HttpResponse, Failure> {
+) -> Result<HttpResponse, SendError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let talk = async {
-        let response = sender.send_request(in_origin_form(request, url)?).await?;
+        let response = sender.send_request(to_origin_form(request, url)?).await?;
         let (parts, body) = response.into_parts();
-        let bytes = Limited::new(body, ANSWER_BYTES_MAX)
+        let bytes = Limited::new(body, RESPONSE_BYTES_MAX)
             .collect()
             .await?
             .to_bytes();
-        Ok::<_, Failure>(Response::from_parts(parts, bytes.to_vec()))
+        Ok::<_, SendError>(Response::from_parts(parts, bytes.to_vec()))
     };
     tokio::pin!(talk, connection);
-    // The connection ends with the answer: whichever is first, the answer is what counts.
+    // The connection may end before the response is complete.
     tokio::select! {
         answer = &mut talk => answer,
         ended = &mut connection => {
@@ -117,8 +118,8 @@ async fn exchange(
     }
 }
 
-/// As a request line has it: the path, and the host in its field.
-fn in_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, Failure> {
+/// Converts the request target to origin form (RFC 9112, 3.2.1) and adds the `Host` header.
+fn to_origin_form(request: HttpRequest, url: &url::Url) -> Result<Request<Full<Bytes>>, SendError> {
     let (mut parts, body) = request.into_parts();
     let host = match url.port() {
         Some(port) => format!("{}:{port}", url.host_str().unwrap_or_default()),
@@ -138,8 +139,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_http_stays_on_this_machine() {
-        let may = |url: &str| may_be_asked(&url.parse().unwrap());
+    fn plain_http_is_permitted_to_loopback_only() {
+        let may = |url: &str| is_permitted_url(&url.parse().unwrap());
         for url in [
             "https://id.example",
             "https://192.0.2.1/x",

@@ -1,51 +1,50 @@
-//! Fields of a request of the protocol: each at most once (RFC 6749, 3.1 and 3.2), few, and short.
+//! Parameters of a protocol request, each at most once (RFC 6749, 3.1 and 3.2) and bounded in
+//! number and size.
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
-/// Fields of one request.
-const FIELDS_MAX: usize = 64;
-/// Longest value.
-const LENGTH_MAX: usize = 4_096;
+/// Maximum number of parameters.
+const PARAMETERS_MAX: usize = 64;
+/// Maximum length of a value in bytes.
+const VALUE_BYTES_MAX: usize = 4_096;
 
-/// The fields of a query or a form.
+/// The parameters of a query or a form.
 #[derive(Debug, Default)]
-pub struct Fields(Vec<(String, String)>);
+pub struct OAuthParameters(Vec<(String, String)>);
 
-impl Fields {
-    /// Reads them. A field that is there twice, even with one value, means different things to different readers.
+impl OAuthParameters {
+    /// Parses form-encoded text. Rejects a repeated parameter, because parsers differ in which
+    /// value they use.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let mut fields: Vec<(String, String)> = Vec::new();
         for (name, value) in form_urlencoded::parse(text) {
-            if fields.len() == FIELDS_MAX || name.len() > 128 || value.len() > LENGTH_MAX {
-                return Err(oauth_fault(
+            if fields.len() == PARAMETERS_MAX || name.len() > 128 || value.len() > VALUE_BYTES_MAX {
+                return Err(oauth_error(
                     "invalid_request",
-                    "There are too many fields, or one is too long.",
+                    "There are too many parameters, or one is too long.",
                 ));
             }
-            // A text that is no UTF-8 was read with U+FFFD in its place, and could not be returned as it came.
+            // Invalid UTF-8 is decoded as U+FFFD, so such a value could not be returned unchanged.
             if value.contains(['\0', '\u{fffd}']) || name.contains(['\0', '\u{fffd}']) {
                 let name = if name.bytes().all(|byte| byte.is_ascii_graphic()) {
                     &*name
                 } else {
                     "A field"
                 };
-                return Err(oauth_fault(
+                return Err(oauth_error(
                     "invalid_request",
                     format!("{name} must be UTF-8, without U+0000 and U+FFFD."),
                 ));
             }
             if fields.iter().any(|(known, _)| *known == name) {
-                return Err(oauth_fault(
-                    "invalid_request",
-                    "A field is there more than once.",
-                ));
+                return Err(oauth_error("invalid_request", "A parameter is repeated."));
             }
             fields.push((name.into_owned(), value.into_owned()));
         }
         Ok(Self(fields))
     }
 
-    /// A field that says something: an empty one is as good as none.
+    /// Returns a parameter. An empty value counts as absent (RFC 6749, 3.1).
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -54,15 +53,15 @@ impl Fields {
             .filter(|value| !value.is_empty())
     }
 
-    /// Whether the field is there at all.
+    /// Returns whether the parameter is present, even if empty.
     pub fn has(&self, name: &str) -> bool {
         self.0.iter().any(|(known, _)| known == name)
     }
 
-    /// A field that must be there.
+    /// Returns a parameter, or an error if it is absent.
     pub fn required(&self, name: &'static str) -> Result<&str, Error> {
         self.get(name)
-            .ok_or_else(|| oauth_fault("invalid_request", format!("Required parameter: {name}")))
+            .ok_or_else(|| oauth_error("invalid_request", format!("Required parameter: {name}")))
     }
 }
 
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_could_not_be_returned_as_it_came_is_refused() {
+    fn parse_invalid_utf8_or_nul_is_rejected() {
         for odd in [
             "state=%FF",
             "state=a%C3",
@@ -82,7 +81,7 @@ mod tests {
             "%00=1",
             "%FF=1",
         ] {
-            let Err(Error::Oauth(fault)) = Fields::parse(odd.as_bytes()) else {
+            let Err(Error::OAuth(fault)) = OAuthParameters::parse(odd.as_bytes()) else {
                 panic!("{odd}")
             };
             assert_eq!(fault.error, "invalid_request", "{odd}");
@@ -92,7 +91,7 @@ mod tests {
             );
         }
         assert_eq!(
-            Fields::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes())
+            OAuthParameters::parse("state=%C3%A9%0D%0A%7F%20+".as_bytes())
                 .unwrap()
                 .get("state"),
             Some("é\r\n\u{7f}  ")
@@ -100,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_there_once() {
-        let fields = Fields::parse(b"a=1&b=&c=x%20y+z").unwrap();
+    fn parse_repeated_parameter_is_rejected() {
+        let fields = OAuthParameters::parse(b"a=1&b=&c=x%20y+z").unwrap();
         assert_eq!(
             (
                 fields.get("a"),
@@ -113,10 +112,13 @@ mod tests {
         );
         assert!(fields.has("b") && !fields.has("d"));
         for twice in ["a=1&a=2", "a=1&a=1", "a=&a=1", "a=1&%61=1"] {
-            assert!(Fields::parse(twice.as_bytes()).is_err(), "{twice}");
+            assert!(OAuthParameters::parse(twice.as_bytes()).is_err(), "{twice}");
         }
-        assert!(Fields::parse(format!("a={}", "x".repeat(LENGTH_MAX + 1)).as_bytes()).is_err());
-        let many: Vec<_> = (0..=FIELDS_MAX).map(|n| format!("f{n}=1")).collect();
-        assert!(Fields::parse(many.join("&").as_bytes()).is_err());
+        assert!(
+            OAuthParameters::parse(format!("a={}", "x".repeat(VALUE_BYTES_MAX + 1)).as_bytes())
+                .is_err()
+        );
+        let many: Vec<_> = (0..=PARAMETERS_MAX).map(|n| format!("f{n}=1")).collect();
+        assert!(OAuthParameters::parse(many.join("&").as_bytes()).is_err());
     }
 }

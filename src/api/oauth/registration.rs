@@ -1,5 +1,6 @@
-//! Applications that register themselves (RFC 7591): nobody vouches for them, so they may do no more than who approves them, in
-//! projects that are chosen, and are gone if nobody ever does.
+//! Dynamic client registration (RFC 7591). Registered applications are unverified: their tokens are
+//! bound to the role of the granting member and to selected projects, and applications that are
+//! never approved are deleted.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -11,65 +12,66 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    Minted, applications,
-    applications::{Draft, Selection, secrets},
-    exchange::Origin,
+    GeneratedSecret, applications,
+    applications::{ApplicationDraft, ProjectSelection, secrets},
+    exchange::RequestOrigin,
 };
 use crate::{
     api::context::ApiContext,
     base::{
-        error::{Context, Error, oauth_fault},
+        error::{Context, Error, oauth_error},
         names,
     },
     platform::access::Scopes,
 };
 
-/// Largest number of self-registered applications without an approval.
+/// Maximum number of self-registered applications without an approval.
 const UNUSED_MAX: i64 = 10_000;
-/// From this number on, an application without an approval expires after [`SHORT_LIFE`].
+/// From this number on, an application without an approval expires after [`SHORT_LIFETIME`].
 const UNUSED_MANY: i64 = 8_000;
-/// Long enough for a person to sign in and approve what they just began.
-const SHORT_LIFE: TimeDelta = TimeDelta::minutes(30);
-/// Of them, those from one address (one /64 of IPv6). The oldest make room for the next.
+/// Lifetime of unapproved applications under load: long enough to sign in and approve.
+const SHORT_LIFETIME: TimeDelta = TimeDelta::minutes(30);
+/// Unapproved applications from one network (an IPv4 address or an IPv6 /64). The oldest are
+/// deleted to make room.
 const UNUSED_OF_ADDRESS_MAX: i64 = 50;
-/// Applications of one address that make room in one registration: each time every node forgets the tokens it knows, so not
-/// for each registration.
+/// Applications of one network that one registration deletes. Deleting in batches limits cache
+/// invalidations, because each batch drops the cached tokens of every node.
 const EXPIRED_OF_ADDRESS_MAX: i64 = 10;
-/// Applications that make room in one registration.
+/// Applications that one registration deletes.
 const EXPIRED_MAX: i64 = 500;
 
-/// Parts of names that would be taken for somebody else.
+/// Reserved parts of names, which would suggest another publisher.
 const RESERVED: [&str; 4] = ["gantry", "supabase", "administrator", "official"];
 
-/// What an application says about itself.
+/// A registration request of a client.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisterOauthApplication")]
-pub struct Registration {
-    /// What it is to be called.
+pub struct ClientRegistration {
+    /// Display name.
     #[schemars(length(min = 1, max = 100))]
     pub client_name: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     #[serde(default)]
     pub redirect_uris: Vec<String>,
-    /// `authorization_code`, and with it `refresh_token`.
+    /// `authorization_code`, optionally with `refresh_token`.
     pub grant_types: Option<Vec<String>>,
     /// `code`.
     pub response_types: Option<Vec<String>>,
-    /// `client_secret_basic`, `client_secret_post`, or `none` for what can keep no secret.
+    /// `client_secret_basic`, `client_secret_post`, or `none` for a public client.
     pub token_endpoint_auth_method: Option<String>,
-    /// What it may ask for: names between spaces. All there are, if it names none.
+    /// Scopes that it may request, separated by spaces. Defaults to all.
     pub scope: Option<String>,
-    /// Its own page.
+    /// Website.
     pub client_uri: Option<String>,
-    /// A picture.
+    /// URL of a logo.
     pub logo_uri: Option<String>,
 }
 
-/// What it is from now on.
+/// A registered client.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RegisteredOauthApplication")]
 #[expect(missing_docs, reason = "the fields of RFC 7591")]
-pub struct Registered {
+pub struct RegisteredClient {
     pub client_id: Uuid,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<String>,
@@ -87,18 +89,18 @@ pub struct Registered {
 /// Registers an application.
 pub async fn register(
     context: &ApiContext,
-    registration: Registration,
-    origin: &Origin,
-) -> Result<Registered, Error> {
-    let doing = "registering an application that asked for it";
+    registration: ClientRegistration,
+    origin: &RequestOrigin,
+) -> Result<RegisteredClient, Error> {
+    let doing = "registering an application dynamically";
     let (draft, method) = registration.draft()?;
-    let scopes = draft.check().map_err(unsuitable)?;
+    let scopes = draft.check().map_err(invalid_metadata)?;
     let now = context.clock.now();
     let client_id = context.entropy.uuid();
-    let secret = (!draft.public).then(|| Minted::secret(&context.entropy));
+    let secret = (!draft.public).then(|| GeneratedSecret::secret(&context.entropy));
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    make_room(&transaction, origin.address, now).await?;
+    evict_unused(&transaction, origin.address, now).await?;
     let id = applications::insert(&transaction, client_id, None, &draft, scopes, now).await?;
     let sql = "update oauth_applications set registered_from = $2 where id = $1";
     transaction
@@ -108,13 +110,13 @@ pub async fn register(
     if let Some(secret) = &secret {
         secrets::insert(&transaction, id, secret, now).await?;
     }
-    let told = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
+    let after = json!({"application": client_id, "name": draft.name, "redirect_uris": draft.redirect_uris, "scopes": draft.scopes});
     origin
         .registration(client_id)
-        .write_in(&transaction, 201, (None, Some(told)), now)
+        .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    Ok(Registered {
+    Ok(RegisteredClient {
         client_id,
         client_secret_expires_at: secret.as_ref().map(|_| 0),
         client_secret: secret.map(|secret| secret.expose().to_owned()),
@@ -128,14 +130,14 @@ pub async fn register(
     })
 }
 
-/// Deletes applications without an approval, oldest first, where one address has too many of them or there are too many in
-/// all. So a flood of registrations closes registration for [`SHORT_LIFE`] at most.
-async fn make_room(
+/// Deletes the oldest unapproved applications if one network or the server has too many. So a flood
+/// of registrations blocks registration for [`SHORT_LIFETIME`] at most.
+async fn evict_unused(
     transaction: &Transaction<'_>,
     address: IpAddr,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let doing = "making room for an application that registers itself";
+    let doing = "deleting unapproved applications";
     let sql = "select count(*), count(*) filter (where registered_from = $1) from oauth_applications a \
                where source = 'dcr' and deleted_at is null and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
     let network = network(address);
@@ -143,9 +145,10 @@ async fn make_room(
         .query_one(sql, &[&network])
         .await
         .context(doing)?;
-    let (mut unused, of_address): (i64, i64) = (row.get(0), row.get(1));
+    let mut unused: i64 = row.get(0);
+    let of_address: i64 = row.get(1);
     if of_address >= UNUSED_OF_ADDRESS_MAX {
-        unused -= expire(
+        unused -= delete_unused(
             transaction,
             Some(&network),
             now,
@@ -154,27 +157,27 @@ async fn make_room(
         .await?;
     }
     if unused >= UNUSED_MANY {
-        unused -= expire(transaction, None, now - SHORT_LIFE, EXPIRED_MAX).await?;
+        unused -= delete_unused(transaction, None, now - SHORT_LIFETIME, EXPIRED_MAX).await?;
     }
     if unused >= UNUSED_MAX {
         return Err(Error::Unavailable {
-            what: "Too many applications registered and were never used".into(),
+            what: "Too many registered applications were never approved".into(),
             retry: std::time::Duration::from_mins(5),
         });
     }
     Ok(())
 }
 
-/// Deletes the oldest applications that registered themselves until `before` and have no approval, `most` of them, from one
-/// network or from all. How many that were.
-pub(super) async fn expire(
+/// Deletes up to `most` self-registered applications without an approval that were created until
+/// `before`, oldest first, from one network or from all. Returns their number.
+pub(super) async fn delete_unused(
     transaction: &Transaction<'_>,
     network: Option<&str>,
     before: DateTime<Utc>,
     most: i64,
 ) -> Result<i64, Error> {
     let doing = "expiring applications without an approval";
-    // An application that is being approved at this moment is locked, and passed by.
+    // Skips applications that a concurrent approval has locked.
     let sql = "select id from oauth_applications a where source = 'dcr' and created_at <= $1 and ($2::text is null or registered_from = $2) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id) \
                order by created_at, id limit $3 for update skip locked";
@@ -183,14 +186,15 @@ pub(super) async fn expire(
         .await
         .context(doing)?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-    // Read again under the lock: it may have been approved between that statement's snapshot and its lock.
+    // Checks again under the lock: an approval may have been committed between the snapshot of the
+    // first statement and its lock.
     let sql = "delete from oauth_applications a where id = any($1) \
                and not exists (select 1 from oauth_grants g where g.application_id = a.id)";
-    let gone = transaction.execute(sql, &[&ids]).await.context(doing)?;
-    Ok(i64::try_from(gone).unwrap_or(most))
+    let deleted = transaction.execute(sql, &[&ids]).await.context(doing)?;
+    Ok(i64::try_from(deleted).unwrap_or(most))
 }
 
-/// Everything that one subscriber may have: an IPv4 address, or a /64 of IPv6.
+/// Returns the network of one subscriber: an IPv4 address, or an IPv6 /64.
 fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_string(),
@@ -201,9 +205,10 @@ fn network(address: IpAddr) -> String {
     }
 }
 
-impl Registration {
-    fn draft(self) -> Result<(Draft, &'static str), Error> {
-        let unsuitable = |problem: &'static str| oauth_fault("invalid_client_metadata", problem);
+impl ClientRegistration {
+    fn draft(self) -> Result<(ApplicationDraft, &'static str), Error> {
+        let invalid_metadata =
+            |problem: &'static str| oauth_error("invalid_client_metadata", problem);
         let known = |given: &Option<Vec<String>>, known: &[&str]| {
             given.as_ref().is_none_or(|given| {
                 given.iter().all(|it| known.contains(&it.as_str()))
@@ -211,20 +216,20 @@ impl Registration {
             })
         };
         if !known(&self.grant_types, &["authorization_code", "refresh_token"]) {
-            return Err(unsuitable(
-                "grant_types can be authorization_code and refresh_token.",
+            return Err(invalid_metadata(
+                "grant_types must be authorization_code, optionally with refresh_token.",
             ));
         }
         if !known(&self.response_types, &["code"]) {
-            return Err(unsuitable("response_types can be code."));
+            return Err(invalid_metadata("response_types must be code."));
         }
         let method = match self.token_endpoint_auth_method.as_deref() {
             None | Some("client_secret_basic") => "client_secret_basic",
             Some("client_secret_post") => "client_secret_post",
             Some("none") => "none",
             Some(_) => {
-                return Err(unsuitable(
-                    "token_endpoint_auth_method can be client_secret_basic, client_secret_post or none.",
+                return Err(invalid_metadata(
+                    "token_endpoint_auth_method must be client_secret_basic, client_secret_post or none.",
                 ));
             }
         };
@@ -232,7 +237,9 @@ impl Registration {
             .client_name
             .unwrap_or_else(|| "Unnamed application".to_owned());
         if names::imitates(&name, &RESERVED) {
-            return Err(unsuitable("client_name would be taken for somebody else."));
+            return Err(invalid_metadata(
+                "client_name contains a reserved name or look-alike characters.",
+            ));
         }
         let scopes = match self
             .scope
@@ -244,32 +251,32 @@ impl Registration {
             None => Scopes::all(),
         };
         if scopes.is_empty() {
-            return Err(unsuitable("scope names nothing that there is."));
+            return Err(invalid_metadata("scope contains no known scope."));
         }
         let page =
-            |address: Option<String>| address.filter(|address| applications::is_page(address));
-        let draft = Draft {
+            |address: Option<String>| address.filter(|address| applications::is_https_url(address));
+        let draft = ApplicationDraft {
             name,
             website: page(self.client_uri).unwrap_or_default(),
             icon: page(self.logo_uri),
             redirect_uris: self.redirect_uris,
             scopes: scopes.names().into_iter().map(str::to_owned).collect(),
             public: method == "none",
-            bound: true,
-            selection: Selection::Required,
+            bound_to_user: true,
+            selection: ProjectSelection::Required,
         };
         Ok((draft, method))
     }
 }
 
-/// The same problem, in the words of RFC 7591.
-fn unsuitable(error: Error) -> Error {
+/// Converts a validation error to an error of RFC 7591.
+fn invalid_metadata(error: Error) -> Error {
     match error {
         Error::Invalid { field, problem } if field == "redirect_uris" => {
-            oauth_fault("invalid_redirect_uri", problem)
+            oauth_error("invalid_redirect_uri", problem)
         }
         Error::Invalid { field, problem } => {
-            oauth_fault("invalid_client_metadata", format!("{field}: {problem}"))
+            oauth_error("invalid_client_metadata", format!("{field}: {problem}"))
         }
         other => other,
     }
@@ -279,8 +286,8 @@ fn unsuitable(error: Error) -> Error {
 mod tests {
     use super::*;
 
-    fn registration() -> Registration {
-        Registration {
+    fn registration() -> ClientRegistration {
+        ClientRegistration {
             client_name: Some("Acme".to_owned()),
             redirect_uris: vec!["https://acme.example/cb".to_owned()],
             grant_types: None,
@@ -293,16 +300,16 @@ mod tests {
     }
 
     #[test]
-    fn what_registers_itself_is_bound_and_asks_for_projects() {
+    fn draft_is_bound_to_user_and_requires_projects() {
         let (draft, method) = registration().draft().unwrap();
         assert!(
-            draft.bound
-                && draft.selection == Selection::Required
+            draft.bound_to_user
+                && draft.selection == ProjectSelection::Required
                 && !draft.public
                 && method == "client_secret_basic"
         );
         assert_eq!((draft.scopes.len(), draft.icon), (24, None));
-        let none = Registration {
+        let none = ClientRegistration {
             token_endpoint_auth_method: Some("none".to_owned()),
             ..registration()
         };
@@ -310,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subscriber_has_one_network() {
+    fn network_groups_ipv6_by_prefix() {
         for (address, expected) in [
             ("192.0.2.7", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),
@@ -322,52 +329,52 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_registered() {
+    fn draft_with_unsupported_metadata_is_rejected() {
         let list = |text: &str| Some(vec![text.to_owned()]);
         for wrong in [
-            Registration {
+            ClientRegistration {
                 grant_types: list("implicit"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 grant_types: list("client_credentials"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 grant_types: list("refresh_token"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 response_types: list("token"),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 token_endpoint_auth_method: Some("private_key_jwt".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("Supabase CLI".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("The GANTRY console".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("Ｓｕｐａｂａｓｅ".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 client_name: Some("G\u{430}ntry".to_owned()),
                 ..registration()
             },
-            Registration {
+            ClientRegistration {
                 scope: Some("everything".to_owned()),
                 ..registration()
             },
         ] {
             assert!(
-                matches!(wrong.draft(), Err(Error::Oauth(fault)) if fault.error == "invalid_client_metadata")
+                matches!(wrong.draft(), Err(Error::OAuth(fault)) if fault.error == "invalid_client_metadata")
             );
         }
     }

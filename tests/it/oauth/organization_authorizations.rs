@@ -1,8 +1,10 @@
-//! What members let applications do in an organization, as those who manage it see and end it.
+//! Authorizations of an organization, as its managers list and revoke them.
 
 use serde_json::{Value, json};
 
-use super::flow::{Client, Pair, bound, fails, register, tried};
+use super::flow::{
+    Client, Pair, assert_oauth_error, list_projects_status, register, register_bound,
+};
 use crate::{
     support::{Actor, TestApp, client::Answer},
     web::browser::{olga, signed_in},
@@ -34,13 +36,13 @@ async fn end_all(app: &TestApp, slug: &str, client: &str, by: &Actor) -> Answer 
 }
 
 #[tokio::test]
-async fn who_manages_members_sees_and_ends_what_they_allowed() {
+async fn manager_lists_and_revokes_authorizations() {
     let app = TestApp::new().await;
-    let (client, other) = (bound(&app).await, bound(&app).await);
+    let (client, other) = (register_bound(&app).await, register_bound(&app).await);
     let mine = client.tokens(&app, &app.owner).await;
     let theirs = client.tokens(&app, &app.developer).await;
     let others = other.tokens(&app, &app.developer).await;
-    assert_eq!(tried(&app.node, &theirs.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &theirs.access).await, 200);
     let found = listed(&app, &app.administrator).await;
     let seen = |it: &Value| {
         (
@@ -79,12 +81,12 @@ async fn who_manages_members_sees_and_ends_what_they_allowed() {
         .expect(200);
     assert_eq!(
         (
-            tried(&app.node, &theirs.access).await,
-            tried(&app.node, &mine.access).await
+            list_projects_status(&app.node, &theirs.access).await,
+            list_projects_status(&app.node, &mine.access).await
         ),
         (401, 200)
     );
-    fails(
+    assert_oauth_error(
         "ended",
         &client.refresh(&app.node, &theirs.refresh).await,
         "invalid_grant",
@@ -102,9 +104,9 @@ async fn who_manages_members_sees_and_ends_what_they_allowed() {
         .json();
     assert_eq!(ended, json!({"authorizations_revoked": 2}));
     for pair in [&mine, &again] {
-        assert_eq!(tried(&app.node, &pair.access).await, 401);
+        assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
     }
-    assert_eq!(tried(&app.node, &others.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &others.access).await, 200);
     end_all(&app, app.home.slug.as_str(), &client.id, &app.administrator)
         .await
         .expect(404);
@@ -136,9 +138,9 @@ async fn who_manages_members_sees_and_ends_what_they_allowed() {
     );
 }
 
-/// Neither lower roles nor another organization, and nothing that was approved elsewhere.
+/// Lower roles and other organizations have no access.
 #[tokio::test]
-async fn nobody_else_does() {
+async fn authorizations_of_organization_are_hidden_from_others() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
     let client = register(&app, json!({})).await;
@@ -190,7 +192,7 @@ async fn nobody_else_does() {
     )
     .await
     .expect(404);
-    // An application of another organization is ended where it was let in, though it is not registered there.
+    // An application registered in another organization is revoked where access was granted.
     let path = format!("/v1/organizations/{}/oauth/apps", second.slug);
     let body = json!({"name": "Abroad", "redirect_uris": [super::flow::CALLBACK], "scopes": ["projects:read"], "public": true});
     let abroad = app
@@ -214,15 +216,15 @@ async fn nobody_else_does() {
         .expect(200);
     assert_eq!(
         (
-            tried(&app.node, &there.access).await,
-            tried(&app.node, &pair.access).await
+            list_projects_status(&app.node, &there.access).await,
+            list_projects_status(&app.node, &pair.access).await
         ),
         (401, 200)
     );
 }
 
 #[tokio::test]
-async fn the_page_shows_and_ends_it() {
+async fn authorizations_page_lists_and_revokes() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let page = format!("/organizations/{}/authorized", app.home.slug);
@@ -245,7 +247,7 @@ async fn the_page_shows_and_ends_it() {
         .says("2 approvals")
         .says("Whole organization");
     let shown = shown.says("See projects and their state").says(&client.id);
-    // The newest first.
+    // Newest first.
     let number = shown
         .html
         .split("name=\"id\" value=\"")
@@ -261,8 +263,8 @@ async fn the_page_shows_and_ends_it() {
         .leads_to(&format!("{page}?done=revoked"));
     assert_eq!(
         (
-            tried(&app.node, &one.access).await,
-            tried(&app.node, &two.access).await
+            list_projects_status(&app.node, &one.access).await,
+            list_projects_status(&app.node, &two.access).await
         ),
         (200, 401)
     );
@@ -284,7 +286,7 @@ async fn the_page_shows_and_ends_it() {
         .submit(&page, &page, &[("application", &client.id)])
         .await
         .leads_to(&format!("{page}?done=revoked"));
-    assert_eq!(tried(&app.node, &one.access).await, 401);
+    assert_eq!(list_projects_status(&app.node, &one.access).await, 401);
 
     let mut rhea = signed_in(&app, &app.read_only).await;
     let hidden = rhea

@@ -1,10 +1,10 @@
-//! Which account somebody at the provider has here.
+//! Links between identities of the provider and accounts.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Person, Provider};
+use super::{OidcIdentity, OidcProvider};
 use crate::{
     base::{
         db::Db,
@@ -14,34 +14,35 @@ use crate::{
     platform::{access::User, audit::Recorder},
 };
 
-/// What came of it.
+/// The result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
-    /// This user.
-    As(UserId),
-    /// The provider did not make sure of the address.
-    Unverified,
-    /// Nobody here, or nobody whom the provider's word could name.
-    Nobody,
+pub enum IdentityLookup {
+    /// The account linked to the identity.
+    Found(UserId),
+    /// The provider has not verified the email address.
+    UnverifiedEmail,
+    /// No account matches.
+    NotFound,
 }
 
-/// The account of somebody at the provider: the one that was linked, or, the first time, the one that has the address the
-/// provider vouches for. Who writes the entry about a new link is made by `recorder`.
+/// Returns the account of an identity: the linked one, or on the first sign-in the account with the
+/// verified email address in a trusted domain, which is then linked. `recorder` creates the audit
+/// recorder for a new link.
 pub async fn find(
     db: &Db,
-    provider: &Provider,
-    person: &Person,
+    provider: &OidcProvider,
+    person: &OidcIdentity,
     now: DateTime<Utc>,
     recorder: impl FnOnce(&User) -> Recorder + Send,
-) -> Result<Known, Error> {
-    // PostgreSQL holds no U+0000, so no account is linked to it.
+) -> Result<IdentityLookup, Error> {
+    // PostgreSQL text cannot contain U+0000.
     if person.subject.contains('\0')
         || person
             .email
             .as_ref()
             .is_some_and(|email| email.contains('\0'))
     {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     }
     let sql = "select user_id from identities where issuer = $1 and subject = $2";
     let rows = db
@@ -49,20 +50,21 @@ pub async fn find(
         .await
         .context("looking up an identity")?;
     if let Some(row) = rows.first() {
-        return Ok(Known::As(UserId(row.get(0))));
+        return Ok(IdentityLookup::Found(UserId(row.get(0))));
     }
     let Some(email) = person.email.as_deref() else {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     };
     if !person.verified {
-        return Ok(Known::Unverified);
+        return Ok(IdentityLookup::UnverifiedEmail);
     }
     if !provider.vouches_for(email) {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("linking an identity")?;
-    // An account is linked once: an address that the provider gives to somebody else does not take the account along.
+    // An account is linked only once: if the provider reassigns the address, the account stays with
+    // its first identity.
     let sql = "insert into identities (issuer, subject, user_id, created_at) \
                select $1, $2, id, $4 from users where lower(email) = lower($3) on conflict do nothing returning user_id";
     let row = transaction
@@ -70,7 +72,7 @@ pub async fn find(
         .await
         .context("linking an identity")?;
     let Some(id) = row.map(|row| UserId(row.get(0))) else {
-        return Ok(Known::Nobody);
+        return Ok(IdentityLookup::NotFound);
     };
     let row = transaction
         .query_one("select gotrue_id from users where id = $1", &[&id.0])
@@ -89,5 +91,5 @@ pub async fn find(
         .write_in(&transaction, 303, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context("linking an identity")?;
-    Ok(Known::As(id))
+    Ok(IdentityLookup::Found(id))
 }

@@ -1,13 +1,13 @@
-//! Applications that register themselves: what is taken, what is not, and what becomes of those nobody uses.
+//! Dynamic client registration: validation, limits and deletion of unapproved applications.
 
-use gantry::api::oauth::upkeep;
+use gantry::api::oauth::cleanup;
 use serde_json::{Value, json};
 
-use super::flow::{CALLBACK, Client, Pair, anywhere, parameter, tried};
+use super::flow::{CALLBACK, Client, Pair, from_any_address, list_projects_status, parameter};
 use crate::support::{TestApp, client::Answer};
 
 async fn register(app: &TestApp, body: &Value) -> Answer {
-    anywhere(app.post("/platform/oauth/apps/register"))
+    from_any_address(app.post("/platform/oauth/apps/register"))
         .json(body)
         .send()
         .await
@@ -24,7 +24,7 @@ fn with(field: &str, value: Value) -> Value {
 }
 
 #[tokio::test]
-async fn one_that_registers_itself_gets_what_its_member_chose() {
+async fn registered_client_obtains_selected_projects() {
     let app = TestApp::new().await;
     let registered = register(&app, &right()).await.expect(201);
     assert_eq!(registered.header("cache-control"), Some("no-store"));
@@ -55,14 +55,14 @@ async fn one_that_registers_itself_gets_what_its_member_chose() {
         (&json!(true), &json!(false), &json!("required"))
     );
     let chosen = json!({"project_refs": [app.home.project]});
-    let address = client.approved(&app, &app.read_only, &[], &chosen).await;
+    let address = client.approve(&app, &app.read_only, &[], &chosen).await;
     let pair = Pair::of(
         &client
             .exchange(&app.node, &parameter(&address, "code"))
             .await
             .expect(200),
     );
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
 
     let body = register(&app, &with("token_endpoint_auth_method", Value::Null))
         .await
@@ -79,19 +79,19 @@ async fn one_that_registers_itself_gets_what_its_member_chose() {
         id: body["client_id"].as_str().unwrap().to_owned(),
         secret: Some(body["client_secret"].as_str().unwrap().to_owned()),
     };
-    let address = client.approved(&app, &app.owner, &[], &chosen).await;
+    let address = client.approve(&app, &app.owner, &[], &chosen).await;
     client
         .exchange(&app.node, &parameter(&address, "code"))
         .await
         .expect(200);
-    // Nobody looked at it, so its secret alone is not proof enough.
+    // A self-registered application requires PKCE even with a secret.
     let text = super::flow::query(&[
         ("client_id", &client.id),
         ("redirect_uri", CALLBACK),
         ("response_type", "code"),
         ("state", "s"),
     ]);
-    let answer = anywhere(app.get(&format!("/v1/oauth/authorize?{text}")))
+    let answer = from_any_address(app.get(&format!("/v1/oauth/authorize?{text}")))
         .send()
         .await
         .expect(303);
@@ -102,7 +102,7 @@ async fn one_that_registers_itself_gets_what_its_member_chose() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_trusted_is_not_registered() {
+async fn register_with_invalid_metadata_is_rejected() {
     let app = TestApp::new().await;
     let redirect = |address: &str| with("redirect_uris", json!([address]));
     let many: Vec<_> = (0..21)
@@ -282,7 +282,7 @@ async fn what_cannot_be_trusted_is_not_registered() {
             "invalid_client_metadata",
         ),
     ] {
-        super::flow::fails(case, &register(&app, &body).await, error);
+        super::flow::assert_oauth_error(case, &register(&app, &body).await, error);
     }
     for body in [
         json!([]),
@@ -299,7 +299,7 @@ async fn what_cannot_be_trusted_is_not_registered() {
         .unwrap()[0]
         .get(0);
     assert_eq!(left, 0);
-    // Nothing else that it says about itself is used.
+    // Other metadata is ignored.
     let body = register(&app, &with("logo_uri", json!("javascript:alert(1)")))
         .await
         .expect(201)
@@ -314,9 +314,9 @@ async fn what_cannot_be_trusted_is_not_registered() {
     assert!(icon.is_none() && body.get("logo_uri").is_none());
 }
 
-/// Nobody stands behind it, so it is in the server's log, under its own name.
+/// A self-registered application has no organization, so its event is in the server's log.
 #[tokio::test]
-async fn who_registers_itself_is_in_the_audit_log() {
+async fn registration_is_in_audit_log() {
     let app = TestApp::new().await;
     register(&app, &with("client_name", json!("")))
         .await
@@ -345,9 +345,9 @@ async fn who_registers_itself_is_in_the_audit_log() {
     assert_eq!(after, expected, "and no secret");
 }
 
-/// Ten an hour from one place, and those that nobody approved go again.
+/// Ten registrations per hour and address; unapproved applications are deleted.
 #[tokio::test]
-async fn a_flood_ends_and_leaves_nothing() {
+async fn registration_is_rate_limited_and_unused_clients_expire() {
     let app = TestApp::new().await;
     for _ in 0..10 {
         app.post("/platform/oauth/apps/register")
@@ -373,7 +373,7 @@ async fn a_flood_ends_and_leaves_nothing() {
         id: used["client_id"].as_str().unwrap().to_owned(),
         secret: None,
     };
-    used.approved(
+    used.approve(
         &app,
         &app.owner,
         &[],
@@ -388,15 +388,15 @@ async fn a_flood_ends_and_leaves_nothing() {
             .unwrap()[0]
             .get::<_, i64>(0)
     };
-    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
+    cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
     assert_eq!(count().await, 11);
     app.advance(30 * 86_400);
-    upkeep::clean(&app.app.db, app.clock.now()).await.unwrap();
-    // What was approved and never used is nothing any more after a week.
+    cleanup::clean(&app.app.db, app.clock.now()).await.unwrap();
+    // A grant without any token is deleted after a week.
     assert_eq!(count().await, 0);
 }
 
-/// Rows as registrations of others leave them, so that the bound is reached without ten thousand requests.
+/// Inserts unapproved applications, to reach the bound without ten thousand requests.
 async fn flood(app: &TestApp, count: i32, secs_ago: f64) {
     let sql = "insert into oauth_applications (client_id, name, website, redirect_uris, scopes, public, bind_to_authorizing_user, \
                project_selection, source, created_at, registered_from) \
@@ -414,16 +414,16 @@ async fn unused(app: &TestApp) -> i64 {
     app.app.db.query(sql, &[]).await.unwrap()[0].get(0)
 }
 
-/// Ten thousand registrations that nobody uses close registration for half an hour, and not for a month.
+/// At the bound, registration is blocked for half an hour at most.
 #[tokio::test]
-async fn a_flood_makes_room_oldest_first_and_never_takes_what_was_approved() {
+async fn full_registration_evicts_oldest_unapproved() {
     let app = TestApp::new().await;
     let used = register(&app, &right()).await.expect(201).json();
     let used = Client {
         id: used["client_id"].as_str().unwrap().to_owned(),
         secret: None,
     };
-    used.approved(
+    used.approve(
         &app,
         &app.owner,
         &[],
@@ -431,7 +431,7 @@ async fn a_flood_makes_room_oldest_first_and_never_takes_what_was_approved() {
     )
     .await;
     app.advance(7_200);
-    // Below the bound, and near it, nothing goes that is young.
+    // Near the bound, recent applications are kept.
     flood(&app, 7_999, 3_600.0).await;
     register(&app, &right()).await.expect(201);
     assert_eq!(unused(&app).await, 8_000);
@@ -462,9 +462,9 @@ async fn a_flood_makes_room_oldest_first_and_never_takes_what_was_approved() {
     );
 }
 
-/// One address has a share: its own oldest registration makes room for its next, and no other's does.
+/// One address replaces its own oldest registration and no other.
 #[tokio::test]
-async fn one_address_uses_up_its_own_share() {
+async fn registration_share_of_address_is_bounded() {
     let app = TestApp::new().await;
     flood(&app, 40, 60.0).await;
     let mut first = None;

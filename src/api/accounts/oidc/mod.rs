@@ -1,4 +1,4 @@
-//! Signing in through a provider of OpenID Connect: who stands behind a code that a browser brings back from it.
+//! Sign-in through an OpenID Connect provider (authorization code flow with PKCE).
 
 mod fetch;
 pub mod identities;
@@ -26,11 +26,12 @@ use crate::{
     platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
-/// How long what the provider says about itself is believed, in milliseconds.
-const KNOWN_FOR: Ticks = 10 * 60 * 1_000;
-/// When to ask a provider again that does not answer.
+/// How long provider metadata is cached, in milliseconds.
+const METADATA_TTL: Ticks = 10 * 60 * 1_000;
+/// Retry delay when the provider is unavailable.
 const RETRY: Duration = Duration::from_secs(5);
-/// Signatures that are accepted. None of them can be made with what a provider publishes, nor with the client's secret.
+/// Accepted signature algorithms: only asymmetric ones, which neither published keys nor the client
+/// secret can forge.
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::RsaSsaPkcs1V15Sha256,
     Algorithm::RsaSsaPssSha256,
@@ -40,28 +41,28 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::EdDsa,
 ];
 
-/// How the provider is known.
+/// Configuration of the provider.
 #[derive(Debug, Clone)]
-pub struct Options {
-    /// Where its discovery begins.
+pub struct OidcOptions {
+    /// Issuer URL, from which the metadata is discovered.
     pub issuer: String,
-    /// Who this server is to it.
+    /// Client id of this server.
     pub client_id: String,
-    /// What shows it.
+    /// Client secret of this server.
     pub client_secret: SecretString,
-    /// What the button calls it.
+    /// Label of the sign-in button; defaults to the host of the issuer.
     pub name: Option<String>,
-    /// Domains of addresses that it vouches for.
+    /// Email domains in which the provider's verified addresses are trusted.
     pub domains: Vec<String>,
 }
 
-/// Why a provider cannot be used as it was named.
+/// The issuer URL is not permitted.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} cannot be the issuer: expected https://…, or http:// on this machine")]
-pub struct BadIssuer(String);
+pub struct InvalidIssuer(String);
 
-/// A provider.
-pub struct Provider {
+/// An OpenID Connect provider.
+pub struct OidcProvider {
     issuer: IssuerUrl,
     client_id: ClientId,
     client_secret: ClientSecret,
@@ -70,35 +71,36 @@ pub struct Provider {
     known: Mutex<Option<(Ticks, Arc<CoreProviderMetadata>)>>,
 }
 
-impl fmt::Debug for Provider {
+impl fmt::Debug for OidcProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Provider")
+        f.debug_struct("OidcProvider")
             .field("issuer", &self.issuer)
             .finish_non_exhaustive()
     }
 }
 
-/// Who the provider says somebody is.
+/// An authenticated identity of the provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Person {
-    /// Never given to another one there.
+pub struct OidcIdentity {
+    /// Subject: unique and never reassigned by the provider.
     pub subject: String,
-    /// The address, if there is one.
+    /// Email address.
     pub email: Option<String>,
-    /// Whether the provider made sure that it is theirs.
+    /// Whether the provider has verified the email address.
     pub verified: bool,
 }
 
-/// What ties the way there and the way back to one browser: everything is derived from a secret that only its cookie has.
-pub struct Journey(SessionSecret);
+/// State of one sign-in, bound to a browser: state, nonce and PKCE verifier are derived from the
+/// secret in its cookie.
+pub struct SignInFlow(Secret);
 
-impl Journey {
-    /// Of the browser with this cookie.
-    pub fn of(secret: SessionSecret) -> Self {
+impl SignInFlow {
+    /// Returns the flow of the browser with this cookie.
+    pub fn of(secret: Secret) -> Self {
         Self(secret)
     }
 
-    /// What the provider hands back unseen.
+    /// Returns the `state` parameter.
     pub fn state(&self) -> String {
         self.derived("state")
     }
@@ -116,13 +118,13 @@ impl Journey {
     }
 }
 
-impl Provider {
-    /// A provider that is asked when it is first needed.
-    pub fn new(options: Options) -> Result<Self, BadIssuer> {
+impl OidcProvider {
+    /// Creates a provider. Its metadata is fetched on first use.
+    pub fn new(options: OidcOptions) -> Result<Self, InvalidIssuer> {
         let url = IssuerUrl::new(options.issuer.clone())
             .ok()
-            .filter(|issuer| fetch::may_be_asked(issuer.url()));
-        let issuer = url.ok_or(BadIssuer(options.issuer))?;
+            .filter(|issuer| fetch::is_permitted_url(issuer.url()));
+        let issuer = url.ok_or(InvalidIssuer(options.issuer))?;
         let host = issuer.url().host_str().unwrap_or_default().to_owned();
         Ok(Self {
             name: options.name.unwrap_or(host),
@@ -140,25 +142,31 @@ impl Provider {
         })
     }
 
-    /// What people call it.
+    /// Returns the label of the sign-in button.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// By which its people are known here.
+    /// Returns the issuer URL.
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// Whether its word about an address counts: its domain is one it vouches for.
+    /// Returns whether the address is in a trusted domain of the provider.
     pub fn vouches_for(&self, email: &str) -> bool {
         email
             .rsplit_once('@')
             .is_some_and(|(_, domain)| self.domains.contains(&domain.to_lowercase()))
     }
 
-    /// Where a browser goes to sign in there, and come back to `back`.
-    pub async fn way(&self, journey: &Journey, back: &str, now: Ticks) -> Result<String, Error> {
+    /// Returns the URL of the provider where the browser signs in. The provider redirects to
+    /// `back`.
+    pub async fn authorization_url(
+        &self,
+        flow: &SignInFlow,
+        back: &str,
+        now: Ticks,
+    ) -> Result<String, Error> {
         let metadata = self.metadata(now).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
@@ -166,9 +174,11 @@ impl Provider {
             Some(self.client_secret.clone()),
         )
         .set_redirect_uri(
-            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+            RedirectUrl::new(back.to_owned())
+                .context("parsing the redirect URI of the identity provider")?,
         );
-        let (state, nonce) = (CsrfToken::new(journey.state()), journey.nonce());
+        let state = CsrfToken::new(flow.state());
+        let nonce = flow.nonce();
         let (url, _, _) = client
             .authorize_url(
                 CoreAuthenticationFlow::AuthorizationCode,
@@ -177,20 +187,21 @@ impl Provider {
             )
             .add_scope(Scope::new("email".to_owned()))
             .set_pkce_challenge(PkceCodeChallenge::from_code_verifier_sha256(
-                &journey.verifier(),
+                &flow.verifier(),
             ))
             .url();
         Ok(url.into())
     }
 
-    /// Who stands behind a code. `None` if the provider, or what it signed, does not say so beyond doubt.
-    pub async fn person(
+    /// Exchanges a code for the authenticated identity. Returns `None` if the provider rejects the
+    /// code or the ID token is invalid.
+    pub async fn exchange_code(
         &self,
-        journey: &Journey,
+        flow: &SignInFlow,
         code: String,
         back: &str,
         (at, now): (Ticks, DateTime<Utc>),
-    ) -> Result<Option<Person>, Error> {
+    ) -> Result<Option<OidcIdentity>, Error> {
         let metadata = self.metadata(at).await?;
         let client = CoreClient::from_provider_metadata(
             (*metadata).clone(),
@@ -198,26 +209,29 @@ impl Provider {
             Some(self.client_secret.clone()),
         )
         .set_redirect_uri(
-            RedirectUrl::new(back.to_owned()).context("naming the way back from the provider")?,
+            RedirectUrl::new(back.to_owned())
+                .context("parsing the redirect URI of the identity provider")?,
         );
         let exchange = client
             .exchange_code(AuthorizationCode::new(code))
-            .context("asking the provider")?;
-        let exchange = exchange.set_pkce_verifier(journey.verifier());
+            .context("contacting the identity provider")?;
+        let exchange = exchange.set_pkce_verifier(flow.verifier());
         let answer = match exchange.request_async(&fetch::fetch).await {
             Ok(answer) => answer,
-            Err(openidconnect::RequestTokenError::Request(error)) => return Err(away(&error)),
-            Err(error) => return Ok(self.doubt(&error)),
+            Err(openidconnect::RequestTokenError::Request(error)) => {
+                return Err(unavailable(&error));
+            }
+            Err(error) => return Ok(self.reject(&error)),
         };
         let Some(token) = answer.id_token() else {
-            return Ok(self.doubt(&"there is no ID token"));
+            return Ok(self.reject(&"there is no ID token"));
         };
         let verifier = client
             .id_token_verifier()
             .set_allowed_algs(ALGORITHMS)
             .set_time_fn(move || now);
-        match token.claims(&verifier, &journey.nonce()) {
-            Ok(claims) => Ok(Some(Person {
+        match token.claims(&verifier, &flow.nonce()) {
+            Ok(claims) => Ok(Some(OidcIdentity {
                 subject: claims.subject().to_string(),
                 email: claims.email().map(|email| email.to_string()),
                 verified: claims.email_verified() == Some(true),
@@ -229,17 +243,17 @@ impl Provider {
                         SignatureVerificationError::NoMatchingKey
                     )
                 ) {
-                    // Its keys may be new.
+                    // The provider may have rotated its keys.
                     self.known.lock().take();
                 }
-                Ok(self.doubt(&error))
+                Ok(self.reject(&error))
             }
         }
     }
 
-    /// What is not believed is for the operator to know.
-    fn doubt(&self, why: &dyn fmt::Display) -> Option<Person> {
-        tracing::warn!(issuer = self.issuer(), %why, "a sign-in through the provider was refused");
+    /// Logs a rejected sign-in for the operator.
+    fn reject(&self, why: &dyn fmt::Display) -> Option<OidcIdentity> {
+        tracing::warn!(issuer = self.issuer(), %why, "sign-in through the identity provider rejected");
         None
     }
 
@@ -248,24 +262,24 @@ impl Provider {
             .known
             .lock()
             .as_ref()
-            .filter(|(since, _)| now.saturating_sub(*since) < KNOWN_FOR)
+            .filter(|(since, _)| now.saturating_sub(*since) < METADATA_TTL)
             .map(|(_, known)| known.clone());
         if let Some(known) = known {
             return Ok(known);
         }
         let found = CoreProviderMetadata::discover_async(self.issuer.clone(), &fetch::fetch)
             .await
-            .map_err(|error| away(&error))?;
+            .map_err(|error| unavailable(&error))?;
         let found = Arc::new(found);
         *self.known.lock() = Some((now, found.clone()));
         Ok(found)
     }
 }
 
-fn away(error: &dyn std::error::Error) -> Error {
-    tracing::warn!(%error, "the provider of sign-ins cannot be asked");
+fn unavailable(error: &dyn std::error::Error) -> Error {
+    tracing::warn!(%error, "identity provider unreachable");
     Error::Unavailable {
-        what: "The provider does not answer".into(),
+        what: "The identity provider does not respond".into(),
         retry: RETRY,
     }
 }
@@ -275,8 +289,8 @@ mod tests {
     use super::*;
     use crate::base::clock::Entropy;
 
-    fn options(issuer: &str) -> Options {
-        Options {
+    fn options(issuer: &str) -> OidcOptions {
+        OidcOptions {
             issuer: issuer.to_owned(),
             client_id: "gantry".to_owned(),
             client_secret: "secret".into(),
@@ -286,8 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn only_addresses_of_its_domains_are_vouched_for() {
-        let provider = Provider::new(options("https://id.example")).unwrap();
+    fn vouches_for_configured_domains_only() {
+        let provider = OidcProvider::new(options("https://id.example")).unwrap();
         assert!(provider.vouches_for("ada@example.com") && provider.vouches_for("ADA@EXAMPLE.COM"));
         for email in [
             "ada@sub.example.com",
@@ -301,27 +315,25 @@ mod tests {
         }
         assert_eq!(provider.name(), "id.example");
         assert!(!format!("{provider:?}").contains("secret"));
-        assert!(Provider::new(options("http://id.example")).is_err());
+        assert!(OidcProvider::new(options("http://id.example")).is_err());
     }
 
     #[test]
-    fn a_journey_tells_nothing_of_its_secret_and_is_like_no_other() {
+    fn flow_values_are_distinct_and_hide_the_secret() {
         let entropy = Entropy::seeded(5);
-        let (one, other) = (
-            SessionSecret::generate(&entropy),
-            SessionSecret::generate(&entropy),
-        );
-        let journey = Journey::of(one.clone());
+        let one = Secret::generate(&entropy);
+        let other = Secret::generate(&entropy);
+        let flow = SignInFlow::of(one.clone());
         let parts = [
-            journey.state(),
-            journey.nonce().secret().clone(),
-            journey.verifier().secret().clone(),
+            flow.state(),
+            flow.nonce().secret().clone(),
+            flow.verifier().secret().clone(),
         ];
         assert!(parts.iter().all(|part| part.len() == 64
             && part != one.expose()
             && *part != hex::encode(one.digest().as_bytes())));
         assert!(parts[0] != parts[1] && parts[1] != parts[2] && parts[0] != parts[2]);
-        assert_ne!(Journey::of(other).state(), journey.state());
-        assert_eq!(Journey::of(one).state(), journey.state());
+        assert_ne!(SignInFlow::of(other).state(), flow.state());
+        assert_eq!(SignInFlow::of(one).state(), flow.state());
     }
 }

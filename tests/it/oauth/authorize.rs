@@ -1,10 +1,11 @@
-//! Attacks on the request for consent: where answers may go, what may be asked, and that errors never travel further than that.
+//! Attacks on the authorization endpoint: redirect URIs, parameters and error responses.
 
 use gantry::platform::http::Transport;
 use serde_json::json;
 
 use super::flow::{
-    CALLBACK, CHALLENGE, Client, anywhere, fails, parameter, parameters, query, register,
+    CALLBACK, CHALLENGE, Client, assert_oauth_error, from_any_address, parameter, parameters,
+    query, register,
 };
 use crate::support::{
     ISSUER, TestApp,
@@ -14,7 +15,7 @@ use crate::support::{
 };
 
 async fn ask(app: &TestApp, text: &str) -> Answer {
-    anywhere(app.get(&format!("/v1/oauth/authorize?{text}")))
+    from_any_address(app.get(&format!("/v1/oauth/authorize?{text}")))
         .send()
         .await
 }
@@ -25,7 +26,7 @@ async fn ask_with(
     name: &'static str,
     value: Option<&str>,
 ) -> Answer {
-    let mut fields = client.asks();
+    let mut fields = client.authorization_parameters();
     fields.retain(|(known, _)| *known != name);
     fields.extend(value.map(|value| (name, value.to_owned())));
     let fields: Vec<_> = fields
@@ -44,9 +45,10 @@ async fn kept(app: &TestApp) -> i64 {
         .get(0)
 }
 
-/// No answer goes to an address that is not registered, letter by letter; not even an error.
+/// Neither a code nor an error is sent to an address that differs from the registered ones in a
+/// single byte.
 #[tokio::test]
-async fn nothing_goes_to_an_address_that_is_not_registered() {
+async fn authorize_with_unregistered_redirect_uri_is_rejected() {
     let app = TestApp::new().await;
     let client = register(
         &app,
@@ -106,7 +108,7 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
     ];
     for address in wrong {
         let answer = ask_with(&app, &client, "redirect_uri", Some(address)).await;
-        fails(address, &answer, "invalid_request");
+        assert_oauth_error(address, &answer, "invalid_request");
         assert!(answer.header("location").is_none(), "{address}");
     }
     ask_with(
@@ -118,17 +120,17 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
     .await
     .expect(400);
     let long = format!("{CALLBACK}{}", "x".repeat(4_000));
-    fails(
+    assert_oauth_error(
         "long",
         &ask_with(&app, &client, "redirect_uri", Some(&long)).await,
         "invalid_request",
     );
-    fails(
+    assert_oauth_error(
         "none",
         &ask_with(&app, &client, "redirect_uri", None).await,
         "invalid_request",
     );
-    fails(
+    assert_oauth_error(
         "empty",
         &ask_with(&app, &client, "redirect_uri", Some("")).await,
         "invalid_request",
@@ -136,9 +138,9 @@ async fn nothing_goes_to_an_address_that_is_not_registered() {
     assert_eq!(kept(&app).await, 0);
 }
 
-/// What is wrong besides does not travel to an address that is not registered, and an unknown application has none.
+/// Errors of other parameters are not sent to an unregistered address either.
 #[tokio::test]
-async fn an_error_before_the_address_is_known_stays_here() {
+async fn authorize_error_without_valid_redirect_uri_is_not_redirected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for (case, text) in [
@@ -184,9 +186,9 @@ async fn an_error_before_the_address_is_known_stays_here() {
         ("response_type", "token"),
     ];
     let answer = ask(&app, &query(&both)).await;
-    fails("both", &answer, "invalid_request");
-    // A person sees a page of ours instead of JSON.
-    let navigate = |call: Call| anywhere(call).header("sec-fetch-mode", "navigate");
+    assert_oauth_error("both", &answer, "invalid_request");
+    // A browser is redirected to an error page instead of receiving JSON.
+    let navigate = |call: Call| from_any_address(call).header("sec-fetch-mode", "navigate");
     let answer = navigate(app.get(&format!("/v1/oauth/authorize?{}", query(&both))))
         .send()
         .await
@@ -207,10 +209,10 @@ async fn an_error_before_the_address_is_known_stays_here() {
 }
 
 #[tokio::test]
-async fn a_field_is_there_once() {
+async fn authorize_with_repeated_parameter_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
-    let right: Vec<(&str, String)> = client.asks();
+    let right: Vec<(&str, String)> = client.authorization_parameters();
     for (name, value) in &right {
         for again in [value.as_str(), "other"] {
             let mut fields: Vec<_> = right
@@ -218,7 +220,7 @@ async fn a_field_is_there_once() {
                 .map(|(name, value)| (*name, value.as_str()))
                 .collect();
             fields.push((name, again));
-            fails(name, &ask(&app, &query(&fields)).await, "invalid_request");
+            assert_oauth_error(name, &ask(&app, &query(&fields)).await, "invalid_request");
         }
     }
     let mut fields: Vec<_> = right
@@ -227,12 +229,12 @@ async fn a_field_is_there_once() {
         .collect();
     let many: Vec<String> = (0..80).map(|n| format!("extra{n}")).collect();
     fields.extend(many.iter().map(|name| (name.as_str(), "1")));
-    fails("many", &ask(&app, &query(&fields)).await, "invalid_request");
+    assert_oauth_error("many", &ask(&app, &query(&fields)).await, "invalid_request");
 }
 
-/// From here on the application is told, at its own address, with the state it sent and who says so.
+/// With a valid redirect URI, errors are sent to it with `state` and `iss`.
 #[tokio::test]
-async fn what_cannot_be_asked_is_told_to_the_application() {
+async fn authorize_error_is_redirected_to_application() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let plain = "a".repeat(43);
@@ -337,9 +339,10 @@ async fn what_cannot_be_asked_is_told_to_the_application() {
     );
 }
 
-/// Who keeps no secret has nothing else to prove itself with; who does may leave it out, and then nobody can slip one in.
+/// PKCE is required of public clients. Confidential clients may omit it, and then a verifier is
+/// rejected.
 #[tokio::test]
-async fn a_challenge_is_needed_where_nothing_else_proves_who_asks() {
+async fn authorize_as_public_client_requires_pkce() {
     let app = TestApp::new().await;
     let public = register(&app, json!({"public": true})).await;
     let answer = ask_with(&app, &public, "code_challenge", None)
@@ -384,10 +387,10 @@ async fn a_challenge_is_needed_where_nothing_else_proves_who_asks() {
 }
 
 #[tokio::test]
-async fn a_claim_of_a_project_is_for_who_may_give_it_away() {
+async fn authorize_project_claim_requires_permission() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"project_selection": "optional"})).await;
-    let fields: Vec<_> = client.asks();
+    let fields: Vec<_> = client.authorization_parameters();
     let mut fields: Vec<_> = fields
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
@@ -415,9 +418,9 @@ async fn a_claim_of_a_project_is_for_who_may_give_it_away() {
         .expect(400);
 }
 
-/// RFC 8252, 7.3: another port is for native applications, which keep no secret. Whoever holds a secret runs on a server.
+/// RFC 8252, 7.3: other loopback ports are permitted to native clients, which are public.
 #[tokio::test]
-async fn only_a_native_application_is_answered_on_another_port() {
+async fn authorize_with_other_loopback_port_requires_public_client() {
     let app = TestApp::new().await;
     let uris = json!(["http://127.0.0.1:4711/callback"]);
     let native = register(&app, json!({"public": true, "redirect_uris": uris})).await;
@@ -439,14 +442,14 @@ async fn only_a_native_application_is_answered_on_another_port() {
                 "{address}"
             );
         } else {
-            fails(address, &answer, "invalid_request");
+            assert_oauth_error(address, &answer, "invalid_request");
         }
     }
 }
 
-/// What an application sends as `state` it gets back byte by byte, or it is told that it cannot.
+/// `state` is returned byte by byte, or rejected.
 #[tokio::test]
-async fn a_state_comes_back_as_it_went_or_is_refused() {
+async fn authorize_returns_state_unchanged_or_rejects_it() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for state in [
@@ -458,11 +461,11 @@ async fn a_state_comes_back_as_it_went_or_is_refused() {
         "{\"a\":[1]}",
     ] {
         let address = client
-            .approved(&app, &app.owner, &[("state", state)], &json!({}))
+            .approve(&app, &app.owner, &[("state", state)], &json!({}))
             .await;
         assert_eq!(parameter(&address, "state"), state);
     }
-    let fields: Vec<_> = client.asks();
+    let fields: Vec<_> = client.authorization_parameters();
     let fields: Vec<_> = fields
         .iter()
         .filter(|(name, _)| *name != "state")
@@ -470,7 +473,7 @@ async fn a_state_comes_back_as_it_went_or_is_refused() {
         .collect();
     let before = kept(&app).await;
     for odd in ["%FF", "a%C3", "%ED%A0%80", "%EF%BF%BD"] {
-        fails(
+        assert_oauth_error(
             odd,
             &ask(&app, &format!("{}&state={odd}", query(&fields))).await,
             "invalid_request",
@@ -486,16 +489,16 @@ async fn a_state_comes_back_as_it_went_or_is_refused() {
     assert_eq!(kept(&app).await, before);
 }
 
-/// The `Host` field is the sender's to choose, so it names no issuer.
+/// The issuer is never derived from the `Host` header, which the client chooses.
 #[tokio::test]
-async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_why() {
+async fn authorize_without_public_url_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = client.tokens(&app, &app.owner).await;
     let mut settings = settings(Transport::default(), uuid::Uuid::from_u128(2));
     settings.public_url = None;
     let node = app.another_with(settings, std::sync::Arc::new(Machine::bare()));
-    let fields: Vec<_> = client.asks();
+    let fields: Vec<_> = client.authorization_parameters();
     let fields: Vec<_> = fields
         .iter()
         .map(|(name, value)| (*name, value.as_str()))
@@ -515,7 +518,7 @@ async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_
         node.post("/platform/oauth/apps/register")
             .json(&registration),
     ] {
-        let answer = anywhere(call)
+        let answer = from_any_address(call)
             .header("host", "evil.example")
             .send()
             .await
@@ -535,7 +538,7 @@ async fn without_a_public_address_nothing_is_asked_for_and_the_operator_is_told_
         refused.header("www-authenticate"),
         Some("Bearer scope=\"projects:read\"")
     );
-    // What was approved before goes on.
+    // Existing tokens stay valid.
     node.get("/v1/projects")
         .token(&pair.access)
         .send()

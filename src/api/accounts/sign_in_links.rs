@@ -1,4 +1,4 @@
-//! Links that sign somebody in once: for a first visit, and for who forgot a password.
+//! Single-use sign-in links, for a first sign-in and for forgotten passwords.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,16 @@ use crate::{
     platform::access::{credential::SecretDigest, sessions, sessions::SessionSecret},
 };
 
-/// How long a link can be used.
-pub const LIFE: TimeDelta = TimeDelta::minutes(15);
+/// Lifetime of a link.
+pub const LIFETIME: TimeDelta = TimeDelta::minutes(15);
 
-/// Where it leads: to a page that signs in when a button is pressed, so that programs that look at links use none up.
-pub fn path(secret: &SessionSecret) -> String {
+/// Returns the path of a link. Its page signs in on a button press, so that link scanners do not
+/// use up the link.
+pub fn path(secret: &Secret) -> String {
     format!("/sign-in/link/{}", secret.expose())
 }
 
-/// Keeps a link for a user, in the place of those that can no longer be used.
+/// Stores a link for a user and deletes expired ones.
 pub async fn create(
     db: &Db,
     owner: UserId,
@@ -33,24 +34,29 @@ pub async fn create(
                insert into sign_in_links (digest, user_id, expires_at) values ($1, $2, $4)";
     db.query(
         sql,
-        &[&secret.digest().as_bytes(), &owner.0, &now, &(now + LIFE)],
+        &[
+            &secret.digest().as_bytes(),
+            &owner.0,
+            &now,
+            &(now + LIFETIME),
+        ],
     )
     .await
-    .context("keeping a link")?;
+    .context("storing a sign-in link")?;
     Ok(())
 }
 
-/// Whom a link would sign in.
+/// Returns the account that a link signs in.
 pub async fn owner(db: &Db, digest: &SecretDigest, now: DateTime<Utc>) -> Result<Account, Error> {
     let sql = "select u.id, u.gotrue_id, u.email, u.username from sign_in_links l join users u on u.id = l.user_id \
                where l.digest = $1 and l.expires_at > $2";
     one(&db
         .query(sql, &[&digest.as_bytes(), &now])
         .await
-        .context("looking up a link")?)
+        .context("looking up a sign-in link")?)
 }
 
-/// Uses a link up, and begins a session for its owner.
+/// Consumes a link and begins a session for its owner.
 pub async fn redeem(
     db: &Db,
     digest: &SecretDigest,
@@ -62,7 +68,7 @@ pub async fn redeem(
     let rows = db
         .query(sql, &[&digest.as_bytes(), &now])
         .await
-        .context("using a link")?;
+        .context("redeeming a sign-in link")?;
     let owner = UserId(rows.first().ok_or(Error::NotFound)?.get(0));
     sessions::begin(db, owner, session, address, user_agent, now).await?;
     Ok(owner)

@@ -1,8 +1,11 @@
-//! Attacks on codes and refresh tokens: replay, theft, widening, and what only looks like an attack.
+//! Attacks on codes and refresh tokens: replay, theft and escalation, and lost responses.
 
 use serde_json::json;
 
-use super::flow::{CALLBACK, CHALLENGE, Client, Pair, VERIFIER, fails, parameter, register, tried};
+use super::flow::{
+    CALLBACK, CHALLENGE, Client, Pair, VERIFIER, assert_oauth_error, list_projects_status,
+    parameter, register,
+};
 use crate::support::{TestApp, client::Answer};
 
 async fn exchange(
@@ -18,9 +21,9 @@ async fn exchange(
     client.call(&app.node, "/oauth/token", &fields).send().await
 }
 
-/// A code that was tried wrongly by its own application is used up; the right proof comes too late.
+/// A failed exchange by the code's own application consumes the code.
 #[tokio::test]
-async fn a_code_is_tried_once() {
+async fn failed_exchange_consumes_code() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let (short, upper, padded) = (
@@ -53,12 +56,12 @@ async fn a_code_is_tried_once() {
         ),
     ] {
         let code = client.code(&app, &app.owner).await;
-        fails(
+        assert_oauth_error(
             case,
             &exchange(&app, &client, &code, redirect, verifier).await,
             "invalid_grant",
         );
-        fails(
+        assert_oauth_error(
             case,
             &client.exchange(&app.node, &code).await,
             "invalid_grant",
@@ -67,21 +70,19 @@ async fn a_code_is_tried_once() {
     }
 }
 
-/// Whoever brings a verifier for a code that was made without a challenge has a code that was made for somebody else.
+/// A verifier for a code without a challenge indicates code injection.
 #[tokio::test]
-async fn a_proof_cannot_be_left_out_or_slipped_in() {
+async fn exchange_without_matching_verifier_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let without = [("code_challenge", ""), ("code_challenge_method", "")];
     let code = async || {
         parameter(
-            &client
-                .approved(&app, &app.owner, &without, &json!({}))
-                .await,
+            &client.approve(&app, &app.owner, &without, &json!({})).await,
             "code",
         )
     };
-    fails(
+    assert_oauth_error(
         "slipped in",
         &exchange(&app, &client, &code().await, Some(CALLBACK), Some(VERIFIER)).await,
         "invalid_grant",
@@ -92,7 +93,7 @@ async fn a_proof_cannot_be_left_out_or_slipped_in() {
 }
 
 #[tokio::test]
-async fn a_code_is_over_after_a_minute() {
+async fn expired_code_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let code = client.code(&app, &app.owner).await;
@@ -100,47 +101,47 @@ async fn a_code_is_over_after_a_minute() {
     client.exchange(&app.node, &code).await.expect(200);
     let late = client.code(&app, &app.owner).await;
     app.advance(60);
-    fails(
+    assert_oauth_error(
         "late",
         &client.exchange(&app.node, &late).await,
         "invalid_grant",
     );
 }
 
-/// A code that comes twice is in two hands: everything it led to ends at once.
+/// A replayed code revokes the grant.
 #[tokio::test]
-async fn a_replayed_code_ends_what_it_led_to() {
+async fn replayed_code_revokes_grant() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let code = client.code(&app, &app.owner).await;
     let pair = Pair::of(&client.exchange(&app.node, &code).await.expect(200));
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
-    fails(
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
+    assert_oauth_error(
         "again",
         &client.exchange(&app.node, &code).await,
         "invalid_grant",
     );
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
-    fails(
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
+    assert_oauth_error(
         "its refresh token",
         &client.refresh(&app.node, &pair.refresh).await,
         "invalid_grant",
     );
-    // Also when it is wrong the second time, and also an hour later.
+    // A replay revokes the grant even if it has other errors, or an hour later.
     let code = client.code(&app, &app.owner).await;
     let pair = Pair::of(&client.exchange(&app.node, &code).await.expect(200));
     app.advance(3_600);
-    fails(
+    assert_oauth_error(
         "wrong, later",
         &exchange(&app, &client, &code, None, None).await,
         "invalid_grant",
     );
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
 }
 
-/// What belongs to another application is of no use, and stays as good as it was.
+/// Credentials of another application are rejected and stay valid.
 #[tokio::test]
-async fn a_stolen_code_or_token_is_of_no_use_to_another_application() {
+async fn credentials_of_other_application_are_rejected() {
     let app = TestApp::new().await;
     let (client, thief) = (
         register(&app, json!({})).await,
@@ -148,7 +149,7 @@ async fn a_stolen_code_or_token_is_of_no_use_to_another_application() {
     );
     let code = client.code(&app, &app.owner).await;
     for _ in 0..3 {
-        fails(
+        assert_oauth_error(
             "code",
             &thief.exchange(&app.node, &code).await,
             "invalid_grant",
@@ -156,12 +157,12 @@ async fn a_stolen_code_or_token_is_of_no_use_to_another_application() {
     }
     let pair = Pair::of(&client.exchange(&app.node, &code).await.expect(200));
     for _ in 0..3 {
-        fails(
+        assert_oauth_error(
             "used code",
             &thief.exchange(&app.node, &code).await,
             "invalid_grant",
         );
-        fails(
+        assert_oauth_error(
             "refresh token",
             &thief.refresh(&app.node, &pair.refresh).await,
             "invalid_grant",
@@ -177,12 +178,12 @@ async fn a_stolen_code_or_token_is_of_no_use_to_another_application() {
         .send()
         .await
         .expect(200);
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
     client.refresh(&app.node, &pair.refresh).await.expect(200);
 }
 
 #[tokio::test]
-async fn nothing_is_what_it_is_not() {
+async fn credential_of_wrong_type_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let (pair, code) = (
@@ -196,21 +197,21 @@ async fn nothing_is_what_it_is_not() {
         "'; drop table users; --".to_owned(),
     ];
     for text in [&pair.refresh, &pair.access].into_iter().chain(&invented) {
-        fails(
+        assert_oauth_error(
             text,
             &client.exchange(&app.node, text).await,
             "invalid_grant",
         );
     }
     for text in [&code, &pair.access].into_iter().chain(&invented) {
-        fails(
+        assert_oauth_error(
             text,
             &client.refresh(&app.node, text).await,
             "invalid_grant",
         );
     }
     let upper = pair.refresh.to_uppercase();
-    fails(
+    assert_oauth_error(
         "capitals",
         &client.refresh(&app.node, &upper).await,
         "invalid_grant",
@@ -219,9 +220,9 @@ async fn nothing_is_what_it_is_not() {
     client.refresh(&app.node, &pair.refresh).await.expect(200);
 }
 
-/// A client whose answer got lost asks again; a thief who is late looks the same, except that somebody used the answer.
+/// A retry after a lost response succeeds, unless a token of the response was used.
 #[tokio::test]
-async fn an_answer_may_get_lost_once_and_only_just_now() {
+async fn refresh_retry_after_lost_response_succeeds() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let first = client.tokens(&app, &app.owner).await;
@@ -230,19 +231,19 @@ async fn an_answer_may_get_lost_once_and_only_just_now() {
     let again = Pair::of(&client.refresh(&app.node, &first.refresh).await.expect(200));
     assert_eq!(
         (
-            tried(&app.node, &lost.access).await,
-            tried(&app.node, &again.access).await
+            list_projects_status(&app.node, &lost.access).await,
+            list_projects_status(&app.node, &again.access).await
         ),
         (401, 200)
     );
-    // It was used, so it arrived.
-    fails(
+    // The token was used, so the response had arrived.
+    assert_oauth_error(
         "arrived",
         &client.refresh(&app.node, &first.refresh).await,
         "invalid_grant",
     );
-    assert_eq!(tried(&app.node, &again.access).await, 401);
-    fails(
+    assert_eq!(list_projects_status(&app.node, &again.access).await, 401);
+    assert_oauth_error(
         "ended",
         &client.refresh(&app.node, &again.refresh).await,
         "invalid_grant",
@@ -250,24 +251,24 @@ async fn an_answer_may_get_lost_once_and_only_just_now() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_that_comes_twice_ends_what_was_approved() {
+async fn reused_refresh_token_revokes_grant() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let ended = async |case: &str, first: &Pair, last: &Pair, again: &str| {
-        fails(
+        assert_oauth_error(
             case,
             &client.refresh(&app.node, again).await,
             "invalid_grant",
         );
         assert_eq!(
             (
-                tried(&app.node, &first.access).await,
-                tried(&app.node, &last.access).await
+                list_projects_status(&app.node, &first.access).await,
+                list_projects_status(&app.node, &last.access).await
             ),
             (401, 401),
             "{case}"
         );
-        fails(
+        assert_oauth_error(
             case,
             &client.refresh(&app.node, &last.refresh).await,
             "invalid_grant",
@@ -289,7 +290,7 @@ async fn a_refresh_token_that_comes_twice_ends_what_was_approved() {
 
     let first = client.tokens(&app, &app.owner).await;
     let second = next(&first).await;
-    tried(&app.node, &second.access).await;
+    list_projects_status(&app.node, &second.access).await;
     ended("the new one was used", &first, &second, &first.refresh).await;
 
     let first = client.tokens(&app, &app.owner).await;
@@ -299,7 +300,7 @@ async fn a_refresh_token_that_comes_twice_ends_what_was_approved() {
 }
 
 #[tokio::test]
-async fn refresh_tokens_slide_and_end() {
+async fn refresh_token_expiry_slides_up_to_grant_lifetime() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let day = 86_400;
@@ -308,20 +309,20 @@ async fn refresh_tokens_slide_and_end() {
         app.advance(59 * day);
         pair = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
     }
-    // A year after it was approved it is over, however lately it was renewed.
+    // A grant ends after a year, regardless of refreshes.
     app.advance(11 * day);
-    fails(
+    assert_oauth_error(
         "a year",
         &client.refresh(&app.node, &pair.refresh).await,
         "invalid_grant",
     );
     let pair = client.tokens(&app, &app.owner).await;
     app.advance(day - 1);
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
     app.advance(1);
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
     app.advance(59 * day);
-    fails(
+    assert_oauth_error(
         "unused",
         &client.refresh(&app.node, &pair.refresh).await,
         "invalid_grant",
@@ -329,11 +330,11 @@ async fn refresh_tokens_slide_and_end() {
 }
 
 #[tokio::test]
-async fn scopes_can_be_narrowed_and_never_widened() {
+async fn refresh_can_narrow_but_not_widen_scopes() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let address = client
-        .approved(
+        .approve(
             &app,
             &app.owner,
             &[("scope", "projects:read database:read database:write")],
@@ -373,7 +374,7 @@ async fn scopes_can_be_narrowed_and_never_widened() {
         "projects:read nonsense",
         " ",
     ] {
-        fails(wider, &refresh(&pair, wider).await, "invalid_scope");
+        assert_oauth_error(wider, &refresh(&pair, wider).await, "invalid_scope");
     }
     let narrow = refresh(&pair, "database:read").await.expect(200);
     assert_eq!(narrow.json()["scope"], "database:read");
@@ -388,9 +389,9 @@ async fn scopes_can_be_narrowed_and_never_widened() {
         refused.message(),
         "Missing required OAuth scope: projects:read"
     );
-    // Narrow is the token, not what was approved.
+    // The narrower scope applies to the token, not to the grant.
     let whole = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
-    assert_eq!(tried(&app.node, &whole.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &whole.access).await, 200);
     let narrow = async |code: &str, scope: &str| {
         let fields = [
             ("grant_type", "authorization_code"),
@@ -401,7 +402,7 @@ async fn scopes_can_be_narrowed_and_never_widened() {
         ];
         client.call(&app.node, "/oauth/token", &fields).send().await
     };
-    fails(
+    assert_oauth_error(
         "at the code",
         &narrow(&client.code(&app, &app.owner).await, "database:write").await,
         "invalid_scope",
@@ -416,12 +417,12 @@ async fn scopes_can_be_narrowed_and_never_widened() {
 }
 
 #[tokio::test]
-async fn a_resource_is_named_before_it_is_approved() {
+async fn exchange_with_unapproved_resource_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let exchange = async |asked: &str, given: &str| {
         let address = client
-            .approved(&app, &app.owner, &[("resource", asked)], &json!({}))
+            .approve(&app, &app.owner, &[("resource", asked)], &json!({}))
             .await;
         let fields = [
             ("grant_type", "authorization_code"),
@@ -434,18 +435,18 @@ async fn a_resource_is_named_before_it_is_approved() {
     };
     let here = "http://api.example/mcp";
     let pair = Pair::of(&exchange(here, here).await.expect(200));
-    fails(
+    assert_oauth_error(
         "another",
         &exchange(here, "http://api.example/other").await,
         "invalid_target",
     );
-    fails("added", &exchange("", here).await, "invalid_target");
+    assert_oauth_error("added", &exchange("", here).await, "invalid_target");
     let fields = [
         ("grant_type", "refresh_token"),
         ("refresh_token", pair.refresh.as_str()),
         ("resource", "http://api.example/other"),
     ];
-    fails(
+    assert_oauth_error(
         "at the refresh",
         &client.call(&app.node, "/oauth/token", &fields).send().await,
         "invalid_target",
@@ -458,16 +459,16 @@ async fn a_resource_is_named_before_it_is_approved() {
     assert_eq!(told.json()["aud"], here);
 }
 
-/// No token, code or secret is in a table, the audit log among them.
+/// No table contains a token, code or secret in plain text.
 #[tokio::test]
-async fn no_secret_is_kept() {
+async fn no_table_contains_secrets() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let code = client.code(&app, &app.owner).await;
     let pair = Pair::of(&client.exchange(&app.node, &code).await.expect(200));
     client.exchange(&app.node, &code).await.expect(400);
     client.refresh(&app.node, &pair.refresh).await.expect(400);
-    tried(&app.node, &pair.access).await;
+    list_projects_status(&app.node, &pair.access).await;
     let secrets = [
         &code,
         &pair.access,

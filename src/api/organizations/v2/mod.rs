@@ -1,30 +1,24 @@
-//! Operations on members, their roles and invitations, in the shapes of v2.
+//! Operations of API v2 on members and their roles; [`invitations`]: on invitations.
+
+mod invitations;
 
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    invitations,
-    invitations::Invite,
     members,
-    members::{Membership, NamedProject, Page},
+    members::{MemberQuery, Membership, ProjectName},
 };
 use crate::{
-    api::{accounts, context::ApiContext},
-    base::{
-        error::{Denial, Error},
-        ids::ProjectRef,
-    },
+    api::context::ApiContext,
+    base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{
-            CallerRelation, OauthScope as S, Organization, Permission as P, Role, User, needs,
-        },
+        access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{Call, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -32,11 +26,18 @@ use crate::{
 };
 
 /// Endpoints of this part of the slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&MEMBERS, &ROLES, &ASSIGN, &REMOVE, &INVITE, &REVOKE];
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &MEMBERS,
+    &ROLES,
+    &ASSIGN,
+    &REMOVE,
+    &invitations::CREATE,
+    &invitations::REVOKE,
+];
 
 static MEMBERS: Endpoint = Endpoint {
     id: "v2-list-organization-members",
-    summary: "List members of an organization, with every role",
+    summary: "List members of an organization with all roles",
     tag: Tag::Organizations,
     method: Verb::Get,
     path: "/v2/organizations/{slug}/members",
@@ -47,9 +48,9 @@ static MEMBERS: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct PageQuery {
+struct MemberPageQuery {
     /// Members to return, 1 to 100.
-    #[serde(rename = "page[size]", default = "whole_page")]
+    #[serde(rename = "page[size]", default = "page_size_default")]
     #[schemars(range(min = 1, max = 100))]
     size: i64,
     #[serde(rename = "page[after]")]
@@ -62,25 +63,27 @@ struct PageQuery {
     email: Option<String>,
 }
 
-fn whole_page() -> i64 {
+fn page_size_default() -> i64 {
     100
 }
 
-/// What v2 answers with are wrapped in.
+/// Envelope of v2 responses.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Data<T> {
+#[schemars(rename = "Data")]
+struct Envelope<T> {
     data: T,
 }
 
-/// A page of things.
+/// A page of resources with links.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Paged<T> {
     data: Vec<T>,
-    links: Links,
+    links: PageLinks,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Links {
+#[schemars(rename = "Links")]
+struct PageLinks {
     prev: Option<String>,
     next: Option<String>,
 }
@@ -127,7 +130,7 @@ impl RoleAttributes {
         }
     }
 
-    fn on_projects(role: Role, projects: Vec<NamedProject>) -> Self {
+    fn on_projects(role: Role, projects: Vec<ProjectName>) -> Self {
         let projects = projects.into_iter().map(|project| ProjectAttributes {
             r#ref: project.reference,
             name: project.name,
@@ -168,7 +171,7 @@ impl From<Membership> for MemberResource {
 async fn list(
     organization: Organization,
     context: ApiContext,
-    Query(query): Query<PageQuery>,
+    Query(query): Query<MemberPageQuery>,
 ) -> Result<Json<Paged<MemberResource>>, Error> {
     if !(1..=100).contains(&query.size) {
         return Err(Error::invalid("page[size]", "expected 1 to 100"));
@@ -179,17 +182,17 @@ async fn list(
             "cannot be given together with page[after]",
         ));
     }
-    let PageQuery {
+    let MemberPageQuery {
         size,
         after,
         before,
         username,
         email,
     } = query;
-    let (found, earlier, later) = members::page(
+    let (page, earlier, later) = members::list_page(
         &context.db,
         organization.id,
-        &Page {
+        &MemberQuery {
             size,
             after,
             before,
@@ -206,12 +209,12 @@ async fn list(
             )
         })
     };
-    let links = Links {
-        prev: link("before", found.first().filter(|_| earlier)),
-        next: link("after", found.last().filter(|_| later)),
+    let links = PageLinks {
+        prev: link("before", page.first().filter(|_| earlier)),
+        next: link("after", page.last().filter(|_| later)),
     };
     Ok(Json(Paged {
-        data: found.into_iter().map(MemberResource::from).collect(),
+        data: page.into_iter().map(MemberResource::from).collect(),
         links,
     }))
 }
@@ -240,17 +243,17 @@ struct RoleName {
     name: &'static str,
 }
 
-async fn roles(_: Organization) -> Result<Json<Data<Vec<RoleResource>>>, Error> {
+async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Error> {
     let resource = |role: Role| RoleResource {
         r#type: "organization_role",
         attributes: RoleName { name: role.name() },
     };
-    Ok(Json(Data {
+    Ok(Json(Envelope {
         data: Role::ASSIGNABLE.into_iter().map(resource).collect(),
     }))
 }
 
-/// The member the path names.
+/// A member id from the path.
 struct MemberId(Uuid);
 
 impl Input for MemberId {
@@ -265,7 +268,7 @@ impl Input for MemberId {
 
 static ASSIGN: Endpoint = Endpoint {
     id: "v2-assign-organization-member-role",
-    summary: "Give a member a role in the organization, or on some of its projects",
+    summary: "Set a member's role in the organization or on some of its projects",
     tag: Tag::Organizations,
     method: Verb::Patch,
     path: "/v2/organizations/{slug}/members/{user_id}/roles",
@@ -297,16 +300,17 @@ enum AssignType {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct AssignAttributes {
-    role: GivenRole,
-    /// Projects on which the role is given; in the whole organization, if absent.
+    role: RoleParameter,
+    /// Projects on which the role applies; the whole organization, if absent.
     #[schemars(length(min = 1, max = 100))]
-    projects: Option<Vec<GivenProject>>,
+    projects: Option<Vec<ProjectParameter>>,
 }
 
-/// `no-access` takes a role away, and leaves a member without one.
+/// A role to assign; `no-access` removes it.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-enum GivenRole {
+#[schemars(rename = "GivenRole")]
+enum RoleParameter {
     Owner,
     Administrator,
     Developer,
@@ -314,28 +318,29 @@ enum GivenRole {
     NoAccess,
 }
 
-impl From<GivenRole> for Role {
-    fn from(role: GivenRole) -> Self {
+impl From<RoleParameter> for Role {
+    fn from(role: RoleParameter) -> Self {
         match role {
-            GivenRole::Owner => Self::Owner,
-            GivenRole::Administrator => Self::Administrator,
-            GivenRole::Developer => Self::Developer,
-            GivenRole::ReadOnly => Self::ReadOnly,
-            GivenRole::NoAccess => Self::Member,
+            RoleParameter::Owner => Self::Owner,
+            RoleParameter::Administrator => Self::Administrator,
+            RoleParameter::Developer => Self::Developer,
+            RoleParameter::ReadOnly => Self::ReadOnly,
+            RoleParameter::NoAccess => Self::Member,
         }
     }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct GivenProject {
+#[schemars(rename = "GivenProject")]
+struct ProjectParameter {
     r#ref: ProjectRef,
 }
 
-/// Projects named in one request.
+/// Maximum number of projects per request.
 const PROJECTS_MAX: usize = 100;
 
-fn named(
-    projects: Option<Vec<GivenProject>>,
+fn project_refs(
+    projects: Option<Vec<ProjectParameter>>,
 ) -> Result<Option<std::collections::BTreeSet<ProjectRef>>, Error> {
     let Some(projects) = projects else {
         return Ok(None);
@@ -363,10 +368,11 @@ async fn assign(
     audit: Arc<Recorder>,
     context: ApiContext,
     Json(request): Json<AssignRequest>,
-) -> Result<Json<Data<AssignedResource>>, Error> {
+) -> Result<Json<Envelope<AssignedResource>>, Error> {
     let AssignAttributes { role, projects } = request.data.attributes;
-    let (role, now) = (Role::from(role), context.clock.now());
-    let projects = named(projects)?;
+    let role = Role::from(role);
+    let now = context.clock.now();
+    let projects = project_refs(projects)?;
     let user = members::by_id(&context.db, organization.id, member).await?;
     let attributes = if let Some(projects) = projects {
         RoleAttributes::on_projects(
@@ -385,8 +391,8 @@ async fn assign(
         members::set(&context.db, organization.id, user, role, now, Some(&audit)).await?;
         RoleAttributes::in_organization(role)
     };
-    settle(&context).await?;
-    Ok(Json(Data {
+    publish_members(&context).await?;
+    Ok(Json(Envelope {
         data: AssignedResource {
             r#type: "organization_member_role",
             attributes,
@@ -394,15 +400,15 @@ async fn assign(
     }))
 }
 
-/// The next request on every node is decided by what was changed.
-async fn settle(context: &ApiContext) -> Result<(), Error> {
+/// Invalidates cached members on this node and waits for the confirmation of the others.
+async fn publish_members(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::Members);
     notifications::settle(&context.db).await
 }
 
 static REMOVE: Endpoint = Endpoint {
     id: "v2-remove-organization-members",
-    summary: "Remove a member: the next request with any of the member's tokens is refused",
+    summary: "Remove a member. Tokens of the member lose access at once",
     tag: Tag::Organizations,
     method: Verb::Delete,
     path: "/v2/organizations/{slug}/members/{user_id}",
@@ -427,200 +433,6 @@ async fn remove(
         Some(&audit),
     )
     .await?;
-    settle(&context).await?;
+    publish_members(&context).await?;
     Ok(Done)
-}
-
-static INVITE: Endpoint = Endpoint {
-    id: "v2-create-organization-invitations",
-    summary: "Invite people. Each has a day to accept",
-    tag: Tag::Organizations,
-    method: Verb::Post,
-    path: "/v2/organizations/{slug}/members/invitations",
-    aliases: &[],
-    access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
-    limit: &STANDARD,
-    handler: || {
-        mount(invite)
-            .sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com", "role": "developer"}}]}"#)
-    },
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteRequest {
-    #[schemars(length(min = 1, max = 50))]
-    data: Vec<InviteResource>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteResource {
-    #[expect(dead_code, reason = "there is one kind")]
-    r#type: InvitationType,
-    attributes: InviteAttributes,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-enum InvitationType {
-    OrganizationInvitation,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct InviteAttributes {
-    email: String,
-    role: GivenRole,
-    /// Projects on which the role is given; in the whole organization, if absent.
-    #[schemars(length(min = 1, max = 100))]
-    projects: Option<Vec<GivenProject>>,
-    /// Not supported: nobody signs in through an organization's own provider here.
-    #[serde(default)]
-    require_sso: bool,
-}
-
-/// An open invitation.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "OrganizationInvitation")]
-struct InvitationResource {
-    r#type: &'static str,
-    attributes: InvitationAttributes,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-struct InvitationAttributes {
-    email: String,
-    /// What the person accepts with: hand it over, it is not shown again. This server sends no mail.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<String>,
-    /// When the invitation is over.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_at: Option<chrono::DateTime<chrono::Utc>>,
-}
-
-/// Invitations in one request.
-const INVITATIONS_MAX: usize = 50;
-
-async fn invite(
-    organization: Organization,
-    standing: CallerRelation,
-    audit: Arc<Recorder>,
-    user: User,
-    context: ApiContext,
-    Json(request): Json<InviteRequest>,
-) -> Result<Created<Data<Vec<InvitationResource>>>, Error> {
-    if !(1..=INVITATIONS_MAX).contains(&request.data.len()) {
-        return Err(Error::invalid(
-            "data",
-            format!("expected 1 to {INVITATIONS_MAX}"),
-        ));
-    }
-    let invites = request
-        .data
-        .into_iter()
-        .map(|resource| invitation(resource.attributes, standing))
-        .collect::<Result<_, _>>()?;
-    let made = invitations::invite(
-        &context.db,
-        &context.entropy,
-        organization.id,
-        user.id,
-        invites,
-        (context.clock.now(), &audit),
-    )
-    .await?;
-    let resource = |made: invitations::Invited| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: InvitationAttributes {
-            email: made.email,
-            token: Some(made.secret.expose_secret().to_owned()),
-            expires_at: Some(made.expires_at),
-        },
-    };
-    Ok(Created(Data {
-        data: made.into_iter().map(resource).collect(),
-    }))
-}
-
-/// Nobody gives what is above the own role.
-fn invitation(attributes: InviteAttributes, standing: CallerRelation) -> Result<Invite, Error> {
-    let role = Role::from(attributes.role);
-    if !matches!(standing, CallerRelation::Member(held) if held.organization >= role) {
-        return Err(Error::Forbidden(Denial::Role));
-    }
-    if attributes.require_sso {
-        return Err(Error::invalid("require_sso", "is not supported"));
-    }
-    accounts::local_part(&attributes.email)?;
-    Ok(Invite {
-        email: attributes.email,
-        role,
-        projects: named(attributes.projects)?.unwrap_or_default(),
-    })
-}
-
-static REVOKE: Endpoint = Endpoint {
-    id: "v2-delete-organization-invitations",
-    summary: "Take back invitations",
-    tag: Tag::Organizations,
-    method: Verb::Delete,
-    path: "/v2/organizations/{slug}/members/invitations",
-    aliases: &[],
-    access: needs(&[&[P::MembersWrite]], S::OrganizationsWrite),
-    limit: &STANDARD,
-    handler: || {
-        mount(revoke).sample(r#"{"data": [{"type": "organization_invitation", "attributes": {"email": "ada@example.com"}}]}"#)
-    },
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeRequest {
-    #[schemars(length(min = 1, max = 100))]
-    data: Vec<RevokeResource>,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeResource {
-    #[expect(dead_code, reason = "there is one kind")]
-    r#type: InvitationType,
-    attributes: RevokeAttributes,
-}
-
-#[derive(Debug, Deserialize, JsonSchema)]
-struct RevokeAttributes {
-    email: String,
-}
-
-async fn revoke(
-    organization: Organization,
-    audit: Arc<Recorder>,
-    context: ApiContext,
-    Json(request): Json<RevokeRequest>,
-) -> Result<Json<Data<Vec<InvitationResource>>>, Error> {
-    if !(1..=100).contains(&request.data.len()) {
-        return Err(Error::invalid("data", "expected 1 to 100"));
-    }
-    let emails: Vec<_> = request
-        .data
-        .into_iter()
-        .map(|resource| resource.attributes.email)
-        .collect();
-    let gone = invitations::revoke(
-        &context.db,
-        organization.id,
-        &emails,
-        context.clock.now(),
-        &audit,
-    )
-    .await?;
-    let attributes = |email| InvitationAttributes {
-        email,
-        token: None,
-        expires_at: None,
-    };
-    let resource = |email| InvitationResource {
-        r#type: "organization_invitation",
-        attributes: attributes(email),
-    };
-    Ok(Json(Data {
-        data: gone.into_iter().map(resource).collect(),
-    }))
 }

@@ -1,4 +1,4 @@
-//! Gantry's own operations on invitations: which are open, what one offers, and its acceptance.
+//! Gantry operations on invitations: list, inspect and accept.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::{invitations, invitations::Open, members::NamedProject};
+use super::{invitations, invitations::OpenInvitation, members::ProjectName};
 use crate::{
     api::context::ApiContext,
     base::{error::Error, ids::OrgSlug},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Endpoints of this part of the slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &LOOK, &ACCEPT];
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &FIND, &ACCEPT];
 
 static LIST: Endpoint = Endpoint {
     id: "gantry-list-invitations",
@@ -37,12 +37,12 @@ static LIST: Endpoint = Endpoint {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OpenInvitation")]
-struct Listed {
+struct InvitationSummary {
     email: String,
     role: &'static str,
-    /// Projects on which the role is given; in the whole organization, if empty.
-    projects: Vec<Project>,
-    /// Address of the member who invited.
+    /// Projects on which the role applies; the whole organization, if empty.
+    projects: Vec<InvitationProject>,
+    /// Email address of the inviting member.
     invited_by: String,
     created_at: DateTime<Utc>,
     expires_at: DateTime<Utc>,
@@ -50,13 +50,13 @@ struct Listed {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Project {
+struct InvitationProject {
     r#ref: String,
     name: String,
 }
 
-impl From<NamedProject> for Project {
-    fn from(project: NamedProject) -> Self {
+impl From<ProjectName> for InvitationProject {
+    fn from(project: ProjectName) -> Self {
         Self {
             r#ref: project.reference,
             name: project.name,
@@ -64,12 +64,16 @@ impl From<NamedProject> for Project {
     }
 }
 
-impl From<Open> for Listed {
-    fn from(open: Open) -> Self {
+impl From<OpenInvitation> for InvitationSummary {
+    fn from(open: OpenInvitation) -> Self {
         Self {
             email: open.email,
             role: open.role.name(),
-            projects: open.projects.into_iter().map(Project::from).collect(),
+            projects: open
+                .projects
+                .into_iter()
+                .map(InvitationProject::from)
+                .collect(),
             invited_by: open.invited_by,
             created_at: open.created_at,
             expires_at: open.expires_at,
@@ -77,22 +81,28 @@ impl From<Open> for Listed {
     }
 }
 
-async fn list(organization: Organization, context: ApiContext) -> Result<Json<Vec<Listed>>, Error> {
-    let open = invitations::open(&context.db, organization.id, context.clock.now()).await?;
-    Ok(Json(open.into_iter().map(Listed::from).collect()))
+async fn list(
+    organization: Organization,
+    context: ApiContext,
+) -> Result<Json<Vec<InvitationSummary>>, Error> {
+    let open = invitations::list_open(&context.db, organization.id, context.clock.now()).await?;
+    Ok(Json(
+        open.into_iter().map(InvitationSummary::from).collect(),
+    ))
 }
 
-/// An invitation, by what it is accepted with.
+/// The secret of an invitation.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Shown {
-    /// What the invitation showed.
+#[schemars(rename = "Shown")]
+struct InvitationToken {
+    /// The secret from the invitation.
     token: String,
 }
 
-static LOOK: Endpoint = Endpoint {
+static FIND: Endpoint = Endpoint {
     id: "gantry-look-at-invitation",
-    summary: "Tell what an invitation offers, before it is accepted",
+    summary: "Get an invitation before accepting it",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/invitations/look",
@@ -100,41 +110,46 @@ static LOOK: Endpoint = Endpoint {
     access: Access::Unscoped,
     limit: &STANDARD,
     handler: || {
-        mount(look)
+        mount(find)
             .that_only_sees()
             .sample(r#"{"token": "gantry_invite_…"}"#)
     },
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Offered {
+#[schemars(rename = "Offered")]
+struct InvitationOffer {
     organization_slug: OrgSlug,
     organization_name: String,
     role: &'static str,
-    /// Projects on which the role is given; in the whole organization, if empty.
-    projects: Vec<Project>,
-    /// Address of the member who invited.
+    /// Projects on which the role applies; the whole organization, if empty.
+    projects: Vec<InvitationProject>,
+    /// Email address of the inviting member.
     invited_by: String,
     expires_at: DateTime<Utc>,
 }
 
-async fn look(
+async fn find(
     user: User,
     context: ApiContext,
-    Json(request): Json<Shown>,
-) -> Result<Json<Offered>, Error> {
-    let open = invitations::look(
+    Json(request): Json<InvitationToken>,
+) -> Result<Json<InvitationOffer>, Error> {
+    let open = invitations::find(
         &context.db,
         user.id,
         &SecretString::from(request.token),
         context.clock.now(),
     )
     .await?;
-    Ok(Json(Offered {
+    Ok(Json(InvitationOffer {
         organization_slug: open.slug,
         organization_name: open.organization,
         role: open.role.name(),
-        projects: open.projects.into_iter().map(Project::from).collect(),
+        projects: open
+            .projects
+            .into_iter()
+            .map(InvitationProject::from)
+            .collect(),
         invited_by: open.invited_by,
         expires_at: open.expires_at,
     }))
@@ -142,7 +157,7 @@ async fn look(
 
 static ACCEPT: Endpoint = Endpoint {
     id: "gantry-accept-invitation",
-    summary: "Become a member by an invitation",
+    summary: "Accept an invitation",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/invitations/accept",
@@ -153,7 +168,8 @@ static ACCEPT: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Accepted {
+#[schemars(rename = "Accepted")]
+struct InvitationAccepted {
     organization_slug: OrgSlug,
 }
 
@@ -161,8 +177,8 @@ async fn accept(
     user: User,
     audit: Arc<Recorder>,
     context: ApiContext,
-    Json(request): Json<Shown>,
-) -> Result<Json<Accepted>, Error> {
+    Json(request): Json<InvitationToken>,
+) -> Result<Json<InvitationAccepted>, Error> {
     let organization_slug = invitations::accept(
         &context.db,
         user.id,
@@ -171,8 +187,7 @@ async fn accept(
         &audit,
     )
     .await?;
-    // The answer may be read before the notification of the change is: this node must not believe that the organization is hidden.
+    // Invalidate now: the client may send its next request before the change notification arrives.
     context.table_changed(Table::Members);
-    context.table_changed(Table::Members);
-    Ok(Json(Accepted { organization_slug }))
+    Ok(Json(InvitationAccepted { organization_slug }))
 }
