@@ -10,7 +10,7 @@ use async_trait::async_trait;
 
 use super::{
     clusters::{Embedded, Location, Provisioner},
-    database_access::Doors,
+    database_access::AccessRuleCache,
     domains::{
         hostnames,
         hostnames::{acme::Authority, dns::Dns},
@@ -84,11 +84,11 @@ pub struct DataPlaneState {
     /// Warm clusters.
     pub pool: Pool,
     /// Creates and revokes temporary logins.
-    pub jit: temporary_access::Keeper,
+    pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
     pub router: Router,
     /// Last known access rules of projects' databases.
-    pub doors: Doors,
+    pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
     pub hostnames: hostnames::Keeper,
     /// Proxy of requests to the projects' services.
@@ -144,9 +144,9 @@ impl DataPlaneContext {
             uses: Uses::default(),
             lease,
             pool: Pool::default(),
-            jit: temporary_access::Keeper::default(),
+            temporary_access: temporary_access::LoginReconciler::default(),
             router: Router::default(),
-            doors: Doors::default(),
+            access_rules: AccessRuleCache::default(),
             hostnames: hostnames::Keeper::default(),
             edge: Edge::default(),
             removal: OnceLock::new(),
@@ -180,7 +180,7 @@ impl ChangeListener for DataPlaneState {
     fn wake(&self, task: Task) {
         match task {
             Task::Reconciler => self.reconciler.heard(),
-            Task::TemporaryAccess => self.jit.wake(),
+            Task::TemporaryAccess => self.temporary_access.wake(),
             Task::RateLimitOverrides => {}
         }
     }
