@@ -10,7 +10,7 @@ use crate::{
     base::error::Error,
     data_plane::{
         api_keys,
-        api_keys::{ApiKey, Change, Kind, NewKey, Removal, Template},
+        api_keys::{ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey},
     },
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
@@ -56,7 +56,7 @@ const WRITE: &[Case] = &[
 ];
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Reveal {
+struct RevealQuery {
     /// Whether secret keys are answered in clear.
     #[serde(default)]
     reveal: bool,
@@ -84,7 +84,7 @@ static LIST: Endpoint = Endpoint {
 async fn list(
     project: Project,
     context: ApiContext,
-    Query(query): Query<Reveal>,
+    Query(query): Query<RevealQuery>,
 ) -> Result<Json<Vec<ApiKey>>, Error> {
     Ok(Json(
         api_keys::list(&context, &project, query.reveal).await?,
@@ -105,24 +105,24 @@ static CREATE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateApiKeyBody")]
-struct CreateRequest {
+struct CreateApiKeyRequest {
     #[serde(rename = "type")]
     kind: Kind,
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
     name: String,
     #[schemars(length(max = 1024))]
     description: Option<String>,
-    secret_jwt_template: Option<Template>,
+    secret_jwt_template: Option<ClaimsTemplate>,
 }
 
 async fn create(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<Reveal>,
-    Json(request): Json<CreateRequest>,
+    Query(query): Query<RevealQuery>,
+    Json(request): Json<CreateApiKeyRequest>,
 ) -> Result<Created<ApiKey>, Error> {
-    let CreateRequest {
+    let CreateApiKeyRequest {
         kind,
         name,
         description,
@@ -133,7 +133,7 @@ async fn create(
         api_keys::create(
             &context,
             &project,
-            NewKey {
+            NewApiKey {
                 kind,
                 name,
                 description,
@@ -154,7 +154,7 @@ const TEMPLATE_BYTES_MAX: usize = 4096;
 fn check(
     name: Option<&str>,
     description: Option<&str>,
-    template: Option<&Template>,
+    template: Option<&ClaimsTemplate>,
 ) -> Result<(), Error> {
     let plain = |b: u8| b.is_ascii_lowercase() || b == b'_';
     let named = |name: &str| {
@@ -174,8 +174,9 @@ fn check(
             "expected at most 1024 characters",
         ));
     }
-    let size =
-        |template: &Template| serde_json::to_vec(template).map_or(usize::MAX, |json| json.len());
+    let size = |template: &ClaimsTemplate| {
+        serde_json::to_vec(template).map_or(usize::MAX, |json| json.len())
+    };
     if template.is_some_and(|template| size(template) > TEMPLATE_BYTES_MAX) {
         return Err(Error::invalid(
             "secret_jwt_template",
@@ -208,7 +209,7 @@ async fn get(
     project: Project,
     PathId(id): PathId,
     context: ApiContext,
-    Query(query): Query<Reveal>,
+    Query(query): Query<RevealQuery>,
 ) -> Result<Json<ApiKey>, Error> {
     Ok(Json(
         api_keys::get(&context, &project, id, query.reveal).await?,
@@ -217,7 +218,7 @@ async fn get(
 
 static UPDATE: Endpoint = Endpoint {
     id: "v1-update-project-api-key",
-    summary: "Change what is said about an API key",
+    summary: "ApiKeyUpdate what is present about an API key",
     tag: Tag::Secrets,
     method: Verb::Patch,
     path: "/v1/projects/{ref}/api-keys/{id}",
@@ -231,25 +232,25 @@ static UPDATE: Endpoint = Endpoint {
 #[schemars(rename = "UpdateApiKeyBody")]
 #[expect(
     clippy::option_option,
-    reason = "not said and said to be null are two things"
+    reason = "not present and present to be null are two things"
 )]
-struct UpdateRequest {
+struct UpdateApiKeyRequest {
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
     name: Option<String>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "present")]
     #[schemars(length(max = 1024), with = "Option<String>")]
     description: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
-    #[schemars(with = "Option<Template>")]
-    secret_jwt_template: Option<Option<Template>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schemars(with = "Option<ClaimsTemplate>")]
+    secret_jwt_template: Option<Option<ClaimsTemplate>>,
 }
 
 /// A field that is there, even if it is null.
 #[expect(
     clippy::option_option,
-    reason = "not said and said to be null are two things"
+    reason = "not present and present to be null are two things"
 )]
-fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
@@ -260,10 +261,10 @@ async fn update(
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<Reveal>,
-    Json(request): Json<UpdateRequest>,
+    Query(query): Query<RevealQuery>,
+    Json(request): Json<UpdateApiKeyRequest>,
 ) -> Result<Json<ApiKey>, Error> {
-    let UpdateRequest {
+    let UpdateApiKeyRequest {
         name,
         description,
         secret_jwt_template: template,
@@ -279,7 +280,7 @@ async fn update(
             &context,
             &project,
             id,
-            Change {
+            ApiKeyUpdate {
                 name,
                 description,
                 template,
@@ -304,7 +305,7 @@ static DELETE: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct DeleteQuery {
+struct DeleteApiKeyQuery {
     /// Whether the answer has the key in clear.
     #[serde(default)]
     reveal: bool,
@@ -320,9 +321,9 @@ async fn delete(
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<DeleteQuery>,
+    Query(query): Query<DeleteApiKeyQuery>,
 ) -> Result<Json<ApiKey>, Error> {
-    let DeleteQuery {
+    let DeleteApiKeyQuery {
         reveal,
         was_compromised,
         reason,
@@ -338,7 +339,7 @@ async fn delete(
             &context,
             &project,
             id,
-            Removal {
+            KeyRemoval {
                 was_compromised,
                 reason,
             },
@@ -352,7 +353,7 @@ async fn delete(
 /// Whether legacy keys are accepted.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyApiKeysResponse")]
-struct LegacyKeys {
+struct LegacyKeysResponse {
     enabled: bool,
 }
 
@@ -368,8 +369,11 @@ static GET_LEGACY: Endpoint = Endpoint {
     handler: || mount(get_legacy),
 };
 
-async fn get_legacy(project: Project, context: ApiContext) -> Result<Json<LegacyKeys>, Error> {
-    Ok(Json(LegacyKeys {
+async fn get_legacy(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<LegacyKeysResponse>, Error> {
+    Ok(Json(LegacyKeysResponse {
         enabled: api_keys::legacy_enabled(&context, &project).await?,
     }))
 }
@@ -387,7 +391,7 @@ static SET_LEGACY: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct SetLegacy {
+struct SetLegacyQuery {
     /// Whether they are to be accepted.
     enabled: bool,
 }
@@ -396,10 +400,10 @@ async fn set_legacy(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<SetLegacy>,
-) -> Result<Json<LegacyKeys>, Error> {
+    Query(query): Query<SetLegacyQuery>,
+) -> Result<Json<LegacyKeysResponse>, Error> {
     api_keys::enable_legacy(&context, &project, query.enabled, &audit).await?;
-    Ok(Json(LegacyKeys {
+    Ok(Json(LegacyKeysResponse {
         enabled: query.enabled,
     }))
 }

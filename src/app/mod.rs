@@ -220,7 +220,7 @@ impl Background {
         tasks.spawn(reconciler::run(app.data_plane.clone()));
         tasks.spawn(reconciler::empty_trash(app.data_plane.clone()));
         tasks.spawn(warm_pool::run(app.data_plane.clone()));
-        tasks.spawn(temporary_access::keeper::run(app.data_plane.clone()));
+        tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use super::{
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
-    database_access::Doors,
+    database_access::AccessRuleCache,
     domains::{
         hostnames,
         hostnames::{acme::Authority, dns::Dns},
@@ -85,11 +85,11 @@ pub struct DataPlaneState {
     /// Warm clusters.
     pub pool: Pool,
     /// Creates and revokes temporary logins.
-    pub jit: temporary_access::Keeper,
+    pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
     pub router: Router,
     /// Last known access rules of projects' databases.
-    pub doors: Doors,
+    pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
     pub hostnames: hostnames::Keeper,
     /// Proxy of requests to the projects' services.
@@ -145,9 +145,9 @@ impl DataPlaneContext {
             uses: Uses::default(),
             lease,
             pool: Pool::default(),
-            jit: temporary_access::Keeper::default(),
+            temporary_access: temporary_access::LoginReconciler::default(),
             router: Router::default(),
-            doors: Doors::default(),
+            access_rules: AccessRuleCache::default(),
             hostnames: hostnames::Keeper::default(),
             edge: Edge::default(),
             removal: OnceLock::new(),
@@ -181,7 +181,7 @@ impl ChangeListener for DataPlaneState {
     fn wake(&self, task: Task) {
         match task {
             Task::Reconciler => self.reconciler.heard(),
-            Task::TemporaryAccess => self.jit.wake(),
+            Task::TemporaryAccess => self.temporary_access.wake(),
             Task::RateLimitOverrides => {}
         }
     }

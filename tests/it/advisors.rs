@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use gantry::{
-    api::database::advisors::{Category, advise},
-    data_plane::database_session::session::Target,
+    api::database::advisors::{LintCategory, advise},
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::{Value, json};
 
@@ -131,15 +131,15 @@ const CASES: [Case; 17] = [
     },
 ];
 
-async fn findings(target: &Target, lint: &str) -> Vec<Value> {
-    let category = if Category::Security
+async fn findings(target: &ConnectTarget, lint: &str) -> Vec<Value> {
+    let category = if LintCategory::Security
         .lints()
         .iter()
         .any(|known| known.name == lint)
     {
-        Category::Security
+        LintCategory::Security
     } else {
-        Category::Performance
+        LintCategory::Performance
     };
     let all = advise(target, category, LIMITS)
         .await
@@ -221,9 +221,9 @@ async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
 
 #[test]
 fn every_lint_has_a_case_and_a_name_of_its_own() {
-    let lints: Vec<_> = [Category::Security, Category::Performance]
+    let lints: Vec<_> = [LintCategory::Security, LintCategory::Performance]
         .into_iter()
-        .flat_map(Category::lints)
+        .flat_map(LintCategory::lints)
         .map(|lint| lint.name)
         .collect();
     let named: BTreeSet<_> = lints.iter().copied().collect();

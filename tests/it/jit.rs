@@ -253,10 +253,10 @@ async fn a_member_is_let_in_until_the_time_is_over() {
         .unwrap_err();
 
     site.advance(3599);
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     session.query_one("select 1", &[]).await.unwrap();
     site.advance(1);
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     ended(session).await;
     refused(site.connect(&login).await);
     assert_eq!(
@@ -359,7 +359,7 @@ async fn whatever_takes_access_away_ends_sessions() {
                 .await
                 .expect(200);
                 site.advance(60);
-                site.app.app.jit.wake();
+                site.app.app.temporary_access.wake();
             }
             "disabled" => {
                 let answer = site
@@ -604,13 +604,13 @@ async fn a_clock_that_is_set_ends_access_and_brings_none_back() {
     let login = site.login(&site.developer, "postgres").await;
     let session = site.connect(&login).await.unwrap();
     site.clock.step_wall(chrono::TimeDelta::hours(-1));
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     session.query_one("select 1", &[]).await.unwrap();
     site.clock.step_wall(chrono::TimeDelta::hours(2));
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     ended(session).await;
     site.clock.step_wall(chrono::TimeDelta::hours(-1));
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     refused(site.connect(&login).await);
 }
 
@@ -749,7 +749,7 @@ async fn somebody_from_outside_is_let_into_the_database_and_nothing_else() {
 
     // One role's time is over; to accept again renews the other.
     site.advance(61);
-    site.app.app.jit.wake();
+    site.app.app.temporary_access.wake();
     ended(session).await;
     let renewed = accept(outsider, email, token).await.expect(200).json();
     assert_eq!(

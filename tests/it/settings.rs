@@ -318,7 +318,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     assert!(answers.iter().all(|answer| answer == "4MB"));
     let target = projects::wake(
         &node.app,
-        database_access::door(&node.app, &project, Ipv4Addr::LOCALHOST.into())
+        database_access::admission(&node.app, &project, Ipv4Addr::LOCALHOST.into())
             .await
             .unwrap()
             .unwrap()

@@ -14,11 +14,11 @@ use std::{
 };
 
 use gantry::{
-    api::database::query::{Query, run_query},
+    api::database::query::{SqlQuery, run_query},
     base::{error::Error, ids::ProjectRef},
     data_plane::{
         clusters::{ClusterError, Engines, sandbox_available},
-        database_session::session::Target,
+        database_session::session::ConnectTarget,
     },
 };
 use tokio::time::timeout;
@@ -140,8 +140,8 @@ async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
         matches!(error, ClusterError::Unreached { .. }) && error.to_string().contains(reason),
         "{error}"
     );
-    let target = Target::new(machine.clusters.socket(project));
-    let query = Query {
+    let target = ConnectTarget::new(machine.clusters.socket(project));
+    let query = SqlQuery {
         text: "create table public.reached ()".into(),
         parameters: Vec::new(),
         read_only: false,

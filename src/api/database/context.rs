@@ -9,29 +9,32 @@ use crate::{
     base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
 /// What a project's cluster contains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Context {
+#[schemars(rename = "Context")]
+pub struct ClusterCatalog {
     /// Databases, by name.
-    pub databases: Vec<Database>,
+    pub databases: Vec<CatalogDatabase>,
 }
 
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Database {
+#[schemars(rename = "Database")]
+pub struct CatalogDatabase {
     /// Its name.
     pub name: String,
     /// Its schemas, by name.
-    pub schemas: Vec<Schema>,
+    pub schemas: Vec<CatalogSchema>,
 }
 
 /// A schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Schema {
+#[schemars(rename = "Schema")]
+pub struct CatalogSchema {
     /// Its name.
     pub name: String,
 }
@@ -46,7 +49,10 @@ const SESSIONS_MAX: usize = 4;
 /// each further one takes a session.
 ///
 /// Errors: [`Error::DatabaseUnreachable`], [`Error::TimedOut`].
-pub async fn context(target: &Target, limits: Limits) -> Result<Context, Error> {
+pub async fn context(
+    target: &ConnectTarget,
+    limits: SessionLimits,
+) -> Result<ClusterCatalog, Error> {
     timeout(limits.time, databases(target, limits))
         .await
         .unwrap_or(Err(Error::TimedOut(limits.time)))
@@ -69,7 +75,7 @@ const BOTH: &str = concat!(
 );
 const SCHEMAS: &str = concat!(schemas!(), " order by 2");
 
-async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
+async fn databases(target: &ConnectTarget, limits: SessionLimits) -> Result<ClusterCatalog, Error> {
     let (databases, schemas): (Vec<_>, Vec<_>) = rows(target, DATABASE, BOTH, limits)
         .await?
         .into_iter()
@@ -87,30 +93,32 @@ async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
                     Err(error) => return Err(error),
                 },
             };
-            Ok(Some(Database { name, schemas }))
+            Ok(Some(CatalogDatabase { name, schemas }))
         }
     });
-    let databases: Vec<Option<Database>> = stream::iter(others)
+    let databases: Vec<Option<CatalogDatabase>> = stream::iter(others)
         .buffered(SESSIONS_MAX)
         .try_collect()
         .await?;
-    Ok(Context {
+    Ok(ClusterCatalog {
         databases: databases.into_iter().flatten().collect(),
     })
 }
 
-fn named(rows: Vec<(String, String)>) -> Vec<Schema> {
-    rows.into_iter().map(|(_, name)| Schema { name }).collect()
+fn named(rows: Vec<(String, String)>) -> Vec<CatalogSchema> {
+    rows.into_iter()
+        .map(|(_, name)| CatalogSchema { name })
+        .collect()
 }
 
 async fn rows(
-    target: &Target,
+    target: &ConnectTarget,
     database: &str,
     sql: &str,
-    limits: Limits,
+    limits: SessionLimits,
 ) -> Result<Vec<(String, String)>, Error> {
-    let mut session = Session::open(target, OWNER, database, &[], limits).await?;
-    let rows = session.simple(sql).await?.rows.texts();
+    let mut session = DatabaseSession::open(target, OWNER, database, &[], limits).await?;
+    let rows = session.simple_query(sql).await?.rows.texts();
     Ok(rows
         .into_iter()
         .filter_map(|row| {

@@ -3,7 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, RelationKind};
+use super::catalog::{
+    Catalog, Function, FunctionArgument, Oid, Relation, RelationColumn, RelationKind,
+};
 
 /// Domains over domains: no chain is deeper than this in earnest.
 const DEPTH_MAX: u8 = 16;
@@ -136,7 +138,7 @@ fn definition(catalog: &Catalog, relation: &Relation) -> Value {
     definition
 }
 
-fn property(catalog: &Catalog, relation: &Relation, column: &Column) -> Value {
+fn property(catalog: &Catalog, relation: &Relation, column: &RelationColumn) -> Value {
     let mut property = schema(catalog, column.kind, 0);
     property["format"] = column.format.clone().into();
     if column.always_generated {
@@ -194,7 +196,8 @@ fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
 }
 
 fn call(catalog: &Catalog, function: &Function) -> Value {
-    let argument = |argument: &Argument| (argument.name.clone(), schema(catalog, argument.kind, 0));
+    let argument =
+        |argument: &FunctionArgument| (argument.name.clone(), schema(catalog, argument.kind, 0));
     let required: Vec<_> = function
         .arguments
         .iter()

@@ -5,12 +5,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    catalog::Catalog, context, context::Context, openapi, query, query::Query, typescript, webhooks,
+    catalog::Catalog, context, context::ClusterCatalog, openapi, query, query::SqlQuery,
+    typescript, webhooks,
 };
 use crate::{
     api::context::ApiContext,
     base::error::Error,
-    data_plane::{database_session::session::Limits, projects},
+    data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
@@ -40,9 +41,11 @@ static GET_CONTEXT: Endpoint = Endpoint {
     handler: || mount(get_context),
 };
 
-async fn get_context(project: Project, context: ApiContext) -> Result<Json<Context>, Error> {
+async fn get_context(project: Project, context: ApiContext) -> Result<Json<ClusterCatalog>, Error> {
     let target = projects::target(&context, &project).await?;
-    Ok(Json(context::context(&target, Limits::default()).await?))
+    Ok(Json(
+        context::context(&target, SessionLimits::default()).await?,
+    ))
 }
 
 static RUN_QUERY: Endpoint = Endpoint {
@@ -66,10 +69,12 @@ static RUN_QUERY: Endpoint = Endpoint {
 
 fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
     #[derive(Deserialize)]
-    struct Flag {
+    struct ReadOnlyFlag {
         read_only: bool,
     }
-    asked.body().is_some_and(|Flag { read_only }| read_only)
+    asked
+        .body()
+        .is_some_and(|ReadOnlyFlag { read_only }| read_only)
 }
 
 /// A body that works.
@@ -97,7 +102,7 @@ async fn run_query(
     run(
         &context,
         &project,
-        Query {
+        SqlQuery {
             text: request.query,
             parameters: request.parameters,
             read_only: request.read_only,
@@ -137,7 +142,7 @@ async fn read_only_query(
     run(
         &context,
         &project,
-        Query {
+        SqlQuery {
             text: request.query,
             parameters: request.parameters,
             read_only: true,
@@ -146,11 +151,11 @@ async fn read_only_query(
     .await
 }
 
-async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<Rows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<Rows, Error> {
     required("query", &query.text)?;
     let target = projects::target(context, project).await?;
     Ok(Rows(
-        query::run_query(&target, &query, Limits::default()).await?,
+        query::run_query(&target, &query, SessionLimits::default()).await?,
     ))
 }
 
@@ -170,13 +175,13 @@ static TYPESCRIPT: Endpoint = Endpoint {
 const SCHEMAS_MAX: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Included {
+struct TypeSchemasQuery {
     /// Names of schemas, separated by commas.
-    #[serde(default = "Included::default_schemas")]
+    #[serde(default = "TypeSchemasQuery::default_schemas")]
     included_schemas: String,
 }
 
-impl Included {
+impl TypeSchemasQuery {
     fn default_schemas() -> String {
         "public".to_owned()
     }
@@ -184,7 +189,7 @@ impl Included {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "TypescriptResponse")]
-struct Types {
+struct TypescriptResponse {
     /// The file.
     types: String,
 }
@@ -192,8 +197,8 @@ struct Types {
 async fn generate_typescript(
     project: Project,
     context: ApiContext,
-    Parameters(included): Parameters<Included>,
-) -> Result<Json<Types>, Error> {
+    Parameters(included): Parameters<TypeSchemasQuery>,
+) -> Result<Json<TypescriptResponse>, Error> {
     let names = included
         .included_schemas
         .split(',')
@@ -207,8 +212,8 @@ async fn generate_typescript(
         ));
     }
     let target = projects::target(&context, &project).await?;
-    let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
-    Ok(Json(Types {
+    let catalog = Catalog::read(&target, &schemas, SessionLimits::default()).await?;
+    Ok(Json(TypescriptResponse {
         types: typescript::generate(&catalog),
     }))
 }
@@ -226,19 +231,24 @@ static OPENAPI: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct OfSchema {
+struct DataApiQuery {
     /// Name of the schema.
-    #[serde(default = "Included::default_schemas")]
+    #[serde(default = "TypeSchemasQuery::default_schemas")]
     schema: String,
 }
 
 async fn describe_data_api(
     project: Project,
     context: ApiContext,
-    Parameters(OfSchema { schema }): Parameters<OfSchema>,
+    Parameters(DataApiQuery { schema }): Parameters<DataApiQuery>,
 ) -> Result<Json<Map<String, Value>>, Error> {
     let target = projects::target(&context, &project).await?;
-    let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
+    let catalog = Catalog::read(
+        &target,
+        std::slice::from_ref(&schema),
+        SessionLimits::default(),
+    )
+    .await?;
     Ok(Json(openapi::generate(&catalog, &schema)))
 }
 
@@ -256,7 +266,7 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
 
 async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun, Error> {
     let target = projects::target(&context, &project).await?;
-    webhooks::enable(&target, Limits::default())
+    webhooks::enable(&target, SessionLimits::default())
         .await
         .map(|()| Begun)
 }

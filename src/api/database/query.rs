@@ -7,9 +7,9 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, OWNER, READER, json,
-        session::{Answer, Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, QueryOutput, SessionLimits},
         statements,
-        statements::Script,
+        statements::TransactionScript,
         types,
     },
 };
@@ -21,7 +21,7 @@ const STATEMENT: &str = "customer";
 
 /// What to run.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Query {
+pub struct SqlQuery {
     /// SQL: several statements, or exactly one if there are parameters.
     pub text: String,
     /// Values of `$1`, `$2`, …: null, texts, numbers and booleans as they read, objects as JSON, arrays as an array where
@@ -40,37 +40,41 @@ pub struct Query {
 ///
 /// Errors: [`Error::Sql`] as the server says, 57014 past the time limit; [`Error::Invalid`] for a text that is refused,
 /// and if the result is over the limits, where what the text did may stand; [`Error::DatabaseUnreachable`].
-pub async fn run_query(target: &Target, query: &Query, limits: Limits) -> Result<Bytes, Error> {
+pub async fn run_query(
+    target: &ConnectTarget,
+    query: &SqlQuery,
+    limits: SessionLimits,
+) -> Result<Bytes, Error> {
     if !query.read_only {
-        statements::readable(&query.text)?;
-        let session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
+        statements::check_comment_nesting(&query.text)?;
+        let session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
         return run(session, &query.text, &query.parameters, limits).await;
     }
-    let script = Script::read("a read-only query", "query", &query.text)?;
+    let script = TransactionScript::parse("a read-only query", "query", &query.text)?;
     let settings = [("default_transaction_read_only", "on")];
-    let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
-    session.simple("begin read only").await?;
+    let mut session = DatabaseSession::open(target, READER, DATABASE, &settings, limits).await?;
+    session.simple_query("begin read only").await?;
     run(session, &script.text(), &query.parameters, limits).await
 }
 
 async fn run(
-    mut session: Session,
+    mut session: DatabaseSession,
     text: &str,
     parameters: &[Value],
-    limits: Limits,
+    limits: SessionLimits,
 ) -> Result<Bytes, Error> {
     let answer = match parameters {
-        [] => session.simple(text).await?,
+        [] => session.simple_query(text).await?,
         parameters => with_parameters(&mut session, text, parameters).await?,
     };
     print(session, answer, limits).await
 }
 
 async fn with_parameters(
-    session: &mut Session,
+    session: &mut DatabaseSession,
     sql: &str,
     values: &[Value],
-) -> Result<Answer, Error> {
+) -> Result<QueryOutput, Error> {
     let expected = session.prepare(STATEMENT, sql).await?;
     // As many as were sent: the server says it best if the numbers differ.
     let kinds = types::resolve(
@@ -89,7 +93,11 @@ async fn with_parameters(
     session.execute(STATEMENT, sql, &texts).await
 }
 
-async fn print(mut session: Session, answer: Answer, limits: Limits) -> Result<Bytes, Error> {
+async fn print(
+    mut session: DatabaseSession,
+    answer: QueryOutput,
+    limits: SessionLimits,
+) -> Result<Bytes, Error> {
     let rows = answer.rows;
     let kinds = types::resolve(&mut session, rows.columns.iter().map(|column| column.kind)).await;
     drop(session);

@@ -10,7 +10,7 @@ use crate::{
     base::error::{Context, Error},
     data_plane::{
         database_session,
-        database_session::Target,
+        database_session::ConnectTarget,
         projects::{Status, removed},
     },
     platform::access::Project,
@@ -78,7 +78,7 @@ pub async fn check(
         _ => {}
     }
     let asleep: bool = row.get(2);
-    let target = Target::of(&context.driver, &project.reference);
+    let target = ConnectTarget::of(&context.driver, &project.reference);
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {
@@ -105,7 +105,7 @@ async fn database(
     service: Service,
     status: Status,
     cause: Option<String>,
-    target: &Target,
+    target: &ConnectTarget,
     timeout: Duration,
 ) -> ServiceHealth {
     match status {

@@ -211,7 +211,7 @@ pub async fn create(
         .query_one(sql, &params)
         .await
         .map_err(|error| duplicate_name(error, &new.name))?;
-    api_keys::make_first(context, &transaction, ProjectId(row.get(0)), now).await?;
+    api_keys::create_initial(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
     audit
         .write_in(&transaction, 201, (None, Some(after)), now)

@@ -12,19 +12,19 @@ pub mod types;
 
 use std::time::Duration;
 
-pub use session::{Limits, Session, Target};
+pub use session::{ConnectTarget, DatabaseSession, SessionLimits};
 
 use crate::base::error::Error;
 
 /// Whether the database lets the customer's role in and answers, within `time`. Repairs nothing, so that a cause can be told.
-pub async fn ping(target: &Target, time: Duration) -> Result<(), Error> {
-    let limits = Limits {
+pub async fn ping(target: &ConnectTarget, time: Duration) -> Result<(), Error> {
+    let limits = SessionLimits {
         time,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    Session::open_once(target, OWNER, DATABASE, &[], limits)
+    DatabaseSession::open_once(target, OWNER, DATABASE, &[], limits)
         .await?
-        .simple("select 1")
+        .simple_query("select 1")
         .await
         .map(drop)
 }

@@ -5,7 +5,7 @@
 //! customer's SQL leaves any state it likes behind, so the session is closed after it.
 //!
 //! Bounds: the deadline holds for everything from connecting on; what the server sends is kept only as far as
-//! [`Limits`] allow, and notices and notifications not at all.
+//! [`SessionLimits`] allow, and notices and notifications not at all.
 
 use std::{error::Error as StdError, io, mem, ops::Range, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use super::{
     DATABASE,
     sql_error::SqlError,
     stop,
-    stop::{Backend, GRACE},
+    stop::{Backend, CANCEL_GRACE},
 };
 use crate::{
     base::{
@@ -39,36 +39,36 @@ use crate::{
 };
 
 /// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a repair of the platform's roles may take.
-const REPAIR: Duration = Duration::from_secs(5);
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes asked of the socket at once.
 const READ_BYTES: usize = 32 * 1024;
 
 /// Where a project's PostgreSQL listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
+pub struct ConnectTarget {
     socket: ServerSocket,
-    /// The project whose platform roles are repaired when they are refused.
-    repair: Option<Repair>,
+    /// The project whose platform roles are repaired when they are login_error.
+    repair: Option<RoleRepair>,
 }
 
 /// A project whose platform roles can be repaired.
 #[derive(Debug, Clone)]
-struct Repair {
+struct RoleRepair {
     driver: Arc<dyn ClusterDriver>,
     project: ProjectRef,
 }
 
-impl PartialEq for Repair {
+impl PartialEq for RoleRepair {
     fn eq(&self, other: &Self) -> bool {
         self.project == other.project
     }
 }
 
-impl Eq for Repair {}
+impl Eq for RoleRepair {}
 
-impl Target {
+impl ConnectTarget {
     /// The server behind this socket.
     pub fn new(socket: ServerSocket) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Target {
 
     /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
     pub fn of(driver: &Arc<dyn ClusterDriver>, project: &ProjectRef) -> Self {
-        let repair = Repair {
+        let repair = RoleRepair {
             driver: driver.clone(),
             project: project.clone(),
         };
@@ -91,12 +91,12 @@ impl Target {
 
     /// Repairs the platform's roles. Returns whether it may have helped.
     pub(crate) async fn repair(&self) -> bool {
-        let Some(Repair { driver, project }) = &self.repair else {
+        let Some(RoleRepair { driver, project }) = &self.repair else {
             return false;
         };
-        match timeout(REPAIR, driver.repair_roles(project)).await {
+        match timeout(REPAIR_TIMEOUT, driver.repair_roles(project)).await {
             Ok(Ok(())) => {
-                tracing::warn!(%project, "the project refused the platform's roles; they were repaired");
+                tracing::warn!(%project, "the project refused the platform's roles; repaired them");
                 true
             }
             Ok(Err(error)) => {
@@ -123,16 +123,16 @@ impl Target {
 
 /// What one request may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct SessionLimits {
     /// From connecting to the last byte read. A statement that runs then is cancelled, and ended a second later.
     pub time: Duration,
-    /// Rows of one result.
+    /// ResultRows of one result.
     pub rows_max: usize,
     /// Bytes of one result as the server sends it, and again as JSON.
     pub bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for SessionLimits {
     /// 60 s, 100 000 rows, 32 MiB.
     fn default() -> Self {
         Self {
@@ -145,24 +145,24 @@ impl Default for Limits {
 
 /// A column of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
+pub struct ResultColumn {
     /// Name, as the server gives it; not unique.
     pub name: String,
     /// Type; of a domain, the type under it.
     pub kind: Oid,
 }
 
-/// Rows as the server sent them: of every cell its length (-1 is null), then its text.
+/// ResultRows as the server sent them: of every cell its length (-1 is null), then its text.
 #[derive(Debug, Default)]
-pub struct Rows {
+pub struct ResultRows {
     /// What the rows consist of.
-    pub columns: Vec<Column>,
+    pub columns: Vec<ResultColumn>,
     count: usize,
     // One buffer for all rows: slices of the read buffer would keep its pages, and with them any notice sent in between.
     cells: Vec<u8>,
 }
 
-impl Rows {
+impl ResultRows {
     /// How many rows there are.
     pub fn len(&self) -> usize {
         self.count
@@ -205,7 +205,7 @@ impl Rows {
             .collect()
     }
 
-    fn push(&mut self, row: &DataRowBody, limits: &Limits) -> Result<(), Error> {
+    fn push(&mut self, row: &DataRowBody, limits: &SessionLimits) -> Result<(), Error> {
         if self.count == limits.rows_max {
             return Err(Error::invalid(
                 "query",
@@ -226,19 +226,19 @@ impl Rows {
 
 /// What the server answered to one request.
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct QueryOutput {
     /// The last result that has rows; empty if none has.
-    pub rows: Rows,
+    pub rows: ResultRows,
     /// Tag of the last statement, such as `INSERT 0 1`.
     pub tag: String,
-    /// Types of the parameters, after [`Session::prepare`].
+    /// Types of the parameters, after [`DatabaseSession::prepare`].
     parameters: Vec<Oid>,
 }
 
 /// An open session, logged in as the role its SQL runs as. Dropping it ends what it runs.
-pub struct Session {
-    target: Target,
-    limits: Limits,
+pub struct DatabaseSession {
+    target: ConnectTarget,
+    limits: SessionLimits,
     stream: UnixStream,
     inbox: BytesMut,
     outbox: BytesMut,
@@ -251,17 +251,17 @@ pub struct Session {
     transaction: u8,
 }
 
-impl Session {
+impl DatabaseSession {
     /// Logs in as `role`. `settings` are server parameters, over the role's and the database's own.
     ///
     /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full;
     /// [`Error::DatabaseRefuses`] if the owner shut the role out and it could not be repaired.
     pub async fn open(
-        target: &Target,
+        target: &ConnectTarget,
         role: &str,
         database: &str,
         settings: &[(&str, &str)],
-        limits: Limits,
+        limits: SessionLimits,
     ) -> Result<Self, Error> {
         match Self::open_once(target, role, database, settings, limits).await {
             Err(Error::DatabaseRefuses(_))
@@ -275,14 +275,14 @@ impl Session {
 
     /// Logs in without a repair.
     pub(crate) async fn open_once(
-        target: &Target,
+        target: &ConnectTarget,
         role: &str,
         database: &str,
         settings: &[(&str, &str)],
-        limits: Limits,
+        limits: SessionLimits,
     ) -> Result<Self, Error> {
         let deadline = Instant::now() + limits.time;
-        let connect_by = deadline.min(Instant::now() + CONNECT);
+        let connect_by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         let Ok(Ok(stream)) = timeout_at(connect_by, target.connect()).await else {
             return Err(Error::DatabaseUnreachable);
         };
@@ -296,7 +296,7 @@ impl Session {
             busy: false,
             cancelled: false,
             // While logging in the outer timeout rules: it means unreachable, not a statement that took too long.
-            deadline: connect_by + CONNECT,
+            deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
         };
         match timeout_at(connect_by, session.log_in(role, database, settings)).await {
@@ -341,11 +341,11 @@ impl Session {
                     });
                 }
                 Message::ReadyForQuery(ready) => {
-                    self.ready(ready.status());
+                    self.set_ready(ready.status());
                     return Ok(());
                 }
                 Message::ErrorResponse(body) => {
-                    return Err(refused(SqlError::read(&body), database));
+                    return Err(login_error(SqlError::read(&body), database));
                 }
                 Message::AuthenticationOk
                 | Message::ParameterStatus(_)
@@ -364,22 +364,32 @@ impl Session {
     ///
     /// Errors: [`Error::Sql`] as the server says, with the line of `sql`, or if the deadline passes;
     /// [`Error::Invalid`] if the result is over the limits or the text asks for `COPY` to or from the client.
-    pub async fn simple(&mut self, sql: &str) -> Result<Answer, Error> {
+    pub async fn simple_query(&mut self, sql: &str) -> Result<QueryOutput, Error> {
         self.encode(|out| frontend::query(sql, out))?;
-        self.ask(sql, Protocol::Simple).await
+        self.exchange(sql, QueryProtocol::Simple).await
     }
 
-    /// Like [`Session::simple`], for a text whose rows nobody wants: there may be any number. Answers the last tag.
-    pub async fn script(&mut self, sql: &str) -> Result<String, Error> {
+    /// Like [`DatabaseSession::simple_query`], for a text whose rows nobody wants: there may be any number. Answers the last tag.
+    pub async fn batch_execute(&mut self, sql: &str) -> Result<String, Error> {
         self.encode(|out| frontend::query(sql, out))?;
-        Ok(self.ask(sql, Protocol::Script).await?.tag)
+        Ok(self
+            .exchange(sql, QueryProtocol::TransactionScript)
+            .await?
+            .tag)
     }
 
-    /// Runs one statement of `sql`, like [`Session::script`]. An error shows its line in the whole.
-    pub(crate) async fn part(&mut self, sql: &str, part: Range<usize>) -> Result<String, Error> {
+    /// Runs one statement of `sql`, like [`DatabaseSession::batch_execute`]. An error shows its line in the whole.
+    pub(crate) async fn execute_statement(
+        &mut self,
+        sql: &str,
+        part: Range<usize>,
+    ) -> Result<String, Error> {
         let before = sql[..part.start].chars().count();
         self.encode(|out| frontend::query(&sql[part], out))?;
-        Ok(self.ask_at(sql, before, Protocol::Script).await?.tag)
+        Ok(self
+            .exchange_at(sql, before, QueryProtocol::TransactionScript)
+            .await?
+            .tag)
     }
 
     /// Parses `sql`, one statement, under `name`. Answers the types of its parameters.
@@ -387,7 +397,10 @@ impl Session {
         self.encode(|out| frontend::parse(name, sql, [], out))?;
         frontend::describe(b'S', name, &mut self.outbox).context("writing a message")?;
         frontend::sync(&mut self.outbox);
-        Ok(self.ask(sql, Protocol::Extended).await?.parameters)
+        Ok(self
+            .exchange(sql, QueryProtocol::Extended)
+            .await?
+            .parameters)
     }
 
     /// Runs what was prepared under `name`, with its parameters as text. `sql` is only shown in an error.
@@ -396,7 +409,7 @@ impl Session {
         name: &str,
         sql: &str,
         parameters: &[Option<String>],
-    ) -> Result<Answer, Error> {
+    ) -> Result<QueryOutput, Error> {
         let write = |value: &Option<String>,
                      out: &mut BytesMut|
          -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
@@ -415,7 +428,7 @@ impl Session {
         frontend::describe(b'P', "", &mut self.outbox).context("writing a message")?;
         frontend::execute("", 0, &mut self.outbox).context("writing a message")?;
         frontend::sync(&mut self.outbox);
-        self.ask(sql, Protocol::Extended).await
+        self.exchange(sql, QueryProtocol::Extended).await
     }
 
     /// One statement of ours with text parameters.
@@ -423,7 +436,7 @@ impl Session {
         &mut self,
         sql: &str,
         parameters: &[Option<&str>],
-    ) -> Result<Answer, Error> {
+    ) -> Result<QueryOutput, Error> {
         self.prepare("", sql).await?;
         let parameters: Vec<_> = parameters
             .iter()
@@ -437,37 +450,37 @@ impl Session {
         self.transaction == b'T'
     }
 
-    async fn ask(&mut self, sql: &str, protocol: Protocol) -> Result<Answer, Error> {
-        self.ask_at(sql, 0, protocol).await
+    async fn exchange(&mut self, sql: &str, protocol: QueryProtocol) -> Result<QueryOutput, Error> {
+        self.exchange_at(sql, 0, protocol).await
     }
 
     /// `before` are the characters of `sql` in front of what was sent.
-    async fn ask_at(
+    async fn exchange_at(
         &mut self,
         sql: &str,
         before: usize,
-        protocol: Protocol,
-    ) -> Result<Answer, Error> {
+        protocol: QueryProtocol,
+    ) -> Result<QueryOutput, Error> {
         self.busy = true;
         self.send().await?;
-        let mut answer = Answer::default();
+        let mut answer = QueryOutput::default();
         let mut described = None;
         let mut failure = None;
         loop {
             let message = match self.receive().await {
                 // The server says why before it hangs up.
-                Err(Broken::Lost) if failure.is_some() => break,
+                Err(SessionFailure::Lost) if failure.is_some() => break,
                 received => received?,
             };
             match message {
                 Message::RowDescription(body) => described = Some(columns(&body)?),
                 Message::ParameterDescription(body) => answer.parameters = parameters(&body)?,
-                Message::DataRow(_) if protocol == Protocol::Script => {}
+                Message::DataRow(_) if protocol == QueryProtocol::TransactionScript => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
-                        answer.rows = Rows {
+                        answer.rows = ResultRows {
                             columns,
-                            ..Rows::default()
+                            ..ResultRows::default()
                         };
                     }
                     answer.rows.push(&row, &self.limits)?;
@@ -478,9 +491,11 @@ impl Session {
                     .clone_into(&mut answer.tag),
                 Message::ErrorResponse(body) => failure = Some(SqlError::read(&body)),
                 Message::CopyInResponse(_) => self.refuse_copy(protocol).await?,
-                Message::CopyOutResponse(_) => return Err(Error::invalid("query", NO_COPY)),
+                Message::CopyOutResponse(_) => {
+                    return Err(Error::invalid("query", COPY_UNAVAILABLE));
+                }
                 Message::ReadyForQuery(ready) => {
-                    self.ready(ready.status());
+                    self.set_ready(ready.status());
                     break;
                 }
                 // Notices, notifications, parameter changes: nobody asked.
@@ -491,9 +506,9 @@ impl Session {
             None => Ok(answer),
             // The server only knows that somebody cancelled.
             Some(error) if error.code == "57014" && self.cancelled => {
-                Err(SqlError::overdue().into_error(sql))
+                Err(SqlError::statement_timeout().into_error(sql))
             }
-            Some(error) => Err(error.after(before).into_error(sql)),
+            Some(error) => Err(error.shifted_by(before).into_error(sql)),
         }
     }
 
@@ -506,78 +521,78 @@ impl Session {
         })
     }
 
-    async fn refuse_copy(&mut self, protocol: Protocol) -> Result<(), Error> {
-        frontend::copy_fail(NO_COPY, &mut self.outbox).context("writing a message")?;
-        if protocol == Protocol::Extended {
+    async fn refuse_copy(&mut self, protocol: QueryProtocol) -> Result<(), Error> {
+        frontend::copy_fail(COPY_UNAVAILABLE, &mut self.outbox).context("writing a message")?;
+        if protocol == QueryProtocol::Extended {
             // The server has thrown away the one sent along, as it does with all but data while it waits for data.
             frontend::sync(&mut self.outbox);
         }
         Ok(self.send().await?)
     }
 
-    fn ready(&mut self, transaction: u8) {
+    fn set_ready(&mut self, transaction: u8) {
         self.transaction = transaction;
         self.busy = false;
     }
 
-    async fn send(&mut self) -> Result<(), Broken> {
+    async fn send(&mut self) -> Result<(), SessionFailure> {
         let bytes = mem::take(&mut self.outbox);
         match timeout_at(self.deadline, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Broken::Lost),
-            Err(_) => Err(Broken::Overdue),
+            Ok(Err(_)) => Err(SessionFailure::Lost),
+            Err(_) => Err(SessionFailure::DeadlineExceeded),
         }
     }
 
-    /// The next message. Past the deadline it cancels and gives [`GRACE`] more, as the statement may just be done:
+    /// The next message. Past the deadline it cancels and gives [`CANCEL_GRACE`] more, as the statement may just be done:
     /// then its own outcome is the truth. Past that it ends the backend.
-    async fn receive(&mut self) -> Result<Message, Broken> {
+    async fn receive(&mut self) -> Result<Message, SessionFailure> {
         loop {
             if let Some(message) = self.parse()? {
                 return Ok(message);
             }
             // Asked first: a flood of notices is always ready to be read.
             if Instant::now() >= self.deadline {
-                self.overdue().await?;
+                self.handle_deadline().await?;
             }
             self.inbox.reserve(READ_BYTES);
             if let Ok(Ok(0) | Err(_)) =
                 timeout_at(self.deadline, self.stream.read_buf(&mut self.inbox)).await
             {
-                return Err(Broken::Lost);
+                return Err(SessionFailure::Lost);
             }
         }
     }
 
-    fn parse(&mut self) -> Result<Option<Message>, Broken> {
-        let Some(header) = Header::parse(&self.inbox).map_err(Broken::Garbled)? else {
+    fn parse(&mut self) -> Result<Option<Message>, SessionFailure> {
+        let Some(header) = Header::parse(&self.inbox).map_err(SessionFailure::Garbled)? else {
             return Ok(None);
         };
         if usize::try_from(header.len())
             .is_ok_and(|length| length > self.limits.bytes_max.max(READ_BYTES))
         {
-            return Err(Broken::TooLarge(self.limits));
+            return Err(SessionFailure::TooLarge(self.limits));
         }
-        Message::parse(&mut self.inbox).map_err(Broken::Garbled)
+        Message::parse(&mut self.inbox).map_err(SessionFailure::Garbled)
     }
 
-    async fn overdue(&mut self) -> Result<(), Broken> {
+    async fn handle_deadline(&mut self) -> Result<(), SessionFailure> {
         let Some(backend) = self.backend else {
-            return Err(Broken::Overdue);
+            return Err(SessionFailure::DeadlineExceeded);
         };
         if self.cancelled {
             self.busy = false;
             stop::terminate(&self.target, backend).await;
-            return Err(Broken::Overdue);
+            return Err(SessionFailure::DeadlineExceeded);
         }
         self.cancelled = true;
         stop::cancel(&self.target, backend).await;
-        self.deadline = Instant::now() + GRACE;
+        self.deadline = Instant::now() + CANCEL_GRACE;
         Ok(())
     }
 }
 
-impl Drop for Session {
+impl Drop for DatabaseSession {
     /// Whatever made us leave early — a limit, a fault, a client that hung up — the server shall not work on.
     fn drop(&mut self) {
         let (Some(backend), Ok(runtime)) = (self.backend, tokio::runtime::Handle::try_current())
@@ -585,36 +600,37 @@ impl Drop for Session {
             return;
         };
         if self.busy {
-            runtime.spawn(stop::stop(self.target.clone(), backend));
+            runtime.spawn(stop::cancel_and_terminate(self.target.clone(), backend));
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum QueryProtocol {
     Simple,
     /// Simple, and rows are dropped as they come.
-    Script,
+    TransactionScript,
     Extended,
 }
 
-const NO_COPY: &str = "COPY from or to the client is not available here; use insert and select";
+const COPY_UNAVAILABLE: &str =
+    "COPY from or to the client is not available here; use insert and select";
 
 /// Why a session cannot go on.
-enum Broken {
+enum SessionFailure {
     Lost,
-    Overdue,
-    TooLarge(Limits),
+    DeadlineExceeded,
+    TooLarge(SessionLimits),
     Garbled(io::Error),
 }
 
-impl From<Broken> for Error {
-    fn from(broken: Broken) -> Self {
+impl From<SessionFailure> for Error {
+    fn from(broken: SessionFailure) -> Self {
         match broken {
-            Broken::Lost => Self::DatabaseUnreachable,
-            Broken::Overdue => SqlError::overdue().into_error(""),
-            Broken::TooLarge(limits) => too_large(&limits),
-            Broken::Garbled(cause) => {
+            SessionFailure::Lost => Self::DatabaseUnreachable,
+            SessionFailure::DeadlineExceeded => SqlError::statement_timeout().into_error(""),
+            SessionFailure::TooLarge(limits) => too_large(&limits),
+            SessionFailure::Garbled(cause) => {
                 match Err::<(), _>(cause).context("reading a message of a project's database") {
                     Err(error) => error,
                     Ok(()) => Self::DatabaseUnreachable,
@@ -624,8 +640,8 @@ impl From<Broken> for Error {
     }
 }
 
-/// A result is over [`Limits::bytes_max`].
-pub(crate) fn too_large(limits: &Limits) -> Error {
+/// A result is over [`SessionLimits::bytes_max`].
+pub(crate) fn too_large(limits: &SessionLimits) -> Error {
     Error::invalid(
         "query",
         format!("the result is over {} bytes; select less", limits.bytes_max),
@@ -633,7 +649,7 @@ pub(crate) fn too_large(limits: &Limits) -> Error {
 }
 
 /// Why the server did not let us in.
-fn refused(error: SqlError, database: &str) -> Error {
+fn login_error(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
         // The server has no room, starts or stops. A bound that the owner set on the role or the database is told apart by its text.
         Some("53" | "57") if !error.summary().contains("too many connections for") => {
@@ -650,10 +666,10 @@ fn refused(error: SqlError, database: &str) -> Error {
     }
 }
 
-fn columns(body: &RowDescriptionBody) -> Result<Vec<Column>, Error> {
+fn columns(body: &RowDescriptionBody) -> Result<Vec<ResultColumn>, Error> {
     body.fields()
         .map(|field| {
-            Ok(Column {
+            Ok(ResultColumn {
                 name: field.name().to_owned(),
                 kind: field.type_oid(),
             })

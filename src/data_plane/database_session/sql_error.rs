@@ -50,7 +50,7 @@ impl SqlError {
     }
 
     /// The deadline of the API passed. Reads as if the server's own `statement_timeout` had.
-    pub(crate) fn overdue() -> Self {
+    pub(crate) fn statement_timeout() -> Self {
         Self {
             severity: "ERROR".into(),
             code: "57014".into(),
@@ -60,7 +60,7 @@ impl SqlError {
     }
 
     /// The same, if so many characters stood in front of the text as sent.
-    pub(crate) fn after(self, characters: usize) -> Self {
+    pub(crate) fn shifted_by(self, characters: usize) -> Self {
         Self {
             position: self.position.map(|position| position + characters),
             ..self

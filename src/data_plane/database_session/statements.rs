@@ -18,7 +18,7 @@ const COMMENTS_IN_A_RUN_MAX: usize = 100;
 
 /// Refuses what PostgreSQL's lexer would spend minutes on, deaf to cancel and terminate: at each `/*` it reads on to the
 /// end of the operator characters, so a megabyte of `/*/*/*…` is read half a million times.
-pub(crate) fn readable(sql: &str) -> Result<(), Error> {
+pub(crate) fn check_comment_nesting(sql: &str) -> Result<(), Error> {
     let mut comments = 0;
     for pair in sql.as_bytes().windows(2) {
         match pair {
@@ -37,19 +37,19 @@ pub(crate) fn readable(sql: &str) -> Result<(), Error> {
 }
 
 /// A text that can run inside a transaction of ours.
-pub(crate) struct Script<'a> {
+pub(crate) struct TransactionScript<'a> {
     sql: &'a str,
-    statements: Vec<Statement>,
+    statements: Vec<SqlStatement>,
     /// A `begin … commit` around everything, as many tools write it: ours does the same.
     around: Option<[Range<usize>; 2]>,
 }
 
-impl<'a> Script<'a> {
+impl<'a> TransactionScript<'a> {
     /// Reads `sql`, which is `field` of the request and the text of `what`. Any start or end of a transaction but one around everything is
-    /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
-    pub(crate) fn read(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
-        readable(sql)?;
-        let mut statements = Statements::read(sql);
+    /// login_error by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
+    pub(crate) fn parse(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
+        check_comment_nesting(sql)?;
+        let mut statements = StatementSplitter::read(sql);
         let around = match statements.as_slice() {
             [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => {
                 Some([first.span.clone(), last.span.clone()])
@@ -60,7 +60,7 @@ impl<'a> Script<'a> {
             statements.pop();
             statements.remove(0);
         }
-        let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
+        let line = |found: &SqlStatement| sql[..found.span.start].matches('\n').count() + 1;
         if let Some(found) = statements
             .iter()
             .find(|statement| statement.controls_transaction())
@@ -149,7 +149,7 @@ fn blank(text: &str) -> String {
 
 /// A statement: where it stands, and its first words in lower case. What is no word counts as an empty one.
 #[derive(Debug)]
-struct Statement {
+struct SqlStatement {
     span: Range<usize>,
     words: Vec<String>,
     tokens: usize,
@@ -159,7 +159,7 @@ struct Statement {
     inside: bool,
 }
 
-impl Statement {
+impl SqlStatement {
     fn is_plain(&self, forms: &[&[&str]]) -> bool {
         self.tokens == self.words.len() && forms.iter().any(|form| self.words == *form)
     }
@@ -210,9 +210,9 @@ impl Statement {
 
 /// Reads statement after statement.
 #[derive(Default)]
-struct Statements {
-    found: Vec<Statement>,
-    current: Option<Statement>,
+struct StatementSplitter {
+    found: Vec<SqlStatement>,
+    current: Option<SqlStatement>,
     after_begin: bool,
     /// Inside `begin atomic … end`, the body of a routine in SQL. Its statements end in `;` like any other.
     in_body: bool,
@@ -220,18 +220,18 @@ struct Statements {
     depth: usize,
 }
 
-impl Statements {
-    fn read(sql: &str) -> Vec<Statement> {
+impl StatementSplitter {
+    fn read(sql: &str) -> Vec<SqlStatement> {
         let mut reader = Self::default();
-        let mut lexer = Lexer {
+        let mut lexer = SqlLexer {
             text: sql.as_bytes(),
             at: 0,
         };
         while let Some((token, span)) = lexer.next_token() {
             match token {
-                Token::End => reader.end(span.end),
-                Token::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
-                Token::Other => {
+                SqlToken::End => reader.end(span.end),
+                SqlToken::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
+                SqlToken::Other => {
                     reader.word("", span.clone());
                     match &sql[span] {
                         "(" => reader.depth += 1,
@@ -248,7 +248,7 @@ impl Statements {
     fn word(&mut self, word: &str, span: Range<usize>) {
         let ends_body = self.in_body && self.current.is_none() && word == "end";
         let inside = self.in_body || self.depth > 0;
-        let statement = self.current.get_or_insert_with(|| Statement {
+        let statement = self.current.get_or_insert_with(|| SqlStatement {
             span: span.clone(),
             words: Vec::new(),
             tokens: 0,
@@ -283,52 +283,52 @@ impl Statements {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Token {
+enum SqlToken {
     Word,
     End,
     Other,
 }
 
 /// Tokens of an SQL text, without white space and comments.
-struct Lexer<'a> {
+struct SqlLexer<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Lexer<'_> {
-    fn next_token(&mut self) -> Option<(Token, Range<usize>)> {
+impl SqlLexer<'_> {
+    fn next_token(&mut self) -> Option<(SqlToken, Range<usize>)> {
         self.skip_blanks();
         let start = self.at;
         let token = match self.peek(0)? {
             b';' => {
                 self.at += 1;
-                Token::End
+                SqlToken::End
             }
             b'\'' => {
                 self.string(false);
-                Token::Other
+                SqlToken::Other
             }
             b'"' => {
                 self.at += 1;
                 self.past_quote(b'"', false);
-                Token::Other
+                SqlToken::Other
             }
             b'$' => {
                 self.dollar();
-                Token::Other
+                SqlToken::Other
             }
             b'e' | b'E' if self.peek(1) == Some(b'\'') => {
                 self.at += 1;
                 self.string(true);
-                Token::Other
+                SqlToken::Other
             }
             byte if starts_word(byte) => {
                 self.skip_while(continues_word);
-                Token::Word
+                SqlToken::Word
             }
             _ => {
                 self.at += 1;
-                Token::Other
+                SqlToken::Other
             }
         };
         Some((token, start..self.at))
@@ -467,11 +467,11 @@ mod tests {
     use super::*;
 
     fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
-        Script::read("a migration", "query", sql).map(|script| script.text())
+        TransactionScript::parse("a migration", "query", sql).map(|script| script.text())
     }
 
     fn statements(sql: &str) -> Vec<&str> {
-        Script::read("a migration", "query", sql)
+        TransactionScript::parse("a migration", "query", sql)
             .unwrap()
             .statements()
             .into_iter()
@@ -505,10 +505,10 @@ mod tests {
             nested(10_000, "a"),
             "/* -------- */".repeat(1000),
         ] {
-            assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
+            assert!(check_comment_nesting(&fine).is_ok(), "{}…", &fine[..20]);
         }
         for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
-            assert!(readable(&over).is_err(), "{}…", &over[..20]);
+            assert!(check_comment_nesting(&over).is_err(), "{}…", &over[..20]);
         }
     }
 

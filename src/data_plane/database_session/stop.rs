@@ -13,12 +13,12 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-use super::{ADMIN, DATABASE, session::Target};
+use super::{ADMIN, DATABASE, session::ConnectTarget};
 
 /// How long a cancelled statement has to end by itself.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(1);
 /// How long asking the server may take. A server that is too busy for this is the health check's to find.
-const ASK: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the server calls a session: enough to cancel it, so never logged.
 #[derive(Clone, Copy)]
@@ -27,16 +27,16 @@ pub(crate) struct Backend {
     pub(crate) secret: i32,
 }
 
-/// Cancels, waits [`GRACE`], ends the backend if it is still there.
-pub(crate) async fn stop(target: Target, backend: Backend) {
+/// Cancels, waits [`CANCEL_GRACE`], ends the backend if it is still there.
+pub(crate) async fn cancel_and_terminate(target: ConnectTarget, backend: Backend) {
     cancel(&target, backend).await;
-    sleep(GRACE).await;
+    sleep(CANCEL_GRACE).await;
     terminate(&target, backend).await;
 }
 
 /// Asks the backend to give up its current statement. A failure is logged: the caller's deadline goes on either way.
-pub(crate) async fn cancel(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_cancel(target, backend))
+pub(crate) async fn cancel(target: &ConnectTarget, backend: Backend) {
+    let asked = timeout(REQUEST_TIMEOUT, request_cancel(target, backend))
         .await
         .unwrap_or_else(|elapsed| Err(elapsed.into()));
     if let Err(error) = asked {
@@ -44,7 +44,7 @@ pub(crate) async fn cancel(target: &Target, backend: Backend) {
     }
 }
 
-async fn request_cancel(target: &Target, backend: Backend) -> io::Result<()> {
+async fn request_cancel(target: &ConnectTarget, backend: Backend) -> io::Result<()> {
     let mut request = BytesMut::new();
     frontend::cancel_request(backend.pid, backend.secret, &mut request);
     let mut stream = target.connect().await?;
@@ -53,9 +53,9 @@ async fn request_cancel(target: &Target, backend: Backend) -> io::Result<()> {
     stream.read(&mut [0]).await.map(drop)
 }
 
-/// Ends the backend. It must have been cancelled at least [`GRACE`] ago.
-pub(crate) async fn terminate(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_terminate(target, backend))
+/// Ends the backend. It must have been cancelled at least [`CANCEL_GRACE`] ago.
+pub(crate) async fn terminate(target: &ConnectTarget, backend: Backend) {
+    let asked = timeout(REQUEST_TIMEOUT, request_terminate(target, backend))
         .await
         .unwrap_or_else(|elapsed| Err(elapsed.into()));
     if let Err(error) = asked {
@@ -64,7 +64,7 @@ pub(crate) async fn terminate(target: &Target, backend: Backend) {
 }
 
 async fn request_terminate(
-    target: &Target,
+    target: &ConnectTarget,
     backend: Backend,
 ) -> Result<(), Box<dyn StdError + Send + Sync>> {
     let stream = target.connect().await?;

@@ -4,20 +4,20 @@ use std::collections::HashMap;
 
 use postgres_protocol::Oid;
 
-use crate::data_plane::database_session::session::Session;
+use crate::data_plane::database_session::session::DatabaseSession;
 
 /// Types asked about in one request. A result has at most 1664 columns.
 const UNKNOWN_MAX: usize = 2_000;
 
 /// How a value prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueFormat {
     /// One value.
-    Scalar(Scalar),
+    Scalar(ScalarFormat),
     /// An array, of any number of dimensions.
     Array {
         /// How an element prints.
-        element: Scalar,
+        element: ScalarFormat,
         /// What stands between elements: `;` for `box`, else `,`.
         delimiter: u8,
     },
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 
 /// How a value that is no array prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scalar {
+pub(crate) enum ScalarFormat {
     /// `true`, `false`.
     Bool,
     /// A number with every digit, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
@@ -41,12 +41,12 @@ pub(crate) enum Scalar {
 /// The types of PostgreSQL itself that are worth no question. The object identifiers are fixed (`pg_type.dat`).
 ///
 /// They print as PostgreSQL's own `to_json` prints them, but for `oid`, which clients check to be a number.
-fn builtin(kind: Oid) -> Option<Kind> {
+fn builtin(kind: Oid) -> Option<ValueFormat> {
     let scalar = match kind {
-        16 => Scalar::Bool,
-        20 | 21 | 23 | 26 | 700 | 701 | 1700 => Scalar::Number,
-        1114 | 1184 => Scalar::Timestamp,
-        114 | 3802 => Scalar::Json,
+        16 => ScalarFormat::Bool,
+        20 | 21 | 23 | 26 | 700 | 701 | 1700 => ScalarFormat::Number,
+        1114 | 1184 => ScalarFormat::Timestamp,
+        114 | 3802 => ScalarFormat::Json,
         17..=19
         | 22
         | 24
@@ -68,22 +68,22 @@ fn builtin(kind: Oid) -> Option<Kind> {
         | 2275
         | 2278
         | 2950
-        | 3614 => Scalar::Text,
+        | 3614 => ScalarFormat::Text,
         _ => return builtin_array(kind),
     };
-    Some(Kind::Scalar(scalar))
+    Some(ValueFormat::Scalar(scalar))
 }
 
-fn builtin_array(kind: Oid) -> Option<Kind> {
+fn builtin_array(kind: Oid) -> Option<ValueFormat> {
     let element = match kind {
-        1000 => Scalar::Bool,
-        1005 | 1007 | 1016 | 1021 | 1022 | 1028 | 1231 => Scalar::Number,
-        199 | 3807 => Scalar::Json,
-        1115 | 1185 => Scalar::Timestamp,
-        1002 | 1003 | 1009 | 1014 | 1015 | 1182 | 1187 | 2951 => Scalar::Text,
+        1000 => ScalarFormat::Bool,
+        1005 | 1007 | 1016 | 1021 | 1022 | 1028 | 1231 => ScalarFormat::Number,
+        199 | 3807 => ScalarFormat::Json,
+        1115 | 1185 => ScalarFormat::Timestamp,
+        1002 | 1003 | 1009 | 1014 | 1015 | 1182 | 1187 | 2951 => ScalarFormat::Text,
         _ => return None,
     };
-    Some(Kind::Array {
+    Some(ValueFormat::Array {
         element,
         delimiter: b',',
     })
@@ -93,7 +93,10 @@ fn builtin_array(kind: Oid) -> Option<Kind> {
 ///
 /// Types we do not know are looked up in the session that used them, as they may exist in its open transaction only.
 /// What cannot be found out prints as text: the customer's statement has run, so its answer must not fail over this.
-pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = Oid>) -> Vec<Kind> {
+pub(crate) async fn resolve(
+    session: &mut DatabaseSession,
+    kinds: impl Iterator<Item = Oid>,
+) -> Vec<ValueFormat> {
     let kinds: Vec<_> = kinds.collect();
     let mut unknown: Vec<_> = kinds
         .iter()
@@ -108,7 +111,7 @@ pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = O
     } else {
         look_up(session, &unknown).await
     };
-    let text = Kind::Scalar(Scalar::Text);
+    let text = ValueFormat::Scalar(ScalarFormat::Text);
     kinds
         .into_iter()
         .map(|kind| {
@@ -120,7 +123,7 @@ pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = O
 }
 
 /// Those of `unknown` that are arrays. Everything else — enums, ranges, composites, types of extensions — is text.
-async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
+async fn look_up(session: &mut DatabaseSession, unknown: &[Oid]) -> HashMap<Oid, ValueFormat> {
     let list = unknown
         .iter()
         .map(Oid::to_string)
@@ -136,7 +139,7 @@ async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
              from step join pg_catalog.pg_type d on d.oid = step.element where d.typtype = 'd' and step.depth < 16
          ) select distinct on (id) id, element, delimiter from step order by id, depth desc"
     );
-    let answer = match session.simple(&sql).await {
+    let answer = match session.simple_query(&sql).await {
         Ok(answer) => answer,
         Err(error) => {
             tracing::debug!(%error, "looking up types failed; they print as text");
@@ -151,17 +154,17 @@ async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
         .collect()
 }
 
-fn array(row: &[Option<String>]) -> Option<(Oid, Kind)> {
+fn array(row: &[Option<String>]) -> Option<(Oid, ValueFormat)> {
     let [Some(id), Some(element), Some(delimiter)] = row else {
         return None;
     };
     let element = match builtin(element.parse().ok()?) {
-        Some(Kind::Scalar(scalar)) => scalar,
-        _ => Scalar::Text,
+        Some(ValueFormat::Scalar(scalar)) => scalar,
+        _ => ScalarFormat::Text,
     };
     Some((
         id.parse().ok()?,
-        Kind::Array {
+        ValueFormat::Array {
             element,
             delimiter: *delimiter.as_bytes().first()?,
         },

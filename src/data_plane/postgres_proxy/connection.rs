@@ -39,7 +39,7 @@ use crate::{
         clusters::ServerSocket,
         context::DataPlaneContext,
         database_access,
-        database_access::{Door, bans},
+        database_access::{ConnectionAdmission, bans},
         projects,
         projects::Status,
         temporary_access,
@@ -394,7 +394,7 @@ async fn admit(
     named: &Named,
     peer: SocketAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
+) -> Result<ConnectionAdmission, Refusal> {
     let open = async {
         loop {
             let door = door(context, named, peer.ip(), encrypted).await?;
@@ -436,8 +436,8 @@ async fn door(
     named: &Named,
     address: IpAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
-    let door = database_access::door(context, &named.project, address)
+) -> Result<ConnectionAdmission, Refusal> {
+    let door = database_access::admission(context, &named.project, address)
         .await
         .map_err(|error| fault(&error))?
         .ok_or(Refusal::Unknown)?;
@@ -445,7 +445,7 @@ async fn door(
         return Err(Refusal::Banned);
     }
     if !door.admitted
-        || !temporary_access::admits(context, door.id, &named.user, address)
+        || !temporary_access::permits_address(context, door.id, &named.user, address)
             .await
             .map_err(|error| fault(&error))?
     {
@@ -491,11 +491,11 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
 /// Counts a wrong password against the address, and bans it when there were too many.
 async fn note_failure(
     context: &DataPlaneContext,
-    door: &Door,
+    door: &ConnectionAdmission,
     project: &ProjectRef,
     peer: SocketAddr,
 ) {
-    let (block, now): (_, Ticks) = (bans::block(peer.ip()), context.clock.ticks());
+    let (block, now): (_, Ticks) = (bans::network_of(peer.ip()), context.clock.ticks());
     if !context.router.failures.note(door.id, block, now) {
         return;
     }

@@ -209,7 +209,7 @@ fn enter(context: &DataPlaneContext, peer: SocketAddr) -> Option<(OwnedSemaphore
         .try_acquire_owned()
         .ok()?;
     let login = context.router.logins.clone().try_acquire_owned().ok()?;
-    let address = context.router.addresses.take(bans::block(peer.ip()))?;
+    let address = context.router.addresses.take(bans::network_of(peer.ip()))?;
     Some((
         connection,
         Entry {

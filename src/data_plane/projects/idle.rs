@@ -16,7 +16,7 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{context::DataPlaneContext, database_session::Target},
+    data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
 };
 
 /// A use is written down at most this often for each project.
@@ -56,7 +56,7 @@ pub async fn wake(
     context: &DataPlaneContext,
     id: ProjectId,
     project: &ProjectRef,
-) -> Result<Target, Error> {
+) -> Result<ConnectTarget, Error> {
     note_use(context, id).await?;
     let mut changes = context.reconciler.changes();
     let ready = async {
@@ -73,7 +73,7 @@ pub async fn wake(
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
                 Status::ActiveHealthy if row.get(1) => rouse(context, id).await?,
-                Status::ActiveHealthy => return Ok(Target::of(&context.driver, project)),
+                Status::ActiveHealthy => return Ok(ConnectTarget::of(&context.driver, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing
                 | Status::Inactive

@@ -367,7 +367,7 @@ pub async fn run(context: DataPlaneContext) {
                 tracing::info!("this process acts on the clusters of its data folder");
                 context.reconciler.wake();
                 context.pool.wake();
-                context.jit.wake();
+                context.temporary_access.wake();
             }
             _ => {}
         }

@@ -23,7 +23,7 @@ use crate::{
         error::{Context, Error},
         ids::ProjectId,
     },
-    data_plane::{context::DataPlaneContext, database_session::Target},
+    data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
     platform::access::Project,
 };
 
@@ -32,7 +32,7 @@ pub const SETTLE_WAIT: Duration = Duration::from_secs(15);
 
 /// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
 /// script need not, and starts one that sleeps.
-pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<Target, Error> {
+pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<ConnectTarget, Error> {
     idle::wake(context, project.id, &project.reference).await
 }
 

@@ -504,7 +504,7 @@ async fn catch_up(context: &DataPlaneContext, project: &Wanted) -> Result<(), Er
             .await
             .context("granting what roles may do")?;
     }
-    temporary_access::keeper::shut(context, project.id, reference, &admin).await
+    temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.

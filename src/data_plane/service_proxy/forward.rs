@@ -134,7 +134,7 @@ async fn admit<'a>(
         .address;
     let holder = Holder {
         project: site.project,
-        client: bans::block(client),
+        client: bans::network_of(client),
     };
     Ok(Passed {
         site,

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::{answer::Refusal, names::Site, upstreams::Service};
 use crate::{
     base::{error::Error, ids::ProjectId},
-    data_plane::{api_keys, api_keys::Accepted, context::DataPlaneContext},
+    data_plane::{api_keys, api_keys::AcceptedKeys, context::DataPlaneContext},
 };
 
 /// Projects whose keys are kept at hand.
@@ -32,7 +32,7 @@ const OPEN: [&str; 6] = [
 
 /// The keys of projects that were asked for lately.
 pub(super) struct Gate {
-    accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
+    accepted: Cache<ProjectId, (u64, Arc<AcceptedKeys>)>,
     /// Counts changes of keys, of whichever project.
     changes: AtomicU64,
     /// Rung at each change.
@@ -66,7 +66,7 @@ impl Gate {
         &self,
         context: &DataPlaneContext,
         site: &Site,
-    ) -> Result<Arc<Accepted>, Refusal> {
+    ) -> Result<Arc<AcceptedKeys>, Refusal> {
         // Before they are read: what changes meanwhile is read the next time.
         let now = self.changes.load(Ordering::Acquire);
         let known = self.accepted.get(&site.project);
@@ -76,7 +76,13 @@ impl Gate {
             return Ok(accepted.clone());
         }
         // Boxed, so that who finds them known does not carry the future of a query around.
-        match Box::pin(api_keys::accepted(context, site.project, &site.reference)).await {
+        match Box::pin(api_keys::accepted_keys(
+            context,
+            site.project,
+            &site.reference,
+        ))
+        .await
+        {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
                 self.accepted.insert(site.project, (now, accepted.clone()));
@@ -114,7 +120,7 @@ pub(super) async fn check(
     }
     let key = presented(parts)?;
     let accepted = context.edge.gate.accepted(context, site).await?;
-    if accepted.has(&key) {
+    if accepted.contains(&key) {
         Ok(())
     } else {
         Err(Refusal::WrongKey)

@@ -313,7 +313,7 @@ fn take(
         .clone()
         .try_acquire_owned()
         .ok()
-        .zip(context.edge.addresses.take(bans::block(peer.ip())));
+        .zip(context.edge.addresses.take(bans::network_of(peer.ip())));
     let (Some(place), Some(lanes)) = (place, context.edge.lanes.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");
     };

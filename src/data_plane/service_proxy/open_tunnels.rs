@@ -94,7 +94,7 @@ impl Grant {
             .gate
             .accepted(context, &site)
             .await
-            .map_or(true, |accepted| accepted.has(key.expose_secret()))
+            .map_or(true, |accepted| accepted.contains(key.expose_secret()))
     }
 }
 

@@ -257,7 +257,7 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
     // The ban is in the control database: another node has it too.
     let there = way.app.another(2, std::sync::Arc::clone(&way.app.machine));
     assert!(
-        database_access::door(&there.app, &way.project, [127, 0, 0, 1].into())
+        database_access::admission(&there.app, &way.project, [127, 0, 0, 1].into())
             .await
             .unwrap()
             .unwrap()
@@ -523,7 +523,7 @@ async fn what_was_said_about_a_project_goes_with_it() {
         .send()
         .await
         .expect(200);
-    let block = database_access::bans::block("2001:db8::7".parse().unwrap());
+    let block = database_access::bans::network_of("2001:db8::7".parse().unwrap());
     database_access::bans::ban(
         &app.app,
         project.id,

@@ -5,12 +5,12 @@ use std::time::Duration;
 use gantry::{
     api::database::{
         migrations,
-        query::{Query, run_query},
+        query::{SqlQuery, run_query},
     },
     base::error::Error,
     data_plane::database_session::{
         READER,
-        session::{Limits, Target},
+        session::{ConnectTarget, SessionLimits},
     },
 };
 use serde_json::json;
@@ -73,17 +73,17 @@ async fn notices_and_notifications_are_dropped() {
     assert_eq!(run(&target, text).await.unwrap(), json!([{"a": 1}]));
 }
 
-async fn overdue(target: &Target, text: &str) -> Duration {
+async fn overdue(target: &ConnectTarget, text: &str) -> Duration {
     let start = Instant::now();
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
     let result = run_query(
         target,
-        &Query {
+        &SqlQuery {
             text: text.into(),
-            ..Query::default()
+            ..SqlQuery::default()
         },
         limits,
     )
@@ -129,16 +129,16 @@ async fn a_statement_that_survives_a_cancel_is_ended() {
 #[tokio::test]
 async fn a_statement_done_within_the_grace_counts() {
     let target = server().await;
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
     let text = "create table t (); do $$ begin perform pg_sleep(5); exception when query_canceled then null; end $$; select 1 as a";
     let rows = run_query(
         &target,
-        &Query {
+        &SqlQuery {
             text: text.into(),
-            ..Query::default()
+            ..SqlQuery::default()
         },
         limits,
     )
@@ -165,14 +165,14 @@ async fn a_caller_that_leaves_takes_its_statement_along() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
-    let nobody = Target::new(our_own(folder.path().join(".s.PGSQL.5432")));
+    let nobody = ConnectTarget::new(our_own(folder.path().join(".s.PGSQL.5432")));
     assert_eq!(
         message(run(&nobody, "select 1").await),
         "Connection terminated due to connection timeout"
     );
 
     let _silent = std::os::unix::net::UnixListener::bind(nobody.socket().path()).unwrap();
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(200),
         ..LIMITS
     };
@@ -231,7 +231,7 @@ async fn a_write_with_parameters_is_refused_as_read_only() {
     run(&target, "create table public.t (id int)")
         .await
         .unwrap();
-    let query = |text: &str| Query {
+    let query = |text: &str| SqlQuery {
         text: text.into(),
         parameters: vec![json!(1)],
         read_only: true,

@@ -6,10 +6,10 @@ use std::{io, path::PathBuf};
 use gantry::{
     api::database::{
         migrations,
-        migrations::{NewMigration, Patch, apply, patch, roll_back},
+        migrations::{MigrationPatch, NewMigration, apply, patch, roll_back},
     },
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -30,19 +30,19 @@ struct Cut {
 
 /// Stands between us and the server, for one connection.
 struct Wire {
-    target: Target,
+    target: ConnectTarget,
     cut: JoinHandle<bool>,
     _folder: TempDir,
 }
 
 impl Wire {
-    fn to(server: &Target, cut: Cut) -> Self {
+    fn to(server: &ConnectTarget, cut: Cut) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let server: PathBuf = server.socket().path().into();
         let cut = tokio::spawn(async move { carry(&listener, server, cut).await.unwrap() });
         Self {
-            target: Target::new(our_own(folder.path().join("socket"))),
+            target: ConnectTarget::new(our_own(folder.path().join("socket"))),
             cut,
             _folder: folder,
         }
@@ -86,7 +86,7 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
 }
 
 /// Both or neither.
-async fn assert_whole(server: &Target, n: usize, what: &str) -> bool {
+async fn assert_whole(server: &ConnectTarget, n: usize, what: &str) -> bool {
     wait_until_idle(server).await;
     let made = one(server, &format!("select to_regclass('t{n}') is not null")).await == json!(true);
     let recorded = migrations::list(server, LIMITS)
@@ -206,7 +206,7 @@ async fn cut_anywhere_a_rename_is_done_or_not() {
         let _ = patch(
             &wire.target,
             &version,
-            &Patch {
+            &MigrationPatch {
                 name: Some(name.clone()),
                 rollback: Some(name.clone()),
             },

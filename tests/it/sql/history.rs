@@ -3,10 +3,10 @@
 use gantry::{
     api::database::{
         migrations,
-        migrations::{NewMigration, Patch, apply, get, patch, record, roll_back},
+        migrations::{MigrationPatch, NewMigration, apply, get, patch, record, roll_back},
     },
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::{Value, json};
 
@@ -19,14 +19,14 @@ fn undoable(query: &str, rollback: &str) -> NewMigration {
     }
 }
 
-async fn add(target: &Target, migration: &NewMigration) -> String {
+async fn add(target: &ConnectTarget, migration: &NewMigration) -> String {
     apply(target, &clock(), migration, BUDGET)
         .await
         .unwrap()
         .version
 }
 
-async fn versions(target: &Target) -> Vec<String> {
+async fn versions(target: &ConnectTarget) -> Vec<String> {
     migrations::list(target, LIMITS)
         .await
         .unwrap()
@@ -149,7 +149,7 @@ async fn a_key_stands_for_one_request() {
     patch(
         &target,
         &version,
-        &Patch {
+        &MigrationPatch {
             name: Some("renamed".into()),
             rollback: Some("drop table a".into()),
         },
@@ -206,7 +206,7 @@ async fn a_history_without_the_requests_goes_by_the_text() {
 async fn name_and_rollback_can_be_changed() {
     let target = server().await;
     run(&target, THEIRS).await.unwrap();
-    let change = |name: Option<&str>, rollback: Option<&str>| Patch {
+    let change = |name: Option<&str>, rollback: Option<&str>| MigrationPatch {
         name: name.map(Into::into),
         rollback: rollback.map(Into::into),
     };
@@ -324,9 +324,9 @@ async fn rolling_back_is_all_or_nothing() {
         )
     );
     untouched().await;
-    let change = |rollback: &str| Patch {
+    let change = |rollback: &str| MigrationPatch {
         rollback: Some(rollback.into()),
-        ..Patch::default()
+        ..MigrationPatch::default()
     };
     for (rollback, refused) in [
         ("drop table b; commit", "cannot contain COMMIT (line 1)"),

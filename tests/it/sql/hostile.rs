@@ -5,12 +5,12 @@ use std::time::Duration;
 use gantry::{
     api::database::{
         migrations::apply,
-        query::{Query, run_query},
+        query::{SqlQuery, run_query},
     },
     base::error::Error,
     data_plane::database_session::{
         READER,
-        session::{Limits, Session},
+        session::{DatabaseSession, SessionLimits},
     },
 };
 use serde_json::{Value, json};
@@ -127,7 +127,7 @@ async fn the_reader_has_no_privilege_to_write() {
     let target = server().await;
     run(&target, SCENE).await.unwrap();
     let before = run(&target, WHAT_STAYS).await.unwrap();
-    let mut session = Session::open(
+    let mut session = DatabaseSession::open(
         &target,
         READER,
         "postgres",
@@ -137,7 +137,7 @@ async fn the_reader_has_no_privilege_to_write() {
     .await
     .unwrap();
     for write in WRITES {
-        let refusal = message(session.simple(write).await);
+        let refusal = message(session.simple_query(write).await);
         assert!(refusal.contains("42501"), "{write}: {refusal}");
     }
     drop(session);
@@ -173,7 +173,7 @@ async fn a_read_only_text_may_have_its_own_begin_and_commit_around() {
         "query: a read-only query runs in one transaction, so it cannot contain COMMIT (line 2); \
          leave it out, or put begin and commit around the whole text"
     );
-    let with_parameters = Query {
+    let with_parameters = SqlQuery {
         text: "commit".into(),
         parameters: vec![json!(1)],
         read_only: true,
@@ -369,7 +369,7 @@ async fn a_flood_of_notifications_reaches_nobody() {
 #[tokio::test]
 async fn no_text_outlives_its_deadline() {
     let target = server().await;
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
@@ -406,10 +406,10 @@ async fn no_text_outlives_its_deadline() {
         let start = Instant::now();
         let result = run_query(
             &target,
-            &Query {
+            &SqlQuery {
                 text: text.into(),
                 read_only: reader,
-                ..Query::default()
+                ..SqlQuery::default()
             },
             limits,
         )

@@ -7,12 +7,12 @@ use gantry::{
     api::database::{
         context::context,
         migrations,
-        migrations::{Applied, Budget, NewMigration, apply},
+        migrations::{AppliedMigration, MigrationLimits, NewMigration, apply},
     },
     base::error::Error,
     data_plane::database_session::{
         OWNER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ use super::{
     BUDGET, LIMITS, clock, keyed, message, new, one, our_own, run, server, wait_until_idle,
 };
 
-async fn versions(target: &Target) -> Vec<String> {
+async fn versions(target: &ConnectTarget) -> Vec<String> {
     migrations::list(target, LIMITS)
         .await
         .unwrap()
@@ -44,7 +44,7 @@ async fn a_migration_is_applied_and_recorded() {
     let applied = apply(&target, &clock(), &migration, BUDGET).await.unwrap();
     assert_eq!(
         applied,
-        Applied {
+        AppliedMigration {
             version: "20261101091503".into(),
             replayed: false
         }
@@ -217,20 +217,23 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
 #[tokio::test]
 async fn the_server_agrees_on_where_statements_begin() {
     let target = server().await;
-    let nowhere = Target::new(our_own("/nowhere/socket".into()));
-    let mut session = Session::open(
+    let nowhere = ConnectTarget::new(our_own("/nowhere/socket".into()));
+    let mut session = DatabaseSession::open(
         &target,
         OWNER,
         "postgres",
         &[],
-        Limits {
+        SessionLimits {
             time: Duration::from_mins(2),
             ..LIMITS
         },
     )
     .await
     .unwrap();
-    session.simple("create table marker ()").await.unwrap();
+    session
+        .simple_query("create table marker ()")
+        .await
+        .unwrap();
     let (mut passed, mut ran) = (0, 0);
     for text in texts_about_commit() {
         // Texts are refused before the server is asked.
@@ -242,12 +245,12 @@ async fn the_server_agrees_on_where_statements_begin() {
         }
         passed += 1;
         session
-            .simple("begin; insert into marker default values")
+            .simple_query("begin; insert into marker default values")
             .await
             .unwrap();
-        ran += usize::from(session.simple(&text).await.is_ok());
+        ran += usize::from(session.simple_query(&text).await.is_ok());
         let left = session
-            .simple("rollback; select from marker")
+            .simple_query("rollback; select from marker")
             .await
             .unwrap();
         assert!(left.rows.is_empty(), "{text:?} ended the transaction");
@@ -284,7 +287,7 @@ async fn a_key_is_applied_once() {
         .unwrap();
     assert_eq!(
         again,
-        Applied {
+        AppliedMigration {
             replayed: true,
             ..first
         }
@@ -372,11 +375,11 @@ async fn one_key_at_once_runs_once() {
 async fn a_lock_is_not_waited_for_long() {
     let target = server().await;
     run(&target, "create table a (id int)").await.unwrap();
-    let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+    let mut holder = DatabaseSession::open(&target, OWNER, "postgres", &[], LIMITS)
         .await
         .unwrap();
-    holder.simple("begin; lock table a").await.unwrap();
-    let budget = Budget {
+    holder.simple_query("begin; lock table a").await.unwrap();
+    let budget = MigrationLimits {
         lock_timeout: Duration::from_millis(200),
         ..BUDGET
     };
@@ -385,10 +388,13 @@ async fn a_lock_is_not_waited_for_long() {
         "Failed to run sql query: ERROR:  55P03: canceling statement due to lock timeout\n\
          HINT:  a migration waits at most 200 ms for a lock\n"
     );
-    assert_eq!(Budget::default().lock_timeout, Duration::from_secs(4));
-    holder.simple("rollback").await.unwrap();
+    assert_eq!(
+        MigrationLimits::default().lock_timeout,
+        Duration::from_secs(4)
+    );
+    holder.simple_query("rollback").await.unwrap();
     let shown = "do $$ begin if current_setting('lock_timeout') <> '4s' then raise 'not set'; end if; end $$";
-    apply(&target, &clock(), &new(shown), Budget::default())
+    apply(&target, &clock(), &new(shown), MigrationLimits::default())
         .await
         .unwrap();
 }
@@ -396,8 +402,8 @@ async fn a_lock_is_not_waited_for_long() {
 #[tokio::test]
 async fn a_migration_over_its_time_leaves_nothing() {
     let target = server().await;
-    let budget = Budget {
-        limits: Limits {
+    let budget = MigrationLimits {
+        session: SessionLimits {
             time: Duration::from_secs(1),
             ..LIMITS
         },

@@ -4,15 +4,15 @@ use std::{process::Command, time::Duration};
 
 use gantry::{
     api::database::migrations::{
-        Budget, NewMigration, apply,
-        rehearsal::{Rehearsal, rehearse},
+        MigrationLimits, NewMigration, apply,
+        rehearsal::{MigrationRehearsal, rehearse},
     },
     base::error::Error,
     data_plane::{
         clusters::Engine,
         database_session::{
             OWNER,
-            session::{Session, Target},
+            session::{ConnectTarget, DatabaseSession},
         },
     },
 };
@@ -31,14 +31,14 @@ const SHOP: &str = "
     insert into customers (name) select 'c' || n from generate_series(1, 10) n;
     insert into orders (customer, total) select n, n from generate_series(1, 10) n";
 
-async fn tell(target: &Target, query: &str) -> Rehearsal {
+async fn tell(target: &ConnectTarget, query: &str) -> MigrationRehearsal {
     rehearse(target, &clock(), &new(query), BUDGET)
         .await
         .unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
 /// Everything the server can say about its database, sequences included.
-fn dump(target: &Target) -> String {
+fn dump(target: &ConnectTarget) -> String {
     let folder = target.socket().path().parent().unwrap();
     let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
     let output = dump
@@ -255,11 +255,14 @@ async fn after_a_rehearsal_the_database_is_as_it_was() {
 async fn others_draw_from_sequences_before_and_after_but_not_meanwhile() {
     let target = server().await;
     run(&target, "create sequence s").await.unwrap();
-    let mut other = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+    let mut other = DatabaseSession::open(&target, OWNER, "postgres", &[], LIMITS)
         .await
         .unwrap();
-    other.simple("begin; select nextval('s')").await.unwrap();
-    let budget = Budget {
+    other
+        .simple_query("begin; select nextval('s')")
+        .await
+        .unwrap();
+    let budget = MigrationLimits {
         lock_timeout: Duration::from_millis(200),
         ..BUDGET
     };
@@ -268,7 +271,7 @@ async fn others_draw_from_sequences_before_and_after_but_not_meanwhile() {
         busy.contains("55P03") && busy.contains("HINT:  a migration waits at most 200 ms"),
         "{busy}"
     );
-    other.simple("commit").await.unwrap();
+    other.simple_query("commit").await.unwrap();
     let drawn = tell(&target, "select nextval('s')");
     let drawn = tokio::join!(drawn, run(&target, "select nextval('s') as n"))
         .1

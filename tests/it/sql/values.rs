@@ -1,9 +1,9 @@
 //! Values, rows and parameters, as clients see them.
 
 use gantry::{
-    api::database::query::{Query, run_query},
+    api::database::query::{SqlQuery, run_query},
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use proptest::{
     prelude::*,
@@ -77,13 +77,13 @@ struct Both {
 
 impl Both {
     async fn of(
-        target: &Target,
+        target: &ConnectTarget,
         before: &str,
         value: &str,
         parameters: &[Value],
     ) -> Result<Self, Error> {
         let text = format!("{before} select {value} as ours, to_json({value})::text as theirs");
-        let query = Query {
+        let query = SqlQuery {
             text,
             parameters: parameters.to_owned(),
             read_only: false,

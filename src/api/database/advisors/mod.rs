@@ -13,7 +13,7 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
@@ -28,7 +28,7 @@ pub struct Lint {
     /// A few words.
     pub title: &'static str,
     /// How bad it is.
-    pub level: Level,
+    pub level: LintLevel,
     /// What is wrong with it.
     pub description: &'static str,
     /// What to do.
@@ -41,7 +41,8 @@ pub struct Lint {
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Level {
+#[schemars(rename = "Level")]
+pub enum LintLevel {
     /// Data is, or may be, open to the wrong people.
     Error,
     /// Worth changing.
@@ -53,7 +54,8 @@ pub enum Level {
 /// What a lint is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Category {
+#[schemars(rename = "Category")]
+pub enum LintCategory {
     /// Speed.
     Performance,
     /// Who gets at what.
@@ -63,30 +65,33 @@ pub enum Category {
 /// Who can see the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Facing {
+#[schemars(rename = "Facing")]
+pub enum LintFacing {
     /// The project's own people.
     External,
 }
 
 /// A fault that was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Finding {
+#[schemars(rename = "Finding")]
+pub struct LintFinding {
     name: &'static str,
     title: &'static str,
-    level: Level,
-    facing: Facing,
-    categories: Vec<Category>,
+    level: LintLevel,
+    facing: LintFacing,
+    categories: Vec<LintCategory>,
     description: &'static str,
     detail: String,
     remediation: &'static str,
-    metadata: Metadata,
+    metadata: LintMetadata,
     /// The same for the same fault, each time.
     cache_key: String,
 }
 
 /// Where a fault is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Metadata {
+#[schemars(rename = "Metadata")]
+pub struct LintMetadata {
     #[serde(default)]
     schema: String,
     #[serde(default)]
@@ -99,7 +104,7 @@ pub struct Metadata {
     fkey_columns: Option<Vec<i64>>,
 }
 
-impl Category {
+impl LintCategory {
     /// What is looked for.
     pub fn lints(self) -> &'static [Lint] {
         match self {
@@ -113,10 +118,10 @@ impl Category {
 ///
 /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the time is up.
 pub async fn advise(
-    target: &Target,
-    category: Category,
-    limits: Limits,
-) -> Result<Vec<Finding>, Error> {
+    target: &ConnectTarget,
+    category: LintCategory,
+    limits: SessionLimits,
+) -> Result<Vec<LintFinding>, Error> {
     let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in category.lints() {
@@ -125,22 +130,26 @@ pub async fn advise(
     Ok(findings)
 }
 
-async fn open(target: &Target, limits: Limits) -> Result<Session, Error> {
+async fn open(target: &ConnectTarget, limits: SessionLimits) -> Result<DatabaseSession, Error> {
     let settings = [
         ("default_transaction_read_only", "on"),
         ("search_path", "pg_catalog"),
     ];
-    Session::open(target, READER, DATABASE, &settings, limits).await
+    DatabaseSession::open(target, READER, DATABASE, &settings, limits).await
 }
 
 impl Lint {
-    async fn look(&self, session: &mut Session, category: Category) -> Result<Vec<Finding>, Error> {
+    async fn look(
+        &self,
+        session: &mut DatabaseSession,
+        category: LintCategory,
+    ) -> Result<Vec<LintFinding>, Error> {
         let sql = format!(
             "select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}",
             self.sql
         );
         session
-            .simple(&sql)
+            .simple_query(&sql)
             .await?
             .rows
             .texts()
@@ -149,12 +158,18 @@ impl Lint {
             .collect()
     }
 
-    fn finding(&self, category: Category, row: Vec<Option<String>>) -> Result<Finding, Error> {
+    fn finding(
+        &self,
+        category: LintCategory,
+        row: Vec<Option<String>>,
+    ) -> Result<LintFinding, Error> {
         let [schema, name, kind, detail, key, extra] = <[_; 6]>::try_from(row)
             .map_err(|row| format!("{} columns", row.len()))
             .context("reading a lint's findings")?;
-        let extra: Metadata = extra
-            .map_or(Ok(Metadata::default()), |text| serde_json::from_str(&text))
+        let extra: LintMetadata = extra
+            .map_or(Ok(LintMetadata::default()), |text| {
+                serde_json::from_str(&text)
+            })
             .context("reading a lint's facts")?;
         let key = key.unwrap_or_default();
         let parts = [
@@ -169,16 +184,16 @@ impl Lint {
             .filter(|part| !part.is_empty())
             .collect::<Vec<_>>()
             .join("_");
-        Ok(Finding {
+        Ok(LintFinding {
             name: self.name,
             title: self.title,
             level: self.level,
-            facing: Facing::External,
+            facing: LintFacing::External,
             categories: vec![category],
             description: self.description,
             detail: detail.unwrap_or_default(),
             remediation: self.remediation,
-            metadata: Metadata {
+            metadata: LintMetadata {
                 schema: schema.unwrap_or_default(),
                 name: name.unwrap_or_default(),
                 kind: kind.unwrap_or_default(),
@@ -222,17 +237,17 @@ const UNCHECKED: &[&str] = &[
 
 /// A lint that can be asked for by its name.
 #[derive(Debug, Clone, Copy)]
-pub enum Asked {
+pub enum LintSelection {
     /// One that is looked for.
-    Checked(Category, &'static Lint),
+    Checked(LintCategory, &'static Lint),
     /// One that is not.
     Unchecked(&'static str),
 }
 
-impl Asked {
+impl LintSelection {
     /// The lint of this name, if the contract has one.
     pub fn named(name: &str) -> Option<Self> {
-        let checked = [Category::Performance, Category::Security]
+        let checked = [LintCategory::Performance, LintCategory::Security]
             .into_iter()
             .find_map(|category| {
                 let lint = category.lints().iter().find(|lint| lint.name == name)?;
@@ -250,34 +265,38 @@ impl Asked {
 /// Looks for these faults only. One that is not looked for is a finding that says so.
 ///
 /// Errors: as of [`advise`].
-pub async fn run(target: &Target, asked: &[Asked], limits: Limits) -> Result<Vec<Finding>, Error> {
+pub async fn run(
+    target: &ConnectTarget,
+    asked: &[LintSelection],
+    limits: SessionLimits,
+) -> Result<Vec<LintFinding>, Error> {
     let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in asked {
         match lint {
-            Asked::Checked(category, lint) => {
+            LintSelection::Checked(category, lint) => {
                 findings.append(&mut lint.look(&mut session, *category).await?)
             }
-            Asked::Unchecked(name) => findings.push(unavailable(name)),
+            LintSelection::Unchecked(name) => findings.push(unavailable(name)),
         }
     }
     Ok(findings)
 }
 
-fn unavailable(name: &str) -> Finding {
-    Finding {
+fn unavailable(name: &str) -> LintFinding {
+    LintFinding {
         name: "advisor_check_unavailable",
         title: "Check unavailable",
-        level: Level::Info,
-        facing: Facing::External,
+        level: LintLevel::Info,
+        facing: LintFacing::External,
         categories: Vec::new(),
         description: "This server does not look for that fault.",
         detail: format!("`{name}` is not checked"),
         remediation: "Nothing here says whether there is a fault: look for it in another way.",
-        metadata: Metadata {
+        metadata: LintMetadata {
             name: name.to_owned(),
             kind: "health".to_owned(),
-            ..Metadata::default()
+            ..LintMetadata::default()
         },
         cache_key: format!("advisor_check_unavailable_{name}"),
     }

@@ -10,11 +10,11 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
-pub use views::{Relationship, View};
+pub use views::{CatalogView, Relationship};
 
 /// Reads the catalog. One statement, so that all of it is of one moment.
 const READ: &str = include_str!("read.sql");
@@ -32,12 +32,12 @@ pub struct Catalog {
     /// Foreign keys, also of other schemas.
     pub foreign_keys: Vec<ForeignKey>,
     /// Views, also of other schemas, and what they show.
-    pub views: Vec<View>,
+    pub views: Vec<CatalogView>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Types, also of other schemas, by identifier.
     #[serde(deserialize_with = "by_id")]
-    pub types: BTreeMap<Oid, Type>,
+    pub types: BTreeMap<Oid, PgType>,
 }
 
 /// A table or view.
@@ -58,7 +58,7 @@ pub struct Relation {
     /// What somebody wrote about it.
     pub comment: Option<String>,
     /// Its columns, by name.
-    pub columns: Vec<Column>,
+    pub columns: Vec<RelationColumn>,
     /// Columns of its primary key, in the key's order.
     pub primary_key: Vec<String>,
 }
@@ -79,7 +79,7 @@ pub enum RelationKind {
 
 /// A column.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Column {
+pub struct RelationColumn {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -133,9 +133,9 @@ pub struct Function {
     /// Its name, which others may share.
     pub name: String,
     /// Its arguments.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<FunctionArgument>,
     /// Columns it answers, if it has more than a type for that.
-    pub columns: Vec<Argument>,
+    pub columns: Vec<FunctionArgument>,
     /// What it answers.
     pub returns: Oid,
     /// Whether it answers a set.
@@ -146,7 +146,7 @@ pub struct Function {
 
 /// An argument of a function, or a column of its answer.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Argument {
+pub struct FunctionArgument {
     /// Its name; may be empty.
     pub name: String,
     /// Its type.
@@ -157,7 +157,7 @@ pub struct Argument {
 
 /// A type.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Type {
+pub struct PgType {
     id: Oid,
     /// Its schema.
     pub schema: String,
@@ -173,8 +173,8 @@ pub struct Type {
     pub relation: Option<Oid>,
 }
 
-fn by_id<'de, D: serde::Deserializer<'de>>(types: D) -> Result<BTreeMap<Oid, Type>, D::Error> {
-    let types = Vec::<Type>::deserialize(types)?;
+fn by_id<'de, D: serde::Deserializer<'de>>(types: D) -> Result<BTreeMap<Oid, PgType>, D::Error> {
+    let types = Vec::<PgType>::deserialize(types)?;
     Ok(types.into_iter().map(|kind| (kind.id, kind)).collect())
 }
 
@@ -182,12 +182,17 @@ impl Catalog {
     /// Reads what `schemas` contain.
     ///
     /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Invalid`] if it is over the limits.
-    pub async fn read(target: &Target, schemas: &[String], limits: Limits) -> Result<Self, Error> {
+    pub async fn read(
+        target: &ConnectTarget,
+        schemas: &[String],
+        limits: SessionLimits,
+    ) -> Result<Self, Error> {
         let settings = [
             ("default_transaction_read_only", "on"),
             ("search_path", "pg_catalog"),
         ];
-        let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
+        let mut session =
+            DatabaseSession::open(target, READER, DATABASE, &settings, limits).await?;
         let schemas = serde_json::to_string(schemas).context("writing a list of schemas")?;
         let answer = session
             .query(READ, &[Some(&schemas)])

@@ -18,7 +18,7 @@ const RELATIONSHIPS_MAX: usize = 1000;
 
 /// A view of any schema, materialized or not.
 #[derive(Debug, Clone, Deserialize)]
-pub struct View {
+pub struct CatalogView {
     /// Its identifier.
     pub id: Oid,
     /// Its schema.
@@ -47,7 +47,7 @@ pub struct Relationship<'a> {
 }
 
 /// A table, or a view that shows the columns of a key.
-struct Side<'a> {
+struct RelationshipEnd<'a> {
     relation: Oid,
     schema: &'a str,
     name: &'a str,
@@ -55,12 +55,12 @@ struct Side<'a> {
 }
 
 /// A column of a table.
-type Origin = (Oid, i16);
+type ColumnOrigin = (Oid, i16);
 
 /// Of each view, under which names it shows a column.
-struct Shown<'a> {
-    view: &'a View,
-    columns: HashMap<Origin, Vec<&'a str>>,
+struct ViewColumns<'a> {
+    view: &'a CatalogView,
+    columns: HashMap<ColumnOrigin, Vec<&'a str>>,
 }
 
 impl Catalog {
@@ -99,14 +99,14 @@ impl Catalog {
         relationships
     }
 
-    fn shown(&self) -> Vec<Shown<'_>> {
-        let taken: HashMap<Oid, Vec<Option<Origin>>> = self
+    fn shown(&self) -> Vec<ViewColumns<'_>> {
+        let taken: HashMap<Oid, Vec<Option<ColumnOrigin>>> = self
             .views
             .iter()
             .map(|view| (view.id, origins(&view.rule, view.columns.len())))
             .collect();
         let shown = self.views.iter().map(|view| {
-            let mut columns: HashMap<Origin, Vec<&str>> = HashMap::new();
+            let mut columns: HashMap<ColumnOrigin, Vec<&str>> = HashMap::new();
             for (name, origin) in
                 std::iter::zip(&view.columns, taken.get(&view.id).into_iter().flatten())
             {
@@ -114,13 +114,17 @@ impl Catalog {
                     columns.entry(origin).or_default().push(name);
                 }
             }
-            Shown { view, columns }
+            ViewColumns { view, columns }
         });
         shown.collect()
     }
 }
 
-fn relationship<'a>(key: &'a ForeignKey, from: &Side<'a>, to: &Side<'a>) -> Relationship<'a> {
+fn relationship<'a>(
+    key: &'a ForeignKey,
+    from: &RelationshipEnd<'a>,
+    to: &RelationshipEnd<'a>,
+) -> Relationship<'a> {
     Relationship {
         key: &key.name,
         referenced: to.name,
@@ -132,27 +136,27 @@ fn relationship<'a>(key: &'a ForeignKey, from: &Side<'a>, to: &Side<'a>) -> Rela
 
 /// The table, and every view that shows these columns of it.
 fn sides<'a>(
-    shown: &[Shown<'a>],
+    shown: &[ViewColumns<'a>],
     table: Oid,
     schema: &'a str,
     name: &'a str,
     columns: &'a [String],
     numbers: &[i16],
-) -> Vec<Side<'a>> {
-    let itself = Side {
+) -> Vec<RelationshipEnd<'a>> {
+    let itself = RelationshipEnd {
         relation: table,
         schema,
         name,
         columns: columns.iter().map(String::as_str).collect(),
     };
-    let through = shown.iter().flat_map(|Shown { view, columns }| {
+    let through = shown.iter().flat_map(|ViewColumns { view, columns }| {
         let ways = ways(numbers.iter().map(|number| {
             columns
                 .get(&(table, *number))
                 .map(Vec::as_slice)
                 .unwrap_or_default()
         }));
-        ways.into_iter().map(|columns| Side {
+        ways.into_iter().map(|columns| RelationshipEnd {
             relation: view.id,
             schema: &view.schema,
             name: &view.name,
@@ -176,7 +180,10 @@ where
 }
 
 /// The column of a table behind one that may be a view's.
-fn follow(taken: &HashMap<Oid, Vec<Option<Origin>>>, mut origin: Origin) -> Option<Origin> {
+fn follow(
+    taken: &HashMap<Oid, Vec<Option<ColumnOrigin>>>,
+    mut origin: ColumnOrigin,
+) -> Option<ColumnOrigin> {
     for _ in 0..DEPTH_MAX {
         let Some(columns) = taken.get(&origin.0) else {
             return Some(origin);
@@ -189,7 +196,7 @@ fn follow(taken: &HashMap<Oid, Vec<Option<Origin>>>, mut origin: Origin) -> Opti
 /// Of each of a view's columns, what it is taken from. The rule is `{` and `}` of every node and, in order, of every column of
 /// an answer its number, table and column, as `:resno 1 :resorigtbl 16389 :resorigcol 2`; those of the view itself are two
 /// nodes deep: an entry in the list of the query.
-fn origins(rule: &str, columns: usize) -> Vec<Option<Origin>> {
+fn origins(rule: &str, columns: usize) -> Vec<Option<ColumnOrigin>> {
     const OWN: usize = 2;
     let mut origins = vec![None; columns];
     let (mut depth, mut number, mut table): (usize, usize, Oid) = (0, 0, 0);

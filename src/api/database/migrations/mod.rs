@@ -1,13 +1,13 @@
 //! A project's migrations: which have been applied, applying one, and taking back.
 //!
 //! They stand in `supabase_migrations.schema_migrations` inside the project's own database, which the customer's
-//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a turn: one
+//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a history: one
 //! transaction, alone with the history, with the customer's SQL and its record in it or neither.
 
 pub mod operations;
 pub mod rehearsal;
 
-mod turn;
+mod history;
 mod version;
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::turn::Turn;
+use self::history::HistoryTransaction;
 use crate::{
     base::{
         clock::Clock,
@@ -23,8 +23,8 @@ use crate::{
     },
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Limits, Session, Target},
-        statements::Script,
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
+        statements::TransactionScript,
     },
 };
 
@@ -41,7 +41,7 @@ pub struct Migration {
 /// An applied migration with everything the history knows about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "V1GetMigrationResponse")]
-pub struct Recorded {
+pub struct MigrationRecord {
     /// Sorts as text in the order of application.
     pub version: String,
     /// What its author called it.
@@ -89,7 +89,7 @@ pub struct NewMigration {
 
 /// What changes about a migration that is in the history. What is `None` stays.
 #[derive(Debug, Clone, Default)]
-pub struct Patch {
+pub struct MigrationPatch {
     /// Its name.
     pub name: Option<String>,
     /// SQL that takes it back.
@@ -98,7 +98,7 @@ pub struct Patch {
 
 /// What became of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedMigration {
     /// The version it is recorded as.
     pub version: String,
     /// Whether an earlier request with the same key had applied it.
@@ -107,18 +107,18 @@ pub struct Applied {
 
 /// What changing the history may take.
 #[derive(Debug, Clone, Copy)]
-pub struct Budget {
-    /// In all: waiting for its turn, and every statement.
-    pub limits: Limits,
+pub struct MigrationLimits {
+    /// In all: waiting for its history, and every statement.
+    pub session: SessionLimits,
     /// Waiting for one lock. Whoever comes after us in the lock's queue waits as long, so it is short.
     pub lock_timeout: Duration,
 }
 
-impl Default for Budget {
+impl Default for MigrationLimits {
     /// 4 s for a lock, as the command line has it (`behaviour.md` §8).
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            session: SessionLimits::default(),
             lock_timeout: Duration::from_secs(4),
         }
     }
@@ -127,9 +127,9 @@ impl Default for Budget {
 /// Every applied migration, by version. Empty if there is no history yet.
 ///
 /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
-pub async fn list(target: &Target, limits: Limits) -> Result<Vec<Migration>, Error> {
-    let mut session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
-    let columns = turn::history_columns(&mut session).await?;
+pub async fn list(target: &ConnectTarget, limits: SessionLimits) -> Result<Vec<Migration>, Error> {
+    let mut session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
+    let columns = history::history_columns(&mut session).await?;
     if columns.is_empty() {
         return Ok(Vec::new());
     }
@@ -141,7 +141,7 @@ pub async fn list(target: &Target, limits: Limits) -> Result<Vec<Migration>, Err
     let sql = format!(
         r#"select version, {name} from supabase_migrations.schema_migrations order by version collate "C""#
     );
-    let rows = session.simple(&sql).await?.rows.texts();
+    let rows = session.simple_query(&sql).await?.rows.texts();
     Ok(rows.into_iter().filter_map(listed).collect())
 }
 
@@ -156,9 +156,13 @@ fn listed(row: Vec<Option<String>>) -> Option<Migration> {
 /// One applied migration.
 ///
 /// Errors: [`Error::NotFound`]; [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
-pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recorded, Error> {
-    let mut session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
-    if turn::history_columns(&mut session).await?.is_empty() {
+pub async fn get(
+    target: &ConnectTarget,
+    version: &str,
+    limits: SessionLimits,
+) -> Result<MigrationRecord, Error> {
+    let mut session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
+    if history::history_columns(&mut session).await?.is_empty() {
         return Err(Error::NotFound);
     }
     let sql = "select pg_catalog.to_jsonb(h) from supabase_migrations.schema_migrations h where version = $1";
@@ -175,7 +179,7 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
         .context("reading a row of a history")?;
     let texts =
         |list: Option<Vec<Option<String>>>| list.map(|texts| texts.into_iter().flatten().collect());
-    Ok(Recorded {
+    Ok(MigrationRecord {
         version: row.version,
         name: row.name,
         statements: texts(row.statements),
@@ -195,24 +199,24 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
 /// [`Error::Conflict`] if the key was used for another request; [`Error::DatabaseUnreachable`], where a second request
 /// with the same key tells whether the first was applied.
 pub async fn apply(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Applied, Error> {
-    let script = Script::read("a migration", "query", &migration.query)?;
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<AppliedMigration, Error> {
+    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied {
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(AppliedMigration {
             version,
             replayed: true,
         });
     }
-    let version = turn.record(clock, migration, &request).await?;
-    turn.run(&script.text()).await?;
-    turn.commit().await?;
-    Ok(Applied {
+    let version = history.record(clock, migration, &request).await?;
+    history.run(&script.text()).await?;
+    history.commit().await?;
+    Ok(AppliedMigration {
         version,
         replayed: false,
     })
@@ -222,22 +226,22 @@ pub async fn apply(
 ///
 /// Errors: as of [`apply`].
 pub async fn record(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Applied, Error> {
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<AppliedMigration, Error> {
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("record");
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied {
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(AppliedMigration {
             version,
             replayed: true,
         });
     }
-    let version = turn.record(clock, migration, &request).await?;
-    turn.commit().await?;
-    Ok(Applied {
+    let version = history.record(clock, migration, &request).await?;
+    history.commit().await?;
+    Ok(AppliedMigration {
         version,
         replayed: false,
     })
@@ -247,23 +251,27 @@ pub async fn record(
 ///
 /// Errors: [`Error::NotFound`]; else as of [`apply`].
 pub async fn patch(
-    target: &Target,
+    target: &ConnectTarget,
     version: &str,
-    patch: &Patch,
-    budget: Budget,
+    patch: &MigrationPatch,
+    limits: MigrationLimits,
 ) -> Result<(), Error> {
-    let mut turn = Turn::begin(target, budget).await?;
-    turn.patch(version, patch).await?;
-    turn.commit().await
+    let mut history = HistoryTransaction::begin(target, limits).await?;
+    history.patch(version, patch).await?;
+    history.commit().await
 }
 
 /// Takes back every migration from version `gte` on, the newest first, and removes them from the history: all or none.
 /// Nothing to take back is no error, so that a request whose answer was lost can be sent again.
 ///
 /// Errors: [`Error::Rejected`] if one of them has no rollback recorded; else as of [`apply`].
-pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(), Error> {
-    let mut turn = Turn::begin(target, budget).await?;
-    let taken = turn.take_out(gte).await?;
+pub async fn roll_back(
+    target: &ConnectTarget,
+    gte: &str,
+    limits: MigrationLimits,
+) -> Result<(), Error> {
+    let mut history = HistoryTransaction::begin(target, limits).await?;
+    let taken = history.remove_from(gte).await?;
     let without: Vec<_> = taken
         .iter()
         .filter(|(_, rollback)| rollback.is_none())
@@ -284,11 +292,14 @@ pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(),
         .iter()
         .flat_map(|(version, texts)| texts.iter().flatten().map(move |text| (version, text)))
         .collect();
-    let scripts = texts
-        .iter()
-        .map(|(version, text)| Ok((version, Script::read("a rollback", &field(version), text)?)));
+    let scripts = texts.iter().map(|(version, text)| {
+        Ok((
+            version,
+            TransactionScript::parse("a rollback", &field(version), text)?,
+        ))
+    });
     for (version, script) in scripts.collect::<Result<Vec<_>, Error>>()? {
-        turn.run_as(&field(version), &script.text()).await?;
+        history.run_as(&field(version), &script.text()).await?;
     }
-    turn.commit().await
+    history.commit().await
 }

@@ -12,73 +12,76 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Budget, NewMigration, turn::Turn};
+use super::{MigrationLimits, NewMigration, history::HistoryTransaction};
 use crate::{
     base::{clock::Clock, error::Error},
     data_plane::database_session::{
-        session::{Session, Target},
-        statements::Script,
+        session::{ConnectTarget, DatabaseSession},
+        statements::TransactionScript,
     },
 };
 
 /// What a migration would do.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "GantryRehearsal")]
-pub struct Rehearsal {
+pub struct MigrationRehearsal {
     /// The version it would be recorded as.
     pub version: String,
     /// Whether a request with the same key has applied it already: then it would do nothing more.
     pub replayed: bool,
-    /// How long its statements took, in ms.
+    /// ApplyQuery long its statements took, in ms.
     pub duration_ms: f64,
-    /// How long it may wait for one lock, in ms.
+    /// ApplyQuery long it may wait for one lock, in ms.
     pub lock_timeout_ms: u64,
-    /// How long it may take in all, in ms.
+    /// ApplyQuery long it may take in all, in ms.
     pub time_limit_ms: u64,
     /// Each statement.
-    pub statements: Vec<Ran>,
+    pub statements: Vec<RehearsedStatement>,
     /// Locks on what existed before, the strongest and longest held first.
-    pub locks: Vec<Lock>,
+    pub locks: Vec<HeldLock>,
     /// What comes to be. What belongs to a new table is not listed beside it, but for indexes, triggers and policies.
-    pub created: Vec<Object>,
+    pub created: Vec<DatabaseObject>,
     /// What changes. A table's columns, constraints, triggers and policies are objects of their own.
-    pub altered: Vec<Object>,
+    pub altered: Vec<DatabaseObject>,
     /// What goes.
-    pub dropped: Vec<Object>,
+    pub dropped: Vec<DatabaseObject>,
     /// Tables and indexes whose every row is written anew.
-    pub rewritten: Vec<Object>,
+    pub rewritten: Vec<DatabaseObject>,
     /// Rows written, by table.
-    pub rows: Vec<Touched>,
+    pub rows: Vec<TableRowCounts>,
     /// Sequences of other owners that it drew from. They could not be held, and stay where the rehearsal left them.
     pub sequences_left_advanced: Vec<String>,
 }
 
 /// A statement that ran.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Ran {
+#[schemars(rename = "Ran")]
+pub struct RehearsedStatement {
     /// Line it begins on.
     pub line: usize,
     /// What the server called it, such as `ALTER TABLE` or `UPDATE 3`.
     pub command: String,
-    /// How long it took, in ms.
+    /// ApplyQuery long it took, in ms.
     pub duration_ms: f64,
 }
 
 /// A lock that others may have to wait for.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Lock {
+#[schemars(rename = "Lock")]
+pub struct HeldLock {
     /// Such as `AccessExclusiveLock`, which keeps readers out, too.
     pub mode: String,
     /// What is locked.
     #[serde(flatten)]
-    pub object: Object,
+    pub object: DatabaseObject,
     /// From the beginning of the statement that took it to the end, in ms.
     pub held_ms: f64,
 }
 
 /// A database object, as PostgreSQL names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
-pub struct Object {
+#[schemars(rename = "Object")]
+pub struct DatabaseObject {
     /// Such as `table`, `table column` or `function`.
     pub kind: String,
     /// With its schema, and quoted where it must be.
@@ -87,7 +90,8 @@ pub struct Object {
 
 /// Rows of a table that were written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Touched {
+#[schemars(rename = "Touched")]
+pub struct TableRowCounts {
     /// With its schema, and quoted where it must be.
     pub table: String,
     /// New rows.
@@ -102,40 +106,43 @@ pub struct Touched {
 ///
 /// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
 pub async fn rehearse(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Rehearsal, Error> {
-    let script = Script::read("a migration", "query", &migration.query)?;
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<MigrationRehearsal, Error> {
+    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
-    let mut rehearsal = Rehearsal::new(budget);
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Rehearsal {
+    let mut rehearsal = MigrationRehearsal::new(limits);
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(MigrationRehearsal {
             version,
             replayed: true,
             ..rehearsal
         });
     }
-    rehearsal.version = turn.record(clock, migration, &request).await?;
-    let held = hold_sequences(&mut turn.session).await;
-    held.map_err(|error| turn.with_hint(error))?;
+    rehearsal.version = history.record(clock, migration, &request).await?;
+    let held = hold_sequences(&mut history.session).await;
+    held.map_err(|error| history.with_hint(error))?;
 
-    let before = Scene::look(&mut turn.session).await?;
+    let before = CatalogSnapshot::look(&mut history.session).await?;
     let mut taken = Vec::new();
     let start = Instant::now();
     for part in script.statements() {
         let begun = start.elapsed();
         let line = migration.query[..part.start].matches('\n').count() + 1;
-        let ran = turn.session.part(&migration.query, part).await;
-        let command = ran.map_err(|error| turn.with_hint(error))?;
-        rehearsal.statements.push(Ran {
+        let ran = history
+            .session
+            .execute_statement(&migration.query, part)
+            .await;
+        let command = ran.map_err(|error| history.with_hint(error))?;
+        rehearsal.statements.push(RehearsedStatement {
             line,
             command,
             duration_ms: millis(start.elapsed().saturating_sub(begun)),
         });
-        let fresh = locks(&mut turn.session)
+        let fresh = locks(&mut history.session)
             .await?
             .into_iter()
             .filter(|lock| !before.locks.contains(lock));
@@ -145,9 +152,9 @@ pub async fn rehearse(
         taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
     }
     let took = start.elapsed();
-    turn.still_open().await?;
-    let after = Scene::look(&mut turn.session).await?;
-    turn.session.script("rollback").await?;
+    history.ensure_open().await?;
+    let after = CatalogSnapshot::look(&mut history.session).await?;
+    history.session.batch_execute("rollback").await?;
 
     rehearsal.duration_ms = millis(took);
     rehearsal.describe(&before, &after);
@@ -167,7 +174,7 @@ fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Lock modes, the weakest first (PostgreSQL's documentation, "Table-Level Locks").
+/// HeldLock modes, the weakest first (PostgreSQL's documentation, "Table-Level Locks").
 const MODES: [&str; 8] = [
     "AccessShareLock",
     "RowShareLock",
@@ -183,15 +190,15 @@ fn strength(mode: &str) -> Option<usize> {
     MODES.iter().position(|known| *known == mode)
 }
 
-impl Rehearsal {
-    fn new(budget: Budget) -> Self {
+impl MigrationRehearsal {
+    fn new(limits: MigrationLimits) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             version: String::new(),
             replayed: false,
             duration_ms: 0.0,
-            lock_timeout_ms: millis(budget.lock_timeout),
-            time_limit_ms: millis(budget.limits.time),
+            lock_timeout_ms: millis(limits.lock_timeout),
+            time_limit_ms: millis(limits.session.time),
             statements: Vec::new(),
             locks: Vec::new(),
             created: Vec::new(),
@@ -204,7 +211,7 @@ impl Rehearsal {
     }
 
     /// The difference of two scenes.
-    fn describe(&mut self, before: &Scene, after: &Scene) {
+    fn describe(&mut self, before: &CatalogSnapshot, after: &CatalogSnapshot) {
         self.created = after.without(before);
         self.dropped = before.without(after);
         let both = || {
@@ -233,7 +240,7 @@ impl Rehearsal {
             let then = before.rows.get(table).copied().unwrap_or_default();
             let [inserted, updated, deleted] =
                 std::array::from_fn(|n| now[n].saturating_sub(then[n]));
-            Touched {
+            TableRowCounts {
                 table: table.clone(),
                 inserted,
                 updated,
@@ -252,12 +259,12 @@ impl Rehearsal {
 }
 
 /// A catalog row: its table, its identifier, and the number of a column.
-type Id = (String, String, String);
+type CatalogId = (String, String, String);
 /// What is locked, by its identifier, and how.
-type Held = (String, String);
+type RelationLock = (String, String);
 
-struct Thing {
-    object: Object,
+struct CatalogEntry {
+    object: DatabaseObject,
     /// The table it is part of, if it is listed only where that is not new.
     part_of: Option<String>,
     /// Changes with its definition.
@@ -267,9 +274,9 @@ struct Thing {
 }
 
 /// The database at one moment of the transaction.
-struct Scene {
-    things: HashMap<Id, Thing>,
-    locks: Vec<Held>,
+struct CatalogSnapshot {
+    things: HashMap<CatalogId, CatalogEntry>,
+    locks: Vec<RelationLock>,
     /// Rows inserted, updated and deleted since the transaction began.
     rows: BTreeMap<String, [u64; 3]>,
     /// Sequences that are not held, and how far they are.
@@ -337,11 +344,11 @@ const OTHERS_SEQUENCES: &str = "
     select pg_catalog.format('%I.%I', s.schemaname, s.sequencename), s.last_value
     from pg_catalog.pg_sequences s where not pg_catalog.pg_has_role(s.sequenceowner, 'USAGE')";
 
-impl Scene {
-    async fn look(session: &mut Session) -> Result<Self, Error> {
+impl CatalogSnapshot {
+    async fn look(session: &mut DatabaseSession) -> Result<Self, Error> {
         let locks = locks(session).await?;
         let things = session
-            .simple(THINGS)
+            .simple_query(THINGS)
             .await?
             .rows
             .texts()
@@ -349,14 +356,14 @@ impl Scene {
             .filter_map(thing)
             .collect();
         let rows = session
-            .simple(ROWS)
+            .simple_query(ROWS)
             .await?
             .rows
             .texts()
             .into_iter()
             .filter_map(counts)
             .collect();
-        let sequences = session.simple(OTHERS_SEQUENCES).await?.rows.texts();
+        let sequences = session.simple_query(OTHERS_SEQUENCES).await?.rows.texts();
         let sequences = sequences
             .into_iter()
             .filter_map(|row| <[_; 2]>::try_from(row).ok());
@@ -371,9 +378,9 @@ impl Scene {
     }
 
     /// What is here and not in `other`, without the parts of what is listed itself.
-    fn without(&self, other: &Self) -> Vec<Object> {
-        let listed = |id: &Id| !other.things.contains_key(id);
-        let beside = |thing: &Thing| {
+    fn without(&self, other: &Self) -> Vec<DatabaseObject> {
+        let listed = |id: &CatalogId| !other.things.contains_key(id);
+        let beside = |thing: &CatalogEntry| {
             thing
                 .part_of
                 .as_deref()
@@ -386,9 +393,9 @@ impl Scene {
             .collect()
     }
 
-    fn lock(&self, id: &str, mode: String, held: Duration) -> Option<Lock> {
+    fn lock(&self, id: &str, mode: String, held: Duration) -> Option<HeldLock> {
         let thing = self.things.get(&relation(id))?;
-        Some(Lock {
+        Some(HeldLock {
             mode,
             object: thing.object.clone(),
             held_ms: millis(held),
@@ -397,19 +404,19 @@ impl Scene {
 }
 
 /// A table, index, view or sequence. 1259 is `pg_class` in every PostgreSQL.
-fn relation(id: &str) -> Id {
+fn relation(id: &str) -> CatalogId {
     ("1259".to_owned(), id.to_owned(), "0".to_owned())
 }
 
-fn thing(row: Vec<Option<String>>) -> Option<(Id, Thing)> {
+fn thing(row: Vec<Option<String>>) -> Option<(CatalogId, CatalogEntry)> {
     let [class, id, sub, kind, name, part_of, hash, file] = row.try_into().ok()?;
-    let object = Object {
+    let object = DatabaseObject {
         kind: kind?,
         name: name?,
     };
     Some((
         (class?, id?, sub?),
-        Thing {
+        CatalogEntry {
             object,
             part_of,
             hash: hash?,
@@ -430,11 +437,11 @@ fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
     ))
 }
 
-async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
+async fn locks(session: &mut DatabaseSession) -> Result<Vec<RelationLock>, Error> {
     let sql = "select relation, mode from pg_catalog.pg_locks
                where locktype = 'relation' and granted and pid = pg_catalog.pg_backend_pid()";
     let rows = session
-        .simple(sql)
+        .simple_query(sql)
         .await?
         .rows
         .texts()
@@ -446,13 +453,13 @@ async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
 }
 
 /// Gives each sequence that is ours to change a new file, with its value and everything else as it is.
-async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
+async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), Error> {
     let sql = "select pg_catalog.format('alter sequence %I.%I cache %s', n.nspname, c.relname, s.seqcache)
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                where pg_catalog.pg_has_role(c.relowner, 'USAGE') order by c.oid";
     let changes: Vec<_> = session
-        .simple(sql)
+        .simple_query(sql)
         .await?
         .rows
         .texts()
@@ -460,5 +467,5 @@ async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
         .flatten()
         .flatten()
         .collect();
-    session.script(&changes.join(";")).await.map(drop)
+    session.batch_execute(&changes.join(";")).await.map(drop)
 }

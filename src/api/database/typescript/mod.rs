@@ -5,9 +5,10 @@ mod print;
 use std::{collections::HashMap, fmt::Write as _};
 
 use super::catalog::{
-    Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Relationship, Type,
+    Catalog, Function, FunctionArgument, Oid, PgType, Relation, RelationColumn, RelationKind,
+    Relationship,
 };
-use print::{Block, key, text};
+use print::{IndentedWriter, key, text};
 
 /// What clients are told about the data API's dialect.
 const POSTGREST_VERSION: &str = "13.0.5";
@@ -20,11 +21,11 @@ const DEPTH_MAX: u8 = 16;
 
 /// The file: a `Database` type with the catalog's schemas, shorthands, and constants of the enums.
 pub fn generate(catalog: &Catalog) -> String {
-    let generator = Generator {
+    let generator = TypescriptGenerator {
         catalog,
         relationships: catalog.relationships(),
     };
-    let mut out = Block::new();
+    let mut out = IndentedWriter::new();
     out.open("export type Database = {");
     out.line("// Tells `createClient` which data API it speaks to.");
     out.open("__InternalSupabase: {");
@@ -39,21 +40,21 @@ pub fn generate(catalog: &Catalog) -> String {
     file
 }
 
-struct Generator<'a> {
+struct TypescriptGenerator<'a> {
     catalog: &'a Catalog,
     relationships: HashMap<Oid, Vec<Relationship<'a>>>,
 }
 
 /// What a row is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum RowUse {
     Read,
     Insert,
     Update,
 }
 
-impl<'a> Generator<'a> {
-    fn schema(&self, out: &mut Block, schema: &str) {
+impl<'a> TypescriptGenerator<'a> {
+    fn schema(&self, out: &mut IndentedWriter, schema: &str) {
         let of = |kinds| self.catalog.relations_of(schema, kinds).collect::<Vec<_>>();
         out.open(&format!("{}: {{", key(schema)));
         out.list("Tables", &of(&[RelationKind::Table]), |out, table| {
@@ -88,10 +89,10 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn relation(&self, out: &mut Block, relation: &Relation) {
+    fn relation(&self, out: &mut IndentedWriter, relation: &Relation) {
         out.open(&format!("{}: {{", key(&relation.name)));
         out.open("Row: {");
-        self.columns(out, relation, Use::Read);
+        self.columns(out, relation, RowUse::Read);
         for function in self.computed(relation) {
             out.line(&format!(
                 "{}: {} | null",
@@ -102,8 +103,8 @@ impl<'a> Generator<'a> {
         out.close("}");
         let table = relation.kind == RelationKind::Table;
         for (name, purpose, possible) in [
-            ("Insert", Use::Insert, relation.insertable),
-            ("Update", Use::Update, relation.updatable),
+            ("Insert", RowUse::Insert, relation.insertable),
+            ("Update", RowUse::Update, relation.updatable),
         ] {
             if table || possible {
                 out.open(&format!("{name}: {{"));
@@ -115,27 +116,27 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn columns(&self, out: &mut Block, relation: &Relation, purpose: Use) {
+    fn columns(&self, out: &mut IndentedWriter, relation: &Relation, purpose: RowUse) {
         for column in &relation.columns {
             out.line(&self.column(column, relation.kind != RelationKind::Table, purpose));
         }
     }
 
-    fn column(&self, column: &Column, of_view: bool, purpose: Use) -> String {
+    fn column(&self, column: &RelationColumn, of_view: bool, purpose: RowUse) -> String {
         let name = key(&column.name);
         let null = if column.nullable { " | null" } else { "" };
-        if purpose != Use::Read && column.always_generated {
+        if purpose != RowUse::Read && column.always_generated {
             return format!("{name}?: never");
         }
         let optional = match purpose {
-            Use::Read => "",
-            Use::Insert if !(column.nullable || column.has_default || of_view) => "",
-            Use::Insert | Use::Update => "?",
+            RowUse::Read => "",
+            RowUse::Insert if !(column.nullable || column.has_default || of_view) => "",
+            RowUse::Insert | RowUse::Update => "?",
         };
         format!("{name}{optional}: {}{null}", self.type_of(column.kind))
     }
 
-    fn relationships(&self, out: &mut Block, relation: &Relation) {
+    fn relationships(&self, out: &mut IndentedWriter, relation: &Relation) {
         let Some(ways) = self
             .relationships
             .get(&relation.id)
@@ -197,7 +198,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn overloads(&self, out: &mut Block, overloads: &[&Function]) {
+    fn overloads(&self, out: &mut IndentedWriter, overloads: &[&Function]) {
         let [only] = overloads else {
             out.open(&format!("{}:", key(&overloads[0].name)));
             for function in overloads {
@@ -212,8 +213,8 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn function(&self, out: &mut Block, function: &Function) {
-        let argument = |argument: &Argument| {
+    fn function(&self, out: &mut IndentedWriter, function: &Function) {
+        let argument = |argument: &FunctionArgument| {
             let optional = if argument.has_default { "?" } else { "" };
             format!(
                 "{}{optional}: {}",
@@ -301,7 +302,7 @@ impl<'a> Generator<'a> {
                     relation
                         .columns
                         .iter()
-                        .map(|column| self.column(column, false, Use::Read)),
+                        .map(|column| self.column(column, false, RowUse::Read)),
                 ),
                 None => self.type_of(function.returns),
             },
@@ -318,7 +319,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn row_of(&self, kind: &Type) -> Option<&'a Relation> {
+    fn row_of(&self, kind: &PgType) -> Option<&'a Relation> {
         self.catalog
             .relation(kind.relation?)
             .filter(|relation| relation.kind != RelationKind::Composite)
@@ -383,7 +384,7 @@ impl<'a> Generator<'a> {
 
     /// The values of enums, for programs that list them.
     fn constants(&self, file: &mut String) {
-        let mut out = Block::new();
+        let mut out = IndentedWriter::new();
         out.open("export const Constants = {");
         for schema in &self.catalog.schemas {
             out.open(&format!("{}: {{", key(schema)));

@@ -1,12 +1,12 @@
 //! Indented lines of TypeScript.
 
 /// Lines that are being written.
-pub(super) struct Block {
+pub(super) struct IndentedWriter {
     text: String,
     depth: usize,
 }
 
-impl Block {
+impl IndentedWriter {
     pub(super) fn new() -> Self {
         Self {
             text: String::new(),

@@ -50,7 +50,7 @@ enum PoolMode {
 /// Where a database is reached. Nothing is pooled: a connection is a session of the server's.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SupavisorConfigResponse")]
-struct Pooler {
+struct PoolerConfig {
     identifier: ProjectRef,
     database_type: DatabaseType,
     is_using_scram_auth: bool,
@@ -74,18 +74,18 @@ fn connection_string(project: &ProjectRef, published: &Published) -> String {
 }
 
 /// Refuses a project that was removed.
-async fn there(context: &ApiContext, project: &Project) -> Result<(), Error> {
+async fn ensure_exists(context: &ApiContext, project: &Project) -> Result<(), Error> {
     match projects::status(context, project.id).await? {
         projects::Status::GoingDown | projects::Status::Removed => Err(projects::removed()),
         _ => Ok(()),
     }
 }
 
-async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<Pooler>>, Error> {
-    there(&context, &project).await?;
+async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerConfig>>, Error> {
+    ensure_exists(&context, &project).await?;
     let pooler = |published: &Published| {
         let connection_string = connection_string(&project.reference, published);
-        Pooler {
+        PoolerConfig {
             identifier: project.reference.clone(),
             database_type: DatabaseType::Primary,
             is_using_scram_auth: true,
@@ -125,7 +125,7 @@ pub(super) static UPDATE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateSupavisorConfigBody")]
-struct UpdateRequest {
+struct UpdatePoolerRequest {
     #[schemars(range(min = 0, max = 3000))]
     default_pool_size: Option<u32>,
     pool_mode: Option<PoolMode>,
@@ -133,7 +133,7 @@ struct UpdateRequest {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UpdateSupavisorConfigResponse")]
-struct Updated {
+struct UpdatePoolerResponse {
     default_pool_size: Option<u32>,
     pool_mode: PoolMode,
 }
@@ -142,9 +142,9 @@ struct Updated {
 async fn update(
     project: Project,
     context: ApiContext,
-    Json(request): Json<UpdateRequest>,
-) -> Result<Json<Updated>, Error> {
-    there(&context, &project).await?;
+    Json(request): Json<UpdatePoolerRequest>,
+) -> Result<Json<UpdatePoolerResponse>, Error> {
+    ensure_exists(&context, &project).await?;
     if request.pool_mode == Some(PoolMode::Transaction) {
         return Err(Error::invalid(
             "pool_mode",
@@ -157,7 +157,7 @@ async fn update(
             "connections are not pooled on this server; leave it out, or send null",
         ));
     }
-    Ok(Json(Updated {
+    Ok(Json(UpdatePoolerResponse {
         default_pool_size: None,
         pool_mode: PoolMode::Session,
     }))
@@ -165,7 +165,7 @@ async fn update(
 
 pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
     id: "v1-get-project-pgbouncer-config",
-    summary: "Tell where clients connect to the database, as PgBouncer would",
+    summary: "Tell where clients connect to the database, as PgBouncerConfig would",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/config/database/pgbouncer",
@@ -175,10 +175,10 @@ pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
     handler: || mount(get_pgbouncer),
 };
 
-/// What of `PgBouncer`'s configuration there is without it.
+/// What of `PgBouncerConfig`'s configuration ensure_exists is without it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1PgbouncerConfigResponse")]
-struct PgBouncer {
+struct PgBouncerConfig {
     pool_mode: PoolMode,
     max_client_conn: usize,
     /// Every parameter is passed on.
@@ -187,9 +187,12 @@ struct PgBouncer {
     connection_string: Option<String>,
 }
 
-async fn get_pgbouncer(project: Project, context: ApiContext) -> Result<Json<PgBouncer>, Error> {
-    there(&context, &project).await?;
-    Ok(Json(PgBouncer {
+async fn get_pgbouncer(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<PgBouncerConfig>, Error> {
+    ensure_exists(&context, &project).await?;
+    Ok(Json(PgBouncerConfig {
         pool_mode: PoolMode::Session,
         max_client_conn: PROJECT_CONNECTIONS_MAX,
         ignore_startup_parameters: "",

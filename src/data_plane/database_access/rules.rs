@@ -1,6 +1,5 @@
-//! The rules of projects as they were last read, for connections that come while the control database is away.
-//!
-//! They are used only then: while the database answers, it is asked for every connection.
+//! Cache of the last known access rules of projects. It is used only while the control database is
+//! unavailable; otherwise the rules are read for each connection.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -8,7 +7,7 @@ use chrono::{DateTime, Utc};
 use ipnet::IpNet;
 use quick_cache::{Weighter, sync::Cache};
 
-use super::{Door, bans::BANS_MAX};
+use super::{ConnectionAdmission, bans::BANS_MAX};
 use crate::{
     base::{
         clock::Ticks,
@@ -17,32 +16,32 @@ use crate::{
     data_plane::projects::Status,
 };
 
-/// How long rules that cannot be read again are believed, in milliseconds: an hour.
-const BELIEVED_MAX: Ticks = 60 * 60 * 1000;
-/// Projects whose rules are kept, as a rule.
+/// Maximum age of cached rules, in milliseconds: one hour.
+const AGE_MAX: Ticks = 60 * 60 * 1000;
+/// Expected number of cached projects.
 const PROJECTS: usize = 10_000;
-/// Networks in all rules together, with one more for each project: some 10 MB.
+/// Capacity in networks, with one more per project: about 10 MB.
 const NETWORKS_MAX: u64 = 200_000;
 
-/// The rules that decide on connections to one project's database, from any address.
+/// Access rules of one project's database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub(crate) struct AccessRules {
     pub(crate) id: ProjectId,
     pub(crate) status: Status,
     pub(crate) asleep: bool,
     pub(crate) here: bool,
     pub(crate) tls_required: bool,
-    /// Networks that may come. None: all.
+    /// Permitted networks. `None` permits all.
     pub(crate) allowed: Option<Vec<IpNet>>,
-    /// Networks that may not come, each until a time.
+    /// Banned networks with their expiry.
     pub(crate) bans: Vec<(IpNet, DateTime<Utc>)>,
 }
 
-impl Rules {
-    /// Applies the rules to an address.
-    pub(crate) fn door(&self, address: IpAddr, now: DateTime<Utc>) -> Door {
+impl AccessRules {
+    /// Applies the rules to a client address.
+    pub(crate) fn admission(&self, address: IpAddr, now: DateTime<Utc>) -> ConnectionAdmission {
         let address = address.to_canonical();
-        Door {
+        ConnectionAdmission {
             id: self.id,
             status: self.status,
             asleep: self.asleep,
@@ -60,8 +59,8 @@ impl Rules {
     }
 }
 
-/// Rules, and when they were read.
-type Entry = (Arc<Rules>, Ticks);
+/// Rules with the time at which they were read.
+type Entry = (Arc<AccessRules>, Ticks);
 
 #[derive(Clone)]
 struct Weight;
@@ -73,38 +72,39 @@ impl Weighter<ProjectRef, Entry> for Weight {
     }
 }
 
-/// Rules of recently connected projects. The least recently used are dropped first.
-pub struct Doors(Cache<ProjectRef, Entry, Weight>);
+/// Cache of access rules. Evicts the least recently used projects.
+pub struct AccessRuleCache(Cache<ProjectRef, Entry, Weight>);
 
-impl Default for Doors {
+impl Default for AccessRuleCache {
     fn default() -> Self {
         Self(Cache::with_weighter(PROJECTS, NETWORKS_MAX, Weight))
     }
 }
 
-impl Doors {
-    /// Keeps what was read at `now`.
-    pub(crate) fn keep(&self, project: &ProjectRef, rules: Rules, now: Ticks) {
+impl AccessRuleCache {
+    /// Caches rules that were read at `now`.
+    pub(crate) fn keep(&self, project: &ProjectRef, rules: AccessRules, now: Ticks) {
         self.0.insert(project.clone(), (Arc::new(rules), now));
     }
 
-    /// Forgets a project that is gone.
+    /// Removes a project.
     pub(crate) fn forget(&self, project: &ProjectRef) {
         self.0.remove(project);
     }
 
-    /// The rules last read, unless they are too old.
-    pub(crate) fn last(&self, project: &ProjectRef, now: Ticks) -> Option<Arc<Rules>> {
+    /// Returns the cached rules, unless they are too old.
+    pub(crate) fn last(&self, project: &ProjectRef, now: Ticks) -> Option<Arc<AccessRules>> {
         let (rules, at) = self.0.get(project)?;
-        (now.saturating_sub(at) < BELIEVED_MAX).then_some(rules)
+        (now.saturating_sub(at) < AGE_MAX).then_some(rules)
     }
 
-    /// Bans a network in what is kept as well: the row may not be written while the database is away.
+    /// Adds a ban to the cached rules, because the row cannot be written while the database is
+    /// unavailable.
     pub(crate) fn ban(&self, project: &ProjectRef, network: IpNet, until: DateTime<Utc>) {
         let Some((rules, at)) = self.0.get(project) else {
             return;
         };
-        let mut rules = Rules::clone(&rules);
+        let mut rules = AccessRules::clone(&rules);
         rules.bans.retain(|(banned, _)| *banned != network);
         if rules.bans.len() < usize::try_from(BANS_MAX).unwrap_or_default() {
             rules.bans.push((network, until));
@@ -117,8 +117,8 @@ impl Doors {
 mod tests {
     use super::*;
 
-    fn rules() -> Rules {
-        Rules {
+    fn rules() -> AccessRules {
+        AccessRules {
             id: ProjectId(1),
             status: Status::ActiveHealthy,
             asleep: false,
@@ -138,18 +138,18 @@ mod tests {
     }
 
     #[test]
-    fn networks_and_bans_decide_on_an_address() {
+    fn networks_and_bans_decide_admission() {
         let now = DateTime::UNIX_EPOCH;
         let soon = now + chrono::TimeDelta::seconds(1);
-        let some = Rules {
+        let some = AccessRules {
             allowed: Some(vec![network("10.0.0.0/8"), network("2001:db8::/32")]),
             ..rules()
         };
-        let none = Rules {
+        let none = AccessRules {
             allowed: Some(Vec::new()),
             ..rules()
         };
-        let banned = Rules {
+        let banned = AccessRules {
             bans: vec![
                 (network("10.1.0.0/16"), soon),
                 (network("10.2.0.0/16"), now),
@@ -167,9 +167,9 @@ mod tests {
             (banned.clone(), "::ffff:10.1.2.3", true, true),
             (banned, "10.2.2.3", true, false),
         ] {
-            let door = rules.door(address.parse().unwrap(), now);
+            let admission = rules.admission(address.parse().unwrap(), now);
             assert_eq!(
-                (door.admitted, door.banned),
+                (admission.admitted, admission.banned),
                 (admitted, is_banned),
                 "{address}: {rules:?}"
             );
@@ -177,33 +177,34 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_believed_for_an_hour_and_not_longer() {
-        let doors = Doors::default();
-        assert_eq!(doors.last(&project(), 0), None);
-        doors.keep(&project(), rules(), 5);
+    fn rules_expire_after_one_hour() {
+        let cache = AccessRuleCache::default();
+        assert_eq!(cache.last(&project(), 0), None);
+        cache.keep(&project(), rules(), 5);
         assert_eq!(
-            doors.last(&project(), 5 + BELIEVED_MAX - 1).as_deref(),
+            cache.last(&project(), 5 + AGE_MAX - 1).as_deref(),
             Some(&rules())
         );
-        assert_eq!(doors.last(&project(), 5 + BELIEVED_MAX), None);
-        doors.forget(&project());
-        assert_eq!(doors.last(&project(), 5), None);
+        assert_eq!(cache.last(&project(), 5 + AGE_MAX), None);
+        cache.forget(&project());
+        assert_eq!(cache.last(&project(), 5), None);
     }
 
     #[test]
-    fn a_ban_while_the_database_is_away_holds_and_makes_rules_no_younger() {
-        let (doors, now) = (Doors::default(), DateTime::UNIX_EPOCH);
-        doors.keep(&project(), rules(), 0);
-        doors.ban(
+    fn ban_applies_to_cached_rules_and_keeps_their_age() {
+        let cache = AccessRuleCache::default();
+        let now = DateTime::UNIX_EPOCH;
+        cache.keep(&project(), rules(), 0);
+        cache.ban(
             &project(),
             network("192.0.2.1/32"),
             now + chrono::TimeDelta::minutes(30),
         );
-        let seen = doors.last(&project(), BELIEVED_MAX - 1).unwrap();
+        let kept = cache.last(&project(), AGE_MAX - 1).unwrap();
         assert!(
-            seen.door("192.0.2.1".parse().unwrap(), now).banned
-                && !seen.door("192.0.2.2".parse().unwrap(), now).banned
+            kept.admission("192.0.2.1".parse().unwrap(), now).banned
+                && !kept.admission("192.0.2.2".parse().unwrap(), now).banned
         );
-        assert_eq!(doors.last(&project(), BELIEVED_MAX), None);
+        assert_eq!(cache.last(&project(), AGE_MAX), None);
     }
 }

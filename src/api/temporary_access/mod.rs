@@ -16,10 +16,10 @@ use crate::{
     data_plane::{
         temporary_access,
         temporary_access::{
-            Opened, grants,
-            grants::{Grant, Granted, NETWORKS_MAX, ROLES_MAX},
+            LoginCredentials, grants,
+            grants::{AccessGrant, MemberGrants, NETWORKS_MAX, ROLES_MAX},
             invitations,
-            invitations::Invitation,
+            invitations::DatabaseInvitation,
             server::LOGIN_PREFIX,
         },
     },
@@ -54,7 +54,7 @@ static GET_STATE: Endpoint = Endpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "JitAccessState")]
-enum State {
+enum AccessState {
     Enabled,
     Disabled,
 }
@@ -63,20 +63,20 @@ enum State {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "JitStateResponse")]
 struct StateResponse {
-    state: State,
+    state: AccessState,
     /// Whether the server does what was asked for last: every login that is over is gone.
     applied_successfully: bool,
 }
 
 async fn get_state(project: Project, context: ApiContext) -> Result<Json<StateResponse>, Error> {
     let state = if temporary_access::is_enabled(&context, &project).await? {
-        State::Enabled
+        AccessState::Enabled
     } else {
-        State::Disabled
+        AccessState::Disabled
     };
     Ok(Json(StateResponse {
         state,
-        applied_successfully: temporary_access::is_applied(&context, &project).await?,
+        applied_successfully: temporary_access::is_settled(&context, &project).await?,
     }))
 }
 
@@ -95,7 +95,7 @@ static SET_STATE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "JitAccessRequestRequest")]
 struct StateRequest {
-    state: State,
+    state: AccessState,
 }
 
 async fn set_state(
@@ -104,9 +104,9 @@ async fn set_state(
     audit: Arc<Recorder>,
     Json(StateRequest { state }): Json<StateRequest>,
 ) -> Result<Json<StateResponse>, Error> {
-    temporary_access::enable(&context, &project, state == State::Enabled, &audit).await?;
+    temporary_access::enable(&context, &project, state == AccessState::Enabled, &audit).await?;
     // What was asked for stands either way, and is carried out as soon as the server can be reached.
-    let applied_successfully = temporary_access::until_ended(&context, &project)
+    let applied_successfully = temporary_access::wait_until_revoked(&context, &project)
         .await
         .is_ok();
     Ok(Json(StateResponse {
@@ -127,7 +127,7 @@ struct RoleGrant {
     expires_at: Option<Number>,
     /// Where from; from anywhere, if none are named.
     #[serde(skip_serializing_if = "Option::is_none")]
-    allowed_networks: Option<Networks>,
+    allowed_networks: Option<AllowedNetworks>,
     /// Whether it is for branches of the project only.
     #[serde(skip_serializing_if = "Option::is_none")]
     branches_only: Option<bool>,
@@ -135,21 +135,21 @@ struct RoleGrant {
 
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "JitAllowedNetworks")]
-struct Networks {
+struct AllowedNetworks {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    allowed_cidrs: Vec<Network>,
+    allowed_cidrs: Vec<AllowedNetwork>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    allowed_cidrs_v6: Vec<Network>,
+    allowed_cidrs_v6: Vec<AllowedNetwork>,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "JitNetwork")]
-struct Network {
+struct AllowedNetwork {
     cidr: String,
 }
 
 impl RoleGrant {
-    fn check(self, context: &ApiContext) -> Result<Grant, Error> {
+    fn check(self, context: &ApiContext) -> Result<AccessGrant, Error> {
         let role = self.role;
         // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
         if !(1..=ROLE_BYTES_MAX).contains(&role.len())
@@ -178,7 +178,7 @@ impl RoleGrant {
                     )
                 })
         });
-        let Networks {
+        let AllowedNetworks {
             allowed_cidrs: v4,
             allowed_cidrs_v6: v6,
         } = self.allowed_networks.unwrap_or_default();
@@ -193,7 +193,7 @@ impl RoleGrant {
             .map(|network| network.check(false))
             .chain(v6.iter().map(|network| network.check(true)));
         let branches_only = self.branches_only.unwrap_or(false);
-        Ok(Grant {
+        Ok(AccessGrant {
             role,
             expires_at: expires_at.transpose()?,
             networks: networks.collect::<Result<_, _>>()?,
@@ -205,7 +205,7 @@ impl RoleGrant {
 /// The year 3000: whoever names a later one counts milliseconds.
 const SECONDS_MAX: i64 = 32_503_680_000;
 
-impl Network {
+impl AllowedNetwork {
     fn check(&self, v6: bool) -> Result<IpNet, Error> {
         let network = self
             .cidr
@@ -223,18 +223,18 @@ impl Network {
     }
 }
 
-impl From<Grant> for RoleGrant {
-    fn from(grant: Grant) -> Self {
-        let shown = |network: IpNet| Network {
+impl From<AccessGrant> for RoleGrant {
+    fn from(grant: AccessGrant) -> Self {
+        let role_grants = |network: IpNet| AllowedNetwork {
             cidr: network.to_string(),
         };
         let (v6, v4): (Vec<IpNet>, Vec<IpNet>) = grant
             .networks
             .into_iter()
             .partition(|network| matches!(network, IpNet::V6(_)));
-        let networks = Networks {
-            allowed_cidrs: v4.into_iter().map(shown).collect(),
-            allowed_cidrs_v6: v6.into_iter().map(shown).collect(),
+        let networks = AllowedNetworks {
+            allowed_cidrs: v4.into_iter().map(role_grants).collect(),
+            allowed_cidrs_v6: v6.into_iter().map(role_grants).collect(),
         };
         Self {
             role: grant.role,
@@ -261,7 +261,7 @@ static GET_OWN: Endpoint = Endpoint {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitAccessResponse")]
-struct AccessResponse {
+struct OwnAccessResponse {
     user_id: Uuid,
     user_roles: Vec<RoleGrant>,
 }
@@ -270,11 +270,11 @@ async fn get_own(
     project: Project,
     user: User,
     context: ApiContext,
-) -> Result<Json<AccessResponse>, Error> {
+) -> Result<Json<OwnAccessResponse>, Error> {
     let grants = grants::of_member(&context, &project, user.id).await?;
-    Ok(Json(AccessResponse {
+    Ok(Json(OwnAccessResponse {
         user_id: user.gotrue_id,
-        user_roles: shown(grants),
+        user_roles: role_grants(grants),
     }))
 }
 
@@ -292,13 +292,13 @@ static LIST: Endpoint = Endpoint {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitListAccessResponse")]
-struct ListResponse {
-    items: Vec<Item>,
+struct AccessListResponse {
+    items: Vec<AccessListItem>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitListAccessItem")]
-struct Item {
+struct AccessListItem {
     /// Null for an invitation that nobody accepted yet.
     user_id: Option<Uuid>,
     primary_email: String,
@@ -309,35 +309,35 @@ struct Item {
     user_roles: Vec<RoleGrant>,
 }
 
-async fn list(project: Project, context: ApiContext) -> Result<Json<ListResponse>, Error> {
-    let item = |Granted {
+async fn list(project: Project, context: ApiContext) -> Result<Json<AccessListResponse>, Error> {
+    let item = |MemberGrants {
                     user,
                     email,
                     grants,
-                }| Item {
+                }| AccessListItem {
         user_id: Some(user),
         primary_email: email,
         invite_id: None,
         expires_at: None,
-        user_roles: shown(grants),
+        user_roles: role_grants(grants),
     };
-    let invited = |Invitation {
+    let invited = |DatabaseInvitation {
                        id,
                        email,
                        grants,
                        expires_at,
-                   }| Item {
+                   }| AccessListItem {
         user_id: None,
         primary_email: email,
         invite_id: Some(id),
         expires_at: Some(timestamp(expires_at)),
-        user_roles: shown(grants),
+        user_roles: role_grants(grants),
     };
     let (granted, open) = (
         grants::list(&context, &project).await?,
         invitations::open(&context, &project).await?,
     );
-    Ok(Json(ListResponse {
+    Ok(Json(AccessListResponse {
         items: granted
             .into_iter()
             .map(item)
@@ -348,7 +348,7 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<ListResponse
 
 static SET: Endpoint = Endpoint {
     id: "v1-update-jit-access",
-    summary: "Grant a member access to the database",
+    summary: "AccessGrant a member access to the database",
     tag: Tag::Database,
     method: Verb::Put,
     path: "/v1/projects/{ref}/database/jit",
@@ -362,7 +362,7 @@ static SET: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateJitAccessBody")]
-struct SetRequest {
+struct GrantAccessRequest {
     /// A member of the project's organization.
     user_id: Uuid,
     /// All that the member is granted from now on.
@@ -373,9 +373,9 @@ async fn set(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<SetRequest>,
-) -> Result<Json<AccessResponse>, Error> {
-    let grants = checked(&context, request.roles)?;
+    Json(request): Json<GrantAccessRequest>,
+) -> Result<Json<OwnAccessResponse>, Error> {
+    let grants = validate_roles(&context, request.roles)?;
     let user = members::by_id(&context.db, project.organization, request.user_id).await;
     let user = user.map_err(|error| match error {
         Error::NotFound => Error::invalid(
@@ -385,14 +385,14 @@ async fn set(
         other => other,
     })?;
     grants::set(&context, &project, user, &grants, &audit).await?;
-    temporary_access::until_ended(&context, &project).await?;
-    Ok(Json(AccessResponse {
+    temporary_access::wait_until_revoked(&context, &project).await?;
+    Ok(Json(OwnAccessResponse {
         user_id: request.user_id,
-        user_roles: shown(grants),
+        user_roles: role_grants(grants),
     }))
 }
 
-fn checked(context: &ApiContext, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Error> {
+fn validate_roles(context: &ApiContext, roles: Vec<RoleGrant>) -> Result<Vec<AccessGrant>, Error> {
     if roles.len() > ROLES_MAX {
         return Err(Error::invalid(
             "roles",
@@ -418,7 +418,7 @@ fn checked(context: &ApiContext, roles: Vec<RoleGrant>) -> Result<Vec<Grant>, Er
     Ok(grants)
 }
 
-fn shown(grants: Vec<Grant>) -> Vec<RoleGrant> {
+fn role_grants(grants: Vec<AccessGrant>) -> Vec<RoleGrant> {
     grants.into_iter().map(RoleGrant::from).collect()
 }
 
@@ -435,9 +435,9 @@ static REMOVE: Endpoint = Endpoint {
 };
 
 /// `{user_id}` of the path.
-struct Member(Uuid);
+struct MemberPath(Uuid);
 
-impl Input for Member {
+impl Input for MemberPath {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -450,12 +450,12 @@ impl Input for Member {
 
 async fn remove(
     project: Project,
-    Member(user): Member,
+    MemberPath(user): MemberPath,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
     grants::remove(&context, &project, user, &audit).await?;
-    temporary_access::until_ended(&context, &project).await?;
+    temporary_access::wait_until_revoked(&context, &project).await?;
     Ok(Done)
 }
 
@@ -523,7 +523,7 @@ async fn authorize(
 }
 
 impl LoginResponse {
-    fn new(context: &ApiContext, opened: &Opened) -> Self {
+    fn new(context: &ApiContext, opened: &LoginCredentials) -> Self {
         let ttl_seconds = (opened.until - context.clock.now()).num_seconds();
         Self {
             role: opened.name.clone(),
@@ -535,7 +535,7 @@ impl LoginResponse {
 
 static INVITE: Endpoint = Endpoint {
     id: "v1-invite-external-jit-access",
-    summary: "Invite somebody from outside to the database",
+    summary: "InvitePath somebody from outside to the database",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/jit/invite",
@@ -551,7 +551,7 @@ static INVITE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "InviteExternalJitAccessBody")]
-struct InviteRequest {
+struct InviteToDatabaseRequest {
     /// Whoever accepts has an account with this address.
     email: String,
     /// What is granted then; for a day, where no end is named.
@@ -561,7 +561,7 @@ struct InviteRequest {
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "InviteExternalJitAccessResponse")]
-struct InviteResponse {
+struct InviteToDatabaseResponse {
     email: String,
     invite_id: Uuid,
     user_roles: Vec<RoleGrant>,
@@ -575,10 +575,10 @@ async fn invite(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<InviteRequest>,
-) -> Result<Created<InviteResponse>, Error> {
+    Json(request): Json<InviteToDatabaseRequest>,
+) -> Result<Created<InviteToDatabaseResponse>, Error> {
     accounts::local_part(&request.email)?;
-    let grants = checked(&context, request.roles)?;
+    let grants = validate_roles(&context, request.roles)?;
     if grants.is_empty() {
         return Err(Error::invalid(
             "roles",
@@ -588,11 +588,11 @@ async fn invite(
     let (made, secret) =
         invitations::invite(&context, &project, request.email, grants, &audit).await?;
     // One that this one takes the place of may have been accepted.
-    temporary_access::until_ended(&context, &project).await?;
-    Ok(Created(InviteResponse {
+    temporary_access::wait_until_revoked(&context, &project).await?;
+    Ok(Created(InviteToDatabaseResponse {
         email: made.email,
         invite_id: made.id,
-        user_roles: shown(made.grants),
+        user_roles: role_grants(made.grants),
         token: secret.expose_secret().to_owned(),
         expires_at: timestamp(made.expires_at),
     }))
@@ -632,7 +632,7 @@ struct AcceptResponse {
 }
 
 async fn accept(
-    Reference(project): Reference,
+    ProjectRefPath(project): ProjectRefPath,
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
@@ -656,9 +656,9 @@ async fn accept(
 }
 
 /// `{ref}` of the path, of a project that the caller need not belong to.
-struct Reference(ProjectRef);
+struct ProjectRefPath(ProjectRef);
 
-impl Input for Reference {
+impl Input for ProjectRefPath {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -683,9 +683,9 @@ static REVOKE: Endpoint = Endpoint {
 };
 
 /// `{invite_id}` of the path.
-struct Invite(Uuid);
+struct InvitePath(Uuid);
 
-impl Input for Invite {
+impl Input for InvitePath {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -698,11 +698,11 @@ impl Input for Invite {
 
 async fn revoke(
     project: Project,
-    Invite(id): Invite,
+    InvitePath(id): InvitePath,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<Done, Error> {
     invitations::revoke(&context, &project, id, &audit).await?;
-    temporary_access::until_ended(&context, &project).await?;
+    temporary_access::wait_until_revoked(&context, &project).await?;
     Ok(Done)
 }

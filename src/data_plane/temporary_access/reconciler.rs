@@ -1,4 +1,5 @@
-//! Brings the logins of servers in line with what is granted, whenever something changed or somebody's time is over.
+//! Reconciler of temporary logins: brings the roles of servers in line with the grants after a
+//! change or an expiry.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +12,7 @@ use tokio::sync::{
 
 use tokio_postgres::Client;
 
-use super::{Login, logins, server, server::Outcome};
+use super::{TemporaryLogin, logins, server, server::LoginOutcome};
 use crate::{
     base::{
         error::{Context, Error},
@@ -20,23 +21,24 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// Servers worked on at once.
+/// Servers reconciled concurrently.
 const WORKERS: usize = 4;
-/// A clock that is set is announced by nobody: while there are logins, it is looked at so often.
-const LOOK: Duration = Duration::from_secs(30);
-/// How soon a pass follows one that failed.
-const RETRY_PASS: Duration = Duration::from_secs(1);
-/// Longest pause between attempts, in seconds.
+/// Maximum pause while logins exist. Bounds the effect of a clock adjustment, which sends no
+/// notification.
+const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(30);
+/// Delay after a failed pass.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Maximum delay between attempts, in seconds.
 const BACKOFF_SECS_MAX: i64 = 60;
 
-/// The keeper's bell and its news.
+/// Wakes the reconciler and publishes changes of logins.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct LoginReconciler {
     wake: Notify,
     changes: Sender<u64>,
 }
 
-impl Default for Keeper {
+impl Default for LoginReconciler {
     fn default() -> Self {
         Self {
             wake: Notify::new(),
@@ -45,101 +47,105 @@ impl Default for Keeper {
     }
 }
 
-impl Keeper {
-    /// Something changed, here or on another node.
+impl LoginReconciler {
+    /// Starts a pass, after a change on this or another node.
     pub fn wake(&self) {
         self.wake.notify_one();
-        self.tell();
+        self.notify_changed();
     }
 
-    /// Tells whenever a login may have changed.
+    /// Subscribes to changes of logins.
     pub(crate) fn changes(&self) -> Receiver<u64> {
         self.changes.subscribe()
     }
 
-    fn tell(&self) {
+    fn notify_changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
 }
 
-/// Runs until the process ends.
+/// Runs the reconciler. Never returns.
 pub async fn run(context: DataPlaneContext) {
     loop {
         let pause = pass(&context).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "could not read which logins there should be");
-            Some(RETRY_PASS)
+            tracing::warn!(%error, "failed to read temporary logins");
+            Some(RETRY_DELAY)
         });
         match pause {
-            // Too early is as good as on time: then the next pass finds nothing to do.
-            Some(pause) => drop(tokio::time::timeout(pause, context.jit.wake.notified()).await),
-            None => context.jit.wake.notified().await,
+            // A premature pass is harmless: it finds nothing to do.
+            Some(pause) => {
+                drop(tokio::time::timeout(pause, context.temporary_access.wake.notified()).await)
+            }
+            None => context.temporary_access.wake.notified().await,
         }
     }
 }
 
-/// Works on every running server of this node that needs it, and returns how long until one may need it again.
+/// Reconciles the running servers of this node whose logins are due. Returns the delay until the
+/// next pass.
 async fn pass(context: &DataPlaneContext) -> Result<Option<Duration>, Error> {
     if !context.lease.leads() {
-        // Whoever gets the lease is woken.
+        // Acquiring the lease wakes the reconciler.
         return Ok(None);
     }
     let now = context.clock.now();
-    let mut servers: BTreeMap<ProjectId, Vec<Login>> = BTreeMap::new();
+    let mut servers: BTreeMap<ProjectId, Vec<TemporaryLogin>> = BTreeMap::new();
     for login in logins(context, None).await? {
         servers.entry(login.project).or_default().push(login);
     }
-    let due = |logins: &Vec<Login>| logins.iter().any(|login| login.is_due(now));
+    let due = |logins: &Vec<TemporaryLogin>| logins.iter().any(|login| login.is_due(now));
     let work = servers.into_values().filter(due).map(|logins| async move {
         let reference = logins[0].reference.clone();
-        // One server that cannot be reached holds up no other.
-        if let Err(error) = settle_server(context, &reference, &logins).await {
-            tracing::warn!(project = %reference, %error, "logins could not be brought in line; it will be tried again");
+        // An unreachable server does not block the others.
+        if let Err(error) = reconcile_server(context, &reference, &logins).await {
+            tracing::warn!(project = %reference, %error, "failed to reconcile temporary logins; retrying");
         }
     });
     let worked = stream::iter(work).buffer_unordered(WORKERS).count().await;
     if worked > 0 {
-        context.jit.tell();
+        context.temporary_access.notify_changed();
     }
     let next = logins(context, None)
         .await?
         .iter()
-        .map(|login| login.next(now))
+        .map(|login| login.next_check(now))
         .min();
-    // Up to the millisecond: a pass a moment too early would find nothing.
+    // Rounded up to the millisecond: a premature pass would find nothing to do.
     Ok(next.map(|next| {
         (next - context.clock.now() + TimeDelta::milliseconds(1))
             .to_std()
             .unwrap_or_default()
-            .min(LOOK)
+            .min(CLOCK_CHECK_INTERVAL)
     }))
 }
 
-/// Ends what is over in a server that was just started, before it is announced. What is to be opened follows when it is.
-pub async fn shut(
+/// Removes expired logins from a server that was just started, before it is published. Logins are
+/// opened by the next pass.
+pub async fn revoke_expired(
     context: &DataPlaneContext,
     project: ProjectId,
     reference: &ProjectRef,
     admin: &Client,
 ) -> Result<(), Error> {
     let logins = logins(context, Some(project)).await?;
-    end_over(context, reference, admin, &logins).await
+    remove_expired(context, reference, admin, &logins).await
 }
 
-async fn settle_server(
+async fn reconcile_server(
     context: &DataPlaneContext,
     project: &ProjectRef,
-    logins: &[Login],
+    logins: &[TemporaryLogin],
 ) -> Result<(), Error> {
     let now = context.clock.now();
     let outcome = async {
         let admin = server::connect(context, project).await?;
-        end_over(context, project, &admin, logins).await?;
+        remove_expired(context, project, &admin, logins).await?;
         for login in logins
             .iter()
-            .filter(|login| login.is_wrong(now) && !login.is_over(now))
+            .filter(|login| login.needs_update(now) && !login.has_expired(now))
         {
             let outcome = server::open(&admin, login).await?;
-            note_open(context, login, outcome).await?;
+            record_opened(context, login, outcome).await?;
         }
         Ok(())
     };
@@ -150,18 +156,18 @@ async fn settle_server(
     outcome
 }
 
-async fn end_over(
+async fn remove_expired(
     context: &DataPlaneContext,
     project: &ProjectRef,
     admin: &Client,
-    logins: &[Login],
+    logins: &[TemporaryLogin],
 ) -> Result<(), Error> {
     let now = context.clock.now();
-    for login in logins.iter().filter(|login| login.is_over(now)) {
+    for login in logins.iter().filter(|login| login.has_expired(now)) {
         server::end(&*context.driver, project, admin, &login.name).await?;
-        note_end(context, login).await?;
+        record_removed(context, login).await?;
     }
-    // Left by a copy of the data from another time.
+    // Roles without a row, from a copy of the data of an earlier time.
     for name in server::list(admin).await? {
         if logins.iter().all(|login| login.name != name) && !is_known(context, &name).await? {
             server::end(&*context.driver, project, admin, &name).await?;
@@ -170,7 +176,7 @@ async fn end_over(
     Ok(())
 }
 
-/// A login that was asked for since the list was read.
+/// Returns whether a login was requested after the list was read.
 async fn is_known(context: &DataPlaneContext, name: &str) -> Result<bool, Error> {
     let rows = context
         .db
@@ -180,41 +186,41 @@ async fn is_known(context: &DataPlaneContext, name: &str) -> Result<bool, Error>
     Ok(!rows.is_empty())
 }
 
-async fn note_open(
+async fn record_opened(
     context: &DataPlaneContext,
-    login: &Login,
-    outcome: Outcome,
+    login: &TemporaryLogin,
+    outcome: LoginOutcome,
 ) -> Result<(), Error> {
     let refusal = match outcome {
-        Outcome::Open => None,
-        Outcome::Refused(why) => Some(why),
+        LoginOutcome::Open => None,
+        LoginOutcome::Rejected(reason) => Some(reason),
     };
     let sql = "update jit_logins set stale = false, verifier = null, refusal = $3, attempts = 0 where id = $1 and generation = $2";
     context
         .db
         .query(sql, &[&login.id, &login.generation, &refusal])
         .await
-        .context("noting a login")
+        .context("recording an opened login")
         .map(drop)
 }
 
-async fn note_end(context: &DataPlaneContext, login: &Login) -> Result<(), Error> {
+async fn record_removed(context: &DataPlaneContext, login: &TemporaryLogin) -> Result<(), Error> {
     let sql = "delete from jit_logins where id = $1 and generation = $2";
     context
         .db
         .query(sql, &[&login.id, &login.generation])
         .await
-        .context("noting the end of a login")
+        .context("recording a removed login")
         .map(drop)
 }
 
-/// The next attempt is due after 1, 2, 4 … 60 seconds.
+/// Schedules the next attempt after 1, 2, 4 … 60 seconds.
 async fn postpone(
     context: &DataPlaneContext,
-    logins: &[Login],
+    logins: &[TemporaryLogin],
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    for login in logins.iter().filter(|login| login.is_wrong(now)) {
+    for login in logins.iter().filter(|login| login.needs_update(now)) {
         let attempts = login.attempts.saturating_add(1);
         let pause = TimeDelta::seconds((1_i64 << attempts.clamp(1, 7) >> 1).min(BACKOFF_SECS_MAX));
         let sql = "update jit_logins set attempts = $3, not_before = $4 where id = $1 and generation = $2";
@@ -225,7 +231,7 @@ async fn postpone(
                 &[&login.id, &login.generation, &attempts, &(now + pause)],
             )
             .await
-            .context("putting off a login")?;
+            .context("postponing a login")?;
     }
     Ok(())
 }

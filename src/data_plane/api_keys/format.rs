@@ -1,4 +1,4 @@
-//! What keys look like: minted ones, signed ones, and how they are shown to those who may not have them.
+//! Formats of API keys: generated keys, signed legacy keys, and masked keys for display.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -10,28 +10,28 @@ use sha2::{Digest, Sha256};
 
 use crate::base::{clock::Entropy, ids::ProjectRef};
 
-/// How long legacy keys hold, counted from when the project got them.
-const LEGACY_LIFE: TimeDelta = TimeDelta::days(3650);
-/// Characters of a key's random part that everybody may see who sees the key's name: 30 of 128 bits.
+/// Validity of legacy keys, counted from the creation of the project's key ring.
+const LEGACY_TTL: TimeDelta = TimeDelta::days(3650);
+/// Characters of a secret key's random part that are displayed to every reader: 30 of 128 bits.
 const PREFIX_CHARS: usize = 5;
-/// Characters of the checksum by which a key can be told from what only looks like one.
+/// Characters of the checksum at the end of a key.
 const CHECKSUM_CHARS: usize = 8;
-/// What stands for the part that is not shown, however long that is.
-const BLOT: &str = "····················";
+/// Text displayed in place of the masked part, independent of its length.
+const MASK: &str = "····················";
 
-/// Kinds of keys that can be made.
+/// Kinds of API keys that a caller can create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Kind {
-    /// For browsers and apps: no secret.
+    /// A key for browsers and apps. Not a secret.
     Publishable,
-    /// For servers.
+    /// A secret key for servers.
     Secret,
 }
 
 impl Kind {
-    /// Name on the wire and in the database.
+    /// Returns the name on the wire and in the database.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Publishable => "publishable",
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// A new key: the stem, 128 random bits, `_` and a checksum of all that.
+    /// Generates a key: the stem, 128 random bits, `_` and a checksum of these.
     pub(crate) fn mint(self, entropy: &Entropy) -> SecretString {
         let text = format!(
             "{}{}",
@@ -57,7 +57,7 @@ impl Kind {
         SecretString::from(format!("{text}_{}", &checksum[..CHECKSUM_CHARS]))
     }
 
-    /// The beginning of a key, by which people tell theirs apart.
+    /// Returns the displayed beginning of a key.
     pub(crate) fn prefix(self, key: &SecretString) -> String {
         key.expose_secret()
             .chars()
@@ -65,23 +65,23 @@ impl Kind {
             .collect()
     }
 
-    /// The key as somebody sees it who did not ask for it, or may not have it.
-    pub(crate) fn shown(self, key: &SecretString, reveal: bool) -> String {
+    /// Returns the key as displayed. A secret key is masked unless `reveal` is set.
+    pub(crate) fn display(self, key: &SecretString, reveal: bool) -> String {
         match self {
-            Self::Secret if !reveal => format!("{}{BLOT}", self.prefix(key)),
+            Self::Secret if !reveal => format!("{}{MASK}", self.prefix(key)),
             Self::Publishable | Self::Secret => key.expose_secret().to_owned(),
         }
     }
 }
 
-/// Roles of the legacy keys: the older pair of a publishable and a secret key.
+/// Roles of the legacy keys, the older pair of a publishable and a secret key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Legacy {
+pub(crate) enum LegacyKey {
     Anon,
     ServiceRole,
 }
 
-impl Legacy {
+impl LegacyKey {
     pub(crate) const ALL: [Self; 2] = [Self::Anon, Self::ServiceRole];
 
     pub(crate) const fn role(self) -> &'static str {
@@ -91,15 +91,16 @@ impl Legacy {
         }
     }
 
-    /// The key: a JSON web token (HS256), the same whenever it is signed.
+    /// Signs the key: a JSON web token (HS256). The result depends only on the arguments.
     pub(crate) fn sign(
         self,
         project: &ProjectRef,
         jwt_secret: &SecretString,
         since: DateTime<Utc>,
     ) -> SecretString {
-        let (iat, exp) = (since.timestamp(), (since + LEGACY_LIFE).timestamp());
-        // Nothing here needs escaping: a ref is letters.
+        let iat = since.timestamp();
+        let exp = (since + LEGACY_TTL).timestamp();
+        // No escaping is needed: a project ref contains only letters.
         let claims = format!(
             r#"{{"iss":"supabase","ref":"{project}","role":"{}","iat":{iat},"exp":{exp}}}"#,
             self.role()
@@ -112,16 +113,17 @@ impl Legacy {
         SecretString::from(format!("{signed}.{signature}"))
     }
 
-    /// As [`Kind::shown`]. All such keys begin alike, so nothing is left of one that is not shown.
-    pub(crate) fn shown(self, key: &SecretString, reveal: bool) -> String {
+    /// Returns the key as displayed, like [`Kind::display`]. A masked legacy key has no visible
+    /// prefix, because all legacy keys begin alike.
+    pub(crate) fn display(self, key: &SecretString, reveal: bool) -> String {
         match self {
-            Self::ServiceRole if !reveal => BLOT.to_owned(),
+            Self::ServiceRole if !reveal => MASK.to_owned(),
             Self::Anon | Self::ServiceRole => key.expose_secret().to_owned(),
         }
     }
 }
 
-/// A secret to sign legacy keys with: 64 characters.
+/// Generates a secret of 64 characters that signs legacy keys.
 pub(crate) fn mint_jwt_secret(entropy: &Entropy) -> SecretString {
     SecretString::from(URL_SAFE_NO_PAD.encode(entropy.bytes::<48>()))
 }
@@ -131,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_minted_key_has_its_form_and_its_checksum() {
+    fn generated_key_has_stem_and_checksum() {
         for (kind, stem) in [
             (Kind::Publishable, "sb_publishable_"),
             (Kind::Secret, "sb_secret_"),
@@ -150,35 +152,37 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_no_secret_is_shown_to_everybody() {
+    fn secret_keys_are_masked_unless_revealed() {
         let entropy = Entropy::seeded(1);
-        let (open, secret) = (
-            Kind::Publishable.mint(&entropy),
-            Kind::Secret.mint(&entropy),
+        let open = Kind::Publishable.mint(&entropy);
+        let secret = Kind::Secret.mint(&entropy);
+        assert_eq!(
+            Kind::Publishable.display(&open, false),
+            open.expose_secret()
         );
-        assert_eq!(Kind::Publishable.shown(&open, false), open.expose_secret());
-        assert_eq!(Kind::Secret.shown(&secret, true), secret.expose_secret());
-        let blotted = Kind::Secret.shown(&secret, false);
-        assert_eq!(blotted, format!("{}{BLOT}", &secret.expose_secret()[..15]));
-        assert_eq!(Legacy::Anon.shown(&secret, false), secret.expose_secret());
+        assert_eq!(Kind::Secret.display(&secret, true), secret.expose_secret());
+        let masked = Kind::Secret.display(&secret, false);
+        assert_eq!(masked, format!("{}{MASK}", &secret.expose_secret()[..15]));
+        assert_eq!(
+            LegacyKey::Anon.display(&secret, false),
+            secret.expose_secret()
+        );
         assert_eq!(
             (
-                Legacy::ServiceRole.shown(&secret, false),
-                &*Legacy::ServiceRole.shown(&secret, true)
+                LegacyKey::ServiceRole.display(&secret, false),
+                &*LegacyKey::ServiceRole.display(&secret, true)
             ),
-            (BLOT.to_owned(), secret.expose_secret())
+            (MASK.to_owned(), secret.expose_secret())
         );
     }
 
-    /// Made with another implementation (Python's `hmac`), so that what verifies tokens elsewhere verifies ours.
+    /// The expected token was generated by Python's `hmac`, an independent implementation.
     #[test]
-    fn a_legacy_key_is_a_token_that_others_verify() {
-        let (project, secret) = (
-            "abcdefghijklmnopqrst".parse().unwrap(),
-            SecretString::from("0123456789abcdef0123456789abcdef"),
-        );
+    fn legacy_key_equals_token_of_another_implementation() {
+        let project = "abcdefghijklmnopqrst".parse().unwrap();
+        let secret = SecretString::from("0123456789abcdef0123456789abcdef");
         let since = DateTime::from_timestamp(1_700_000_000, 999_000_000).unwrap();
-        let key = Legacy::Anon.sign(&project, &secret, since);
+        let key = LegacyKey::Anon.sign(&project, &secret, since);
         let expected = [
             "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",
             "eyJpc3MiOiJzdXBhYmFzZSIsInJlZiI6ImFiY2RlZmdoaWprbG1ub3BxcnN0Iiwicm9sZSI6ImFub24iLCJpYXQiOj\
@@ -187,7 +191,7 @@ mod tests {
         ];
         assert_eq!(key.expose_secret().split('.').collect::<Vec<_>>(), expected);
         assert_ne!(
-            Legacy::ServiceRole
+            LegacyKey::ServiceRole
                 .sign(&project, &secret, since)
                 .expose_secret(),
             key.expose_secret()

@@ -1,5 +1,7 @@
 //! Operations on how a project's database is reached.
 
+mod pooler;
+
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
@@ -8,11 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::{context::ApiContext, pooler},
+    api::context::ApiContext,
     base::error::Error,
     data_plane::database_access::{
         bans, login_roles, restrictions,
-        restrictions::{NETWORKS_MAX, Rules},
+        restrictions::{NETWORKS_MAX, NetworkRestrictions},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
@@ -65,7 +67,7 @@ struct LoginRoleRequest {
 /// It has no `Debug`: the password is in clear.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CreateRoleResponse")]
-struct LoginRoleMade {
+struct LoginRoleResponse {
     #[schemars(length(min = 1))]
     role: String,
     #[schemars(length(min = 1))]
@@ -79,9 +81,9 @@ async fn create_login_role(
     project: Project,
     context: ApiContext,
     Json(request): Json<LoginRoleRequest>,
-) -> Result<Created<LoginRoleMade>, Error> {
+) -> Result<Created<LoginRoleResponse>, Error> {
     let made = login_roles::create(&context, &project, request.read_only).await?;
-    Ok(Created(LoginRoleMade {
+    Ok(Created(LoginRoleResponse {
         password: made.expose().to_owned(),
         role: made.role,
         ttl_seconds: login_roles::TTL.as_secs(),
@@ -103,22 +105,24 @@ static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 #[serde(rename_all = "lowercase")]
-enum Fine {
+enum OkMessage {
     Ok,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "DeleteRolesResponse")]
-struct LoginRolesDeleted {
-    message: Fine,
+struct DeleteLoginRolesResponse {
+    message: OkMessage,
 }
 
 async fn delete_login_roles(
     project: Project,
     context: ApiContext,
-) -> Result<Json<LoginRolesDeleted>, Error> {
+) -> Result<Json<DeleteLoginRolesResponse>, Error> {
     login_roles::remove_all(&context, &project).await?;
-    Ok(Json(LoginRolesDeleted { message: Fine::Ok }))
+    Ok(Json(DeleteLoginRolesResponse {
+        message: OkMessage::Ok,
+    }))
 }
 
 static GET_SSL: Endpoint = Endpoint {
@@ -135,7 +139,7 @@ static GET_SSL: Endpoint = Endpoint {
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
-struct Ssl {
+struct SslConfig {
     /// Whether connections to the database must be encrypted.
     database: bool,
 }
@@ -143,15 +147,15 @@ struct Ssl {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "SslEnforcementResponse")]
-struct SslTold {
-    current_config: Ssl,
+struct SslResponse {
+    current_config: SslConfig,
     applied_successfully: bool,
 }
 
-impl SslTold {
-    fn new(rules: &Rules) -> Self {
+impl SslResponse {
+    fn new(rules: &NetworkRestrictions) -> Self {
         Self {
-            current_config: Ssl {
+            current_config: SslConfig {
                 database: rules.tls_required,
             },
             applied_successfully: true,
@@ -159,8 +163,8 @@ impl SslTold {
     }
 }
 
-async fn get_ssl(project: Project, context: ApiContext) -> Result<Json<SslTold>, Error> {
-    Ok(Json(SslTold::new(
+async fn get_ssl(project: Project, context: ApiContext) -> Result<Json<SslResponse>, Error> {
+    Ok(Json(SslResponse::new(
         &restrictions::get(&context, &project).await?,
     )))
 }
@@ -181,7 +185,7 @@ static SET_SSL: Endpoint = Endpoint {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "SslEnforcementRequest")]
 struct SslRequest {
-    requested_config: Ssl,
+    requested_config: SslConfig,
 }
 
 async fn set_ssl(
@@ -189,7 +193,7 @@ async fn set_ssl(
     context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<SslRequest>,
-) -> Result<Json<SslTold>, Error> {
+) -> Result<Json<SslResponse>, Error> {
     let required = request.requested_config.database;
     if required
         && context
@@ -201,11 +205,11 @@ async fn set_ssl(
         let why = "this server has no certificate for databases, so nobody could connect; its operator can give it one with --db-tls-cert";
         return Err(Error::invalid("requestedConfig.database", why));
     }
-    let alter = |rules: &mut Rules| {
+    let alter = |rules: &mut NetworkRestrictions| {
         rules.tls_required = required;
         Ok(())
     };
-    Ok(Json(SslTold::new(
+    Ok(Json(SslResponse::new(
         &restrictions::change(&context, &project, 200, &audit, alter)
             .await?
             .1,
@@ -234,22 +238,22 @@ enum Entitlement {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 #[serde(rename_all = "lowercase")]
-enum Applied {
+enum AppliedStatus {
     Applied,
 }
 
-/// Networks, by family.
+/// TypedNetworks, by family.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Lists {
+#[schemars(inline, rename = "Lists")]
+struct NetworksByFamily {
     #[serde(rename = "dbAllowedCidrs")]
     v4: Vec<String>,
     #[serde(rename = "dbAllowedCidrsV6")]
     v6: Vec<String>,
 }
 
-impl From<&Rules> for Lists {
-    fn from(rules: &Rules) -> Self {
+impl From<&NetworkRestrictions> for NetworksByFamily {
+    fn from(rules: &NetworkRestrictions) -> Self {
         let (v4, v6): (Vec<_>, Vec<_>) = rules
             .allowed
             .iter()
@@ -264,42 +268,42 @@ impl From<&Rules> for Lists {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Network {
+struct RestrictedNetwork {
     address: String,
     #[serde(rename = "type")]
-    family: Family,
+    family: AddressFamily,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 #[serde(rename_all = "lowercase")]
-enum Family {
+enum AddressFamily {
     V4,
     V6,
 }
 
-/// Networks, each with its family.
+/// TypedNetworks, each with its family.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Networks {
+#[schemars(inline, rename = "Networks")]
+struct TypedNetworks {
     #[serde(rename = "dbAllowedCidrs")]
-    all: Vec<Network>,
+    all: Vec<RestrictedNetwork>,
 }
 
-impl From<&Rules> for Networks {
-    fn from(rules: &Rules) -> Self {
+impl From<&NetworkRestrictions> for TypedNetworks {
+    fn from(rules: &NetworkRestrictions) -> Self {
         let family = |network: &IpNet| {
             if matches!(network, IpNet::V4(_)) {
-                Family::V4
+                AddressFamily::V4
             } else {
-                Family::V6
+                AddressFamily::V6
             }
         };
         Self {
             all: rules
                 .allowed
                 .iter()
-                .map(|network| Network {
+                .map(|network| RestrictedNetwork {
                     address: network.to_string(),
                     family: family(network),
                 })
@@ -310,26 +314,26 @@ impl From<&Rules> for Networks {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "NetworkRestrictions{C}Response")]
-struct Restrictions<C> {
+struct RestrictionsResponse<C> {
     entitlement: Entitlement,
     config: C,
     /// What held before, where it was just changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     old_config: Option<C>,
-    status: Applied,
+    status: AppliedStatus,
     #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<DateTime<Utc>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     applied_at: Option<DateTime<Utc>>,
 }
 
-impl<C: for<'a> From<&'a Rules>> Restrictions<C> {
-    fn new(before: Option<&Rules>, now: &Rules) -> Self {
+impl<C: for<'a> From<&'a NetworkRestrictions>> RestrictionsResponse<C> {
+    fn new(before: Option<&NetworkRestrictions>, now: &NetworkRestrictions) -> Self {
         Self {
             entitlement: Entitlement::Allowed,
             config: now.into(),
             old_config: before.map(C::from),
-            status: Applied::Applied,
+            status: AppliedStatus::Applied,
             updated_at: now.updated_at,
             applied_at: now.updated_at,
         }
@@ -339,24 +343,24 @@ impl<C: for<'a> From<&'a Rules>> Restrictions<C> {
 async fn get_restrictions(
     project: Project,
     context: ApiContext,
-) -> Result<Json<Restrictions<Lists>>, Error> {
-    Ok(Json(Restrictions::new(
+) -> Result<Json<RestrictionsResponse<NetworksByFamily>>, Error> {
+    Ok(Json(RestrictionsResponse::new(
         None,
         &restrictions::get(&context, &project).await?,
     )))
 }
 
-/// Networks as they are sent. A list that is left out stays as it is; an empty one lets nobody of its family in.
+/// TypedNetworks as they are sent. A list that is left out stays as it is; an empty one lets nobody of its family in.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "NetworkRestrictionsRequest")]
-struct ListsRequest {
+struct NetworksRequest {
     #[serde(rename = "dbAllowedCidrs")]
     v4: Option<Vec<String>>,
     #[serde(rename = "dbAllowedCidrsV6")]
     v6: Option<Vec<String>>,
 }
 
-impl ListsRequest {
+impl NetworksRequest {
     fn parse(self) -> Result<[Option<Vec<IpNet>>; 2], Error> {
         let family = |field: &'static str, texts: Option<Vec<String>>, v4: bool| {
             texts
@@ -374,7 +378,7 @@ impl ListsRequest {
     }
 }
 
-/// Networks in the form `address/length`. Bits beyond the length are dropped.
+/// TypedNetworks in the form `address/length`. Bits beyond the length are dropped.
 fn parse(
     field: &'static str,
     texts: &[String],
@@ -423,10 +427,10 @@ async fn apply_restrictions(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<ListsRequest>,
-) -> Result<Created<Restrictions<Lists>>, Error> {
+    Json(request): Json<NetworksRequest>,
+) -> Result<Created<RestrictionsResponse<NetworksByFamily>>, Error> {
     let [v4, v6] = request.parse()?;
-    let alter = |rules: &mut Rules| {
+    let alter = |rules: &mut NetworkRestrictions| {
         let (old_v4, old_v6) = std::mem::take(&mut rules.allowed)
             .into_iter()
             .partition(|network| matches!(network, IpNet::V4(_)));
@@ -434,7 +438,7 @@ async fn apply_restrictions(
         Ok(())
     };
     let (before, after) = restrictions::change(&context, &project, 201, &audit, alter).await?;
-    Ok(Created(Restrictions::new(Some(&before), &after)))
+    Ok(Created(RestrictionsResponse::new(Some(&before), &after)))
 }
 
 static PATCH_RESTRICTIONS: Endpoint = Endpoint {
@@ -453,32 +457,32 @@ static PATCH_RESTRICTIONS: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "NetworkRestrictionsPatchRequest")]
-struct PatchRequest {
+struct PatchRestrictionsRequest {
     #[serde(default)]
-    add: ListsRequest,
+    add: NetworksRequest,
     #[serde(default)]
-    remove: ListsRequest,
+    remove: NetworksRequest,
 }
 
 async fn patch_restrictions(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<PatchRequest>,
-) -> Result<Json<Restrictions<Networks>>, Error> {
-    let flat = |lists: ListsRequest| {
+    Json(request): Json<PatchRestrictionsRequest>,
+) -> Result<Json<RestrictionsResponse<TypedNetworks>>, Error> {
+    let flat = |lists: NetworksRequest| {
         lists
             .parse()
             .map(|lists| lists.into_iter().flatten().flatten().collect::<Vec<_>>())
     };
     let (add, remove) = (flat(request.add)?, flat(request.remove)?);
-    let alter = |rules: &mut Rules| {
+    let alter = |rules: &mut NetworkRestrictions| {
         rules.allowed.retain(|network| !remove.contains(network));
         rules.allowed.extend(add);
         Ok(())
     };
     let (before, after) = restrictions::change(&context, &project, 200, &audit, alter).await?;
-    Ok(Json(Restrictions::new(Some(&before), &after)))
+    Ok(Json(RestrictionsResponse::new(Some(&before), &after)))
 }
 
 static LIST_BANS: Endpoint = Endpoint {
@@ -496,12 +500,15 @@ static LIST_BANS: Endpoint = Endpoint {
 /// Addresses, of either family whatever the name says.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "NetworkBan{T}Response")]
-struct Bans<T> {
+struct BansResponse<T> {
     banned_ipv4_addresses: Vec<T>,
 }
 
-async fn list_bans(project: Project, context: ApiContext) -> Result<Created<Bans<String>>, Error> {
-    Ok(Created(Bans {
+async fn list_bans(
+    project: Project,
+    context: ApiContext,
+) -> Result<Created<BansResponse<String>>, Error> {
+    Ok(Created(BansResponse {
         banned_ipv4_addresses: bans::list(&context, &project).await?,
     }))
 }
@@ -519,8 +526,8 @@ static LIST_BANS_ENRICHED: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(inline)]
-struct Ban {
+#[schemars(inline, rename = "Ban")]
+struct BannedAddress {
     banned_address: String,
     /// What it is banned from.
     identifier: String,
@@ -531,13 +538,13 @@ struct Ban {
 async fn list_bans_enriched(
     project: Project,
     context: ApiContext,
-) -> Result<Created<Bans<Ban>>, Error> {
-    let ban = |banned_address| Ban {
+) -> Result<Created<BansResponse<BannedAddress>>, Error> {
+    let ban = |banned_address| BannedAddress {
         banned_address,
         identifier: project.reference.to_string(),
         kind: "postgres",
     };
-    Ok(Created(Bans {
+    Ok(Created(BansResponse {
         banned_ipv4_addresses: bans::list(&context, &project)
             .await?
             .into_iter()
@@ -587,14 +594,14 @@ async fn delete_bans(
     let network = |text: &String| {
         text.parse()
             .ok()
-            .or_else(|| text.parse().ok().map(bans::block))
+            .or_else(|| text.parse().ok().map(bans::network_of))
     };
     let networks = request
         .ipv4_addresses
         .iter()
         .map(|text| network(text).ok_or_else(|| Error::invalid(FIELD, "expected addresses")));
     let mut networks = networks.collect::<Result<Vec<IpNet>, _>>()?;
-    networks.extend(request.requester_ip.then(|| bans::block(peer.address)));
+    networks.extend(request.requester_ip.then(|| bans::network_of(peer.address)));
     bans::lift(&context, &project, &networks, &audit)
         .await
         .map(|()| Done)

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
-use super::{Budget, NewMigration, Patch, version};
+use super::{MigrationLimits, MigrationPatch, NewMigration, version};
 use crate::{
     base::{
         clock::Clock,
@@ -12,7 +12,7 @@ use crate::{
     },
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Session, Target},
+        session::{ConnectTarget, DatabaseSession},
     },
 };
 
@@ -48,9 +48,11 @@ const CREATE_REQUESTS: &str = "
     create table if not exists supabase_migrations.gantry_requests (idempotency_key text primary key, fingerprint text not null)";
 
 /// Columns of the history table; none if there is no table.
-pub(super) async fn history_columns(session: &mut Session) -> Result<HashSet<String>, Error> {
+pub(super) async fn history_columns(
+    session: &mut DatabaseSession,
+) -> Result<HashSet<String>, Error> {
     let answer = session
-        .simple(
+        .simple_query(
             "select a.attname from pg_catalog.pg_attribute a
              join pg_catalog.pg_class c on c.oid = a.attrelid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
              where n.nspname = 'supabase_migrations' and c.relname = 'schema_migrations'
@@ -87,35 +89,39 @@ impl NewMigration {
 }
 
 /// An open transaction in which nobody else changes the history. Dropping it undoes everything.
-pub(super) struct Turn {
-    pub(super) session: Session,
-    budget: Budget,
+pub(super) struct HistoryTransaction {
+    pub(super) session: DatabaseSession,
+    limits: MigrationLimits,
     /// The transaction: a text that ends it and begins another must not pass unnoticed.
     id: String,
 }
 
-impl Turn {
-    /// Opens the transaction, waits for its turn and sees that the history is there.
-    pub(super) async fn begin(target: &Target, budget: Budget) -> Result<Self, Error> {
-        let mut session = Session::open(target, OWNER, DATABASE, &[], budget.limits).await?;
+impl HistoryTransaction {
+    /// Opens the transaction, waits for its history and sees that the history is there.
+    pub(super) async fn begin(
+        target: &ConnectTarget,
+        limits: MigrationLimits,
+    ) -> Result<Self, Error> {
+        let mut session =
+            DatabaseSession::open(target, OWNER, DATABASE, &[], limits.session).await?;
         // Read committed, whatever the customer's default is: what the one before us wrote must be seen after the wait.
         // From the second on no one waits long for a lock, and no one behind us in its queue.
         let begin = format!(
             "begin isolation level read committed read write;
              select pg_catalog.pg_advisory_xact_lock({LOCK});
              set lock_timeout = {}",
-            budget.lock_timeout.as_millis()
+            limits.lock_timeout.as_millis()
         );
-        session.script(&begin).await?;
+        session.batch_execute(&begin).await?;
         let columns = history_columns(&mut session).await?;
         if columns.is_empty() {
-            session.script(CREATE_HISTORY).await?;
+            session.batch_execute(CREATE_HISTORY).await?;
         } else {
             for (column, definition) in LATER_COLUMNS
                 .iter()
                 .filter(|(column, _)| !columns.contains(*column))
             {
-                session.script(&format!("alter table supabase_migrations.schema_migrations add column {column} {definition}")).await?;
+                session.batch_execute(&format!("alter table supabase_migrations.schema_migrations add column {column} {definition}")).await?;
             }
         }
         let id = first(&mut session, "select pg_catalog.pg_current_xact_id()")
@@ -124,13 +130,13 @@ impl Turn {
             .context("naming a transaction")?;
         Ok(Self {
             session,
-            budget,
+            limits,
             id,
         })
     }
 
     /// The version under which this very request was carried out before.
-    pub(super) async fn done_before(
+    pub(super) async fn find_replay(
         &mut self,
         migration: &NewMigration,
         fingerprint: &str,
@@ -138,7 +144,7 @@ impl Turn {
         let Some(key) = migration.idempotency_key.as_deref() else {
             return Ok(None);
         };
-        self.session.script(CREATE_REQUESTS).await?;
+        self.session.batch_execute(CREATE_REQUESTS).await?;
         // A history that came here without our table says only what was run.
         let answer = self
             .session
@@ -199,7 +205,11 @@ impl Turn {
     }
 
     /// Changes a migration's row.
-    pub(super) async fn patch(&mut self, version: &str, patch: &Patch) -> Result<(), Error> {
+    pub(super) async fn patch(
+        &mut self,
+        version: &str,
+        patch: &MigrationPatch,
+    ) -> Result<(), Error> {
         let update = "update supabase_migrations.schema_migrations set name = coalesce($2, name),
                           rollback = case when $3::text is not null then array[$3::text] else rollback end
                       where version = $1";
@@ -224,7 +234,7 @@ impl Turn {
     /// Removes every migration from version `gte` on. Answers versions and rollbacks, the newest first.
     ///
     /// Versions that are no numbers are the customer's own (`init`) and have no place in the order.
-    pub(super) async fn take_out(
+    pub(super) async fn remove_from(
         &mut self,
         gte: &str,
     ) -> Result<Vec<(String, Option<Vec<String>>)>, Error> {
@@ -236,15 +246,15 @@ impl Turn {
         let rows = self.session.query(delete, &[Some(gte)]).await?.rows.texts();
         rows.into_iter()
             .filter_map(|row| <[_; 2]>::try_from(row).ok())
-            .map(read_taken)
+            .map(parse_removed)
             .collect()
     }
 
     /// Runs a customer's text.
     pub(super) async fn run(&mut self, text: &str) -> Result<(), Error> {
-        let ran = self.session.script(text).await;
+        let ran = self.session.batch_execute(text).await;
         ran.map_err(|error| self.with_hint(error))?;
-        self.still_open().await
+        self.ensure_open().await
     }
 
     /// Runs a customer's text; an error says which one it was.
@@ -256,7 +266,7 @@ impl Turn {
     }
 
     /// Whether what ran left the transaction as it was.
-    pub(super) async fn still_open(&mut self) -> Result<(), Error> {
+    pub(super) async fn ensure_open(&mut self) -> Result<(), Error> {
         let current = "select pg_catalog.pg_current_xact_id_if_assigned()";
         if self.session.in_transaction()
             && first(&mut self.session, current).await?.as_ref() == Some(&self.id)
@@ -270,7 +280,7 @@ impl Turn {
     }
 
     pub(super) async fn commit(mut self) -> Result<(), Error> {
-        match self.session.script("commit").await?.as_str() {
+        match self.session.batch_execute("commit").await?.as_str() {
             "COMMIT" => Ok(()),
             _ => Err(Error::Rejected("The migration was rolled back".into())),
         }
@@ -284,11 +294,11 @@ impl Turn {
         let hint = match text.split(": ").nth(1).map(str::trim) {
             Some("55P03") => format!(
                 "HINT:  a migration waits at most {} ms for a lock\n",
-                self.budget.lock_timeout.as_millis()
+                self.limits.lock_timeout.as_millis()
             ),
             Some("57014") => format!(
                 "HINT:  a migration has {} ms in all\n",
-                self.budget.limits.time.as_millis()
+                self.limits.session.time.as_millis()
             ),
             _ => String::new(),
         };
@@ -296,7 +306,7 @@ impl Turn {
     }
 }
 
-fn read_taken(
+fn parse_removed(
     [version, rollback]: [Option<String>; 2],
 ) -> Result<(String, Option<Vec<String>>), Error> {
     let rollback = rollback
@@ -307,9 +317,9 @@ fn read_taken(
 }
 
 /// The first value of the answer.
-async fn first(session: &mut Session, sql: &str) -> Result<Option<String>, Error> {
+async fn first(session: &mut DatabaseSession, sql: &str) -> Result<Option<String>, Error> {
     Ok(session
-        .simple(sql)
+        .simple_query(sql)
         .await?
         .rows
         .texts()
