@@ -420,7 +420,7 @@ async fn who_is_asked_reads_that_the_operator_vouches() {
         .await
         .expect(200)
         .says(">Verified<")
-        .says("The operator vouches for this name");
+        .says("The operator verified the name");
     vouch(&app, &client.id, false).await.unwrap();
     browser.get(&page).await.expect(200).says(warning);
 }

@@ -41,12 +41,12 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Allow Acme to act for you?")
+        .says("Authorize Acme?")
         .says("olga@example.com");
     let asked = asked
         .says("app.example")
         .says("Not verified")
-        .says("See projects and their state")
+        .says("Read projects and their status")
         .says("Home")
         .says("Owner");
     assert!(
@@ -75,8 +75,8 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You allowed Acme")
-        .says("See projects and their state");
+        .says("Acme is authorized")
+        .says("Read projects and their status");
     assert!(!receipt.html.contains("value=\"approve\""));
     let token = receipt.form_token();
     let fields = [
@@ -118,7 +118,7 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
         .get("/account/applications?done=revoked")
         .await
         .expect(200)
-        .says("The application is revoked")
+        .says("Authorization revoked")
         .says("No applications");
 }
 
@@ -162,7 +162,7 @@ async fn a_member_refuses_and_the_application_is_told() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You refused Acme");
+        .says("You denied access to Acme");
     // Whatever else is pressed is no approval.
     for odd in ["", "Approve", "yes"] {
         let id = client.ask(&app.node, &[]).await;
@@ -195,7 +195,7 @@ async fn a_request_belongs_to_the_browser_that_opened_it() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let token = other.get("/account").await.form_token();
     let fields = [
         ("form_token", token.as_str()),
@@ -334,7 +334,7 @@ async fn an_answer_comes_from_our_own_page() {
         ))
         .await
         .expect(200)
-        .says("Allow Acme");
+        .says("Authorize Acme");
     let waits: i64 = app
         .app
         .db
@@ -360,7 +360,7 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let fields = [
         ("form_token", token.as_str()),
         ("auth_id", &id),
@@ -381,12 +381,12 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
         .get("/authorize/problem?why=client")
         .await
         .expect(400)
-        .says("This application is unknown");
+        .says("Unknown application");
     browser
         .get("/authorize/problem?why=%3Cscript%3E")
         .await
         .expect(400)
-        .says("This link is not right");
+        .says("Invalid link");
     let deleted = client.ask(&app.node, &[]).await;
     app.delete(&format!("{}/{}", apps(&app), client.id))
         .as_(&app.owner)
@@ -508,15 +508,15 @@ async fn the_page_says_what_it_is_about() {
     rhea.get(&page(&id))
         .await
         .expect(200)
-        .says("It asks for more than your role allows")
-        .says("Your role does not include this.");
+        .says("The application requests more access than your role permits")
+        .says("Your role does not permit this.");
     let free = register(&app, json!({})).await;
     let id = free.ask(&app.node, &[]).await;
     let low = rhea
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Your role is too low");
+        .says("Only administrators and owners can authorize this application");
     assert!(!low.html.contains("value=\"approve\""));
     press(&mut rhea, &id, "approve", &[], app.home.slug.as_str())
         .await
@@ -578,14 +578,14 @@ async fn an_application_is_kept_by_its_pages() {
         .get(&made)
         .await
         .expect(200)
-        .says("The application is registered")
+        .says("Application registered")
         .says("https://app.example/callback");
     shown.says("value=\"https://app.example/icon.png\"");
     let secret = browser
         .submit(&one, &format!("{one}/secrets"), &[])
         .await
         .expect(200)
-        .says("shown only now");
+        .says("It is not shown again");
     let text = secret
         .html
         .split("id=\"secret\">")
@@ -600,7 +600,7 @@ async fn an_application_is_kept_by_its_pages() {
         secret: Some(text.clone()),
     };
     client.tokens(&app, &app.owner).await;
-    let shown = browser.get(&one).await.expect(200).says("One approval");
+    let shown = browser.get(&one).await.expect(200).says("1 authorization");
     assert!(!shown.html.contains(&text) && shown.html.contains(&text[40..]));
     let changed = [
         ("name", "Shop 2"),
@@ -648,7 +648,7 @@ async fn an_application_is_kept_by_its_pages() {
         .get(&format!("{one}/delete"))
         .await
         .expect(200)
-        .says("One approval of a member ends");
+        .says("This revokes 1 authorization");
     browser
         .submit(&format!("{one}/delete"), &format!("{one}/delete"), &[])
         .await
@@ -662,9 +662,9 @@ async fn an_application_is_kept_by_its_pages() {
     for shown in [rhea.get(&mine).await, rhea.get(&new).await] {
         let shown = shown
             .expect(200)
-            .says("Needs the role Administrator; yours is Read-only.");
+            .says("Requires the Administrator role. Your role is Read-only.");
         shown
-            .hides("New secret")
+            .hides("New client secret")
             .hides(">Save<")
             .hides(">Delete<")
             .hides(">Register<");

@@ -1,4 +1,5 @@
-//! A browser without JavaScript: keeps cookies, sends forms as pages made them, and looks at every answer's headers.
+//! A test browser without JavaScript: stores cookies, submits forms with their anti-CSRF token, and
+//! checks the security headers of every response.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +19,15 @@ use crate::support::{Actor, Node, TestApp};
 pub(crate) const PASSWORD: &str = "violin fjord lantern 9";
 const HOST: &str = "gantry.test";
 
-/// One browser, of one person.
+/// A browser with its cookies.
 pub(crate) struct Browser {
     api: Api,
     pub(crate) cookies: BTreeMap<String, String>,
-    /// What it says about where a form is from.
+    /// The header that states the origin of a form.
     pub(crate) origin: Option<(&'static str, String)>,
 }
 
-/// A page, or the way to one.
+/// The response to a request: a page or a redirect.
 pub(crate) struct Seen {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -63,7 +64,7 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// What the page's forms carry.
+    /// Returns the anti-CSRF token of the page.
     pub(crate) fn form_token(&self) -> String {
         let (_, rest) = self
             .html
@@ -88,7 +89,7 @@ impl Browser {
         self
     }
 
-    /// The same person's browser, at another node.
+    /// Returns a browser with the same cookies at another node.
     pub(crate) fn at(&self, node: &Node) -> Self {
         Self {
             api: node.app.api(),
@@ -114,7 +115,7 @@ impl Browser {
         self.send(request.body(body.into()).unwrap()).await
     }
 
-    /// Sends a form of the page at `at`.
+    /// Submits a form of the page at `at`.
     pub(crate) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
         let token = self.get(at).await.expect(200).form_token();
         let fields: Vec<_> = [("form_token", token.as_str())]
@@ -181,15 +182,15 @@ impl Browser {
     }
 }
 
-/// The one application that pages of tests lead to.
+/// The OAuth application that tests redirect to.
 const APPLICATION: &str = "https://app.example";
 
-fn leads_away(seen: &Seen) -> bool {
+fn redirects_to_application(seen: &Seen) -> bool {
     seen.header("location")
         .is_some_and(|to| to.starts_with(APPLICATION))
 }
 
-/// What holds for every page, form and redirect.
+/// Checks the headers of every page, form and redirect.
 fn check_headers(seen: &Seen) {
     if seen
         .header("content-type")
@@ -199,12 +200,12 @@ fn check_headers(seen: &Seen) {
     }
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                   form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-    // A form that asks for consent may lead to the application, and what leads there tells nothing.
+    // The consent form may redirect to the application, without a `Referer`.
     let (leads, away) = (
         seen.header("content-security-policy")
             .unwrap()
             .replace(&format!("'self' {APPLICATION};"), "'self';"),
-        leads_away(seen),
+        redirects_to_application(seen),
     );
     assert_eq!(leads, policy);
     for (name, value) in [
@@ -242,7 +243,7 @@ pub(crate) fn email(name: &str) -> String {
     format!("{name}@example.com")
 }
 
-/// Gives an actor the password.
+/// Sets the password of an actor.
 pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     let owner = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     passwords::set(
@@ -256,12 +257,12 @@ pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     .unwrap();
 }
 
-/// Olga's browser, signed in.
+/// Returns the signed-in browser of the owner.
 pub(crate) async fn olga(app: &TestApp) -> Browser {
     signed_in(app, &app.owner).await
 }
 
-/// An actor's browser, signed in.
+/// Returns the signed-in browser of an actor.
 pub(crate) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
     give_password(app, actor).await;
     let account = accounts::by_id(&app.app.db, actor.user).await.unwrap();

@@ -1,4 +1,4 @@
-//! Signing a command line tool in: what the page asks, what the tool fetches, and every way in which neither works.
+//! Sign-in of a command-line tool: the page, the token exchange, and the limits.
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
@@ -10,7 +10,7 @@ use crate::support::TestApp;
 
 const SESSION: &str = "e9c582c9-b9a2-44d1-b2ab-25e9f3b3d462";
 
-/// A tool, as it keeps its half of the agreement.
+/// A tool with its half of the key agreement.
 struct Tool {
     key: PrivateKey,
     point: String,
@@ -30,13 +30,13 @@ impl Tool {
         )
     }
 
-    async fn approve(&self, browser: &mut Browser, session: &str, may: &str) -> Seen {
+    async fn approve(&self, browser: &mut Browser, session: &str, access: &str) -> Seen {
         let fields = [
             ("session_id", session),
             ("public_key", &self.point),
             ("token_name", "laptop"),
             ("days", "7"),
-            ("may", may),
+            ("access", access),
         ];
         browser.submit(&self.link(), "/cli/login", &fields).await
     }
@@ -78,7 +78,7 @@ fn fetch(session: &str, code: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
+async fn tool_fetches_its_token_once_with_the_code() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     browser
@@ -87,7 +87,7 @@ async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
         .expect(200)
         .says("cli_olga@laptop")
         .says("olga@example.com")
-        .says("start this yourself");
+        .says("started this sign-in yourself");
     app.get(&fetch(SESSION, "00000000"))
         .send()
         .await
@@ -124,7 +124,7 @@ async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
 }
 
 #[tokio::test]
-async fn a_tool_that_may_only_see_changes_nothing() {
+async fn read_only_tool_token_cannot_write() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     let code = code(
@@ -153,7 +153,7 @@ async fn a_tool_that_may_only_see_changes_nothing() {
 }
 
 #[tokio::test]
-async fn five_codes_may_be_tried_within_ten_minutes() {
+async fn code_expires_after_five_attempts_or_ten_minutes() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     let right = code(&tool.approve(&mut browser, SESSION, "all").await.expect(200));
@@ -173,7 +173,7 @@ async fn five_codes_may_be_tried_within_ten_minutes() {
 }
 
 #[tokio::test]
-async fn a_session_of_a_tool_is_good_for_one_login() {
+async fn cli_login_session_is_valid_once() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     tool.approve(&mut browser, SESSION, "all").await.expect(200);
@@ -205,7 +205,7 @@ async fn a_session_of_a_tool_is_good_for_one_login() {
 }
 
 #[tokio::test]
-async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
+async fn pending_cli_logins_are_limited_and_deleted_after_a_day() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     let session = |number: usize| format!("{number:08}-0000-4000-8000-000000000000");
@@ -232,7 +232,7 @@ async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
 }
 
 #[tokio::test]
-async fn links_that_cannot_work_ask_nothing() {
+async fn invalid_cli_login_link_is_rejected() {
     let app = TestApp::new().await;
     let (mut browser, tool) = (olga(&app).await, Tool::new());
     for wrong in [
@@ -244,7 +244,7 @@ async fn links_that_cannot_work_ask_nothing() {
             .get(&format!("/cli/login{wrong}"))
             .await
             .expect(400)
-            .says("That did not work");
+            .says("Request failed");
     }
     let named = format!("{}%3Cscript%3E", tool.link());
     browser
