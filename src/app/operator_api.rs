@@ -108,7 +108,7 @@ impl Listen for Socket {
 pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
-        server::answering(move |request| answer(app.clone(), name.clone(), request))
+        server::service(move |request| answer(app.clone(), name.clone(), request))
     };
     server::serve_local(socket, service, stop).await;
 }

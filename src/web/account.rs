@@ -1,7 +1,7 @@
 //! The account page: profile, password and passkeys.
 
 use askama::Template;
-use axum::http::StatusCode;
+use http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 

@@ -2,7 +2,7 @@
 //! into the tool.
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! The session cookie and the cookie of a pending sign-in through the identity provider. No other
 //! module reads or sets cookies.
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use crate::{
     base::error::{Context, Credential, Error},

@@ -1,7 +1,7 @@
 //! Error pages.
 
 use askama::Template;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::{
     base::error::{Denial, Error},
@@ -47,7 +47,7 @@ fn sign_in_path(refused: &Refused<'_>) -> String {
         .uri
         .path_and_query()
         .filter(|_| refused.method == Method::GET);
-    redirect::sign_in_path(target.map_or(redirect::HOME, axum::http::uri::PathAndQuery::as_str))
+    redirect::sign_in_path(target.map_or(redirect::HOME, http::uri::PathAndQuery::as_str))
 }
 
 fn render(error: &Error, refused: &Refused<'_>) -> Result<PageResponse, Error> {

@@ -2,7 +2,7 @@
 //! anti-CSRF token of the session.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use axum::http::{HeaderMap, HeaderName, Uri, header};
+use http::{HeaderMap, HeaderName, Uri, header};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
@@ -78,7 +78,7 @@ fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     };
     let host = uri
         .authority()
-        .map(axum::http::uri::Authority::as_str)
+        .map(http::uri::Authority::as_str)
         .or_else(|| text(header::HOST));
     let site = text(FETCH_SITE);
     let origin = text(header::ORIGIN);

@@ -2,7 +2,7 @@
 //! the provider and the callback.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use axum::http::{StatusCode, header};
+use http::{StatusCode, header};
 
 use crate::{
     api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},

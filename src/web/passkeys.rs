@@ -1,6 +1,6 @@
 //! Passkeys: add, use and remove. The WebAuthn calls of the browser are in `static/web/gantry.js`.
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use uuid::Uuid;
 

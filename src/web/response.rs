@@ -1,7 +1,7 @@
 //! Responses of pages. Every response has the security headers.
 
 use askama::Template;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use serde::Serialize;
 

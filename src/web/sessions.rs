@@ -15,7 +15,7 @@ use crate::{
     },
 };
 use askama::Template;
-use axum::http::header;
+use http::header;
 
 pub(super) static LIST: Endpoint = page(
     "page-sessions",

@@ -1,7 +1,7 @@
 //! The signed-in user of a page, and calls to the API on behalf of that user.
 
-use axum::http::{Method, Request, header};
 use bytes::Bytes;
+use http::{Method, Request, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! Operations on a project's logs and usage.
 
-use axum::http::{HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
 use gantry_logs::{Answer, Dialect, QueryError};
+use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};

@@ -2,19 +2,10 @@
 //!
 //! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
-use std::{
-    cell::Cell,
-    convert::Infallible,
-    future::{poll_fn, ready},
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::http::Request;
-use futures_util::{FutureExt, future::Either};
+use futures_util::FutureExt;
+use http::Request;
 use hyper::{
     body::Incoming,
     rt::{Read, Write},
@@ -33,7 +24,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{Body, Response};
 pub use crate::base::net::accept::Stop;
-use crate::base::net::{accept, accept::Listen, coalescing_stream::Wire};
+use crate::base::net::{accept, accept::Listen};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -55,35 +46,11 @@ impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> 
 {
 }
 
-/// An answer to every request, from the function that gives it.
-///
-/// What needs not wait is answered within the call. What the request held is free then when the connection looks for more to
-/// read, which it does right after, and is read into again.
-pub fn answering<F: Future<Output = Response> + Send + 'static>(
-    answer: impl Fn(Request<Incoming>) -> F + Send + 'static,
+/// A service that calls `respond` for each request.
+pub fn service<F: Future<Output = Response> + Send + 'static>(
+    respond: impl Fn(Request<Incoming>) -> F + Send + 'static,
 ) -> impl Service {
-    // Where a request is worked on, for the next one.
-    let place = Cell::new(None::<Pin<Box<Option<F>>>>);
-    hyper::service::service_fn(move |request| {
-        let mut working = place.take().unwrap_or_else(|| Box::pin(None));
-        working.set(Some(answer(request)));
-        // If it has to wait, whoever will be woken asks again at once.
-        match working
-            .as_mut()
-            .as_pin_mut()
-            .and_then(FutureExt::now_or_never)
-        {
-            Some(response) => {
-                working.set(None);
-                place.set(Some(working));
-                Either::Left(ready(Ok::<_, Infallible>(response)))
-            }
-            None => Either::Right(poll_fn(move |cx| match working.as_mut().as_pin_mut() {
-                Some(answer) => answer.poll(cx).map(Ok),
-                None => Poll::Pending,
-            })),
-        }
-    })
+    hyper::service::service_fn(move |request| respond(request).map(Ok::<_, Infallible>))
 }
 
 /// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
@@ -98,7 +65,7 @@ pub async fn serve<S: Service>(
     let begin = |stream: TcpStream, peer| {
         // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
         let _ = stream.set_nodelay(true);
-        greet(stream.into(), tls.clone(), service(peer), stop.clone())
+        greet(stream, tls.clone(), service(peer), stop.clone())
     };
     take("requests", listener, &stop, begin).await;
 }
@@ -143,7 +110,7 @@ async fn take<L, F>(
 }
 
 /// HTTP/1, or with TLS what the client asks for.
-async fn greet(stream: Wire, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
+async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
     let Some(tls) = tls else {
         return first(stream, service, stop).await;
     };
@@ -173,7 +140,9 @@ where
 {
     let mut builder = http1::Builder::new();
     builder
-        .timer(accept::ConnectionTimer::default())
+        .timer(TokioTimer::new())
+        // One write for head and body: most bodies are small.
+        .writev(false)
         .header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
     let _ = accept::see_out(
@@ -200,7 +169,7 @@ mod tests {
         let (says, waits, stop) = (begun.clone(), may.clone(), Stop::default());
         let service = move |_| {
             let (begun, may) = (says.clone(), waits.clone());
-            answering(move |request| {
+            super::service(move |request| {
                 let (path, begun, may) =
                     (request.uri().path().to_owned(), begun.clone(), may.clone());
                 async move {

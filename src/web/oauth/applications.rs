@@ -1,7 +1,7 @@
 //! The OAuth applications of an organization: register, change, delete, and their secrets.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

@@ -1,8 +1,8 @@
 //! The consent page: a member authorizes an OAuth application or denies its request.
 
 use askama::Template;
-use axum::http::{Method, StatusCode, header};
 use chrono::TimeDelta;
+use http::{Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;

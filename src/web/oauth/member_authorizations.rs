@@ -2,7 +2,7 @@
 //! list and revoke.
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;

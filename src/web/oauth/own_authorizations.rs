@@ -1,8 +1,8 @@
 //! The visitor's authorizations of OAuth applications: list and revoke.
 
 use askama::Template;
-use axum::http::Method;
 use chrono::{DateTime, Utc};
+use http::Method;
 
 use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{

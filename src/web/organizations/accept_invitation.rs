@@ -1,8 +1,8 @@
 //! The page of an invitation link: shows the invitation and accepts it.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
 use chrono::{DateTime, Utc};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 //! project as confirmation.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
