@@ -17,7 +17,7 @@ use crate::{
         access::{Access, sessions, sessions::Ending},
         http::{Endpoint, Verb, mount},
     },
-    web::{Form, Layout, PageResponse, Visitor, labels, labels::Timestamp, page},
+    web::{Layout, PageResponse, SessionForm, Visitor, labels, labels::Timestamp, page},
 };
 
 pub(super) static ACCOUNT: Endpoint = page(
@@ -133,7 +133,7 @@ struct NewPassword {
 /// session.
 async fn set_password(
     visitor: Visitor,
-    Form(form): Form<NewPassword>,
+    SessionForm(form): SessionForm<NewPassword>,
 ) -> Result<PageResponse, Error> {
     let context = &visitor.context;
     let reject = |errors| show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, errors);

@@ -15,7 +15,7 @@ use crate::{
         access::{Access, Permission},
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Form, Layout, PageResponse, Visitor, page, tokens},
+    web::{Layout, PageResponse, SessionForm, Visitor, page, tokens},
 };
 
 /// The Supabase CLI prints a link to the hosted dashboard. The alias serves the same path, so that
@@ -105,7 +105,10 @@ struct CliLoginForm {
 
 /// Creates the token through the operation and shows the code in the response to the form. A reload
 /// is rejected, because the login session was used.
-async fn approve(visitor: Visitor, Form(form): Form<CliLoginForm>) -> Result<PageResponse, Error> {
+async fn approve(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<CliLoginForm>,
+) -> Result<PageResponse, Error> {
     let context = &visitor.context;
     let session = form.login.session_id;
     let days: i64 = form
@@ -121,7 +124,7 @@ async fn approve(visitor: Visitor, Form(form): Form<CliLoginForm>) -> Result<Pag
         .map(|it| it.name())
         .collect();
     let body = json!({"name": form.login.token_name(), "expires_in_days": days, "permissions": permissions});
-    let created: tokens::CreatedToken = visitor
+    let created: tokens::TokenSecret = visitor
         .call(Method::POST, "/v1/tokens", Some(&body))
         .await?;
     let code = cli_login::hand_over(

@@ -16,7 +16,7 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const TOKEN: &str = "form_token";
 
 /// A form of a signed-in user, with an anti-CSRF token.
-pub struct Form<T>(pub T);
+pub struct SessionForm<T>(pub T);
 
 /// A form that needs no session, such as the sign-in form.
 pub struct OpenForm<T>(pub T);
@@ -31,7 +31,7 @@ pub(super) struct RowId {
     pub(super) id: i64,
 }
 
-impl<T: DeserializeOwned + Send> Input for Form<T> {
+impl<T: DeserializeOwned + Send> Input for SessionForm<T> {
     fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {

@@ -9,7 +9,7 @@
 //! To add a page, write a template, a struct for it and a handler, and add a line to `PAGES`:
 //!
 //! - a page takes a [`Visitor`] and returns [`PageResponse::page`];
-//! - a form posts to an endpoint that takes a [`Form`] (which rejects cross-site requests) and
+//! - a form posts to an endpoint that takes a [`SessionForm`] (which rejects cross-site requests) and
 //!   returns [`PageResponse::redirect`] to the page that shows the result.
 
 mod account;
@@ -35,7 +35,7 @@ mod sign_in;
 mod tokens;
 mod visitor;
 
-pub use form::{Form, OpenForm};
+pub use form::{OpenForm, SessionForm};
 pub use response::PageResponse;
 pub use visitor::{Layout, Visitor};
 

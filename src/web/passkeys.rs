@@ -12,8 +12,8 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, OpenForm, PageResponse, Visitor, account, form::NoFields, form::RowId, page, sign_in,
-        sign_in::SignInRequest,
+        OpenForm, PageResponse, SessionForm, Visitor, account, form::NoFields, form::RowId, page,
+        sign_in, sign_in::SignInRequest,
     },
 };
 
@@ -76,7 +76,10 @@ fn relying_party(origin: &str) -> Result<Passkeys, Error> {
     Passkeys::at(origin).ok_or(Error::NotFound)
 }
 
-async fn create_challenge(visitor: Visitor, _: Form<NoFields>) -> Result<PageResponse, Error> {
+async fn create_challenge(
+    visitor: Visitor,
+    _: SessionForm<NoFields>,
+) -> Result<PageResponse, Error> {
     visitor.skip_audit();
     let context = &visitor.context;
     let challenge = relying_party(&visitor.origin)?
@@ -90,7 +93,10 @@ async fn create_challenge(visitor: Visitor, _: Form<NoFields>) -> Result<PageRes
     PageResponse::json(&challenge)
 }
 
-async fn add(visitor: Visitor, Form(form): Form<PasskeyForm>) -> Result<PageResponse, Error> {
+async fn add(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<PasskeyForm>,
+) -> Result<PageResponse, Error> {
     let context = &visitor.context;
     let answer = (form.challenge, form.answer.as_str());
     match relying_party(&visitor.origin)?
@@ -109,7 +115,10 @@ async fn add(visitor: Visitor, Form(form): Form<PasskeyForm>) -> Result<PageResp
     }
 }
 
-async fn remove(visitor: Visitor, Form(row): Form<RowId>) -> Result<PageResponse, Error> {
+async fn remove(
+    visitor: Visitor,
+    SessionForm(row): SessionForm<RowId>,
+) -> Result<PageResponse, Error> {
     passkeys::remove(&visitor.context.db, visitor.user.id, row.id).await?;
     PageResponse::redirect("/account?done=no-passkey")
 }

@@ -10,7 +10,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, cookie, form::NoFields, form::RowId, labels,
+        Layout, PageResponse, SessionForm, Visitor, cookie, form::NoFields, form::RowId, labels,
         labels::Timestamp, page,
     },
 };
@@ -78,7 +78,10 @@ async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
 }
 
 /// Ends a session of the visitor. Returns 404 for a session of another account.
-async fn end_one(visitor: Visitor, Form(row): Form<RowId>) -> Result<PageResponse, Error> {
+async fn end_one(
+    visitor: Visitor,
+    SessionForm(row): SessionForm<RowId>,
+) -> Result<PageResponse, Error> {
     match sessions::end(
         &visitor.context.db,
         visitor.user.id,
@@ -92,7 +95,7 @@ async fn end_one(visitor: Visitor, Form(row): Form<RowId>) -> Result<PageRespons
     }
 }
 
-async fn end_all(visitor: Visitor, _: Form<NoFields>) -> Result<PageResponse, Error> {
+async fn end_all(visitor: Visitor, _: SessionForm<NoFields>) -> Result<PageResponse, Error> {
     sessions::end(
         &visitor.context.db,
         visitor.user.id,

@@ -23,7 +23,7 @@ use crate::{
         http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
     },
     web::{
-        Form, Layout, OpenForm, PageResponse, Visitor, cookie, form::NoFields, labels, page,
+        Layout, OpenForm, PageResponse, SessionForm, Visitor, cookie, form::NoFields, labels, page,
         redirect,
     },
 };
@@ -345,7 +345,7 @@ async fn use_link(request: SignInRequest, _: OpenForm<NoFields>) -> Result<PageR
         .await
 }
 
-async fn sign_out(visitor: Visitor, _: Form<NoFields>) -> Result<PageResponse, Error> {
+async fn sign_out(visitor: Visitor, _: SessionForm<NoFields>) -> Result<PageResponse, Error> {
     let digest = visitor.secret.digest();
     sessions::end(
         &visitor.context.db,

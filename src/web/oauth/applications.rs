@@ -18,7 +18,7 @@ use crate::{
         http::{Call, Described, Endpoint, Input, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::NoFields, form::RowId, labels::Timestamp,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, form::RowId, labels::Timestamp,
         organizations::OrganizationHeader, page, path::PathOrganization,
         permissions::PermissionCheck,
     },
@@ -315,7 +315,7 @@ async fn show_new(
 
 async fn create(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     let form = ApplicationForm::parse(fields);
@@ -380,7 +380,7 @@ async fn show_existing(
 
 async fn change(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     let form = ApplicationForm::parse(fields);
@@ -414,7 +414,7 @@ struct SecretPage {
 /// Creates a secret. It is shown only in the response to the form.
 async fn add_secret(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     match visitor
@@ -442,7 +442,7 @@ async fn add_secret(
 
 async fn revoke_secret(
     visitor: Visitor,
-    Form(row): Form<RowId>,
+    SessionForm(row): SessionForm<RowId>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     visitor
@@ -481,7 +481,7 @@ async fn confirm_delete(visitor: Visitor, path: ApplicationPath) -> Result<PageR
 
 async fn delete(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     visitor

@@ -29,7 +29,7 @@ use crate::{
         http::{Call, Described, Endpoint, Input, Query, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, cookie,
+        Layout, PageResponse, SessionForm, Visitor, cookie,
         labels::Timestamp,
         page,
         redirect::sign_in_path,
@@ -363,7 +363,7 @@ fn choose_organization(
 /// if the choices are invalid.
 async fn decide(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
 ) -> Result<PageResponse, Error> {
     let values = |field: &str| {
         fields
@@ -441,7 +441,10 @@ fn redirect_to_application(
 }
 
 /// Releases the request for the next account, and signs out.
-async fn switch_account(visitor: Visitor, Form(form): Form<AuthId>) -> Result<PageResponse, Error> {
+async fn switch_account(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<AuthId>,
+) -> Result<PageResponse, Error> {
     let digest = visitor.secret.digest();
     requests::release(&visitor.context.db, form.auth_id, &digest).await?;
     sessions::end(

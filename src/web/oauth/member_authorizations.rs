@@ -16,8 +16,9 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, labels::pluralize, organizations::OrganizationHeader,
-        page, path::PathOrganization, permissions::PermissionCheck,
+        Layout, PageResponse, SessionForm, Visitor, labels::pluralize,
+        organizations::OrganizationHeader, page, path::PathOrganization,
+        permissions::PermissionCheck,
     },
 };
 
@@ -125,7 +126,7 @@ struct RevokeForm {
 
 async fn revoke(
     visitor: Visitor,
-    Form(form): Form<RevokeForm>,
+    SessionForm(form): SessionForm<RevokeForm>,
     PathOrganization(slug): PathOrganization,
 ) -> Result<PageResponse, Error> {
     let base = format!("/v1/organizations/{slug}/oauth");

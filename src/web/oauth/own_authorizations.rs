@@ -13,7 +13,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor,
+        Layout, PageResponse, SessionForm, Visitor,
         form::RowId,
         labels::{Timestamp, pluralize},
         page,
@@ -83,7 +83,10 @@ async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
     })
 }
 
-async fn revoke(visitor: Visitor, Form(row): Form<RowId>) -> Result<PageResponse, Error> {
+async fn revoke(
+    visitor: Visitor,
+    SessionForm(row): SessionForm<RowId>,
+) -> Result<PageResponse, Error> {
     visitor
         .call::<()>(
             Method::DELETE,

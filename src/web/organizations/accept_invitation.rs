@@ -14,7 +14,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::NoFields, labels::Timestamp, page,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, labels::Timestamp, page,
         path::PathInvitation,
     },
 };
@@ -101,7 +101,7 @@ struct AcceptedInvitation {
 
 async fn accept(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathInvitation(token): PathInvitation,
 ) -> Result<PageResponse, Error> {
     match visitor

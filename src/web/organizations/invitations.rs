@@ -15,8 +15,8 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, labels::Timestamp, page, path::PathOrganization,
-        permissions::PermissionCheck, resources, resources::ProjectEntry,
+        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page,
+        path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
     },
 };
 
@@ -218,7 +218,7 @@ struct LinkPage {
 /// Creates an invitation. The link is shown only in the response to the form.
 async fn invite(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
     PathOrganization(slug): PathOrganization,
 ) -> Result<PageResponse, Error> {
     let form = InvitationForm::parse(fields);
@@ -269,7 +269,7 @@ struct InvitationEmail {
 
 async fn revoke(
     visitor: Visitor,
-    Form(form): Form<InvitationEmail>,
+    SessionForm(form): SessionForm<InvitationEmail>,
     PathOrganization(slug): PathOrganization,
 ) -> Result<PageResponse, Error> {
     let body =

@@ -14,7 +14,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::NoFields, page, path::PathMember,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathMember,
         path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
     },
 };
@@ -149,7 +149,7 @@ struct RoleForm {
 
 async fn assign_role(
     visitor: Visitor,
-    Form(form): Form<RoleForm>,
+    SessionForm(form): SessionForm<RoleForm>,
     PathOrganization(slug): PathOrganization,
     PathMember(id): PathMember,
 ) -> Result<PageResponse, Error> {
@@ -214,7 +214,7 @@ async fn load_remove_page(
 
 async fn remove(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathOrganization(slug): PathOrganization,
     PathMember(id): PathMember,
 ) -> Result<PageResponse, Error> {

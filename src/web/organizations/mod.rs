@@ -36,10 +36,10 @@ impl OrganizationHeader {
     /// Loads the header. Returns 404 if the visitor is not a member.
     pub(super) async fn load(visitor: &Visitor, slug: OrgSlug) -> Result<Self, Error> {
         #[derive(Deserialize)]
-        struct Organization {
+        struct OrganizationName {
             name: String,
         }
-        let Organization { name } = visitor.get(&format!("/v1/organizations/{slug}")).await?;
+        let OrganizationName { name } = visitor.get(&format!("/v1/organizations/{slug}")).await?;
         Ok(Self { slug, name })
     }
 }
@@ -60,11 +60,11 @@ struct MemberPageLinks {
 #[derive(Deserialize)]
 pub(super) struct MemberEntry {
     id: uuid::Uuid,
-    pub(super) attributes: MemberAttributes,
+    pub(super) attributes: MemberProfile,
 }
 
 #[derive(Deserialize)]
-pub(super) struct MemberAttributes {
+pub(super) struct MemberProfile {
     username: String,
     primary_email: String,
     pub(super) roles: Vec<AssignedRole>,

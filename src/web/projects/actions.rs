@@ -14,7 +14,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::NoFields, page, path::PathProject,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathProject,
         permissions::PermissionCheck,
     },
 };
@@ -261,7 +261,7 @@ async fn perform(
 
 async fn pause(
     visitor: Visitor,
-    Form(form): Form<ConfirmationForm>,
+    SessionForm(form): SessionForm<ConfirmationForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     perform_confirmed(visitor, form, reference, &PAUSE_ACTION).await
@@ -269,7 +269,7 @@ async fn pause(
 
 async fn restart(
     visitor: Visitor,
-    Form(form): Form<ConfirmationForm>,
+    SessionForm(form): SessionForm<ConfirmationForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     perform_confirmed(visitor, form, reference, &RESTART_ACTION).await
@@ -277,7 +277,7 @@ async fn restart(
 
 async fn delete(
     visitor: Visitor,
-    Form(form): Form<ConfirmationForm>,
+    SessionForm(form): SessionForm<ConfirmationForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     perform_confirmed(visitor, form, reference, &DELETE_ACTION).await
@@ -285,7 +285,7 @@ async fn delete(
 
 async fn restore(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     perform(&visitor, &reference, Method::POST, "/restore", "restore").await
@@ -293,7 +293,7 @@ async fn restore(
 
 async fn cancel(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     perform(

@@ -14,7 +14,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::RowId, labels::Timestamp, page,
+        Layout, PageResponse, SessionForm, Visitor, form::RowId, labels::Timestamp, page,
         path::PathProject, permissions::PermissionCheck,
     },
 };
@@ -114,7 +114,7 @@ struct IngestKeyForm {
 /// Creates a key. It is shown only in the response to the form.
 async fn add(
     visitor: Visitor,
-    Form(form): Form<IngestKeyForm>,
+    SessionForm(form): SessionForm<IngestKeyForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     let body = json!({ "name": form.name.trim() });
@@ -137,7 +137,7 @@ async fn add(
 
 async fn delete(
     visitor: Visitor,
-    Form(row): Form<RowId>,
+    SessionForm(row): SessionForm<RowId>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     visitor

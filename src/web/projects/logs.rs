@@ -105,7 +105,7 @@ impl LogsQuery {
         )
     }
 
-    /// Returns whether the statement is in the BigQuery dialect. Presets are in the ClickHouse dialect.
+    /// Returns whether the statement is in the BigQuery dialect. Presets are ClickHouse SQL.
     fn is_bigquery(&self) -> bool {
         self.dialect == "bigquery" && !PRESETS.iter().any(|(name, ..)| *name == self.preset())
     }

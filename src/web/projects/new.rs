@@ -12,7 +12,9 @@ use crate::{
         access::Access,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Form, Layout, PageResponse, Visitor, page, resources, resources::OrganizationEntry},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, page, resources, resources::OrganizationEntry,
+    },
 };
 
 pub(in crate::web) static NEW: Endpoint = page(
@@ -164,7 +166,10 @@ struct CreatedProject {
     reference: ProjectRef,
 }
 
-async fn create(visitor: Visitor, Form(form): Form<ProjectForm>) -> Result<PageResponse, Error> {
+async fn create(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<ProjectForm>,
+) -> Result<PageResponse, Error> {
     let name = form.name.trim();
     if form.organization.is_empty() {
         let errors = ProjectFormErrors {

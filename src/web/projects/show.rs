@@ -12,7 +12,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor, form::NoFields, labels::Timestamp, page,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, labels::Timestamp, page,
         path::PathProject, permissions::PermissionCheck,
     },
 };
@@ -120,7 +120,7 @@ async fn show(
 /// Shows the API keys in plain text. They are only in the response to the form.
 async fn reveal_keys(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     let mut page = load(&visitor, &reference, true, None).await?;

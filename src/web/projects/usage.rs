@@ -42,7 +42,7 @@ const HEIGHT: u64 = 100;
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct UsageQuery {
+struct UsagePageQuery {
     interval: String,
 }
 
@@ -135,7 +135,7 @@ impl Page {
 async fn usage(
     visitor: Visitor,
     PathProject(reference): PathProject,
-    Query(query): Query<UsageQuery>,
+    Query(query): Query<UsagePageQuery>,
 ) -> Result<PageResponse, Error> {
     let project = ProjectResponse::load(&visitor, &reference).await?;
     let path = format!("/v1/projects/{reference}/analytics/endpoints/usage.api-counts");

@@ -21,7 +21,7 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor,
+        Layout, PageResponse, SessionForm, Visitor,
         form::NoFields,
         labels::{Timestamp, pluralize},
         page,
@@ -67,12 +67,12 @@ const EXPIRES_SOON: TimeDelta = TimeDelta::days(3);
 
 /// The response of the operation that creates a token.
 #[derive(Deserialize)]
-pub(super) struct CreatedToken {
+pub(super) struct TokenSecret {
     id: i64,
     token: SecretString,
 }
 
-impl CreatedToken {
+impl TokenSecret {
     fn id(&self) -> TokenId {
         TokenId(self.id)
     }
@@ -273,7 +273,7 @@ async fn confirm_revoke(visitor: Visitor, PathToken(id): PathToken) -> Result<Pa
 
 async fn revoke(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathToken(id): PathToken,
 ) -> Result<PageResponse, Error> {
     visitor

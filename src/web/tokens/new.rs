@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    CreatedToken,
+    TokenSecret,
     permission_groups::{GROUPS, PermissionGroup, PermissionRow},
     store,
-    token_form::{TokenForm, TokenFormErrors},
+    token_form::{ScopedTokenErrors, ScopedTokenForm},
 };
 use crate::{
     base::error::{Context, Error},
@@ -20,7 +20,7 @@ use crate::{
         http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Form, Layout, PageResponse, Visitor,
+        Layout, PageResponse, SessionForm, Visitor,
         form::NoFields,
         labels::Timestamp,
         organizations::MemberList,
@@ -71,8 +71,8 @@ const ROLE_LOOKUPS_MAX: usize = 10;
 #[template(path = "token_new.html")]
 struct Page {
     layout: Layout,
-    form: TokenForm,
-    errors: TokenFormErrors,
+    form: ScopedTokenForm,
+    errors: ScopedTokenErrors,
     resources: TokenResources,
     role: Role,
     last_day: String,
@@ -109,7 +109,7 @@ impl TokenResources {
     }
 
     /// Returns the names of the chosen organizations or projects.
-    fn chosen_names<'a>(&'a self, form: &'a TokenForm) -> impl Iterator<Item = &'a str> {
+    fn chosen_names<'a>(&'a self, form: &'a ScopedTokenForm) -> impl Iterator<Item = &'a str> {
         self.organizations.iter().flat_map(move |entry| {
             let whole = (form.reach == "organizations"
                 && form.organizations.contains(&entry.organization.slug))
@@ -125,7 +125,7 @@ impl TokenResources {
 
     /// Returns whether the organization or one of its projects is chosen; true for every
     /// organization if nothing is chosen yet.
-    fn is_chosen(entry: &OrganizationProjects, form: &TokenForm) -> bool {
+    fn is_chosen(entry: &OrganizationProjects, form: &ScopedTokenForm) -> bool {
         match form.reach.as_str() {
             "organizations" => {
                 form.organizations.is_empty()
@@ -149,7 +149,7 @@ impl TokenResources {
 async fn highest_role(
     visitor: &Visitor,
     resources: &TokenResources,
-    form: &TokenForm,
+    form: &ScopedTokenForm,
 ) -> Result<Role, Error> {
     let mut highest = Role::Member;
     let email =
@@ -185,14 +185,14 @@ async fn highest_role(
 async fn show(
     visitor: &Visitor,
     status: StatusCode,
-    form: TokenForm,
-    errors: TokenFormErrors,
+    form: ScopedTokenForm,
+    errors: ScopedTokenErrors,
 ) -> Result<PageResponse, Error> {
     let resources = TokenResources::load(visitor).await?;
     let role = highest_role(visitor, &resources, &form).await?;
     Ok(PageResponse::page(&Page {
         layout: visitor.layout().at_path("/account/tokens/new"),
-        last_day: TokenForm::last_day(visitor.context.clock.now()),
+        last_day: ScopedTokenForm::last_day(visitor.context.clock.now()),
         form,
         errors,
         resources,
@@ -211,9 +211,9 @@ struct NewTokenQuery {
 async fn new(visitor: Visitor, Query(query): Query<NewTokenQuery>) -> Result<PageResponse, Error> {
     let form = match query.draft {
         Some(draft) => parse_draft(store::find(&visitor, draft).await?)?,
-        None => TokenForm::new(),
+        None => ScopedTokenForm::new(),
     };
-    show(&visitor, StatusCode::OK, form, TokenFormErrors::default()).await
+    show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await
 }
 
 fn parse_draft<T: DeserializeOwned>(draft: Value) -> Result<T, Error> {
@@ -223,21 +223,21 @@ fn parse_draft<T: DeserializeOwned>(draft: Value) -> Result<T, Error> {
 /// Handles the buttons of the form: preset, search, review.
 async fn submit(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
 ) -> Result<PageResponse, Error> {
     visitor.skip_audit();
     let pressed_button = fields
         .iter()
         .find(|(name, _)| matches!(name.as_str(), "preset" | "find"))
         .cloned();
-    let mut form = TokenForm::parse(fields);
+    let mut form = ScopedTokenForm::parse(fields);
     if let Some((button, value)) = pressed_button {
         if button == "preset" {
             let resources = TokenResources::load(&visitor).await?;
             let role = highest_role(&visitor, &resources, &form).await?;
             form.apply_preset(&value, role);
         }
-        return show(&visitor, StatusCode::OK, form, TokenFormErrors::default()).await;
+        return show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await;
     }
     let now = visitor.context.clock.now();
     if let Err(errors) = form.validate(now) {
@@ -264,14 +264,14 @@ async fn submit(
 /// Shows the form again with the error of the operation.
 async fn show_rejected(
     visitor: &Visitor,
-    form: TokenForm,
+    form: ScopedTokenForm,
     error: Error,
 ) -> Result<PageResponse, Error> {
     let errors = match error {
         Error::Invalid { field, problem } => {
-            TokenFormErrors::from_operation(&field, problem.into_owned())
+            ScopedTokenErrors::from_operation(&field, problem.into_owned())
         }
-        Error::Rejected(text) => TokenFormErrors::from_operation("", text.into_owned()),
+        Error::Rejected(text) => ScopedTokenErrors::from_operation("", text.into_owned()),
         error => return Err(error),
     };
     show(visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await
@@ -282,7 +282,7 @@ async fn show_rejected(
 struct ReviewPage {
     layout: Layout,
     draft: Uuid,
-    form: TokenForm,
+    form: ScopedTokenForm,
     resource_names: Vec<String>,
     expiry: Timestamp,
     groups: Vec<(&'static str, Vec<GrantedRow>)>,
@@ -309,7 +309,7 @@ impl GrantedRow {
 }
 
 async fn review(visitor: Visitor, PathDraft(draft): PathDraft) -> Result<PageResponse, Error> {
-    let form: TokenForm = parse_draft(store::find(&visitor, draft).await?)?;
+    let form: ScopedTokenForm = parse_draft(store::find(&visitor, draft).await?)?;
     let now = visitor.context.clock.now();
     let expiry = Timestamp::new(form.expiry(now).ok_or(Error::NotFound)?, now);
     let resources = TokenResources::load(&visitor).await?;
@@ -353,15 +353,15 @@ async fn review(visitor: Visitor, PathDraft(draft): PathDraft) -> Result<PageRes
 /// Creates the token and redirects to the page that shows it once.
 async fn create(
     visitor: Visitor,
-    _: Form<NoFields>,
+    _: SessionForm<NoFields>,
     PathDraft(draft): PathDraft,
 ) -> Result<PageResponse, Error> {
-    let form: TokenForm = parse_draft(store::take(&visitor, draft).await?)?;
+    let form: ScopedTokenForm = parse_draft(store::take(&visitor, draft).await?)?;
     let now = visitor.context.clock.now();
     let mut body = form.limits();
     body["name"] = form.name.trim().into();
     body["expires_at"] = json!(form.expiry(now));
-    let created: CreatedToken = match visitor.call(Method::POST, "/v1/tokens", Some(&body)).await {
+    let created: TokenSecret = match visitor.call(Method::POST, "/v1/tokens", Some(&body)).await {
         Ok(created) => created,
         Err(error) => return show_rejected(&visitor, form, error).await,
     };

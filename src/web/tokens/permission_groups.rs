@@ -22,7 +22,8 @@ pub(super) struct PermissionRow {
 impl PermissionRow {
     /// Returns the permissions of a level: `none`, `read` or `write`.
     pub(super) fn granted(&self, level: &str) -> impl Iterator<Item = P> {
-        let (read, write) = (matches!(level, "read" | "write"), level == "write");
+        let read = matches!(level, "read" | "write");
+        let write = level == "write";
         self.read
             .iter()
             .filter(move |_| read)

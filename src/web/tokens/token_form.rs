@@ -22,7 +22,7 @@ const DAYS_MAX: i64 = 365;
 
 /// The values of the form.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
-pub(super) struct TokenForm {
+pub(super) struct ScopedTokenForm {
     pub(super) name: String,
     /// `1`, `7`, `30`, `90` or `custom`.
     pub(super) days: String,
@@ -42,7 +42,7 @@ pub(super) struct TokenForm {
 
 /// Error messages by field.
 #[derive(Debug, Default)]
-pub(super) struct TokenFormErrors {
+pub(super) struct ScopedTokenErrors {
     pub(super) name: Option<String>,
     pub(super) days: Option<String>,
     pub(super) reach: Option<String>,
@@ -51,7 +51,7 @@ pub(super) struct TokenFormErrors {
     pub(super) other: Option<String>,
 }
 
-impl TokenFormErrors {
+impl ScopedTokenErrors {
     /// Returns the errors for a field of the body that an operation rejected.
     pub(super) fn from_operation(field: &str, problem: String) -> Self {
         let mut errors = Self::default();
@@ -67,7 +67,7 @@ impl TokenFormErrors {
     }
 }
 
-impl TokenForm {
+impl ScopedTokenForm {
     /// Returns the empty form.
     pub(super) fn new() -> Self {
         Self {
@@ -173,7 +173,7 @@ impl TokenForm {
     }
 
     /// Validates the form before the operation is called.
-    pub(super) fn validate(&self, now: DateTime<Utc>) -> Result<(), Box<TokenFormErrors>> {
+    pub(super) fn validate(&self, now: DateTime<Utc>) -> Result<(), Box<ScopedTokenErrors>> {
         let reach = match self.reach.as_str() {
             "organizations" if self.organizations.is_empty() => {
                 Some("Choose at least one organization.")
@@ -185,7 +185,7 @@ impl TokenForm {
             }
             _ => None,
         };
-        let errors = TokenFormErrors {
+        let errors = ScopedTokenErrors {
             name: names::check("name", self.name.trim(), 256)
                 .is_err()
                 .then(|| "Enter a name of 1 to 256 visible characters.".to_owned()),
@@ -198,7 +198,7 @@ impl TokenForm {
                 .permissions()
                 .is_empty()
                 .then(|| "Choose at least one permission.".to_owned()),
-            ..TokenFormErrors::default()
+            ..ScopedTokenErrors::default()
         };
         let is_valid = errors.name.is_none()
             && errors.days.is_none()
@@ -236,8 +236,8 @@ mod tests {
         "2026-11-21T09:15:03Z".parse().unwrap()
     }
 
-    fn form(fields: &[(&str, &str)]) -> TokenForm {
-        TokenForm::parse(
+    fn form(fields: &[(&str, &str)]) -> ScopedTokenForm {
+        ScopedTokenForm::parse(
             fields
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
