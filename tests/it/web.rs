@@ -91,7 +91,8 @@ async fn sign_in_link_is_valid_once_and_requires_a_submit() {
             .unwrap();
         links::path(&link)
     };
-    let (mut browser, path) = (Browser::new(&app.node), make().await);
+    let mut browser = Browser::new(&app.node);
+    let path = make().await;
     for _ in 0..2 {
         browser
             .get(&path)
@@ -190,11 +191,9 @@ async fn password_change_requires_the_current_password() {
 #[tokio::test]
 async fn only_the_owner_lists_and_ends_sessions() {
     let app = TestApp::new().await;
-    let (mut browser, mut other, mut stranger) = (
-        olga(&app).await,
-        Browser::new(&app.node),
-        Browser::new(&app.node),
-    );
+    let mut browser = olga(&app).await;
+    let mut other = Browser::new(&app.node);
+    let mut stranger = Browser::new(&app.node);
     other
         .sign_in(&email("olga"), PASSWORD)
         .await

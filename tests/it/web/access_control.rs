@@ -20,16 +20,15 @@ fn forms() -> impl Iterator<Item = &'static str> {
 #[tokio::test]
 async fn cross_site_form_returns_403() {
     let app = TestApp::new().await;
-    let (mut browser, mut other) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut other = Browser::new(&app.node);
     give_password(&app, &app.stranger).await;
     other
         .sign_in(&email("stan"), PASSWORD)
         .await
         .leads_to("/projects");
-    let (token, foreign) = (
-        browser.get("/account").await.form_token(),
-        other.get("/account").await.form_token(),
-    );
+    let token = browser.get("/account").await.form_token();
+    let foreign = other.get("/account").await.form_token();
     assert_ne!(token, foreign);
     assert!(forms().count() >= 4);
     for form in forms() {

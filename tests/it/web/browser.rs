@@ -201,18 +201,21 @@ fn check_headers(seen: &Seen) {
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                   form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
     // The consent form may redirect to the application, without a `Referer`.
-    let (leads, away) = (
-        seen.header("content-security-policy")
-            .unwrap()
-            .replace(&format!("'self' {APPLICATION};"), "'self';"),
-        redirects_to_application(seen),
-    );
-    assert_eq!(leads, policy);
+    let actual = seen
+        .header("content-security-policy")
+        .unwrap()
+        .replace(&format!("'self' {APPLICATION};"), "'self';");
+    let is_external = redirects_to_application(seen);
+    assert_eq!(actual, policy);
     for (name, value) in [
         ("x-frame-options", "DENY"),
         (
             "referrer-policy",
-            if away { "no-referrer" } else { "same-origin" },
+            if is_external {
+                "no-referrer"
+            } else {
+                "same-origin"
+            },
         ),
         ("x-content-type-options", "nosniff"),
         ("cross-origin-opener-policy", "same-origin"),

@@ -48,10 +48,8 @@ impl Tool {
             UnboundKey::new(&AES_256_GCM, secret).map_err(|_| ())
         })
         .unwrap();
-        let (nonce, mut text) = (
-            Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap(),
-            hex("access_token"),
-        );
+        let nonce = Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap();
+        let mut text = hex("access_token");
         String::from_utf8(
             LessSafeKey::new(key)
                 .open_in_place(nonce, Aad::empty(), &mut text)
@@ -80,7 +78,8 @@ fn fetch(session: &str, code: &str) -> String {
 #[tokio::test]
 async fn tool_fetches_its_token_once_with_the_code() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     browser
         .get(&tool.link())
         .await
@@ -126,7 +125,8 @@ async fn tool_fetches_its_token_once_with_the_code() {
 #[tokio::test]
 async fn read_only_tool_token_cannot_write() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let code = code(
         &tool
             .approve(&mut browser, SESSION, "read")
@@ -155,7 +155,8 @@ async fn read_only_tool_token_cannot_write() {
 #[tokio::test]
 async fn code_expires_after_five_attempts_or_ten_minutes() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let right = code(&tool.approve(&mut browser, SESSION, "all").await.expect(200));
     for _ in 0..5 {
         app.get(&fetch(SESSION, "00000000"))
@@ -175,7 +176,8 @@ async fn code_expires_after_five_attempts_or_ten_minutes() {
 #[tokio::test]
 async fn cli_login_session_is_valid_once() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     tool.approve(&mut browser, SESSION, "all").await.expect(200);
     tool.approve(&mut browser, SESSION, "all")
         .await
@@ -207,7 +209,8 @@ async fn cli_login_session_is_valid_once() {
 #[tokio::test]
 async fn pending_cli_logins_are_limited_and_deleted_after_a_day() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let session = |number: usize| format!("{number:08}-0000-4000-8000-000000000000");
     for number in 0..10 {
         tool.approve(&mut browser, &session(number), "all")
@@ -234,7 +237,8 @@ async fn pending_cli_logins_are_limited_and_deleted_after_a_day() {
 #[tokio::test]
 async fn invalid_cli_login_link_is_rejected() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     for wrong in [
         "",
         "?session_id=1",

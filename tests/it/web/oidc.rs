@@ -91,7 +91,8 @@ impl Provider {
 
     fn keys(State(provider): State<Arc<Self>>) -> Response {
         let point = provider.key.public_key().as_ref();
-        let (x, y) = (B64.encode(&point[1..33]), B64.encode(&point[33..]));
+        let x = B64.encode(&point[1..33]);
+        let y = B64.encode(&point[33..]);
         answer(
             200,
             &json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "1", "x": x, "y": y}]}),
@@ -441,7 +442,8 @@ async fn callback_in_another_browser_is_rejected() {
     let app = TestApp::new().await;
     let provider = Provider::start().await;
     let node = node(&app, &provider);
-    let (mut browser, mut other) = (Browser::new(&node), Browser::new(&node));
+    let mut browser = Browser::new(&node);
+    let mut other = Browser::new(&node);
     let authorization = begin(&mut browser, &provider).await;
     let back = provider.grant(
         &authorization,

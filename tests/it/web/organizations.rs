@@ -37,10 +37,8 @@ async fn entries(app: &TestApp, operation: &str) -> Vec<Value> {
 async fn role_change_takes_effect_immediately() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let (rhea, keys) = (
-        member(&app, &app.read_only, ""),
-        app.at("/config/auth/signing-keys"),
-    );
+    let rhea = member(&app, &app.read_only, "");
+    let keys = app.at("/config/auth/signing-keys");
     browser
         .get(&at(&app, ""))
         .await
@@ -181,14 +179,10 @@ async fn remove_member_requires_confirmation() {
 #[tokio::test]
 async fn forbidden_actions_are_hidden_and_rejected() {
     let app = TestApp::new().await;
-    let (mut adam, mut dora) = (
-        signed_in(&app, &app.administrator).await,
-        signed_in(&app, &app.developer).await,
-    );
-    let (rhea, role) = (
-        member(&app, &app.read_only, ""),
-        member(&app, &app.read_only, "/role"),
-    );
+    let mut adam = signed_in(&app, &app.administrator).await;
+    let mut dora = signed_in(&app, &app.developer).await;
+    let rhea = member(&app, &app.read_only, "");
+    let role = member(&app, &app.read_only, "/role");
     let why = "Requires the Owner role. Your role is Administrator.";
     adam.get(&rhea)
         .await
@@ -252,10 +246,8 @@ async fn forbidden_actions_are_hidden_and_rejected() {
 async fn member_with_project_role_only_sees_the_missing_role() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let (rhea, role) = (
-        member(&app, &app.read_only, ""),
-        member(&app, &app.read_only, "/role"),
-    );
+    let rhea = member(&app, &app.read_only, "");
+    let role = member(&app, &app.read_only, "/role");
     browser
         .submit(
             &rhea,

@@ -123,7 +123,8 @@ async fn invalid_passkey_response_is_rejected() {
 #[tokio::test]
 async fn challenges_expire_and_only_the_owner_removes_a_passkey() {
     let app = TestApp::new().await;
-    let (mut browser, mut stan) = (olga(&app).await, signed_in(&app, &app.stranger).await);
+    let mut browser = olga(&app).await;
+    let mut stan = signed_in(&app, &app.stranger).await;
     browser
         .submit("/account", "/account/passkeys/ask", &[])
         .await

@@ -84,10 +84,8 @@ async fn new_project_page_polls_until_the_status_is_settled() {
     browser.get(NEW).await.expect(200).hides(&suggested);
     let project = make(&app, &mut browser, "shop").await;
     let page = format!("/projects/{project}");
-    let (polls, reloads) = (
-        "hx-trigger=\"every 2s\"",
-        "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>",
-    );
+    let polls = "hx-trigger=\"every 2s\"";
+    let reloads = "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>";
     browser
         .get(&page)
         .await
@@ -166,12 +164,12 @@ async fn invalid_project_form_returns_422_and_keeps_its_values() {
             "Choose an organization.",
         ),
     ];
-    for (fields, said) in cases {
+    for (fields, message) in cases {
         let again = browser
             .submit(NEW, NEW, &fields)
             .await
             .expect(422)
-            .says(said)
+            .says(message)
             .says("role=\"alert\"");
         again
             .says(&format!("value=\"{}\"", fields[0].1))
@@ -211,10 +209,8 @@ async fn project_page_shows_connection_strings_and_reveals_keys() {
     let mut browser = olga(&app).await;
     let project = make(&app, &mut browser, "shop").await;
     set_status(&app, &project, "ACTIVE_HEALTHY", "active").await;
-    let (page, keys) = (
-        format!("/projects/{project}"),
-        format!("/projects/{project}/keys"),
-    );
+    let page = format!("/projects/{project}");
+    let keys = format!("/projects/{project}/keys");
     let direct =
         format!("postgresql://postgres:[YOUR-PASSWORD]@db.{project}.example.test:5432/postgres");
     let shared = format!(
@@ -261,11 +257,9 @@ async fn pause_and_delete_require_the_project_name() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let project = &app.home.project;
-    let (page, pause, delete) = (
-        format!("/projects/{project}"),
-        format!("/projects/{project}/pause"),
-        format!("/projects/{project}/delete"),
-    );
+    let page = format!("/projects/{project}");
+    let pause = format!("/projects/{project}/pause");
+    let delete = format!("/projects/{project}/delete");
     for form in [&pause, &delete] {
         browser
             .get(form)
@@ -352,11 +346,9 @@ async fn pause_and_delete_require_the_project_name() {
 #[tokio::test]
 async fn restart_requires_confirmation_and_permission() {
     let app = TestApp::new().await;
-    let (mut browser, mut dora, mut stan) = (
-        olga(&app).await,
-        signed_in(&app, &app.developer).await,
-        signed_in(&app, &app.stranger).await,
-    );
+    let mut browser = olga(&app).await;
+    let mut dora = signed_in(&app, &app.developer).await;
+    let mut stan = signed_in(&app, &app.stranger).await;
     let page = format!("/projects/{}", app.home.project);
     let forms = ["restart", "pause", "delete", "restore", "cancel", "keys"]
         .map(|action| format!("{page}/{action}"));

@@ -93,13 +93,14 @@ async fn next_never_redirects_to_another_origin() {
 
 /// Sends wrong passwords. Returns the statuses and the last page.
 async fn tries(browser: &mut Browser, email: &str, count: usize) -> (Vec<u16>, String) {
-    let (mut statuses, mut said) = (Vec::new(), String::new());
+    let mut statuses = Vec::new();
+    let mut message = String::new();
     for _ in 0..count {
         let seen = browser.sign_in(email, "wrong").await;
         statuses.push(seen.status.as_u16());
-        said = seen.html.replace(email, "");
+        message = seen.html.replace(email, "");
     }
-    (statuses, said)
+    (statuses, message)
 }
 
 #[tokio::test]
@@ -107,19 +108,19 @@ async fn failed_sign_ins_delay_known_and_unknown_accounts_alike() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
     let mut browser = Browser::new(&app.node);
-    let (known, said) = tries(&mut browser, &email("olga"), 7).await;
+    let (known, message) = tries(&mut browser, &email("olga"), 7).await;
     assert_eq!(known, [422, 422, 422, 422, 422, 422, 429]);
     assert!(
-        said.contains("Too many attempts. Try again in 1 second."),
-        "{said}"
+        message.contains("Too many attempts. Try again in 1 second."),
+        "{message}"
     );
     assert_eq!(
         tries(&mut Browser::new(&app.node), &email("nobody"), 7).await,
-        (known.clone(), said.clone())
+        (known.clone(), message.clone())
     );
     assert_eq!(
         tries(&mut Browser::new(&app.node), &email("adam"), 7).await,
-        (known, said),
+        (known, message),
         "has no password"
     );
 
@@ -322,7 +323,7 @@ impl Write for Lines {
 #[tokio::test]
 async fn no_secret_is_logged() {
     let app = TestApp::new().await;
-    let (lines, made) = (Lines::default(), Lines::default());
+    let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
@@ -342,7 +343,7 @@ async fn no_secret_is_logged() {
         .unwrap();
     browser.get("/account").await.expect(500);
     browser.sign_in(&email("olga"), PASSWORD).await.expect(500);
-    drop((logging, made));
+    drop(logging);
     let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(logged.contains("the operation failed"), "{logged}");
     for secret in [

@@ -97,7 +97,8 @@ async fn token_is_created_shown_once_and_revoked() {
 #[tokio::test]
 async fn new_token_is_shown_only_to_its_session_within_ten_minutes() {
     let app = TestApp::new().await;
-    let (mut browser, mut second) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut second = Browser::new(&app.node);
     second
         .sign_in(&email("olga"), PASSWORD)
         .await
@@ -139,7 +140,7 @@ async fn invalid_form_returns_422_and_keeps_its_values() {
         }
         fields
     };
-    for (changes, said) in [
+    for (changes, message) in [
         (&[("name", " ")][..], "Enter a name"),
         (
             &[("days", "custom"), ("until", "2020-01-01")],
@@ -167,7 +168,7 @@ async fn invalid_form_returns_422_and_keeps_its_values() {
             .submit(NEW, NEW, &with(changes))
             .await
             .expect(422)
-            .says(said)
+            .says(message)
             .says("role=\"alert\"");
         assert!(page.html.contains("value=\"deploy\"") || changes[0].0 == "name");
     }
@@ -277,7 +278,8 @@ async fn permissions_above_the_role_are_marked() {
 #[tokio::test]
 async fn drafts_and_tokens_of_another_account_return_404() {
     let app = TestApp::new().await;
-    let (mut browser, mut stranger) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut stranger = Browser::new(&app.node);
     give_password(&app, &app.stranger).await;
     stranger
         .sign_in(&email("stan"), PASSWORD)

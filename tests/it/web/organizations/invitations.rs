@@ -139,7 +139,7 @@ async fn invitation_is_revoked_and_invalid_ones_return_422() {
         .await
         .leads_to(&at(&app, "/invitations?done=withdrawn"));
     stan.get(&link).await.expect(404);
-    for (address, said) in [
+    for (address, message) in [
         ("dora@example.com", "is a member already"),
         ("nonsense", "expected an address"),
     ] {
@@ -152,7 +152,7 @@ async fn invitation_is_revoked_and_invalid_ones_return_422() {
             .await
             .expect(422);
         again
-            .says(said)
+            .says(message)
             .says(&format!("value=\"{address}\""))
             .says("value=\"administrator\" selected");
     }
