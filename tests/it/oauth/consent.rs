@@ -5,7 +5,7 @@ use serde_json::json;
 use super::flow::{Client, Pair, apps, bound, parameter, register, tried};
 use crate::{
     support::{ISSUER, TestApp},
-    web::browser::{Browser, PASSWORD, Seen, email, give_password, olga, signed_in},
+    web::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga, signed_in},
 };
 
 fn page(id: &str) -> String {
@@ -18,7 +18,7 @@ async fn press(
     decision: &str,
     more: &[(&str, &str)],
     slug: &str,
-) -> Seen {
+) -> BrowserResponse {
     let mut fields = vec![
         ("auth_id", id),
         ("decision", decision),
@@ -28,7 +28,7 @@ async fn press(
     browser.submit(&page(id), "/authorize", &fields).await
 }
 
-fn location(seen: &Seen) -> String {
+fn location(seen: &BrowserResponse) -> String {
     seen.header("location").unwrap().to_owned()
 }
 

@@ -28,13 +28,13 @@ pub(crate) struct Browser {
 }
 
 /// The response to a request: a page or a redirect.
-pub(crate) struct Seen {
+pub(crate) struct BrowserResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) html: String,
 }
 
-impl Seen {
+impl BrowserResponse {
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{:?} {}", self.headers, self.html);
@@ -98,12 +98,12 @@ impl Browser {
         }
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Seen {
+    pub(crate) async fn get(&mut self, path: &str) -> BrowserResponse {
         self.send(Request::get(path).body(Body::empty()).unwrap())
             .await
     }
 
-    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
+    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> BrowserResponse {
         let body = form_urlencoded::Serializer::new(String::new())
             .extend_pairs(fields)
             .finish();
@@ -116,7 +116,12 @@ impl Browser {
     }
 
     /// Submits a form of the page at `at`.
-    pub(crate) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
+    pub(crate) async fn submit(
+        &mut self,
+        at: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> BrowserResponse {
         let token = self.get(at).await.expect(200).form_token();
         let fields: Vec<_> = [("form_token", token.as_str())]
             .into_iter()
@@ -125,7 +130,7 @@ impl Browser {
         self.post(path, &fields).await
     }
 
-    pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
+    pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> BrowserResponse {
         self.post(
             "/sign-in",
             &[
@@ -137,7 +142,7 @@ impl Browser {
         .await
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Seen {
+    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> BrowserResponse {
         let headers = request.headers_mut();
         headers.insert("host", HOST.parse().unwrap());
         headers.insert("sec-fetch-mode", "navigate".parse().unwrap());
@@ -158,7 +163,7 @@ impl Browser {
             .unwrap()
             .into_parts();
         let html = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        let seen = Seen {
+        let seen = BrowserResponse {
             status: parts.status,
             headers: parts.headers,
             html,
@@ -185,13 +190,13 @@ impl Browser {
 /// The OAuth application that tests redirect to.
 const APPLICATION: &str = "https://app.example";
 
-fn redirects_to_application(seen: &Seen) -> bool {
+fn redirects_to_application(seen: &BrowserResponse) -> bool {
     seen.header("location")
         .is_some_and(|to| to.starts_with(APPLICATION))
 }
 
 /// Checks the headers of every page, form and redirect.
-fn check_headers(seen: &Seen) {
+fn check_headers(seen: &BrowserResponse) {
     if seen
         .header("content-type")
         .is_some_and(|kind| !kind.starts_with("text/html"))

@@ -5,7 +5,7 @@ use aws_lc_rs::{
     agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree},
 };
 
-use super::browser::{Browser, Seen, olga};
+use super::browser::{Browser, BrowserResponse, olga};
 use crate::support::TestApp;
 
 const SESSION: &str = "e9c582c9-b9a2-44d1-b2ab-25e9f3b3d462";
@@ -30,7 +30,7 @@ impl Tool {
         )
     }
 
-    async fn approve(&self, browser: &mut Browser, session: &str, access: &str) -> Seen {
+    async fn approve(&self, browser: &mut Browser, session: &str, access: &str) -> BrowserResponse {
         let fields = [
             ("session_id", session),
             ("public_key", &self.point),
@@ -60,7 +60,7 @@ impl Tool {
     }
 }
 
-fn code(page: &Seen) -> String {
+fn code(page: &BrowserResponse) -> String {
     page.html
         .split("id=\"code\">")
         .nth(1)

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::browser::{Browser, Seen};
+use super::browser::{Browser, BrowserResponse};
 use crate::support::{Node, TestApp, dawn, machine::Machine, settings};
 
 const CLIENT: (&str, &str) = ("gantry", "client-secret");
@@ -176,7 +176,7 @@ struct AuthorizationRequest {
 }
 
 impl AuthorizationRequest {
-    fn of(seen: &Seen, provider: &Provider) -> Self {
+    fn of(seen: &BrowserResponse, provider: &Provider) -> Self {
         let (page, query) = seen.header("location").unwrap().split_once('?').unwrap();
         assert_eq!(page, format!("{}/authorize", provider.issuer));
         let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes())

@@ -2,7 +2,7 @@
 
 use gantry::base::ids::TokenId;
 
-use super::browser::{Browser, PASSWORD, Seen, email, give_password, olga};
+use super::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::PATIENCE};
 
 const NEW: &str = "/account/tokens/new";
@@ -19,18 +19,18 @@ fn filled(app: &TestApp) -> Vec<(&str, &str)> {
 }
 
 /// Creates a token. Returns the path of its page and the page.
-async fn make(browser: &mut Browser, fields: &[(&str, &str)]) -> (String, Seen) {
+async fn make(browser: &mut Browser, fields: &[(&str, &str)]) -> (String, BrowserResponse) {
     let review = location(&browser.submit(NEW, NEW, fields).await.expect(303));
     let token = location(&browser.submit(&review, &review, &[]).await.expect(303));
     let shown = browser.get(&token).await.expect(200);
     (token, shown)
 }
 
-fn location(seen: &Seen) -> String {
+fn location(seen: &BrowserResponse) -> String {
     seen.header("location").unwrap().to_owned()
 }
 
-fn secret(page: &Seen) -> Option<&str> {
+fn secret(page: &BrowserResponse) -> Option<&str> {
     page.html
         .split("id=\"secret\">")
         .nth(1)
@@ -201,7 +201,7 @@ async fn invalid_form_returns_422_and_keeps_its_values() {
 async fn presets_and_search_work_without_javascript() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let checked = |page: &Seen, row: &str, level: &str| {
+    let checked = |page: &BrowserResponse, row: &str, level: &str| {
         page.html
             .contains(&format!("name=\"may.{row}\" value=\"{level}\" checked"))
     };

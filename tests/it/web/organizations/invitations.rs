@@ -3,11 +3,11 @@
 use super::{at, entries};
 use crate::{
     support::TestApp,
-    web::browser::{Browser, PASSWORD, Seen, email, give_password, olga, signed_in},
+    web::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga, signed_in},
 };
 
 /// Returns the invitation link of a page.
-fn link(page: &Seen) -> String {
+fn link(page: &BrowserResponse) -> String {
     let shown = page
         .html
         .split("id=\"invitation-link\">")
