@@ -193,7 +193,7 @@ impl App {
             .chain([&endpoints::UNKNOWN]);
         programs
             .chain(web::pages().iter().copied())
-            .chain([&web::LOST])
+            .chain([&web::NOT_FOUND])
     }
 
     /// The API, and the pages beside it.

@@ -1,4 +1,4 @@
-//! What pages answer: a page, or the way to one; always with the headers that keep it safe.
+//! Responses of pages. Every response has the security headers.
 
 use askama::Template;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -10,11 +10,11 @@ use crate::{
     platform::http::{Body, Described, Output, Response},
 };
 
-/// Only our own files; nothing inline, nothing framed, and forms lead nowhere else.
+/// Permits only files of this server: no inline code, no frames, no forms to other origins.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
-                      form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+                      form-action 'self'; layout-ancestors 'none'; base-uri 'none'";
 
-/// On every page and redirect.
+/// Headers of every page and redirect.
 const HEADERS: [(HeaderName, &str); 7] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
     (header::X_FRAME_OPTIONS, "DENY"),
@@ -31,13 +31,13 @@ const HEADERS: [(HeaderName, &str); 7] = [
     ),
 ];
 
-/// What a page answers.
-pub struct Answer(Response);
+/// The response of a page.
+pub struct PageResponse(Response);
 
-impl Answer {
-    /// A page.
+impl PageResponse {
+    /// Renders a page.
     pub fn page(template: &impl Template) -> Result<Self, Error> {
-        let html = template.render().context("writing a page")?;
+        let html = template.render().context("rendering a page")?;
         let mut answer = Self::plain(StatusCode::OK, html.into());
         answer.0.headers_mut().insert(
             header::CONTENT_TYPE,
@@ -46,7 +46,7 @@ impl Answer {
         Ok(answer)
     }
 
-    /// A file to be kept.
+    /// Returns a download.
     pub fn file(
         name: &str,
         content_type: &'static str,
@@ -55,18 +55,18 @@ impl Answer {
         let mut answer = Self::plain(StatusCode::OK, bytes.into());
         let headers = answer.0.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let kept = HeaderValue::try_from(format!("attachment; filename=\"{name}\""))
-            .context("naming a file")?;
-        headers.insert(header::CONTENT_DISPOSITION, kept);
+        let disposition = HeaderValue::try_from(format!("attachment; filename=\"{name}\""))
+            .context("naming a download")?;
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
         Ok(answer)
     }
 
-    /// What a script of ours asked for.
+    /// Returns JSON, for `static/web/gantry.js`.
     pub fn json(value: &impl Serialize) -> Result<Self, Error> {
         let mut answer = Self::plain(
             StatusCode::OK,
             serde_json::to_vec(value)
-                .context("answering a script")?
+                .context("serializing a response")?
                 .into(),
         );
         answer.0.headers_mut().insert(
@@ -76,19 +76,20 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The way to a page of ours: what a form answers when it did something, so that loading again does nothing twice.
-    pub fn to(path: &str) -> Result<Self, Error> {
+    /// Redirects (303) to a page of this server. A form that changed something redirects, so that
+    /// a reload does not submit it again.
+    pub fn redirect(path: &str) -> Result<Self, Error> {
         let mut answer = Self::plain(StatusCode::SEE_OTHER, Body::empty());
         answer.0.headers_mut().insert(
             header::LOCATION,
-            HeaderValue::try_from(path).context("naming a page")?,
+            HeaderValue::try_from(path).context("redirecting")?,
         );
         Ok(answer)
     }
 
-    /// The way to an application's address: nobody there learns where the browser was.
-    pub fn away(address: &str) -> Result<Self, Error> {
-        let mut answer = Self::to(address)?;
+    /// Redirects to the address of an OAuth application, without a `Referer`.
+    pub fn redirect_external(address: &str) -> Result<Self, Error> {
+        let mut answer = Self::redirect(address)?;
         answer.0.headers_mut().insert(
             header::REFERRER_POLICY,
             HeaderValue::from_static("no-referrer"),
@@ -96,9 +97,10 @@ impl Answer {
         Ok(answer)
     }
 
-    /// The same page, whose form may lead to an application's address: browsers hold a form to the policy on all of its way.
+    /// Adds the origin to `form-action`. Browsers apply the policy to every redirect that follows a
+    /// form, so the consent page has to name the application's origin.
     #[must_use]
-    pub fn leading_to(mut self, origin: Option<&str>) -> Self {
+    pub fn allow_form_action(mut self, origin: Option<&str>) -> Self {
         let policy = origin.map(|origin| {
             POLICY.replace(
                 "form-action 'self'",
@@ -113,16 +115,16 @@ impl Answer {
         self
     }
 
-    /// The same with another status: a form that is shown again says why.
+    /// Replaces the status, for a form that is shown again with its errors.
     #[must_use]
     pub fn status(mut self, status: StatusCode) -> Self {
         *self.0.status_mut() = status;
         self
     }
 
-    /// The same with another header.
+    /// Adds a header.
     #[must_use]
-    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.headers_mut().append(name, value);
         self
     }
@@ -130,18 +132,18 @@ impl Answer {
     fn plain(status: StatusCode, body: Body) -> Self {
         let mut response = Response::new(body);
         *response.status_mut() = status;
-        protect(response.headers_mut());
+        add_security_headers(response.headers_mut());
         Self(response)
     }
 }
 
-fn protect(headers: &mut HeaderMap) {
+fn add_security_headers(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
 }
 
-impl Output for Answer {
+impl Output for PageResponse {
     fn describe(described: &mut Described) {
         described.reply_empty(StatusCode::OK);
     }

@@ -1,29 +1,29 @@
-//! Where somebody wanted to go before signing in.
+//! Redirects after sign-in: only to paths of this server (no open redirect).
 
-/// Longest way that is kept.
+/// Maximum length of a path, in bytes.
 const LENGTH_MAX: usize = 512;
-/// The first page: where a sign-in leads otherwise.
+/// The home page, the default target.
 pub(super) const HOME: &str = "/projects";
 
-/// The way, if it leads to a page of this server however a browser reads it, and else home.
-pub(super) fn safe(next: &str) -> &str {
+/// Returns the path if every browser resolves it to this server, otherwise [`HOME`].
+pub(super) fn safe_path(next: &str) -> &str {
     let mut bytes = next.bytes();
     let rooted = bytes.next() == Some(b'/') && !matches!(bytes.next(), Some(b'/' | b'\\'));
-    // A backslash is a slash to browsers, and they drop tabs and line ends before they look.
+    // Browsers read a backslash as a slash and drop tabs and line ends before parsing.
     let plain = next
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'"' | b'<' | b'>'));
-    let onward = !next.starts_with("/sign-");
-    if rooted && plain && onward && next.len() <= LENGTH_MAX {
+    let outside_sign_in = !next.starts_with("/sign-");
+    if rooted && plain && outside_sign_in && next.len() <= LENGTH_MAX {
         next
     } else {
         HOME
     }
 }
 
-/// The sign-in page that leads there afterwards.
-pub(super) fn sign_in(next: &str) -> String {
-    match safe(next) {
+/// Returns the path of the sign-in page that redirects to `next` afterwards.
+pub(super) fn sign_in_path(next: &str) -> String {
+    match safe_path(next) {
         HOME => "/sign-in".to_owned(),
         next => format!(
             "/sign-in?{}",
@@ -41,8 +41,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_ways_within_this_server_are_kept() {
-        for kept in [
+    fn only_paths_of_this_server_are_accepted() {
+        for path in [
             "/",
             "/projects",
             "/account",
@@ -52,7 +52,7 @@ mod tests {
             "/@evil.example",
             "/a:b",
         ] {
-            assert_eq!(safe(kept), kept);
+            assert_eq!(safe_path(path), path);
         }
         let elsewhere = [
             "",
@@ -91,26 +91,26 @@ mod tests {
             "/\u{7f}/evil.example",
         ];
         for wrong in elsewhere {
-            assert_eq!(safe(wrong), HOME, "{wrong:?}");
+            assert_eq!(safe_path(wrong), HOME, "{wrong:?}");
         }
-        assert_eq!(safe(&format!("/{}", "x".repeat(LENGTH_MAX))), HOME);
+        assert_eq!(safe_path(&format!("/{}", "x".repeat(LENGTH_MAX))), HOME);
     }
 
     proptest! {
         #[test]
-        fn whatever_is_asked_for_leads_to_this_server(next in "[/\\\\ \t\n\r.a-z:@?#%0-9\u{0}-\u{7f}]{0,40}") {
-            let safe = safe(&next);
-            // As a browser resolves it: no scheme, no host.
+        fn every_input_redirects_to_this_server(next in "[/\\\\ \t\n\r.a-z:@?#%0-9\u{0}-\u{7f}]{0,40}") {
+            let safe = safe_path(&next);
+            // No scheme and no host, as a browser resolves it.
             prop_assert!(safe.starts_with('/') && !safe.starts_with("//") && !safe.contains(['\\', '\t', '\n', '\r']));
         }
     }
 
     #[test]
-    fn the_sign_in_page_says_where_it_leads() {
-        assert_eq!(sign_in(HOME), "/sign-in");
-        assert_eq!(sign_in("//evil.example"), "/sign-in");
+    fn sign_in_path_carries_the_target() {
+        assert_eq!(sign_in_path(HOME), "/sign-in");
+        assert_eq!(sign_in_path("//evil.example"), "/sign-in");
         assert_eq!(
-            sign_in("/account?a=b&c=d"),
+            sign_in_path("/account?a=b&c=d"),
             "/sign-in?next=%2Faccount%3Fa%3Db%26c%3Dd"
         );
     }

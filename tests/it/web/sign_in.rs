@@ -1,4 +1,4 @@
-//! Who gets in, how often it may be tried, and how long it lasts.
+//! Sign-in, delays after failed attempts, and sessions.
 
 use std::{
     io::Write,
@@ -12,7 +12,7 @@ use super::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::Machine};
 
 #[tokio::test]
-async fn somebody_unknown_is_sent_to_sign_in_and_comes_back() {
+async fn anonymous_visitor_signs_in_and_returns_to_the_page() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
     let mut browser = Browser::new(&app.node);
@@ -49,7 +49,7 @@ async fn somebody_unknown_is_sent_to_sign_in_and_comes_back() {
 }
 
 #[tokio::test]
-async fn next_never_leads_elsewhere() {
+async fn next_never_redirects_to_another_origin() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     for next in [
@@ -91,35 +91,36 @@ async fn next_never_leads_elsewhere() {
     }
 }
 
-/// Statuses of so many wrong tries in a row, and what the last of them said.
+/// Sends wrong passwords. Returns the statuses and the last page.
 async fn tries(browser: &mut Browser, email: &str, count: usize) -> (Vec<u16>, String) {
-    let (mut statuses, mut said) = (Vec::new(), String::new());
+    let mut statuses = Vec::new();
+    let mut message = String::new();
     for _ in 0..count {
         let seen = browser.sign_in(email, "wrong").await;
         statuses.push(seen.status.as_u16());
-        said = seen.html.replace(email, "");
+        message = seen.html.replace(email, "");
     }
-    (statuses, said)
+    (statuses, message)
 }
 
 #[tokio::test]
-async fn an_account_that_is_guessed_at_has_to_wait_and_one_that_does_not_exist_as_well() {
+async fn failed_sign_ins_delay_known_and_unknown_accounts_alike() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
     let mut browser = Browser::new(&app.node);
-    let (known, said) = tries(&mut browser, &email("olga"), 7).await;
+    let (known, message) = tries(&mut browser, &email("olga"), 7).await;
     assert_eq!(known, [422, 422, 422, 422, 422, 422, 429]);
     assert!(
-        said.contains("Too many attempts. Try again in a second."),
-        "{said}"
+        message.contains("Too many attempts. Try again in 1 second."),
+        "{message}"
     );
     assert_eq!(
         tries(&mut Browser::new(&app.node), &email("nobody"), 7).await,
-        (known.clone(), said.clone())
+        (known.clone(), message.clone())
     );
     assert_eq!(
         tries(&mut Browser::new(&app.node), &email("adam"), 7).await,
-        (known, said),
+        (known, message),
         "has no password"
     );
 
@@ -137,12 +138,12 @@ async fn an_account_that_is_guessed_at_has_to_wait_and_one_that_does_not_exist_a
         .sign_in(&email("olga"), PASSWORD)
         .await
         .leads_to("/projects");
-    // It begins anew.
+    // A successful sign-in resets the delay.
     assert_eq!(tries(&mut browser, &email("olga"), 5).await.0, [422; 5]);
 }
 
 #[tokio::test]
-async fn many_tries_at_once_are_not_more_than_many_in_a_row() {
+async fn concurrent_sign_ins_are_delayed_like_sequential_ones() {
     let app = TestApp::new().await;
     let tries = (0..12).map(|_| async {
         let mut browser = Browser::new(&app.node);
@@ -161,7 +162,7 @@ async fn many_tries_at_once_are_not_more_than_many_in_a_row() {
 }
 
 #[tokio::test]
-async fn an_address_that_guesses_at_many_accounts_has_to_wait() {
+async fn failed_sign_ins_delay_the_client_address() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
     let secure = TestApp::with(
@@ -196,7 +197,7 @@ async fn an_address_that_guesses_at_many_accounts_has_to_wait() {
 }
 
 #[tokio::test]
-async fn what_a_browser_brings_to_the_sign_in_is_not_what_it_leaves_with() {
+async fn sign_in_replaces_the_session_secret() {
     let app = TestApp::new().await;
     give_password(&app, &app.owner).await;
     let mut browser = Browser::new(&app.node);
@@ -213,7 +214,7 @@ async fn what_a_browser_brings_to_the_sign_in_is_not_what_it_leaves_with() {
         .await
         .leads_to("/projects");
     assert_ne!(browser.cookies["gantry"], first);
-    // The one before is over.
+    // The previous session is invalid.
     browser.cookies.insert("gantry".to_owned(), first);
     browser
         .get("/account")
@@ -222,7 +223,7 @@ async fn what_a_browser_brings_to_the_sign_in_is_not_what_it_leaves_with() {
 }
 
 #[tokio::test]
-async fn a_session_ends_when_it_is_old_or_unused() {
+async fn session_expires_by_age_and_by_inactivity() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let day = 24 * 3600;
@@ -245,7 +246,7 @@ async fn a_session_ends_when_it_is_old_or_unused() {
         .get("/account")
         .await
         .leads_to("/sign-in?next=%2Faccount");
-    // A clock that steps back does not bring it to life for longer.
+    // A clock that is set back does not extend the session.
     browser
         .sign_in(&email("olga"), PASSWORD)
         .await
@@ -255,7 +256,7 @@ async fn a_session_ends_when_it_is_old_or_unused() {
 }
 
 #[tokio::test]
-async fn a_session_that_is_ended_is_over_on_every_node() {
+async fn signed_out_session_is_rejected_by_every_node() {
     let app = TestApp::new().await;
     let second = app.another(2, Arc::new(Machine::bare()));
     let mut here = olga(&app).await;
@@ -271,7 +272,7 @@ async fn a_session_that_is_ended_is_over_on_every_node() {
 }
 
 #[tokio::test]
-async fn the_cookie_is_for_this_host_and_for_no_script() {
+async fn session_cookie_is_host_only_and_http_only() {
     let app = TestApp::with(
         Transport {
             tls: true,
@@ -292,7 +293,7 @@ async fn the_cookie_is_for_this_host_and_for_no_script() {
         format!("__Host-gantry={secret}; Path=/; Max-Age=2592000; HttpOnly; SameSite=Lax; Secure");
     assert_eq!(seen.header("set-cookie"), Some(expected.as_str()));
     browser.get("/account").await.expect(200);
-    // Under the name it has without HTTPS, it counts for nothing.
+    // The cookie name for plain HTTP is ignored over HTTPS.
     browser.cookies = [("gantry".to_owned(), secret)].into();
     browser
         .get("/account")
@@ -304,7 +305,7 @@ async fn the_cookie_is_for_this_host_and_for_no_script() {
     assert!(browser.cookies.contains_key("gantry"));
 }
 
-/// Everything that is logged, at any level.
+/// A writer that collects log output.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
 
@@ -322,7 +323,7 @@ impl Write for Lines {
 #[tokio::test]
 async fn no_secret_is_logged() {
     let app = TestApp::new().await;
-    let (lines, made) = (Lines::default(), Lines::default());
+    let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
@@ -342,7 +343,7 @@ async fn no_secret_is_logged() {
         .unwrap();
     browser.get("/account").await.expect(500);
     browser.sign_in(&email("olga"), PASSWORD).await.expect(500);
-    drop((logging, made));
+    drop(logging);
     let logged = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(logged.contains("the operation failed"), "{logged}");
     for secret in [

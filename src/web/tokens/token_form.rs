@@ -1,4 +1,5 @@
-//! What a token is to be, as the form says it: kept while it is filled in and looked over, and turned into the operation's body.
+//! The form of a new token: parsed from the request, stored as a draft for the review, converted
+//! to the body of the operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,42 +7,42 @@ use chrono::{DateTime, NaiveDate, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{catalogue, catalogue::Row};
+use super::{permission_groups, permission_groups::PermissionRow};
 use crate::{
     base::{ids::OrganizationId, names},
     platform::access::{Permission, Reach, Role},
 };
 
-/// Before the name of a row, the field that says its level.
-const LEVEL: &str = "may.";
-/// What lives by default is what lives shortest among what is useful.
+/// Prefix of the fields with the level of a permission row.
+const LEVEL_PREFIX: &str = "may.";
+/// Default lifetime, in days.
 const DAYS_DEFAULT: &str = "7";
-/// Longest life that can be chosen, in days.
+/// Maximum lifetime, in days.
 const DAYS_MAX: i64 = 365;
 
-/// The form, filled in.
+/// The values of the form.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct ScopedTokenForm {
     pub(super) name: String,
     /// `1`, `7`, `30`, `90` or `custom`.
     pub(super) days: String,
-    /// The last day, if custom.
+    /// The last day (`YYYY-MM-DD`), if `days` is `custom`.
     pub(super) until: String,
     /// `projects`, `organizations` or `account`.
     pub(super) reach: String,
     pub(super) projects: BTreeSet<String>,
     pub(super) organizations: BTreeSet<String>,
-    /// That the whole account is meant.
+    /// Confirms `account`.
     pub(super) sure: bool,
-    /// `read` or `write`, by row.
+    /// `read` or `write`, by key of the permission row.
     pub(super) levels: BTreeMap<String, String>,
     pub(super) networks: String,
     pub(super) search: String,
 }
 
-/// What is wrong with the fields.
+/// Error messages by field.
 #[derive(Debug, Default)]
-pub(super) struct Wrong {
+pub(super) struct ScopedTokenErrors {
     pub(super) name: Option<String>,
     pub(super) days: Option<String>,
     pub(super) reach: Option<String>,
@@ -50,24 +51,24 @@ pub(super) struct Wrong {
     pub(super) other: Option<String>,
 }
 
-impl Wrong {
-    /// What an operation says about a field of its body.
-    pub(super) fn said(field: &str, problem: String) -> Self {
-        let mut wrong = Self::default();
+impl ScopedTokenErrors {
+    /// Returns the errors for a field of the body that an operation rejected.
+    pub(super) fn from_operation(field: &str, problem: String) -> Self {
+        let mut errors = Self::default();
         *match field {
-            "name" => &mut wrong.name,
-            "expires_at" | "expires_in_days" => &mut wrong.days,
-            "project_refs" | "organization_slugs" => &mut wrong.reach,
-            "permissions" => &mut wrong.permissions,
-            "networks" => &mut wrong.networks,
-            _ => &mut wrong.other,
+            "name" => &mut errors.name,
+            "expires_at" | "expires_in_days" => &mut errors.days,
+            "project_refs" | "organization_slugs" => &mut errors.reach,
+            "permissions" => &mut errors.permissions,
+            "networks" => &mut errors.networks,
+            _ => &mut errors.other,
         } = Some(problem);
-        wrong
+        errors
     }
 }
 
-impl Wanted {
-    /// Before anything is filled in.
+impl ScopedTokenForm {
+    /// Returns the empty form.
     pub(super) fn new() -> Self {
         Self {
             days: DAYS_DEFAULT.to_owned(),
@@ -76,51 +77,52 @@ impl Wanted {
         }
     }
 
-    /// As it was sent.
-    pub(super) fn of(fields: Vec<(String, String)>) -> Self {
-        let mut wanted = Self::default();
+    /// Parses the fields of the request.
+    pub(super) fn parse(fields: Vec<(String, String)>) -> Self {
+        let mut form = Self::default();
         for (name, value) in fields {
             match name.as_str() {
-                "name" => wanted.name = value,
-                "days" => wanted.days = value,
-                "until" => wanted.until = value,
-                "reach" => wanted.reach = value,
-                "project" => drop(wanted.projects.insert(value)),
-                "organization" => drop(wanted.organizations.insert(value)),
-                "sure" => wanted.sure = true,
-                "networks" => wanted.networks = value,
-                "search" => wanted.search = value,
+                "name" => form.name = value,
+                "days" => form.days = value,
+                "until" => form.until = value,
+                "reach" => form.reach = value,
+                "project" => drop(form.projects.insert(value)),
+                "organization" => drop(form.organizations.insert(value)),
+                "sure" => form.sure = true,
+                "networks" => form.networks = value,
+                "search" => form.search = value,
                 _ => {
-                    if let Some(row) = name.strip_prefix(LEVEL).filter(|_| value != "none") {
-                        wanted.levels.insert(row.to_owned(), value);
+                    if let Some(row) = name.strip_prefix(LEVEL_PREFIX).filter(|_| value != "none") {
+                        form.levels.insert(row.to_owned(), value);
                     }
                 }
             }
         }
-        wanted
+        form
     }
 
-    /// The level of a row.
-    pub(super) fn level(&self, row: &Row) -> &str {
+    /// Returns the level of a row.
+    pub(super) fn level(&self, row: &PermissionRow) -> &str {
         self.levels.get(row.key).map_or("none", String::as_str)
     }
 
-    /// Sets every row at once, as far as the roles go.
-    pub(super) fn preset(&mut self, level: &str, role: Role) {
-        let of_use = |permissions: &[Permission]| {
-            permissions.iter().all(|it| self.covers(*it)) && role >= Row::role(permissions)
+    /// Sets every row to a level, as far as the token resources and the role permit.
+    pub(super) fn apply_preset(&mut self, level: &str, role: Role) {
+        let is_usable = |permissions: &[Permission]| {
+            permissions.iter().all(|it| self.covers(*it))
+                && role >= PermissionRow::required_role(permissions)
         };
-        let level_of = |row: &Row| match level {
-            "write" if !row.write.is_empty() && of_use(row.write) => Some("write"),
-            "read" | "write" if of_use(row.read) => Some("read"),
+        let level_of = |row: &PermissionRow| match level {
+            "write" if !row.write.is_empty() && is_usable(row.write) => Some("write"),
+            "read" | "write" if is_usable(row.read) => Some("read"),
             _ => None,
         };
-        self.levels = catalogue::rows()
+        self.levels = permission_groups::rows()
             .filter_map(|row| Some((row.key.to_owned(), level_of(row)?.to_owned())))
             .collect();
     }
 
-    /// Whether a token that reaches this could have the permission.
+    /// Returns whether the permission applies to the chosen token resources.
     pub(super) fn covers(&self, permission: Permission) -> bool {
         let reach = match self.reach.as_str() {
             "account" => Reach::Account,
@@ -133,15 +135,16 @@ impl Wanted {
         reach.covers(permission)
     }
 
-    /// What is granted. Rows that the reach does not have are not shown, and so not meant.
+    /// Returns the granted permissions. Rows that do not apply to the token resources are hidden and
+    /// therefore ignored.
     pub(super) fn permissions(&self) -> Vec<Permission> {
-        let granted =
-            catalogue::rows().flat_map(|row| row.granted(self.level(row)).collect::<Vec<_>>());
+        let granted = permission_groups::rows()
+            .flat_map(|row| row.granted(self.level(row)).collect::<Vec<_>>());
         granted.filter(|it| self.covers(*it)).collect()
     }
 
-    /// When it ends.
-    pub(super) fn ends(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    /// Returns the expiry; nothing if it is invalid, past, or more than a year ahead.
+    pub(super) fn expiry(&self, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         if self.days == "custom" {
             let last: NaiveDate = self.until.parse().ok()?;
             return Some(last.and_hms_opt(23, 59, 59)?.and_utc())
@@ -155,12 +158,12 @@ impl Wanted {
         Some(now + TimeDelta::days(days))
     }
 
-    /// The last day that can be chosen.
+    /// Returns the last day that can be chosen.
     pub(super) fn last_day(now: DateTime<Utc>) -> String {
         (now + TimeDelta::days(DAYS_MAX)).date_naive().to_string()
     }
 
-    /// Networks, one on a line or between commas.
+    /// Returns the networks, which are separated by commas, spaces or line ends.
     pub(super) fn networks(&self) -> Vec<&str> {
         self.networks
             .split([',', '\n', ' '])
@@ -169,43 +172,47 @@ impl Wanted {
             .collect()
     }
 
-    /// What a person should not have to send to learn.
-    pub(super) fn check(&self, now: DateTime<Utc>) -> Result<(), Box<Wrong>> {
+    /// Validates the form before the operation is called.
+    pub(super) fn validate(&self, now: DateTime<Utc>) -> Result<(), Box<ScopedTokenErrors>> {
         let reach = match self.reach.as_str() {
             "organizations" if self.organizations.is_empty() => {
                 Some("Choose at least one organization.")
             }
-            "account" if !self.sure => Some("Tick the box if you mean the whole account."),
+            "account" if !self.sure => Some("Confirm access to the whole account."),
             "organizations" | "account" => None,
             _ if self.reach != "projects" || self.projects.is_empty() => {
                 Some("Choose at least one project.")
             }
             _ => None,
         };
-        let wrong = Wrong {
+        let errors = ScopedTokenErrors {
             name: names::check("name", self.name.trim(), 256)
                 .is_err()
-                .then(|| "Give it a name of up to 256 visible characters.".to_owned()),
+                .then(|| "Enter a name of 1 to 256 visible characters.".to_owned()),
             days: self
-                .ends(now)
+                .expiry(now)
                 .is_none()
-                .then(|| "Choose a day from today on, within a year.".to_owned()),
+                .then(|| "Choose a date between today and one year from now.".to_owned()),
             reach: reach.map(str::to_owned),
             permissions: self
                 .permissions()
                 .is_empty()
                 .then(|| "Choose at least one permission.".to_owned()),
-            ..Wrong::default()
+            ..ScopedTokenErrors::default()
         };
-        let fine = wrong.name.is_none()
-            && wrong.days.is_none()
-            && wrong.reach.is_none()
-            && wrong.permissions.is_none();
-        if fine { Ok(()) } else { Err(Box::new(wrong)) }
+        let is_valid = errors.name.is_none()
+            && errors.days.is_none()
+            && errors.reach.is_none()
+            && errors.permissions.is_none();
+        if is_valid {
+            Ok(())
+        } else {
+            Err(Box::new(errors))
+        }
     }
 
-    /// What it is to be limited to, as the operations take it.
-    pub(super) fn draft(&self) -> Value {
+    /// Returns the limits of the token as the body of an operation.
+    pub(super) fn limits(&self) -> Value {
         let none = BTreeSet::new();
         let permissions: Vec<_> = self
             .permissions()
@@ -229,8 +236,8 @@ mod tests {
         "2026-11-21T09:15:03Z".parse().unwrap()
     }
 
-    fn filled(fields: &[(&str, &str)]) -> Wanted {
-        Wanted::of(
+    fn form(fields: &[(&str, &str)]) -> ScopedTokenForm {
+        ScopedTokenForm::parse(
             fields
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -239,8 +246,8 @@ mod tests {
     }
 
     #[test]
-    fn a_life_ends_within_a_year() {
-        for (days, until, ends) in [
+    fn expiry_is_within_a_year() {
+        for (days, until, expected) in [
             ("7", "", Some("2026-11-28T09:15:03Z")),
             ("custom", "2026-11-21", Some("2026-11-21T23:59:59Z")),
             ("custom", "2027-11-21", Some("2027-11-21T23:59:59Z")),
@@ -251,17 +258,17 @@ mod tests {
             ("366", "", None),
             ("", "", None),
         ] {
-            let ended = filled(&[("days", days), ("until", until)]).ends(now());
+            let expiry = form(&[("days", days), ("until", until)]).expiry(now());
             assert_eq!(
-                ended,
-                ends.map(|end| end.parse().unwrap()),
+                expiry,
+                expected.map(|end| end.parse().unwrap()),
                 "{days} {until}"
             );
         }
     }
 
     #[test]
-    fn only_what_is_reached_is_granted() {
+    fn permissions_are_limited_to_the_token_resources() {
         let levels = [
             ("may.database", "read"),
             ("may.members", "write"),
@@ -269,9 +276,8 @@ mod tests {
             ("may.logs", "none"),
         ];
         let names = |reach: &str| {
-            let wanted = filled(&[&[("reach", reach)][..], &levels].concat());
-            wanted
-                .permissions()
+            let form = form(&[&[("reach", reach)][..], &levels].concat());
+            form.permissions()
                 .into_iter()
                 .map(Permission::name)
                 .collect::<Vec<_>>()
@@ -290,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn presets_go_as_far_as_reach_and_role() {
-        let mut wanted = filled(&[("reach", "projects")]);
-        wanted.preset("write", Role::Developer);
-        let level = |key: &str| wanted.levels.get(key).map(String::as_str);
+    fn preset_is_limited_by_resources_and_role() {
+        let mut form = form(&[("reach", "projects")]);
+        form.apply_preset("write", Role::Developer);
+        let level = |key: &str| form.levels.get(key).map(String::as_str);
         assert_eq!(
             [
                 level("database"),
@@ -303,14 +309,14 @@ mod tests {
             ],
             [Some("write"), Some("read"), None, Some("read")]
         );
-        wanted.preset("none", Role::Owner);
-        assert!(wanted.levels.is_empty());
+        form.apply_preset("none", Role::Owner);
+        assert!(form.levels.is_empty());
     }
 
     #[test]
-    fn nothing_is_reached_by_leaving_something_out() {
-        let fine = [("name", "ci"), ("days", "7"), ("may.database", "read")];
-        let with = |more: &[(&str, &str)]| filled(&[&fine[..], more].concat());
+    fn form_without_resources_is_rejected() {
+        let valid = [("name", "ci"), ("days", "7"), ("may.database", "read")];
+        let with = |more: &[(&str, &str)]| form(&[&valid[..], more].concat());
         for (fields, problem) in [
             (
                 &[("reach", "projects")][..],
@@ -322,19 +328,16 @@ mod tests {
             ),
             (
                 &[("reach", "account")],
-                Some("Tick the box if you mean the whole account."),
+                Some("Confirm access to the whole account."),
             ),
             (&[("reach", "account"), ("sure", "yes")], None),
         ] {
             let reach = with(fields)
-                .check(now())
+                .validate(now())
                 .err()
-                .and_then(|wrong| wrong.reach);
+                .and_then(|errors| errors.reach);
             assert_eq!(reach.as_deref(), problem);
         }
-        assert!(
-            with(&[]).check(now()).is_err(),
-            "nothing is said about what it reaches"
-        );
+        assert!(with(&[]).validate(now()).is_err(), "no token resources");
     }
 }

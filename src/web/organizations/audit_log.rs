@@ -1,4 +1,4 @@
-//! What was done in an organization, and by whom.
+//! The audit log of an organization: filter, list and export.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Head;
+use super::OrganizationHeader;
 use crate::{
     api::endpoints,
     base::{
@@ -20,18 +20,18 @@ use crate::{
         audit::{AuditEntry, read::EXPORT_MAX},
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Frame, Visitor, named::InOrganization, page, pages, words::Moment},
+    web::{Layout, PageResponse, Visitor, labels::Timestamp, page, pages, path::PathOrganization},
 };
 
-pub(in crate::web) static LOG: Endpoint = page(
+pub(in crate::web) static AUDIT_LOG: Endpoint = page(
     "page-audit",
     "Audit log",
     Verb::Get,
     "/organizations/{organization}/audit",
     Access::Caller,
-    || mount(log),
+    || mount(list),
 );
-pub(in crate::web) static EXPORT: Endpoint = page(
+pub(in crate::web) static EXPORT_AUDIT_LOG: Endpoint = page(
     "page-audit-export",
     "Export the audit log",
     Verb::Get,
@@ -40,15 +40,15 @@ pub(in crate::web) static EXPORT: Endpoint = page(
     || mount(export),
 );
 
-/// Entries on one page.
-const PAGE: usize = 50;
-/// Answers of the export that become one file: of a thousand entries each.
-const PARTS_MAX: usize = 50;
+/// Entries per page.
+const PAGE_ENTRIES: usize = 50;
+/// Maximum number of calls for one export file, of 1,000 entries each.
+const EXPORT_CALLS_MAX: usize = 50;
 
-/// What is looked for. A field that was left empty is sent all the same.
+/// The filter form. Browsers send empty fields as well.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Filter {
+struct AuditFilter {
     before: String,
     actor: String,
     operation: String,
@@ -56,11 +56,11 @@ struct Filter {
     outcome: String,
 }
 
-impl Filter {
-    /// As the operation wants it.
+impl AuditFilter {
+    /// Returns the query of the operation.
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("limit", &PAGE.to_string());
+        query.append_pair("limit", &PAGE_ENTRIES.to_string());
         let succeeded = match self.outcome.as_str() {
             "done" => "true",
             "refused" => "false",
@@ -81,8 +81,8 @@ impl Filter {
         query.finish()
     }
 
-    /// The same entries, from the one before this number on.
-    fn from(&self, before: i64) -> String {
+    /// Returns the query of this page for the entries before `before`.
+    fn page_query(&self, before: i64) -> String {
         let before = before.to_string();
         let fields = [
             ("actor", &*self.actor),
@@ -104,34 +104,34 @@ impl Filter {
 }
 
 #[derive(Deserialize)]
-struct Found {
-    entries: Vec<AuditEntry>,
+struct AuditPage {
+    entries: Vec<Entry>,
     before: Option<i64>,
 }
 
 #[derive(Deserialize)]
-struct Person {
+struct MemberEmail {
     user_id: String,
     email: String,
 }
 
-/// An entry, as a page shows it.
+/// An entry with its labels.
 struct Row {
-    entry: AuditEntry,
-    at: Moment,
-    who: String,
-    what: &'static str,
+    entry: Entry,
+    at: Timestamp,
+    actor: String,
+    summary: &'static str,
 }
 
 impl Row {
-    fn new(entry: AuditEntry, people: &HashMap<&str, &str>, at: Moment) -> Self {
+    fn new(entry: Entry, emails: &HashMap<&str, &str>, at: Timestamp) -> Self {
         let id = entry.actor.to_string();
-        let who = match people.get(id.as_str()) {
+        let actor = match emails.get(id.as_str()) {
             Some(email) => (*email).to_owned(),
-            None if entry.actor.is_nil() => "Operator of this server".to_owned(),
+            None if entry.actor.is_nil() => "Operator".to_owned(),
             None => format!("Former member {id}"),
         };
-        let what = endpoints::all()
+        let summary = endpoints::all()
             .iter()
             .chain(pages())
             .find(|it| it.id == entry.operation)
@@ -139,32 +139,32 @@ impl Row {
         Self {
             entry,
             at,
-            who,
-            what,
+            actor,
+            summary,
         }
     }
 
-    /// How it ended, and how that is marked.
+    /// Returns the label and style class of the outcome.
     fn outcome(&self) -> (&'static str, &'static str) {
         match self.entry.status {
-            102 => ("Begun", "idle"),
-            ..400 => ("Done", "good"),
-            400..500 => ("Refused", "bad"),
+            102 => ("Started", "idle"),
+            ..400 => ("Succeeded", "good"),
+            400..500 => ("Denied", "bad"),
             _ => ("Failed", "bad"),
         }
     }
 
-    /// With what it was done.
-    fn with(&self) -> String {
+    /// Returns the credential of the request.
+    fn credential(&self) -> String {
         match self.entry.token {
-            0 => "The pages".to_owned(),
+            0 => "Browser session".to_owned(),
             token => format!("Token {token}"),
         }
     }
 }
 
-/// JSON as a person can read it.
-fn readable(json: &RawValue) -> String {
+/// Returns indented JSON.
+fn pretty_json(json: &RawValue) -> String {
     let value = serde_json::from_str::<serde_json::Value>(json.get());
     value
         .and_then(|value| serde_json::to_string_pretty(&value))
@@ -173,78 +173,86 @@ fn readable(json: &RawValue) -> String {
 
 #[derive(Template)]
 #[template(path = "audit.html")]
-struct Log {
-    frame: Frame,
-    head: Head,
-    /// Why nothing is shown.
+struct Page {
+    layout: Layout,
+    head: OrganizationHeader,
+    /// The reason that the visitor may not read the log.
     hidden: Option<String>,
-    people: Vec<Person>,
-    filter: Filter,
+    members: Vec<MemberEmail>,
+    filter: AuditFilter,
     rows: Vec<Row>,
     older: Option<String>,
 }
 
-impl Log {
-    fn readable(json: &RawValue) -> String {
-        readable(json)
+impl Page {
+    fn pretty_json(json: &RawValue) -> String {
+        pretty_json(json)
     }
 }
 
-async fn log(
+async fn list(
     visitor: Visitor,
-    InOrganization(slug): InOrganization,
-    Query(filter): Query<Filter>,
-) -> Result<Answer, Error> {
-    let head = Head::of(&visitor, slug).await?;
-    let (path, now) = (
-        format!("/v1/organizations/{}/audit", head.slug),
-        visitor.context.clock.now(),
-    );
-    let may = visitor.may("GET", &path).await?;
-    let frame = visitor.frame();
-    if !may.yes() {
-        let hidden = Some(may.why().to_owned());
-        return Answer::page(&Log {
-            frame,
+    PathOrganization(slug): PathOrganization,
+    Query(filter): Query<AuditFilter>,
+) -> Result<PageResponse, Error> {
+    let head = OrganizationHeader::load(&visitor, slug).await?;
+    let path = format!("/v1/organizations/{}/audit", head.slug);
+    let now = visitor.context.clock.now();
+    let permission = visitor.check("GET", &path).await?;
+    let layout = visitor.layout();
+    if !permission.is_allowed() {
+        let hidden = Some(permission.reason().to_owned());
+        return PageResponse::page(&Page {
+            layout,
             head,
             hidden,
-            people: Vec::new(),
+            members: Vec::new(),
             filter,
             rows: Vec::new(),
             older: None,
         });
     }
-    let people: Vec<Person> = visitor
+    let members: Vec<MemberEmail> = visitor
         .get(&format!("/v1/organizations/{}/members", head.slug))
         .await?;
-    let Found { entries, before } = visitor.get(&format!("{path}?{}", filter.query())).await?;
-    let known: HashMap<_, _> = people
+    let AuditPage { entries, before } = visitor.get(&format!("{path}?{}", filter.query())).await?;
+    let emails: HashMap<_, _> = members
         .iter()
-        .map(|person| (person.user_id.as_str(), person.email.as_str()))
+        .map(|member| (member.user_id.as_str(), member.email.as_str()))
         .collect();
-    let row = |entry: AuditEntry| {
-        let at = Moment::new(entry.at, now);
-        Row::new(entry, &known, at)
+    let row = |entry: Entry| {
+        let at = Timestamp::new(entry.at, now);
+        Row::new(entry, &emails, at)
     };
     let rows = entries.into_iter().map(row).collect();
-    let older =
-        before.map(|before| format!("/organizations/{}/audit?{}", head.slug, filter.from(before)));
-    Answer::page(&Log {
-        frame,
+    let older = before.map(|before| {
+        format!(
+            "/organizations/{}/audit?{}",
+            head.slug,
+            filter.page_query(before)
+        )
+    });
+    PageResponse::page(&Page {
+        layout,
         head,
         hidden: None,
-        people,
+        members,
         filter,
         rows,
         older,
     })
 }
 
-/// The whole log from its beginning, as `gantry audit verify` wants it, up to a bound.
-async fn export(visitor: Visitor, InOrganization(slug): InOrganization) -> Result<Answer, Error> {
-    let (mut lines, mut after) = (Vec::new(), 0);
-    for _ in 0..PARTS_MAX {
-        let part = part(&visitor, &slug, after).await?;
+/// Returns the log from its first entry as NDJSON, the input of `gantry audit verify`. Limited to
+/// [`EXPORT_CALLS_MAX`] calls.
+async fn export(
+    visitor: Visitor,
+    PathOrganization(slug): PathOrganization,
+) -> Result<PageResponse, Error> {
+    let mut lines = Vec::new();
+    let mut after = 0;
+    for _ in 0..EXPORT_CALLS_MAX {
+        let part = export_part(&visitor, &slug, after).await?;
         lines.extend_from_slice(&part);
         let Some(last) = last_number(&part)? else {
             break;
@@ -254,16 +262,16 @@ async fn export(visitor: Visitor, InOrganization(slug): InOrganization) -> Resul
         }
         after = last;
     }
-    Answer::file(
+    PageResponse::file(
         &format!("audit-{slug}.ndjson"),
         "application/x-ndjson",
         lines,
     )
 }
 
-async fn part(visitor: &Visitor, slug: &OrgSlug, after: i64) -> Result<bytes::Bytes, Error> {
+async fn export_part(visitor: &Visitor, slug: &OrgSlug, after: i64) -> Result<bytes::Bytes, Error> {
     visitor
-        .answer(
+        .call_raw(
             Method::GET,
             &format!("/v1/organizations/{slug}/audit/export?after={after}"),
             None,
@@ -273,7 +281,7 @@ async fn part(visitor: &Visitor, slug: &OrgSlug, after: i64) -> Result<bytes::By
 
 fn last_number(lines: &[u8]) -> Result<Option<i64>, Error> {
     #[derive(Deserialize)]
-    struct Numbered {
+    struct EntryNumber {
         number: i64,
     }
     let Some(last) = lines
@@ -282,7 +290,7 @@ fn last_number(lines: &[u8]) -> Result<Option<i64>, Error> {
     else {
         return Ok(None);
     };
-    serde_json::from_slice::<Numbered>(last)
-        .map(|it| Some(it.number))
+    serde_json::from_slice::<EntryNumber>(last)
+        .map(|entry| Some(entry.number))
         .context("reading an exported entry")
 }

@@ -1,4 +1,4 @@
-//! Small words of pages: times and browsers as people name them.
+//! Labels on pages: relative times, project states, counts and browser names.
 
 use std::time::Duration;
 
@@ -6,106 +6,109 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use crate::data_plane::projects::Status;
 
-/// A time, and how long ago that is: what a `<time>` element says.
-pub(super) struct Moment {
+/// A time relative to the current time, for `<time>` elements.
+pub(super) struct Timestamp {
     at: DateTime<Utc>,
     now: DateTime<Utc>,
 }
 
-impl Moment {
+impl Timestamp {
     pub(super) fn new(at: DateTime<Utc>, now: DateTime<Utc>) -> Self {
         Self { at, now }
     }
 
-    /// For machines.
+    /// Returns the time in RFC 3339, to the second.
     pub(super) fn iso(&self) -> String {
         self.at.format("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
-    /// In full.
+    /// Returns the date and time in UTC, such as `21 Nov 2026, 09:15 UTC`.
     pub(super) fn full(&self) -> String {
         self.at.format("%-d %b %Y, %H:%M UTC").to_string()
     }
 
-    /// How long until then, as far as it matters.
-    pub(super) fn left(&self) -> String {
-        // A life of seven days is one of seven days when its page is shown, a moment later.
+    /// Returns the time until then, such as `in 2 minutes`; a date from 30 days on.
+    pub(super) fn remaining(&self) -> String {
+        // Rounded up: a lifetime of 7 days reads "in 7 days" although the page is rendered later.
         let minutes = (self.at - self.now + TimeDelta::seconds(59)).num_minutes();
-        let of = |count: i64, unit: &str| {
-            format!("in {count} {unit}{}", if count == 1 { "" } else { "s" })
-        };
         match minutes {
-            ..2 => "any moment".to_owned(),
-            2..60 => of(minutes, "minute"),
-            60..1440 => of(minutes / 60, "hour"),
-            1440..43_200 => of(minutes / 1440, "day"),
+            ..2 => "in less than 2 minutes".to_owned(),
+            2..43_200 => format!("in {}", duration(minutes)),
             _ => format!("on {}", self.at.format("%-d %b %Y")),
         }
     }
 
-    /// As far as it matters.
+    /// Returns the age, such as `2 minutes ago`; a date from 30 days on.
     pub(super) fn ago(&self) -> String {
         let minutes = (self.now - self.at).num_minutes();
-        let of = |count: i64, unit: &str| {
-            format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
-        };
         match minutes {
             ..2 => "just now".to_owned(),
-            2..60 => of(minutes, "minute"),
-            60..1440 => of(minutes / 60, "hour"),
-            1440..43_200 => of(minutes / 1440, "day"),
+            2..43_200 => format!("{} ago", duration(minutes)),
             _ => self.at.format("%-d %b %Y").to_string(),
         }
     }
 }
 
-/// A project's state in words, and how it is marked.
-pub(super) const fn state(status: Status) -> (&'static str, &'static str) {
+/// Returns the largest whole unit of a duration, such as `3 hours`.
+fn duration(minutes: i64) -> String {
+    match minutes {
+        ..60 => pluralize(minutes, "minute"),
+        60..1440 => pluralize(minutes / 60, "hour"),
+        _ => pluralize(minutes / 1440, "day"),
+    }
+}
+
+/// Returns the label and style class of a project status.
+pub(super) const fn status_label(status: Status) -> (&'static str, &'static str) {
     match status {
         Status::ComingUp => ("Starting", "busy"),
         Status::ActiveHealthy => ("Healthy", "good"),
         Status::ActiveUnhealthy => ("Unhealthy", "bad"),
-        Status::InitFailed => ("Could not be created yet", "bad"),
+        Status::InitFailed => ("Creation failed", "bad"),
         Status::Pausing => ("Pausing", "busy"),
         Status::Inactive => ("Paused", "idle"),
-        Status::PauseFailed => ("Could not be paused yet", "bad"),
+        Status::PauseFailed => ("Pause failed", "bad"),
         Status::Restoring => ("Restoring", "busy"),
-        Status::RestoreFailed => ("Could not be restored yet", "bad"),
+        Status::RestoreFailed => ("Restore failed", "bad"),
         Status::Restarting => ("Restarting", "busy"),
-        Status::GoingDown => ("Going down", "busy"),
-        Status::Removed => ("Removed", "idle"),
+        Status::GoingDown => ("Deleting", "busy"),
+        Status::Removed => ("Deleted", "idle"),
     }
 }
 
-/// So many of something.
-pub(super) fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+/// Returns a count with its noun, such as `1 project` or `2 projects`.
+pub(super) fn pluralize(count: impl TryInto<i64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(i64::MAX);
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Seconds until a time is over, none too few.
-pub(super) fn whole_secs(wait: Duration) -> u64 {
+/// Returns the duration in seconds, rounded up.
+pub(super) fn ceil_secs(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
 
-/// Why a password is not tried now.
-pub(super) fn held(wait: Duration) -> String {
-    let wait = match whole_secs(wait) {
-        1 => "a second".to_owned(),
-        secs @ ..120 => format!("{secs} seconds"),
-        secs => format!("{} minutes", secs.div_ceil(60)),
+/// Returns the message for a sign-in attempt that is rejected until `wait` has passed.
+pub(super) fn retry_message(wait: Duration) -> String {
+    let wait = match ceil_secs(wait) {
+        secs @ ..120 => pluralize(i64::try_from(secs).unwrap_or(i64::MAX), "second"),
+        secs => pluralize(
+            i64::try_from(secs.div_ceil(60)).unwrap_or(i64::MAX),
+            "minute",
+        ),
     };
     format!("Too many attempts. Try again in {wait}.")
 }
 
-/// What people call a browser that names itself so. Order matters: most name others as well.
-pub(super) fn browser(user_agent: &str) -> String {
-    let named = |names: &[(&str, &'static str)]| {
+/// Returns the name of the browser and system of a `User-Agent` header. The first match counts:
+/// most browsers also name others.
+pub(super) fn browser_name(user_agent: &str) -> String {
+    let find = |names: &[(&str, &'static str)]| {
         names
             .iter()
-            .find(|(mark, _)| user_agent.contains(mark))
+            .find(|(token, _)| user_agent.contains(token))
             .map(|(_, name)| *name)
     };
-    let browser = named(&[
+    let browser = find(&[
         ("Edg/", "Edge"),
         ("OPR/", "Opera"),
         ("Firefox/", "Firefox"),
@@ -115,7 +118,7 @@ pub(super) fn browser(user_agent: &str) -> String {
         ("Safari/", "Safari"),
         ("curl/", "curl"),
     ]);
-    let system = named(&[
+    let system = find(&[
         ("iPhone", "iPhone"),
         ("iPad", "iPad"),
         ("Android", "Android"),
@@ -136,9 +139,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_as_far_as_they_matter() {
+    fn times_are_rounded_to_the_largest_unit() {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
-        let ago = |secs| Moment::new(now - TimeDelta::seconds(secs), now).ago();
+        let ago = |secs| Timestamp::new(now - TimeDelta::seconds(secs), now).ago();
         let cases = [
             (-5, "just now"),
             (0, "just now"),
@@ -150,43 +153,43 @@ mod tests {
             (29 * 86_400, "29 days ago"),
             (30 * 86_400, "22 Oct 2026"),
         ];
-        for (secs, said) in cases {
-            assert_eq!(ago(secs), said);
+        for (secs, expected) in cases {
+            assert_eq!(ago(secs), expected);
         }
-        let left = |secs| Moment::new(now + TimeDelta::seconds(secs), now).left();
+        let remaining = |secs| Timestamp::new(now + TimeDelta::seconds(secs), now).remaining();
         let cases = [
-            (60, "any moment"),
+            (60, "in less than 2 minutes"),
             (120, "in 2 minutes"),
             (3600, "in 1 hour"),
             (7 * 86_400, "in 7 days"),
             (30 * 86_400, "on 21 Dec 2026"),
         ];
-        for (secs, said) in cases {
-            assert_eq!(left(secs), said);
+        for (secs, expected) in cases {
+            assert_eq!(remaining(secs), expected);
         }
-        assert_eq!(Moment::new(now, now).full(), "21 Nov 2026, 09:15 UTC");
-        assert_eq!(Moment::new(now, now).iso(), "2026-11-21T09:15:03Z");
+        assert_eq!(Timestamp::new(now, now).full(), "21 Nov 2026, 09:15 UTC");
+        assert_eq!(Timestamp::new(now, now).iso(), "2026-11-21T09:15:03Z");
     }
 
     #[test]
-    fn waits_are_never_told_too_short() {
-        for (millis, said) in [
-            (1, "a second"),
-            (1_000, "a second"),
+    fn retry_message_rounds_the_wait_up() {
+        for (millis, expected) in [
+            (1, "1 second"),
+            (1_000, "1 second"),
             (1_001, "2 seconds"),
             (119_000, "119 seconds"),
             (120_000, "2 minutes"),
             (120_001, "3 minutes"),
         ] {
             assert_eq!(
-                held(Duration::from_millis(millis)),
-                format!("Too many attempts. Try again in {said}.")
+                retry_message(Duration::from_millis(millis)),
+                format!("Too many attempts. Try again in {expected}.")
             );
         }
     }
 
     #[test]
-    fn browsers_are_told_by_what_only_they_say() {
+    fn browser_name_is_the_most_specific_match() {
         let chrome = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36";
         let cases = [
             (chrome, "Chrome on Linux"),
@@ -207,7 +210,7 @@ mod tests {
             ("", "Unknown browser"),
         ];
         for (user_agent, name) in cases {
-            assert_eq!(browser(user_agent), name, "{user_agent}");
+            assert_eq!(browser_name(user_agent), name, "{user_agent}");
         }
     }
 }

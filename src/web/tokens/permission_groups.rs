@@ -1,28 +1,29 @@
-//! The permissions as people choose them: in groups, by what they are about, with what can go wrong.
+//! The permission picker of the token form: permissions grouped by resource, with their risks.
 
 use crate::platform::access::{Permission as P, PermissionLevel, Role};
 
-/// A group of rows.
-pub(super) struct Group {
+/// A titled group of rows.
+pub(super) struct PermissionGroup {
     pub(super) title: &'static str,
-    pub(super) rows: &'static [Row],
+    pub(super) rows: &'static [PermissionRow],
 }
 
-/// What can be granted together, to be seen or also to be changed.
-pub(super) struct Row {
-    /// Name of its field.
+/// Permissions that are granted together, for reading or for reading and writing.
+pub(super) struct PermissionRow {
+    /// Name of the form field, after the prefix `may.`.
     pub(super) key: &'static str,
     pub(super) label: &'static str,
     pub(super) read: &'static [P],
     pub(super) write: &'static [P],
-    /// Why it deserves a second look, if it does.
+    /// A warning about the risk of the permissions.
     pub(super) risk: Option<&'static str>,
 }
 
-impl Row {
-    /// What is granted on this level.
+impl PermissionRow {
+    /// Returns the permissions of a level: `none`, `read` or `write`.
     pub(super) fn granted(&self, level: &str) -> impl Iterator<Item = P> {
-        let (read, write) = (matches!(level, "read" | "write"), level == "write");
+        let read = matches!(level, "read" | "write");
+        let write = level == "write";
         self.read
             .iter()
             .filter(move |_| read)
@@ -30,8 +31,8 @@ impl Row {
             .copied()
     }
 
-    /// Whom it is offered, as a class: what is about organizations is nothing for a token that reaches projects.
-    pub(super) fn reached_by(&self) -> &'static str {
+    /// Returns the CSS class that hides organization permissions for a token limited to projects.
+    pub(super) fn level_class(&self) -> &'static str {
         let levels = self.read.iter().map(|it| {
             if it.lists() {
                 PermissionLevel::Project
@@ -45,8 +46,8 @@ impl Row {
         }
     }
 
-    /// The lowest role with which it is of use.
-    pub(super) fn role(permissions: &[P]) -> Role {
+    /// Returns the lowest role that has all of the permissions.
+    pub(super) fn required_role(permissions: &[P]) -> Role {
         permissions
             .iter()
             .map(|it| it.minimum_role())
@@ -60,8 +61,8 @@ const fn row(
     label: &'static str,
     read: &'static [P],
     write: &'static [P],
-) -> Row {
-    Row {
+) -> PermissionRow {
+    PermissionRow {
         key,
         label,
         read,
@@ -76,8 +77,8 @@ const fn risky(
     read: &'static [P],
     write: &'static [P],
     risk: &'static str,
-) -> Row {
-    Row {
+) -> PermissionRow {
+    PermissionRow {
         key,
         label,
         read,
@@ -86,9 +87,9 @@ const fn risky(
     }
 }
 
-/// Every row, in groups.
-pub(super) static GROUPS: &[Group] = &[
-    Group {
+/// All groups.
+pub(super) static GROUPS: &[PermissionGroup] = &[
+    PermissionGroup {
         title: "Project",
         rows: &[
             risky(
@@ -96,7 +97,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Project settings",
                 &[P::ProjectAdminRead],
                 &[P::ProjectAdminWrite],
-                "Writing can pause or delete projects.",
+                "Write access can pause and delete projects.",
             ),
             row(
                 "action_runs",
@@ -116,7 +117,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Logs",
                 &[P::AnalyticsLogsRead],
                 &[],
-                "Logs can hold personal data.",
+                "Logs can contain personal data.",
             ),
             row("usage", "Usage", &[P::AnalyticsUsageRead], &[]),
             row(
@@ -139,7 +140,7 @@ pub(super) static GROUPS: &[Group] = &[
             ),
         ],
     },
-    Group {
+    PermissionGroup {
         title: "Database",
         rows: &[
             risky(
@@ -147,21 +148,21 @@ pub(super) static GROUPS: &[Group] = &[
                 "Database",
                 &[P::DatabaseRead],
                 &[P::DatabaseWrite],
-                "Runs any SQL: reading sees all data, writing can drop it.",
+                "Runs arbitrary SQL: read access sees all data, write access can drop it.",
             ),
             risky(
                 "migrations",
                 "Migrations",
                 &[P::DatabaseMigrationsRead],
                 &[P::DatabaseMigrationsWrite],
-                "Writing runs SQL that can change or drop anything.",
+                "Write access runs SQL that can change or drop any data.",
             ),
             risky(
                 "backups",
                 "Backups",
                 &[P::BackupsRead],
                 &[P::BackupsWrite],
-                "Writing can put older data in the place of what is there.",
+                "Write access can overwrite data with an older backup.",
             ),
             row(
                 "database_config",
@@ -174,7 +175,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Temporary access",
                 &[P::DatabaseJitRead],
                 &[P::DatabaseJitWrite],
-                "Writing lets others into the database.",
+                "Write access can give others access to the database.",
             ),
             row(
                 "pooling",
@@ -211,11 +212,11 @@ pub(super) static GROUPS: &[Group] = &[
                 "Network restrictions",
                 &[P::DatabaseNetworkRestrictionsRead],
                 &[P::DatabaseNetworkRestrictionsWrite],
-                "Writing can open the database to every network.",
+                "Write access can open the database to every network.",
             ),
         ],
     },
-    Group {
+    PermissionGroup {
         title: "Application services",
         rows: &[
             row(
@@ -229,7 +230,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "API key secrets",
                 &[P::ApiGatewayKeysSecretRead],
                 &[],
-                "Shows keys that reach past row level security.",
+                "Shows keys that bypass row-level security.",
             ),
             row(
                 "auth",
@@ -242,7 +243,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Auth signing keys",
                 &[P::AuthSigningKeysRead],
                 &[P::AuthSigningKeysWrite],
-                "Writing can sign every user out.",
+                "Write access can sign out every user.",
             ),
             row(
                 "data_api",
@@ -255,7 +256,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Data API secrets",
                 &[P::DataApiConfigSecretRead],
                 &[],
-                "Shows what user tokens are signed with.",
+                "Shows the secret that signs user tokens.",
             ),
             row(
                 "functions",
@@ -268,7 +269,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Edge function secrets",
                 &[P::EdgeFunctionsSecretsRead],
                 &[P::EdgeFunctionsSecretsWrite],
-                "They open other services.",
+                "Gives access to other services.",
             ),
             row(
                 "realtime",
@@ -281,7 +282,7 @@ pub(super) static GROUPS: &[Group] = &[
                 "Storage",
                 &[P::StorageRead],
                 &[P::StorageWrite],
-                "Reaches the files themselves.",
+                "Includes the stored files.",
             ),
             row(
                 "storage_config",
@@ -292,7 +293,7 @@ pub(super) static GROUPS: &[Group] = &[
             row("workers", "Compute", &[P::WorkersRead], &[P::WorkersWrite]),
         ],
     },
-    Group {
+    PermissionGroup {
         title: "Infrastructure and delivery",
         rows: &[
             row(
@@ -314,7 +315,7 @@ pub(super) static GROUPS: &[Group] = &[
                     P::BranchingProductionDelete,
                     P::BranchingProductionWrite,
                 ],
-                "Writing changes what is in production.",
+                "Write access changes production.",
             ),
             row(
                 "domains",
@@ -333,25 +334,25 @@ pub(super) static GROUPS: &[Group] = &[
                 "Add-ons",
                 &[P::InfraAddOnsRead],
                 &[P::InfraAddOnsWrite],
-                "Writing can cost money.",
+                "Write access can cause costs.",
             ),
             risky(
                 "disk",
                 "Disk configuration",
                 &[P::InfraDiskConfigRead],
                 &[P::InfraDiskConfigWrite],
-                "Writing can cost money.",
+                "Write access can cause costs.",
             ),
             risky(
                 "replicas",
                 "Read replicas",
                 &[P::InfraReadReplicasRead],
                 &[P::InfraReadReplicasWrite],
-                "Writing can cost money.",
+                "Write access can cause costs.",
             ),
         ],
     },
-    Group {
+    PermissionGroup {
         title: "Account and organization",
         rows: &[
             row(
@@ -372,14 +373,14 @@ pub(super) static GROUPS: &[Group] = &[
                 "Organization settings",
                 &[P::OrganizationAdminRead],
                 &[P::OrganizationAdminWrite],
-                "Writing can rename or delete organizations.",
+                "Write access can rename and delete organizations.",
             ),
             risky(
                 "members",
                 "Organization members",
                 &[P::MembersRead],
                 &[P::MembersWrite],
-                "Writing decides who else gets in.",
+                "Write access can add and remove members.",
             ),
             row(
                 "organization_projects",
@@ -397,8 +398,8 @@ pub(super) static GROUPS: &[Group] = &[
     },
 ];
 
-/// Every row.
-pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
+/// Returns the rows of all groups.
+pub(super) fn rows() -> impl Iterator<Item = &'static PermissionRow> {
     GROUPS.iter().flat_map(|group| group.rows)
 }
 
@@ -409,7 +410,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_permission_can_be_chosen_in_one_place() {
+    fn every_permission_is_in_exactly_one_row() {
         let mut chosen: Vec<P> = rows()
             .flat_map(|row| row.granted("write").collect::<Vec<_>>())
             .collect();
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_only_sees() {
+    fn read_level_contains_only_read_permissions() {
         for row in rows() {
             assert!(
                 row.granted("read").all(P::only_reads) && row.granted("none").count() == 0,

@@ -1,4 +1,4 @@
-//! Pages have the API's guard, and forms have one more: a page of ours made them, for this session.
+//! Access control of pages: cross-site requests, sessions, quotas, routing.
 
 use axum::{body::Body, http::Request};
 use gantry::{
@@ -9,7 +9,7 @@ use gantry::{
 use super::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::TestApp;
 
-/// Every form of somebody who is signed in.
+/// Returns the paths of all forms that require a session.
 fn forms() -> impl Iterator<Item = &'static str> {
     let forms = web::pages()
         .iter()
@@ -18,18 +18,17 @@ fn forms() -> impl Iterator<Item = &'static str> {
 }
 
 #[tokio::test]
-async fn a_form_that_no_page_of_the_session_made_does_nothing() {
+async fn cross_site_form_returns_403() {
     let app = TestApp::new().await;
-    let (mut browser, mut other) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut other = Browser::new(&app.node);
     give_password(&app, &app.stranger).await;
     other
         .sign_in(&email("stan"), PASSWORD)
         .await
         .leads_to("/projects");
-    let (token, foreign) = (
-        browser.get("/account").await.form_token(),
-        other.get("/account").await.form_token(),
-    );
+    let token = browser.get("/account").await.form_token();
+    let foreign = other.get("/account").await.form_token();
     assert_ne!(token, foreign);
     assert!(forms().count() >= 4);
     for form in forms() {
@@ -44,7 +43,7 @@ async fn a_form_that_no_page_of_the_session_made_does_nothing() {
                 .post(form, fields)
                 .await
                 .expect(403)
-                .says("This form is out of date");
+                .says("This form has expired");
         }
         let ours = browser.origin.clone();
         for origin in [
@@ -60,16 +59,16 @@ async fn a_form_that_no_page_of_the_session_made_does_nothing() {
                 .post(form, &[("form_token", &token)])
                 .await
                 .expect(403)
-                .says("This form is out of date");
+                .says("This form has expired");
         }
         browser.origin = ours;
     }
-    // Nothing was done, and the session is still there.
+    // The session is still valid.
     browser.get("/account").await.expect(200);
 }
 
 #[tokio::test]
-async fn a_form_without_a_session_leads_to_the_sign_in() {
+async fn form_without_session_redirects_to_sign_in() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
     for form in forms() {
@@ -78,7 +77,7 @@ async fn a_form_without_a_session_leads_to_the_sign_in() {
 }
 
 #[tokio::test]
-async fn nobody_is_signed_in_by_somebody_elses_page() {
+async fn cross_site_sign_in_is_rejected() {
     let app = TestApp::new().await;
     give_password(&app, &app.stranger).await;
     let mut browser = Browser::new(&app.node);
@@ -88,7 +87,7 @@ async fn nobody_is_signed_in_by_somebody_elses_page() {
 }
 
 #[tokio::test]
-async fn tokens_open_no_page_and_cookies_no_operation() {
+async fn pages_reject_tokens_and_operations_reject_cookies() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let cookie = format!("gantry={}", browser.cookies["gantry"]);
@@ -114,7 +113,7 @@ async fn tokens_open_no_page_and_cookies_no_operation() {
 }
 
 #[tokio::test]
-async fn pages_and_programs_use_up_their_own_quotas() {
+async fn pages_and_operations_have_separate_quotas() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     for _ in 0..120 {
@@ -143,7 +142,7 @@ async fn pages_and_programs_use_up_their_own_quotas() {
 }
 
 #[tokio::test]
-async fn only_who_follows_a_link_to_nothing_gets_a_page() {
+async fn unknown_path_returns_html_to_browsers_and_json_to_programs() {
     let app = TestApp::new().await;
     assert_eq!(
         app.get("/nothing").send().await.expect(404).message(),
@@ -154,14 +153,14 @@ async fn only_who_follows_a_link_to_nothing_gets_a_page() {
         .get("/nothing")
         .await
         .expect(404)
-        .says("There is nothing here");
+        .says("Page not found");
 }
 
 #[tokio::test]
-async fn every_page_is_served_and_named_apart() {
+async fn every_page_is_routed_and_has_a_unique_id() {
     let app = TestApp::new().await;
     let operations = gantry::app::App::operations();
-    for page in web::pages().iter().chain([&&web::LOST]) {
+    for page in web::pages().iter().chain([&&web::NOT_FOUND]) {
         assert_eq!(
             operations.iter().filter(|id| **id == page.id).count(),
             1,
