@@ -134,7 +134,7 @@ impl Bench {
             databases: None,
             prepared: Wanted::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
             dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
                 &[],
             )?),

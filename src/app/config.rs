@@ -241,7 +241,7 @@ pub struct Config {
         value_delimiter = ',',
         value_name = "SERVICE=URL"
     )]
-    pub upstream: Vec<upstreams::Named>,
+    pub upstream: Vec<upstreams::ServiceUpstream>,
 
     /// Let only requests pass to `rest`, `auth` and `realtime` that have an API key of the project, in the header or the parameter
     /// `apikey` or as the bearer token. What browsers are led to in signing in stays open. `gantry key-check` says otherwise of one

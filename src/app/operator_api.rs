@@ -32,12 +32,12 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
 use crate::{
     app::App,
-    base::{error::Error, ids::ProjectRef, net::accept::Listen},
+    base::{error::Error, ids::ProjectRef, net::accept::Listener},
     data_plane::{
         clusters::Account,
         service_proxy::{
             key_checks, overrides,
-            upstreams::{Named, Service},
+            upstreams::{Service, ServiceUpstream},
         },
     },
     platform::{
@@ -92,7 +92,7 @@ impl Drop for Socket {
     }
 }
 
-impl Listen for Socket {
+impl Listener for Socket {
     type Stream = UnixStream;
     /// The user id of who connects.
     type Peer = u32;
@@ -239,7 +239,11 @@ impl Asked {
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
-                (project, service, Some(Named { service, template }))
+                (
+                    project,
+                    service,
+                    Some(ServiceUpstream { service, template }),
+                )
             }
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
@@ -298,7 +302,7 @@ async fn switch_key_check(
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
     let told = KeyCheck {
-        enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
+        enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };
     Ok(http::output::json(StatusCode::OK, &told))

@@ -67,7 +67,7 @@ impl Stop {
 }
 
 /// Where connections come from.
-pub trait Listen: Send {
+pub trait Listener: Send {
     /// A connection.
     type Stream;
     /// What is known of who makes it.
@@ -77,7 +77,7 @@ pub trait Listen: Send {
     fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
 }
 
-impl Listen for TcpListener {
+impl Listener for TcpListener {
     type Stream = TcpStream;
     type Peer = SocketAddr;
 
@@ -90,7 +90,7 @@ impl Listen for TcpListener {
 ///
 /// `take` begins with a connection in the set, or turns it away: how many there are at a time is its to bound. `what` names
 /// the connections in the log.
-pub async fn run<L: Listen>(
+pub async fn run<L: Listener>(
     listener: L,
     stopping: impl Future<Output = ()>,
     (what, drain): (&'static str, Duration),

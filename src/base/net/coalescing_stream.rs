@@ -12,29 +12,29 @@ use tokio::{
 };
 
 /// Bytes that are rather copied than handed over in several pieces: a head and most bodies.
-const GATHERED_MAX: usize = 8 * 1024;
+const COALESCED_BYTES_MAX: usize = 8 * 1024;
 
 /// A TCP connection over which a message that is not large is sent in one piece.
 ///
 /// An HTTP library hands over a head and a body in two. The kernel takes pieces by `writev`, which costs it half a microsecond
 /// more than one by `send`, even if there is only one: more than to copy what is not large (decision 0064).
 #[derive(Debug)]
-pub struct Wire {
+pub struct CoalescingStream {
     stream: TcpStream,
-    /// What is gathered for one call, kept for the next.
-    gathered: Vec<u8>,
+    /// What is buffer for one call, kept for the next.
+    buffer: Vec<u8>,
 }
 
-impl From<TcpStream> for Wire {
+impl From<TcpStream> for CoalescingStream {
     fn from(stream: TcpStream) -> Self {
         Self {
             stream,
-            gathered: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for CoalescingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for CoalescingStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,19 +58,21 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let Self { stream, gathered } = &mut *self;
+        let Self { stream, buffer } = &mut *self;
         let stream = Pin::new(stream);
         match bufs {
             [one] => stream.poll_write(cx, one),
-            several if several.iter().map(|piece| piece.len()).sum::<usize>() > GATHERED_MAX => {
+            several
+                if several.iter().map(|piece| piece.len()).sum::<usize>() > COALESCED_BYTES_MAX =>
+            {
                 stream.poll_write_vectored(cx, several)
             }
             several => {
-                gathered.clear();
+                buffer.clear();
                 for piece in several {
-                    gathered.extend_from_slice(piece);
+                    buffer.extend_from_slice(piece);
                 }
-                stream.poll_write(cx, gathered)
+                stream.poll_write(cx, buffer)
             }
         }
     }
@@ -103,7 +105,7 @@ mod tests {
         let mut far = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
-        let mut wire = Wire::from(listener.accept().await.unwrap().0);
+        let mut wire = CoalescingStream::from(listener.accept().await.unwrap().0);
         for sizes in [
             &[5][..],
             &[600, 14],

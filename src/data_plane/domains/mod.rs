@@ -20,7 +20,10 @@ use crate::{
 };
 
 /// Keeps others from changing the names of a project until the transaction ends. Refuses one that was removed.
-async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
+async fn lock_project_names(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<(), Error> {
     let sql = "select from projects where id = $1 and desired <> 'removed' for update";
     let found = transaction
         .query_opt(sql, &[&project.0])
@@ -30,7 +33,7 @@ async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), E
 }
 
 /// The hostname a project has or wants, and its vanity subdomain: it has one of them at most.
-async fn taken(
+async fn current_names(
     transaction: &Transaction<'_>,
     project: ProjectId,
 ) -> Result<(Option<String>, Option<String>), Error> {
@@ -44,8 +47,8 @@ async fn taken(
 
 /// A project, and the names it is reached under besides its reference.
 #[derive(Debug)]
-pub struct Published {
-    /// Whose they are.
+pub struct PublishedProject {
+    /// BudgetScope they are.
     pub project: ProjectId,
     /// Its reference.
     pub reference: ProjectRef,
@@ -54,12 +57,12 @@ pub struct Published {
     /// Below the projects' domain.
     pub vanity: Option<String>,
     /// Its owner's own.
-    pub hostname: Option<Hostname>,
+    pub hostname: Option<PublishedHostname>,
 }
 
 /// A hostname that has a certificate.
 #[derive(Debug)]
-pub struct Hostname {
+pub struct PublishedHostname {
     /// The name in DNS.
     pub host: SmolStr,
     /// Whether it was activated.
@@ -71,7 +74,7 @@ pub struct Hostname {
 }
 
 /// Every project that is there, with its names.
-pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Error> {
+pub async fn published(context: &DataPlaneContext) -> Result<Vec<PublishedProject>, Error> {
     let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') and not is_blocked(c.host) \
@@ -86,7 +89,7 @@ pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Err
         .collect()
 }
 
-fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Error> {
+fn read_published(context: &DataPlaneContext, row: &Row) -> Result<PublishedProject, Error> {
     let host: Option<&str> = row.get(4);
     let certificate = match (row.get(7), row.get(8), row.get(9)) {
         (Some(chain), Some(sealed), Some(until)) => hostnames::certificates::open(
@@ -103,7 +106,7 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Er
         .ok(),
         _ => None,
     };
-    Ok(Published {
+    Ok(PublishedProject {
         project: ProjectId(row.get(0)),
         reference: row
             .get::<_, &str>(1)
@@ -111,7 +114,7 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Er
             .context("reading a project's ref")?,
         paused: row.get(2),
         vanity: row.get(3),
-        hostname: host.map(|host| Hostname {
+        hostname: host.map(|host| PublishedHostname {
             host: host.into(),
             active: row.get::<_, &str>(5) == "active",
             certificate,

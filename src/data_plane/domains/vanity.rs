@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{hold, reserved, taken};
+use super::{current_names, lock_project_names, reserved};
 use crate::{
     base::{
         db,
@@ -30,9 +30,9 @@ const LETTERS_MAX: usize = 63;
 
 /// A name of the right form. Whether somebody may have it is another question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name(String);
+pub struct VanitySubdomain(String);
 
-impl FromStr for Name {
+impl FromStr for VanitySubdomain {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -54,13 +54,13 @@ impl FromStr for Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for VanitySubdomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Name {
+impl VanitySubdomain {
     /// Whether no project is given it: it is in the table of reserved names, or could be the reference of a project.
     pub fn is_reserved(&self) -> bool {
         reserved::reason(&self.0).is_some() || self.0.parse::<ProjectRef>().is_ok()
@@ -74,7 +74,7 @@ impl Name {
 
 /// How a project is reached, besides under its reference.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Used {
+pub enum DomainUse {
     /// It is not.
     Nothing,
     /// By its vanity subdomain, with its domain.
@@ -84,7 +84,7 @@ pub enum Used {
 }
 
 /// How a project is reached.
-pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, Error> {
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<DomainUse, Error> {
     let sql = "select p.desired, v.name, c.host from projects p left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id where p.id = $1";
     let rows = context
@@ -97,19 +97,20 @@ pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, 
         return Err(projects::removed());
     }
     let (name, host): (Option<String>, Option<String>) = (row.get(1), row.get(2));
-    let vanity =
-        || name.map(|name| Used::Vanity(format!("{name}.{}", context.settings.project_domain)));
+    let vanity = || {
+        name.map(|name| DomainUse::Vanity(format!("{name}.{}", context.settings.project_domain)))
+    };
     Ok(host
-        .map(Used::Custom)
+        .map(DomainUse::Custom)
         .or_else(vanity)
-        .unwrap_or(Used::Nothing))
+        .unwrap_or(DomainUse::Nothing))
 }
 
 /// Whether a project could have this name. One that it has already, it could.
 pub async fn is_available(
     context: &DataPlaneContext,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
 ) -> Result<bool, Error> {
     let sql = "select p.desired = 'removed', \
                not exists (select from vanity_subdomains v where v.name = $2 and v.project_id <> p.id) \
@@ -132,14 +133,14 @@ pub async fn is_available(
 pub async fn activate(
     context: &DataPlaneContext,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
     audit: &Recorder,
 ) -> Result<String, Error> {
     let (doing, now) = ("activating a vanity subdomain", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
-    let (host, before) = taken(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
+    let (host, before) = current_names(&transaction, project.id).await?;
     if let Some(host) = host {
         let why = format!(
             "The project uses the custom hostname {host}. Delete it before activating a vanity subdomain."
@@ -176,11 +177,11 @@ pub async fn activate(
 }
 
 /// Ends the keeping of a name that is the project's from now on, or finds that it is kept for others. Only once the name is
-/// taken: who let it go a moment ago did so before that could be.
+/// current_names: who let it go a moment ago did so before that could be.
 async fn take_back(
     transaction: &Transaction<'_>,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "delete from vanity_releases where name = $1 returning organization_id, until";
@@ -208,7 +209,7 @@ pub async fn deactivate(
     let (doing, now) = ("deactivating a vanity subdomain", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = release(&transaction, project.id, project.organization, now).await?;
     audit
         .write_in(
@@ -260,7 +261,7 @@ pub(crate) async fn release(
     Ok(name)
 }
 
-fn unavailable(name: &Name) -> Error {
+fn unavailable(name: &VanitySubdomain) -> Error {
     Error::Rejected(
         format!("The vanity subdomain {name} is not available. Choose another one.").into(),
     )
@@ -281,7 +282,7 @@ mod tests {
             ("123", "123"),
             (&"a".repeat(63), &"a".repeat(63)),
         ] {
-            assert_eq!(text.parse::<Name>().unwrap().0, *name);
+            assert_eq!(text.parse::<VanitySubdomain>().unwrap().0, *name);
         }
         let long = "a".repeat(64);
         let bad = [
@@ -301,24 +302,30 @@ mod tests {
             "a\0b",
         ];
         for text in bad {
-            assert!(text.parse::<Name>().is_err(), "{text}");
+            assert!(text.parse::<VanitySubdomain>().is_err(), "{text}");
         }
     }
 
     #[test]
     fn names_with_a_meaning_are_nobodys() {
         for text in ["www", "API", "pooler", "abcdefghijklmnopqrst"] {
-            assert!(text.parse::<Name>().unwrap().is_reserved(), "{text}");
+            assert!(
+                text.parse::<VanitySubdomain>().unwrap().is_reserved(),
+                "{text}"
+            );
         }
         for text in ["my-api", "abcdefghijklmnopqrs1", "abcdefghijklmnopqrstu"] {
-            assert!(!text.parse::<Name>().unwrap().is_reserved(), "{text}");
+            assert!(
+                !text.parse::<VanitySubdomain>().unwrap().is_reserved(),
+                "{text}"
+            );
         }
     }
 
     proptest! {
         #[test]
         fn what_is_accepted_is_safe_in_a_host(text in ".{0,70}") {
-            if let Ok(name) = text.parse::<Name>() {
+            if let Ok(name) = text.parse::<VanitySubdomain>() {
                 prop_assert!(name.0.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
                 prop_assert!((3..=63).contains(&name.0.len()) && !name.0.starts_with('-') && !name.0.ends_with('-'));
             }

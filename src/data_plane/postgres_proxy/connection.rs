@@ -17,23 +17,23 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    Cancellable, Entry, Tls, login,
-    login::Outcome,
-    named,
-    named::Named,
-    packet,
-    packet::{CancelKey, Opening, Startup},
+    CancelRegistration, LoginPermits, PostgresProxyTls, login,
+    login::LoginOutcome,
+    message_stream::MessageStream,
     pipe,
-    pipe::Ended,
-    refusal::Refusal,
-    wire::Wire,
+    pipe::PipeEnd,
+    rejection::ConnectionRejection,
+    session_target,
+    session_target::SessionTarget,
+    startup,
+    startup::{CancelKey, StartupMessage, StartupRequest},
 };
 use crate::{
     base::{
         clock::Ticks,
         error::Error,
         ids::{ProjectId, ProjectRef},
-        net::connection_limit::Place,
+        net::connection_limit::ConnectionPermit,
     },
     data_plane::{
         clusters::ServerSocket,
@@ -70,36 +70,36 @@ const TLS_RECORD: u8 = 0x16;
 const QUESTIONS_MAX: usize = 2;
 
 /// A client that asked for a session.
-enum Client {
+enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
 /// A client that asked for a session, and how it came.
-struct Asked<C> {
+struct SessionRequest<C> {
     client: C,
     peer: SocketAddr,
     /// The name it asked for with TLS.
     sni: Option<String>,
     encrypted: bool,
-    startup: Startup,
+    startup: StartupMessage,
 }
 
 /// What a connection is for.
-enum Wish {
-    Session(Client, Box<Startup>),
+enum Intent {
+    Session(ClientStream, Box<StartupMessage>),
     Cancel(CancelKey),
     /// Nothing, or nothing that could be understood.
-    None(Option<(Client, Refusal)>),
+    None(Option<(ClientStream, ConnectionRejection)>),
 }
 
-/// Serves one connection to its end. `entry` is given back when it is logged in.
+/// Serves one connection to its end. `login_permits` is given back when it is logged in.
 pub(super) async fn serve(
     context: &DataPlaneContext,
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Tls>,
-    entry: Entry,
+    tls: Option<PostgresProxyTls>,
+    login_permits: LoginPermits,
 ) {
     if let Err(error) = prepare(&stream) {
         tracing::debug!(%error, "a connection broke before it began");
@@ -107,48 +107,48 @@ pub(super) async fn serve(
     }
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
     match opened {
-        Ok(Ok(Wish::Session(Client::Plain(client), startup))) => {
+        Ok(Ok(Intent::Session(ClientStream::Plain(client), startup))) => {
             session(
                 context,
-                Asked {
+                SessionRequest {
                     client,
                     peer,
                     sni: None,
                     encrypted: false,
                     startup: *startup,
                 },
-                entry,
+                login_permits,
             )
             .await;
         }
-        Ok(Ok(Wish::Session(Client::Tls(client), startup))) => {
+        Ok(Ok(Intent::Session(ClientStream::Tls(client), startup))) => {
             let sni = client.get_ref().1.server_name().map(str::to_owned);
             session(
                 context,
-                Asked {
+                SessionRequest {
                     client,
                     peer,
                     sni,
                     encrypted: true,
                     startup: *startup,
                 },
-                entry,
+                login_permits,
             )
             .await;
         }
-        Ok(Ok(Wish::Cancel(key))) => cancel(context, key).await,
-        Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => {
-            refuse(context, stream, &refusal).await
+        Ok(Ok(Intent::Cancel(key))) => cancel(context, key).await,
+        Ok(Ok(Intent::None(Some((ClientStream::Plain(stream), rejection))))) => {
+            refuse(context, stream, &rejection).await
         }
-        Ok(Ok(Wish::None(Some((Client::Tls(stream), refusal))))) => {
-            refuse(context, stream, &refusal).await
+        Ok(Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))) => {
+            refuse(context, stream, &rejection).await
         }
         // Nobody is left to tell, or said nothing at all.
-        Ok(Ok(Wish::None(None)) | Err(_)) => {}
+        Ok(Ok(Intent::None(None)) | Err(_)) => {}
         Err(_) => context
             .data_plane_metrics
             .postgres_proxy
-            .count(Refusal::Late.outcome()),
+            .count(ConnectionRejection::Late.outcome()),
     }
 }
 
@@ -163,20 +163,20 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Reads until the client has said what it wants, with TLS if it asked for that.
-async fn open(mut stream: TcpStream, tls: Option<Tls>) -> io::Result<Wish> {
+async fn open(mut stream: TcpStream, tls: Option<PostgresProxyTls>) -> io::Result<Intent> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
-        return Ok(Wish::None(None));
+        return Ok(Intent::None(None));
     }
     if first == [TLS_RECORD] {
         return match tls {
             Some(tls) => open_encrypted(stream, &tls).await,
-            None => Ok(Wish::None(None)),
+            None => Ok(Intent::None(None)),
         };
     }
     for _ in 0..=QUESTIONS_MAX {
         match opening(&mut stream).await? {
-            Ok(Opening::Tls) => {
+            Ok(StartupRequest::Tls) => {
                 if let Some(tls) = &tls {
                     // Only what was asked was read: nothing sent in clear can pass for something encrypted.
                     stream.write_all(b"S").await?;
@@ -184,60 +184,70 @@ async fn open(mut stream: TcpStream, tls: Option<Tls>) -> io::Result<Wish> {
                 }
                 stream.write_all(b"N").await?;
             }
-            Ok(Opening::Gss) => stream.write_all(b"N").await?,
-            Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-            Ok(Opening::Start(startup)) => {
-                return Ok(Wish::Session(Client::Plain(stream), Box::new(startup)));
+            Ok(StartupRequest::Gss) => stream.write_all(b"N").await?,
+            Ok(StartupRequest::Cancel(key)) => return Ok(Intent::Cancel(key)),
+            Ok(StartupRequest::Start(startup)) => {
+                return Ok(Intent::Session(
+                    ClientStream::Plain(stream),
+                    Box::new(startup),
+                ));
             }
-            Err(refusal) => return Ok(Wish::None(Some((Client::Plain(stream), refusal)))),
+            Err(rejection) => {
+                return Ok(Intent::None(Some((ClientStream::Plain(stream), rejection))));
+            }
         }
     }
-    Ok(Wish::None(Some((
-        Client::Plain(stream),
-        Refusal::Malformed("too many requests for encryption"),
+    Ok(Intent::None(Some((
+        ClientStream::Plain(stream),
+        ConnectionRejection::Malformed("too many requests for encryption"),
     ))))
 }
 
-async fn open_encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Wish> {
+async fn open_encrypted(stream: TcpStream, tls: &PostgresProxyTls) -> io::Result<Intent> {
     let mut stream = Box::new(TlsAcceptor::from(tls.0.clone()).accept(stream).await?);
-    let refusal = match opening(&mut stream).await? {
-        Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-        Ok(Opening::Start(startup)) => {
-            return Ok(Wish::Session(Client::Tls(stream), Box::new(startup)));
+    let rejection = match opening(&mut stream).await? {
+        Ok(StartupRequest::Cancel(key)) => return Ok(Intent::Cancel(key)),
+        Ok(StartupRequest::Start(startup)) => {
+            return Ok(Intent::Session(
+                ClientStream::Tls(stream),
+                Box::new(startup),
+            ));
         }
-        Ok(Opening::Tls | Opening::Gss) => {
-            Refusal::Malformed("the connection is encrypted already")
+        Ok(StartupRequest::Tls | StartupRequest::Gss) => {
+            ConnectionRejection::Malformed("the connection is encrypted already")
         }
-        Err(refusal) => refusal,
+        Err(rejection) => rejection,
     };
-    Ok(Wish::None(Some((Client::Tls(stream), refusal))))
+    Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))
 }
 
 /// One opening packet, and not a byte more.
-async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Result<Opening, Refusal>> {
+async fn opening<S: AsyncRead + Unpin>(
+    stream: &mut S,
+) -> io::Result<Result<StartupRequest, ConnectionRejection>> {
     let mut prefix = [0; 4];
     stream.read_exact(&mut prefix).await?;
-    let length = match packet::opening_length(prefix) {
+    let length = match startup::opening_length(prefix) {
         Ok(length) => length,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(rejection) => return Ok(Err(rejection)),
     };
     let mut packet = vec![0; length - 4];
     stream.read_exact(&mut packet).await?;
-    Ok(packet::opening(&packet))
+    Ok(startup::opening(&packet))
 }
 
 /// Tells a client why it is turned away.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     mut stream: S,
-    refusal: &Refusal,
+    rejection: &ConnectionRejection,
 ) {
     context
         .data_plane_metrics
         .postgres_proxy
-        .count(refusal.outcome());
+        .count(rejection.outcome());
     let farewell = async {
-        stream.write_all(&refusal.message()).await?;
+        stream.write_all(&rejection.message()).await?;
         stream.shutdown().await?;
         // Closing with bytes unread resets the connection, and the answer may be lost.
         let (mut rest, mut read) = ([0; 1024], 0);
@@ -256,7 +266,7 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
 /// Passes a cancel request on to the server that knows the key, and to no other. Nobody is told whether there was one.
 async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     context.data_plane_metrics.postgres_proxy.count("cancel");
-    let Some(socket) = context.router.keys.lock().get(&key).cloned() else {
+    let Some(socket) = context.postgres_proxy.keys.lock().get(&key).cloned() else {
         return;
     };
     let asked = timeout(CONNECT, async {
@@ -275,18 +285,18 @@ struct Session<C> {
     client: C,
     server: UnixStream,
     early: (BytesMut, BytesMut),
-    _place: Place<ProjectId>,
-    _cancellable: Option<Cancellable>,
+    _place: ConnectionPermit<ProjectId>,
+    _cancellable: Option<CancelRegistration>,
 }
 
 async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: Asked<C>,
-    entry: Entry,
+    asked: SessionRequest<C>,
+    login_permits: LoginPermits,
 ) {
     // Boxed, so that a session that waits does not carry the room its login took.
     let begun = Box::pin(begin(context, asked)).await;
-    drop(entry);
+    drop(login_permits);
     let Some(mut session) = begun else { return };
     context.data_plane_metrics.postgres_proxy.count("session");
     context
@@ -299,7 +309,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
         &mut session.client,
         &mut session.server,
         early,
-        context.router.stopping(),
+        context.postgres_proxy.stopping(),
     )
     .await;
     context
@@ -307,8 +317,8 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
         .postgres_proxy
         .sessions
         .decrement(1.0);
-    if ended == Ended::Stopped {
-        refuse(context, session.client, &Refusal::Stopping).await;
+    if ended == PipeEnd::Stopped {
+        refuse(context, session.client, &ConnectionRejection::Stopping).await;
     } else {
         // What is still in a buffer of TLS, and its last words.
         let _ = timeout(FAREWELL, session.client.shutdown()).await;
@@ -318,9 +328,9 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
 /// Finds the project's server and logs in there; or tells the client why not.
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: Asked<C>,
+    asked: SessionRequest<C>,
 ) -> Option<Session<C>> {
-    let Asked {
+    let SessionRequest {
         client,
         peer,
         sni,
@@ -328,33 +338,34 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         startup,
     } = asked;
     let prepared = async {
-        let named = named::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
+        let named =
+            session_target::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(context, &named, peer, encrypted).await?;
         let place = context
-            .router
+            .postgres_proxy
             .projects
-            .take(door.id)
-            .ok_or(Refusal::ProjectFull)?;
+            .try_acquire(door.id)
+            .ok_or(ConnectionRejection::ProjectFull)?;
         let socket = context.clusters.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
     };
     let (named, door, place, socket, server, packet) = match prepared.await {
         Ok(prepared) => prepared,
-        Err(refusal) => {
-            refuse(context, client, &refusal).await;
+        Err(rejection) => {
+            refuse(context, client, &rejection).await;
             return None;
         }
     };
-    let (mut client, mut server) = (Wire::new(client), Wire::new(server));
+    let (mut client, mut server) = (MessageStream::new(client), MessageStream::new(server));
     let login = async {
         server.send(&packet).await?;
         login::relay(&mut client, &mut server).await
     };
-    let refusal = match timeout(LOGIN, login).await {
-        Ok(Ok(Outcome::In(key))) => {
-            let cancellable = key.map(|key| Cancellable::new(context, key, socket));
+    let rejection = match timeout(LOGIN, login).await {
+        Ok(Ok(LoginOutcome::In(key))) => {
+            let cancellable = key.map(|key| CancelRegistration::new(context, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
             return Some(Session {
                 client,
@@ -364,7 +375,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
                 _cancellable: cancellable,
             });
         }
-        Ok(Ok(Outcome::Out { wrong_password })) => {
+        Ok(Ok(LoginOutcome::Out { wrong_password })) => {
             if wrong_password {
                 context
                     .data_plane_metrics
@@ -374,27 +385,27 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             }
             return None;
         }
-        Ok(Ok(Outcome::Refused(refusal))) => {
-            if refusal == Refusal::Unguarded {
+        Ok(Ok(LoginOutcome::Refused(rejection))) => {
+            if rejection == ConnectionRejection::Unguarded {
                 tracing::warn!(project = %named.project, "the project's server lets somebody in without SCRAM-SHA-256; nobody gets there through the router");
             }
-            refusal
+            rejection
         }
         // One of the two hung up.
         Ok(Err(_)) => return None,
-        Err(_) => Refusal::Late,
+        Err(_) => ConnectionRejection::Late,
     };
-    refuse(context, client.into_parts().0, &refusal).await;
+    refuse(context, client.into_parts().0, &rejection).await;
     None
 }
 
 /// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
 async fn admit(
     context: &DataPlaneContext,
-    named: &Named,
+    named: &SessionTarget,
     peer: SocketAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
+) -> Result<Door, ConnectionRejection> {
     let open = async {
         loop {
             let door = door(context, named, peer.ip(), encrypted).await?;
@@ -406,10 +417,10 @@ async fn admit(
                         Err(error) => return Err(fault(&error)),
                     }
                 }
-                Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
-                Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
+                Status::Pausing | Status::Inactive => return Err(ConnectionRejection::Paused),
+                Status::GoingDown | Status::Removed => return Err(ConnectionRejection::Unknown),
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
-                    return Err(Refusal::Away);
+                    return Err(ConnectionRejection::Away);
                 }
                 // Then the door is looked at once more: its rules may have changed meanwhile.
                 Status::ActiveHealthy
@@ -420,55 +431,57 @@ async fn admit(
                     projects::wake(context, door.id, &named.project)
                         .await
                         .map_err(|error| match error {
-                            Error::Unavailable { .. } => Refusal::ControlAway,
-                            _ => Refusal::Away,
+                            Error::Unavailable { .. } => ConnectionRejection::ControlAway,
+                            _ => ConnectionRejection::Away,
                         })?;
                 }
             }
         }
     };
-    timeout(READY, open).await.unwrap_or(Err(Refusal::Away))
+    timeout(READY, open)
+        .await
+        .unwrap_or(Err(ConnectionRejection::Away))
 }
 
 /// The project's door, if its rules let this client through it.
 async fn door(
     context: &DataPlaneContext,
-    named: &Named,
+    named: &SessionTarget,
     address: IpAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
+) -> Result<Door, ConnectionRejection> {
     let door = database_access::door(context, &named.project, address)
         .await
         .map_err(|error| fault(&error))?
-        .ok_or(Refusal::Unknown)?;
+        .ok_or(ConnectionRejection::Unknown)?;
     if door.banned {
-        return Err(Refusal::Banned);
+        return Err(ConnectionRejection::Banned);
     }
     if !door.admitted
         || !temporary_access::admits(context, door.id, &named.user, address)
             .await
             .map_err(|error| fault(&error))?
     {
-        return Err(Refusal::Restricted);
+        return Err(ConnectionRejection::Restricted);
     }
     if door.tls_required && !encrypted {
-        return Err(Refusal::TlsRequired);
+        return Err(ConnectionRejection::TlsRequired);
     }
     if !door.here {
-        return Err(Refusal::Elsewhere);
+        return Err(ConnectionRejection::Elsewhere);
     }
     Ok(door)
 }
 
-fn fault(error: &Error) -> Refusal {
+fn fault(error: &Error) -> ConnectionRejection {
     if matches!(error, Error::Unavailable { .. }) {
-        return Refusal::ControlAway;
+        return ConnectionRejection::ControlAway;
     }
     tracing::error!(%error, "a connection to a database was refused");
-    Refusal::Fault
+    ConnectionRejection::Fault
 }
 
-async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
+async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection> {
     let reached = async {
         loop {
             match socket.connect().await {
@@ -482,9 +495,9 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
         Ok(Ok(server)) => Ok(server),
         Ok(Err(error)) => {
             tracing::debug!(%error, socket = %socket.path().display(), "a project's server cannot be reached");
-            Err(Refusal::Away)
+            Err(ConnectionRejection::Away)
         }
-        Err(_) => Err(Refusal::ProjectFull),
+        Err(_) => Err(ConnectionRejection::ProjectFull),
     }
 }
 
@@ -496,7 +509,7 @@ async fn note_failure(
     peer: SocketAddr,
 ) {
     let (block, now): (_, Ticks) = (bans::block(peer.ip()), context.clock.ticks());
-    if !context.router.failures.note(door.id, block, now) {
+    if !context.postgres_proxy.failures.note(door.id, block, now) {
         return;
     }
     tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");

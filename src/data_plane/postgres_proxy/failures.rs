@@ -12,12 +12,12 @@ pub(super) const FAILURES_MAX: u32 = 10;
 /// How long a wrong password is held against an address, in milliseconds.
 const WINDOW: Ticks = 10 * 60 * 1000;
 
-pub(super) struct Failures {
+pub(super) struct LoginFailures {
     /// How many, and since when.
     counted: Cache<(ProjectId, IpNet), (u32, Ticks)>,
 }
 
-impl Default for Failures {
+impl Default for LoginFailures {
     fn default() -> Self {
         Self {
             counted: Cache::new(ADDRESSES_MAX),
@@ -25,7 +25,7 @@ impl Default for Failures {
     }
 }
 
-impl Failures {
+impl LoginFailures {
     /// Notes one more. True when there have been too many; then counting begins anew.
     pub(super) fn note(&self, project: ProjectId, block: IpNet, now: Ticks) -> bool {
         let key = (project, block);
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn so_many_in_a_window_are_too_many() {
         let (failures, block) = (
-            Failures::default(),
+            LoginFailures::default(),
             "192.0.2.1/32".parse::<IpNet>().unwrap(),
         );
         let note = |project, now| failures.note(ProjectId(project), block, now);

@@ -7,14 +7,14 @@ use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    packet::CancelKey,
-    refusal::{Refusal, sqlstate},
-    wire::Wire,
+    message_stream::MessageStream,
+    rejection::{ConnectionRejection, sqlstate},
+    startup::CancelKey,
 };
 
 /// How a login ended, other than by a stream that broke.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum LoginOutcome {
     /// In. With this key the session's work can be cancelled.
     In(Option<CancelKey>),
     /// The server said no, and the client was told. Whether it was because of who it is or what it knows.
@@ -23,53 +23,53 @@ pub(super) enum Outcome {
         wrong_password: bool,
     },
     /// The server may not be believed. The client was told nothing yet.
-    Refused(Refusal),
+    Refused(ConnectionRejection),
 }
 
 /// Passes messages on until the server is ready for queries, or says no.
 pub(super) async fn relay<C, S>(
-    client: &mut Wire<C>,
-    server: &mut Wire<S>,
-) -> std::io::Result<Outcome>
+    client: &mut MessageStream<C>,
+    server: &mut MessageStream<S>,
+) -> std::io::Result<LoginOutcome>
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut gate = Gate::default();
+    let mut exchange = ScramExchange::default();
     let mut key = None;
     // What comes together is sent together.
     let mut outbox = BytesMut::new();
     loop {
         let message = server.message().await?;
-        let step = gate.see(&message);
+        let step = exchange.see(&message);
         if message[0] == b'K' {
             key = CancelKey::read(&message[5..]);
         }
         match step {
-            Step::Refuse => return Ok(Outcome::Refused(Refusal::Unguarded)),
-            Step::Pass => outbox.extend_from_slice(&message),
-            Step::Answer => {
+            RelayStep::Refuse => return Ok(LoginOutcome::Refused(ConnectionRejection::Unguarded)),
+            RelayStep::Pass => outbox.extend_from_slice(&message),
+            RelayStep::Answer => {
                 outbox.extend_from_slice(&message);
                 client.send(&outbox.split()).await?;
                 let answer = client.message().await?;
                 if answer[0] != b'p' {
-                    return Ok(Outcome::Refused(Refusal::Malformed(
+                    return Ok(LoginOutcome::Refused(ConnectionRejection::Malformed(
                         "expected an answer to the server's challenge",
                     )));
                 }
                 server.send(&answer).await?;
             }
-            Step::Ready => {
+            RelayStep::Ready => {
                 outbox.extend_from_slice(&message);
                 client.send(&outbox).await?;
-                return Ok(Outcome::In(key));
+                return Ok(LoginOutcome::In(key));
             }
-            Step::End => {
+            RelayStep::End => {
                 outbox.extend_from_slice(&message);
                 client.send(&outbox).await?;
-                let wrong_password =
-                    !gate.is_open() && matches!(sqlstate(&message[5..]), Some(b"28P01" | b"28000"));
-                return Ok(Outcome::Out { wrong_password });
+                let wrong_password = !exchange.is_open()
+                    && matches!(sqlstate(&message[5..]), Some(b"28P01" | b"28000"));
+                return Ok(LoginOutcome::Out { wrong_password });
             }
         }
     }
@@ -77,7 +77,7 @@ where
 
 /// What to do with a message of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum RelayStep {
     Pass,
     /// Pass it on; the client has to answer it.
     Answer,
@@ -91,36 +91,38 @@ enum Step {
 
 /// How far the server has got in asking for a password.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Gate {
+enum ScramExchange {
     #[default]
     Unasked,
-    Asked,
+    SessionRequest,
     Challenged,
     /// The server has seen the proof and shown its own.
     Proven,
     Open,
 }
 
-impl Gate {
+impl ScramExchange {
     fn is_open(self) -> bool {
         self == Self::Open
     }
 
     /// Goes a step on, or refuses. A message is at least its header long.
-    fn see(&mut self, message: &[u8]) -> Step {
+    fn see(&mut self, message: &[u8]) -> RelayStep {
         let (kind, body) = (message[0], message.get(5..).unwrap_or_default());
         let (next, step) = match (*self, kind, request(kind, body)) {
-            (_, b'E', _) => (*self, Step::End),
+            (_, b'E', _) => (*self, RelayStep::End),
             (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => {
-                (*self, Step::Pass)
+                (*self, RelayStep::Pass)
             }
             // `SCRAM-SHA-256` and nothing else: binding to a channel that ends here would be a lie.
-            (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => (Self::Asked, Step::Answer),
-            (Self::Asked, _, Some((11, _))) => (Self::Challenged, Step::Answer),
-            (Self::Challenged, _, Some((12, _))) => (Self::Proven, Step::Pass),
-            (Self::Proven, _, Some((0, _))) => (Self::Open, Step::Pass),
-            (Self::Open, b'Z', _) => (*self, Step::Ready),
-            _ => (*self, Step::Refuse),
+            (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => {
+                (Self::SessionRequest, RelayStep::Answer)
+            }
+            (Self::SessionRequest, _, Some((11, _))) => (Self::Challenged, RelayStep::Answer),
+            (Self::Challenged, _, Some((12, _))) => (Self::Proven, RelayStep::Pass),
+            (Self::Proven, _, Some((0, _))) => (Self::Open, RelayStep::Pass),
+            (Self::Open, b'Z', _) => (*self, RelayStep::Ready),
+            _ => (*self, RelayStep::Refuse),
         };
         *self = next;
         step
@@ -152,21 +154,21 @@ mod tests {
 
     #[test]
     fn a_password_that_was_proven_opens() {
-        let mut gate = Gate::default();
+        let mut exchange = ScramExchange::default();
         let dialogue = [
-            (message(b'v', b"\0\x03\0\0\0\0\0\0"), Step::Pass),
-            (asks(10, SCRAM), Step::Answer),
-            (asks(11, b"r=x"), Step::Answer),
-            (asks(12, b"v=x"), Step::Pass),
-            (asks(0, b""), Step::Pass),
-            (message(b'S', b"a\0b\0"), Step::Pass),
-            (message(b'K', b"12345678"), Step::Pass),
-            (message(b'Z', b"I"), Step::Ready),
+            (message(b'v', b"\0\x03\0\0\0\0\0\0"), RelayStep::Pass),
+            (asks(10, SCRAM), RelayStep::Answer),
+            (asks(11, b"r=x"), RelayStep::Answer),
+            (asks(12, b"v=x"), RelayStep::Pass),
+            (asks(0, b""), RelayStep::Pass),
+            (message(b'S', b"a\0b\0"), RelayStep::Pass),
+            (message(b'K', b"12345678"), RelayStep::Pass),
+            (message(b'Z', b"I"), RelayStep::Ready),
         ];
         for (message, step) in dialogue {
-            assert_eq!(gate.see(&message), step, "{message:?}");
+            assert_eq!(exchange.see(&message), step, "{message:?}");
         }
-        assert!(gate.is_open());
+        assert!(exchange.is_open());
     }
 
     #[test]
@@ -203,9 +205,16 @@ mod tests {
             ],
             vec![message(b'R', b"\0\0")],
         ] {
-            let mut gate = Gate::default();
-            let steps: Vec<_> = dialogue.iter().map(|message| gate.see(message)).collect();
-            assert_eq!(steps.last(), Some(&Step::Refuse), "{dialogue:?}: {steps:?}");
+            let mut exchange = ScramExchange::default();
+            let steps: Vec<_> = dialogue
+                .iter()
+                .map(|message| exchange.see(message))
+                .collect();
+            assert_eq!(
+                steps.last(),
+                Some(&RelayStep::Refuse),
+                "{dialogue:?}: {steps:?}"
+            );
         }
     }
 
@@ -215,15 +224,15 @@ mod tests {
             messages in proptest::collection::vec((prop_oneof![Just(b'R'), Just(b'S'), Just(b'Z'), Just(b'K'), any::<u8>()],
                 prop_oneof![Just(0_u32), Just(10), Just(11), Just(12), any::<u32>()]), 0..12))
         {
-            let mut gate = Gate::default();
+            let mut exchange = ScramExchange::default();
             let mut codes = Vec::new();
             for (kind, code) in messages {
                 let body = if code == 10 { SCRAM } else { b"" };
                 let message = message(kind, &[&code.to_be_bytes()[..], body].concat());
-                if gate.see(&message) == Step::Refuse { break; }
+                if exchange.see(&message) == RelayStep::Refuse { break; }
                 if kind == b'R' { codes.push(code); }
             }
-            prop_assert!(!gate.is_open() || codes == [10, 11, 12, 0]);
+            prop_assert!(!exchange.is_open() || codes == [10, 11, 12, 0]);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A connection is taken in four steps: `connection` reads what it opens with, as `packet` understands it, and answers
 //! with TLS where asked; `named` finds the project it means; `login` passes the login on to the project's server and sees
-//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`refusal`).
+//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`rejection`).
 //!
 //! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
 //! before it is looked at, and the server is a stranger until it has asked for a password.
@@ -10,12 +10,12 @@
 mod connection;
 mod failures;
 mod login;
-mod named;
-mod packet;
+mod message_stream;
 mod pipe;
-mod refusal;
+mod rejection;
+mod session_target;
+mod startup;
 mod tls;
-mod wire;
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,15 +28,15 @@ use tokio::{
     task::JoinSet,
 };
 
-pub use self::tls::Tls;
+pub use self::tls::PostgresProxyTls;
 
-use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
+use self::{failures::LoginFailures, rejection::ConnectionRejection, startup::CancelKey};
 use crate::{
     base::{
         ids::ProjectId,
         net::{
             accept,
-            connection_limit::{Place, Places},
+            connection_limit::{ConnectionLimit, ConnectionPermit},
         },
     },
     data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
@@ -55,7 +55,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 /// Where clients reach the router, as connection strings say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedAddress {
     /// Name or address.
     pub host: String,
     /// The first listener's.
@@ -65,26 +65,26 @@ pub struct Published {
 }
 
 /// What is known of the connections there are.
-pub struct Router {
+pub struct PostgresProxy {
     connections: Arc<Semaphore>,
     logins: Arc<Semaphore>,
-    addresses: Arc<Places<IpNet>>,
-    projects: Arc<Places<ProjectId>>,
-    /// Which server knows a session by this key. One entry for each session.
+    addresses: Arc<ConnectionLimit<IpNet>>,
+    projects: Arc<ConnectionLimit<ProjectId>>,
+    /// Which server knows a session by this key. One login_permits for each session.
     keys: Mutex<HashMap<CancelKey, ServerSocket>>,
-    failures: Failures,
+    failures: LoginFailures,
     stop: watch::Sender<bool>,
 }
 
-impl Default for Router {
+impl Default for PostgresProxy {
     fn default() -> Self {
         Self {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             logins: Arc::new(Semaphore::new(LOGINS_MAX)),
-            addresses: Places::new(ADDRESS_LOGINS_MAX),
-            projects: Places::new(PROJECT_CONNECTIONS_MAX),
+            addresses: ConnectionLimit::new(ADDRESS_LOGINS_MAX),
+            projects: ConnectionLimit::new(PROJECT_CONNECTIONS_MAX),
             keys: Mutex::default(),
-            failures: Failures::default(),
+            failures: LoginFailures::default(),
             stop: watch::channel(false).0,
         }
     }
@@ -92,7 +92,7 @@ impl Default for Router {
 
 /// What is counted about connections.
 #[derive(Clone)]
-pub struct Tally {
+pub struct PostgresProxyMetrics {
     /// Sessions there are.
     pub sessions: Gauge,
     /// Connections by how they ended.
@@ -111,7 +111,7 @@ pub const OUTCOMES: [&str; 8] = [
     "full",
 ];
 
-impl Tally {
+impl PostgresProxyMetrics {
     fn count(&self, outcome: &str) {
         if let Some((_, counter)) = self.outcomes.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
@@ -119,7 +119,7 @@ impl Tally {
     }
 }
 
-impl Router {
+impl PostgresProxy {
     /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
     pub fn stop(&self) {
         self.stop.send_replace(true);
@@ -133,20 +133,24 @@ impl Router {
 }
 
 /// What a connection holds until it is logged in.
-struct Entry {
+struct LoginPermits {
     _login: OwnedSemaphorePermit,
-    _address: Place<IpNet>,
+    _address: ConnectionPermit<IpNet>,
 }
 
 /// A session that can be cancelled, for as long as it is there.
-struct Cancellable {
+struct CancelRegistration {
     context: DataPlaneContext,
     key: CancelKey,
 }
 
-impl Cancellable {
+impl CancelRegistration {
     fn new(context: &DataPlaneContext, key: CancelKey, socket: ServerSocket) -> Self {
-        context.router.keys.lock().insert(key.clone(), socket);
+        context
+            .postgres_proxy
+            .keys
+            .lock()
+            .insert(key.clone(), socket);
         Self {
             context: context.clone(),
             key,
@@ -154,20 +158,20 @@ impl Cancellable {
     }
 }
 
-impl Drop for Cancellable {
+impl Drop for CancelRegistration {
     fn drop(&mut self) {
-        self.context.router.keys.lock().remove(&self.key);
+        self.context.postgres_proxy.keys.lock().remove(&self.key);
     }
 }
 
-/// Takes connections until [`Router::stop`], then sees the sessions out.
-pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<Tls>) {
+/// Takes connections until [`PostgresProxy::stop`], then sees the sessions out.
+pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<PostgresProxyTls>) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, tls.clone())
     };
     accept::run(
         listener,
-        context.router.stopping(),
+        context.postgres_proxy.stopping(),
         ("databases", DRAIN),
         take,
     )
@@ -180,37 +184,48 @@ fn take(
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Tls>,
+    tls: Option<PostgresProxyTls>,
 ) {
-    let Some((connection, entry)) = enter(context, peer) else {
+    let Some((connection, login_permits)) = enter(context, peer) else {
         context
             .data_plane_metrics
             .postgres_proxy
-            .count(Refusal::Full.outcome());
+            .count(ConnectionRejection::Full.outcome());
         // As much as fits into the socket's buffer, which is empty.
-        let _ = stream.try_write(&Refusal::Full.message());
+        let _ = stream.try_write(&ConnectionRejection::Full.message());
         return;
     };
     let context = context.clone();
     connections.spawn(async move {
-        connection::serve(&context, stream, peer, tls, entry).await;
+        connection::serve(&context, stream, peer, tls, login_permits).await;
         drop(connection);
     });
 }
 
 /// A place among all connections, and one among those that log in.
-fn enter(context: &DataPlaneContext, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
+fn enter(
+    context: &DataPlaneContext,
+    peer: SocketAddr,
+) -> Option<(OwnedSemaphorePermit, LoginPermits)> {
     let connection = context
-        .router
+        .postgres_proxy
         .connections
         .clone()
         .try_acquire_owned()
         .ok()?;
-    let login = context.router.logins.clone().try_acquire_owned().ok()?;
-    let address = context.router.addresses.take(bans::block(peer.ip()))?;
+    let login = context
+        .postgres_proxy
+        .logins
+        .clone()
+        .try_acquire_owned()
+        .ok()?;
+    let address = context
+        .postgres_proxy
+        .addresses
+        .try_acquire(bans::block(peer.ip()))?;
     Some((
         connection,
-        Entry {
+        LoginPermits {
             _login: login,
             _address: address,
         },

@@ -24,10 +24,10 @@ thread_local! {
 
 /// Why a pipe ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum PipeEnd {
     /// One side hung up, or broke.
     HungUp,
-    /// Asked to, between two queries.
+    /// SessionRequest to, between two queries.
     Stopped,
 }
 
@@ -39,13 +39,13 @@ pub(super) async fn run<C, S>(
     server: &mut S,
     early: (BytesMut, BytesMut),
     stopping: impl Future<Output = ()>,
-) -> Ended
+) -> PipeEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Half::new(early.0), Half::new(early.1));
-    let mut tail = Tail { last: IDLE };
+    let (mut up, mut down) = (PipeDirection::new(early.0), PipeDirection::new(early.1));
+    let mut tail = ResponseTail { last: IDLE };
     if !up.kept.is_empty() || !down.kept.is_empty() {
         tail.asked();
     }
@@ -54,9 +54,9 @@ where
         stopped = stopped || stopping.as_mut().poll(cx).is_ready();
         if !deaf {
             match up.poll(cx, client, server, |_| tail.asked()) {
-                Poll::Ready(End::Reader) => return Poll::Ready(Ended::HungUp),
+                Poll::Ready(DirectionEnd::Reader) => return Poll::Ready(PipeEnd::HungUp),
                 // The server has closed its end; what it said before is still to be read.
-                Poll::Ready(End::Writer) => deaf = true,
+                Poll::Ready(DirectionEnd::Writer) => deaf = true,
                 Poll::Pending => {}
             }
         }
@@ -64,10 +64,10 @@ where
             .poll(cx, server, client, |bytes| tail.answered(bytes))
             .is_ready()
         {
-            return Poll::Ready(Ended::HungUp);
+            return Poll::Ready(PipeEnd::HungUp);
         }
         if stopped && tail.last == IDLE && down.kept.is_empty() {
-            Poll::Ready(Ended::Stopped)
+            Poll::Ready(PipeEnd::Stopped)
         } else {
             Poll::Pending
         }
@@ -76,11 +76,11 @@ where
 }
 
 /// The last bytes the server sent since the client asked for something.
-struct Tail {
+struct ResponseTail {
     last: [u8; 6],
 }
 
-impl Tail {
+impl ResponseTail {
     fn asked(&mut self) {
         self.last = [0; 6];
     }
@@ -93,14 +93,14 @@ impl Tail {
 }
 
 /// One direction.
-struct Half {
+struct PipeDirection {
     /// Read, and not yet written.
     kept: BytesMut,
     /// Written, and perhaps still in a buffer of the writer.
     unflushed: bool,
 }
 
-impl Half {
+impl PipeDirection {
     fn new(kept: BytesMut) -> Self {
         Self {
             kept,
@@ -115,7 +115,7 @@ impl Half {
         from: &mut R,
         to: &mut W,
         mut saw: impl FnMut(&[u8]),
-    ) -> Poll<End>
+    ) -> Poll<DirectionEnd>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -123,7 +123,7 @@ impl Half {
         loop {
             while !self.kept.is_empty() {
                 match ready!(Pin::new(&mut *to).poll_write(cx, &self.kept)) {
-                    Ok(0) | Err(_) => return Poll::Ready(End::Writer),
+                    Ok(0) | Err(_) => return Poll::Ready(DirectionEnd::Writer),
                     Ok(written) => self.kept.advance(written),
                 }
                 self.unflushed = true;
@@ -142,7 +142,7 @@ impl Half {
             match read {
                 Poll::Ready(0) => {
                     let _ = ready!(Pin::new(&mut *to).poll_flush(cx));
-                    return Poll::Ready(End::Reader);
+                    return Poll::Ready(DirectionEnd::Reader);
                 }
                 Poll::Ready(_) => {}
                 Poll::Pending => {
@@ -171,7 +171,7 @@ impl Half {
 }
 
 /// What ended a direction.
-enum End {
+enum DirectionEnd {
     /// There is nothing more to read, or it cannot be.
     Reader,
     /// Nothing can be written any more.
@@ -236,7 +236,7 @@ mod tests {
             .unwrap();
             assert_eq!(
                 (last.as_slice(), pipe.await.unwrap()),
-                (&b"FATAL"[..], Ended::HungUp)
+                (&b"FATAL"[..], PipeEnd::HungUp)
             );
         }
     }
@@ -267,14 +267,14 @@ mod tests {
         }
         assert_eq!(
             timeout(PATIENCE, pipe).await.unwrap().unwrap(),
-            Ended::Stopped
+            PipeEnd::Stopped
         );
     }
 
     #[test]
     fn the_tail_is_right_however_it_is_cut() {
         for cut in 0..=6 {
-            let mut tail = Tail { last: [0; 6] };
+            let mut tail = ResponseTail { last: [0; 6] };
             tail.answered(&[b"DataRow", &IDLE[..cut]].concat());
             tail.answered(&IDLE[cut..]);
             assert_eq!(tail.last, IDLE, "{cut}");

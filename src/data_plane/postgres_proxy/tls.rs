@@ -18,15 +18,15 @@ const ALPN: &[u8] = b"postgresql";
 
 /// How the router speaks TLS.
 #[derive(Clone)]
-pub struct Tls(pub(super) Arc<ServerConfig>);
+pub struct PostgresProxyTls(pub(super) Arc<ServerConfig>);
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for PostgresProxyTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tls(…)")
+        f.write_str("PostgresProxyTls(…)")
     }
 }
 
-impl Tls {
+impl PostgresProxyTls {
     /// With the certificate chain and the key in these files. They are read again whenever they changed.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         Self::new(tls::from_files(cert, key)?)

@@ -16,9 +16,9 @@ use tokio::{
 };
 
 use super::{
-    answer::Refusal,
-    capacity::{Capacity, Held, Holder, UnfinishedBody},
-    links::Arriving,
+    capacity::{Capacity, CapacityKey, CapacityPermit, UnfinishedBody},
+    rejection::RequestRejection,
+    upstream_pool::UpstreamBody,
 };
 use crate::base::clock::Clock;
 
@@ -29,38 +29,39 @@ const STILL: Duration = Duration::from_mins(5);
 pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// What is sent to a service.
-pub(super) type Upload = Either<Empty<Bytes>, Limited<Moving<ClientBody, Option<Sent>>>>;
+pub(super) type UploadBody =
+    Either<Empty<Bytes>, Limited<TimedBody<ClientBody, Option<SentSignal>>>>;
 
 /// What is sent to a client.
-pub(super) type Download = Either<Full<Bytes>, Moving<Arriving, Option<Held>>>;
+pub(super) type DownloadBody = Either<Full<Bytes>, TimedBody<UpstreamBody, Option<CapacityPermit>>>;
 
 /// Tells when a request was sent, or given up.
-pub(super) struct Sent(pub(super) Arc<Notify>);
+pub(super) struct SentSignal(pub(super) Arc<Notify>);
 
-impl Drop for Sent {
+impl Drop for SentSignal {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
 /// A body of ours.
-pub(super) fn full(text: impl Into<Bytes>) -> Download {
+pub(super) fn full(text: impl Into<Bytes>) -> DownloadBody {
     Either::Left(Full::new(text.into()))
 }
 
 /// A body that stood still for too long.
 #[derive(Debug, thiserror::Error)]
 #[error("the body stood still for {} s", STILL.as_secs())]
-pub(super) struct StoodStill;
+pub(super) struct BodyTimedOut;
 
 /// A body that must keep moving, and what is held until it ends.
-pub(super) struct Moving<B, H> {
+pub(super) struct TimedBody<B, H> {
     body: B,
     held: H,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B, H> Moving<B, H> {
+impl<B, H> TimedBody<B, H> {
     pub(super) fn new(body: B, held: H) -> Self {
         Self {
             body,
@@ -70,7 +71,7 @@ impl<B, H> Moving<B, H> {
     }
 }
 
-impl<B, H> Body for Moving<B, H>
+impl<B, H> Body for TimedBody<B, H>
 where
     B: Body<Data = Bytes, Error: Into<Error>> + Unpin,
     H: Unpin + Default,
@@ -99,7 +100,7 @@ where
                 deadline
                     .as_mut()
                     .poll(cx)
-                    .map(|()| Some(Err(StoodStill.into())))
+                    .map(|()| Some(Err(BodyTimedOut.into())))
             }
         }
     }
@@ -126,10 +127,10 @@ pub(super) enum ClientBodyError {
 
 impl ClientBodyError {
     /// The answer to the client.
-    pub(super) const fn refusal(&self) -> Refusal {
+    pub(super) const fn rejection(&self) -> RequestRejection {
         match self {
-            Self::Unreadable(_) => Refusal::Malformed,
-            Self::Ended => Refusal::Stalled,
+            Self::Unreadable(_) => RequestRejection::Malformed,
+            Self::Ended => RequestRejection::Stalled,
         }
     }
 }
@@ -158,15 +159,15 @@ impl ClientBody {
     pub(super) async fn begin(
         mut self,
         capacity: &Arc<Capacity>,
-        holder: Holder,
-    ) -> Result<Option<(Self, Held)>, Refusal> {
+        capacity_key: CapacityKey,
+    ) -> Result<Option<(Self, CapacityPermit)>, RequestRejection> {
         loop {
             let Ok(frame) = timeout(STILL, self.frame()).await else {
-                return Err(Refusal::Stalled);
+                return Err(RequestRejection::Stalled);
             };
             let Some(frame) = frame else { return Ok(None) };
             let first = frame
-                .map_err(|error| error.refusal())?
+                .map_err(|error| error.rejection())?
                 .into_data()
                 .unwrap_or_default();
             if !first.is_empty() {
@@ -177,7 +178,7 @@ impl ClientBody {
         let held = match &self.unfinished {
             Some(unfinished) => unfinished.request(self.clock.ticks())?,
             // All of it has arrived.
-            None => capacity.request(holder, self.clock.ticks())?,
+            None => capacity.request(capacity_key, self.clock.ticks())?,
         };
         Ok(Some((self, held)))
     }

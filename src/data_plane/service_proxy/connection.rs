@@ -16,14 +16,14 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
     ConnectionPlace, forward,
-    framing::{Ambiguous, Watched},
-    links::Links,
-    request::Client,
+    framing::{AmbiguityFlag, FramingGuard},
+    request::ClientHeaders,
     tls,
     tls::{ACME_ALPN, Tls},
+    upstream_pool::UpstreamPool,
 };
 use crate::{
-    base::net::{accept, coalescing_stream::Wire},
+    base::net::{accept, coalescing_stream::CoalescingStream},
     data_plane::context::DataPlaneContext,
 };
 
@@ -41,34 +41,34 @@ const STREAMS_MAX: u32 = 100;
 const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 
 /// A client that is connected.
-pub(super) struct Visit {
+pub(super) struct ClientConnection {
     pub(super) context: DataPlaneContext,
     pub(super) peer: SocketAddr,
     /// The name it asked for with TLS, in lower case.
     pub(super) name: SmolStr,
     /// What leads to services from here.
-    pub(super) links: Arc<Links>,
+    pub(super) pool: Arc<UpstreamPool>,
     /// What services are told of it.
-    pub(super) told: Client,
+    pub(super) told: ClientHeaders,
     /// Whether it sent a request that can be read in two ways.
-    pub(super) ambiguous: Ambiguous,
+    pub(super) ambiguous: AmbiguityFlag,
     /// The connection's place among all. WebSockets keep it.
     pub(super) place: Arc<ConnectionPlace>,
 }
 
-impl Visit {
+impl ClientConnection {
     fn new(
         context: &DataPlaneContext,
         (peer, place): (SocketAddr, ConnectionPlace),
-        links: Arc<Links>,
+        pool: Arc<UpstreamPool>,
         name: SmolStr,
-        ambiguous: Ambiguous,
+        ambiguous: AmbiguityFlag,
     ) -> Self {
-        let told = Client::new(peer.ip().to_canonical(), &name);
+        let told = ClientHeaders::new(peer.ip().to_canonical(), &name);
         Self {
             context: context.clone(),
             peer,
-            links,
+            pool,
             told,
             name,
             ambiguous,
@@ -83,25 +83,29 @@ pub(super) async fn serve(
     stream: TcpStream,
     from: (SocketAddr, ConnectionPlace),
     tls: &Tls,
-    links: Arc<Links>,
+    pool: Arc<UpstreamPool>,
 ) {
     let opened = timeout(HANDSHAKE, Box::pin(open(context, stream, tls))).await;
-    let tally = &context.data_plane_metrics.service_proxy;
+    let metrics = &context.data_plane_metrics.service_proxy;
     let (stream, name) = match opened {
         Ok(Ok(opened)) => opened,
-        Ok(Err(outcome)) => return tally.connection(outcome),
-        Err(_) => return tally.connection("late"),
+        Ok(Err(outcome)) => return metrics.connection(outcome),
+        Err(_) => return metrics.connection("late"),
     };
-    tally.connection("open");
+    metrics.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
         requests_2(
-            Visit::new(context, from, links, name, Ambiguous::default()),
+            ClientConnection::new(context, from, pool, name, AmbiguityFlag::default()),
             stream,
         )
         .await;
     } else {
-        let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit::new(context, from, links, name, ambiguous), stream).await;
+        let (stream, ambiguous) = FramingGuard::new(stream);
+        requests_1(
+            ClientConnection::new(context, from, pool, name, ambiguous),
+            stream,
+        )
+        .await;
     }
 }
 
@@ -110,10 +114,10 @@ async fn open(
     context: &DataPlaneContext,
     stream: TcpStream,
     tls: &Tls,
-) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
+) -> Result<(TlsStream<CoalescingStream>, SmolStr), &'static str> {
     // What broke off is nobody's fault here.
     let _ = stream.set_nodelay(true);
-    let start = LazyConfigAcceptor::new(Acceptor::default(), Wire::from(stream))
+    let start = LazyConfigAcceptor::new(Acceptor::default(), CoalescingStream::from(stream))
         .await
         .map_err(|_| "malformed")?;
     let hello = start.client_hello();
@@ -127,8 +131,8 @@ async fn open(
         .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN))
     {
         let challenge = context
-            .edge
-            .names
+            .service_proxy
+            .routes
             .challenge(&name)
             .await
             .ok_or("unknown name")?;
@@ -140,9 +144,15 @@ async fn open(
             .map_err(|_| "handshake failed")?;
         return Err("challenge");
     }
-    let site = context.edge.names.find(&name).await.ok_or("unknown name")?;
-    if site.certificate.is_none()
-        && !(site.own_domain && (tls.has_wildcard || context.edge.names.known().wildcard.is_some()))
+    let route = context
+        .service_proxy
+        .routes
+        .find(&name)
+        .await
+        .ok_or("unknown name")?;
+    if route.certificate.is_none()
+        && !(route.own_domain
+            && (tls.has_wildcard || context.service_proxy.routes.known().wildcard.is_some()))
     {
         return Err("no certificate");
     }
@@ -153,7 +163,7 @@ async fn open(
     Ok((stream, name))
 }
 
-async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
+async fn requests_1(visit: ClientConnection, stream: FramingGuard<TlsStream<CoalescingStream>>) {
     let (context, visit) = (visit.context.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http1::Builder::new()
@@ -168,7 +178,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = context.edge.stopping() => {
+        () = context.service_proxy.stopping() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -176,7 +186,7 @@ async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
     note(ended);
 }
 
-async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
+async fn requests_2(visit: ClientConnection, stream: TlsStream<CoalescingStream>) {
     let (context, visit) = (visit.context.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
@@ -186,13 +196,13 @@ async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1)
         .serve_connection(TokioIo::new(stream), service);
-    note(accept::see_out(connection, context.edge.stopping()).await);
+    note(accept::see_out(connection, context.service_proxy.stopping()).await);
 }
 
 async fn answer(
-    visit: Arc<Visit>,
+    visit: Arc<ClientConnection>,
     request: Request<Incoming>,
-) -> Result<forward::Answer, Infallible> {
+) -> Result<forward::ProxyResponse, Infallible> {
     Ok(forward::serve(&visit, request).await)
 }
 

@@ -15,17 +15,20 @@ use tokio::{
 };
 
 use super::{
-    answer::{Refusal, close},
-    body::{ClientBody, ClientBodyError, Download, Error, Moving, Sent, StoodStill, Upload, full},
-    capacity::{Held, Holder},
-    connection::Visit,
-    gate,
-    links::Arriving,
+    api_key_check,
+    body::{
+        BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, Error, SentSignal, TimedBody,
+        UploadBody, full,
+    },
+    capacity::{CapacityKey, CapacityPermit},
+    connection::ClientConnection,
     log,
-    names::{Serving, Site},
+    rejection::{RequestRejection, close},
     request,
-    request::Told,
+    request::ForwardingHeaders,
+    routes::{Route, RouteStatus},
     tunnel,
+    upstream_pool::UpstreamBody,
     upstreams::{Service, Upstream},
 };
 use crate::{base::clock::Ticks, data_plane::database_access::bans, platform::telemetry};
@@ -36,22 +39,25 @@ const ANSWER: Duration = Duration::from_mins(1);
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
 /// What a client gets.
-pub(super) type Answer = Response<Download>;
+pub(super) type ProxyResponse = Response<DownloadBody>;
 
-/// A request that is passed on.
-pub(super) struct Passed<'a> {
-    pub(super) site: Arc<Site>,
+/// A request that is forwarded on.
+pub(super) struct Forwarded<'a> {
+    pub(super) route: Arc<Route>,
     pub(super) service: Service,
     pub(super) upstream: Arc<Upstream>,
     /// The path behind the service's prefix.
     pub(super) rest: &'a str,
     /// The project and the client that the request is counted for.
-    pub(super) holder: Holder,
+    pub(super) capacity_key: CapacityKey,
 }
 
 /// Serves one request.
-pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answer {
-    let noted = Noted::of(visit, &request);
+pub(super) async fn serve(
+    visit: &ClientConnection,
+    mut request: Request<Incoming>,
+) -> ProxyResponse {
+    let record = RequestRecord::of(visit, &request);
     let version = request.version();
     // A body of unknown length, or an upgrade: what follows is not watched.
     let last = version < Version::HTTP_2
@@ -62,114 +68,114 @@ pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answ
     let (parts, body) = request.into_parts();
     let (uri, mut about) = (parts.uri.clone(), (None, None));
     let outcome = async {
-        let passed = admit(visit, &parts, &uri, &mut about).await?;
+        let forwarded = admit(visit, &parts, &uri, &mut about).await?;
         if request::is_websocket(&parts) {
-            Box::pin(tunnel::open(visit, passed, parts, tunnel)).await
+            Box::pin(tunnel::open(visit, forwarded, parts, tunnel)).await
         } else {
-            forward(visit, passed, parts, body).await
+            forward(visit, forwarded, parts, body).await
         }
     };
     let mut answer = outcome
         .await
-        .unwrap_or_else(|refusal| refusal.respond(version));
+        .unwrap_or_else(|rejection| rejection.respond(version));
     if last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(answer.headers_mut());
     }
-    if let Some(hsts) = about.0.as_ref().and_then(|site| site.hsts.clone()) {
+    if let Some(hsts) = about.0.as_ref().and_then(|route| route.hsts.clone()) {
         // What the service itself says of it holds.
         answer
             .headers_mut()
             .entry(header::STRICT_TRANSPORT_SECURITY)
             .or_insert(hsts);
     }
-    noted.write(visit, &uri, about, answer.status());
+    record.write(visit, &uri, about, answer.status());
     answer
 }
 
 /// Finds where a request goes, or why it goes nowhere.
 async fn admit<'a>(
-    visit: &Visit,
+    visit: &ClientConnection,
     parts: &Parts,
     uri: &'a Uri,
-    (project, service): &mut (Option<Arc<Site>>, Option<Service>),
-) -> Result<Passed<'a>, Refusal> {
+    (project, service): &mut (Option<Arc<Route>>, Option<Service>),
+) -> Result<Forwarded<'a>, RequestRejection> {
     if visit.ambiguous.is_set() {
-        return Err(Refusal::Malformed);
+        return Err(RequestRejection::Malformed);
     }
     if !request::is_for(parts, &visit.name)? {
-        return Err(Refusal::Misdirected);
+        return Err(RequestRejection::Misdirected);
     }
     request::check(parts)?;
-    let edge = &visit.context.edge;
+    let service_proxy = &visit.context.service_proxy;
     // Again for each request: connections outlive what they were made for.
-    let site = edge
-        .names
+    let route = service_proxy
+        .routes
         .find(&visit.name)
         .await
-        .ok_or(Refusal::NoProject)?;
-    *project = Some(site.clone());
-    match site.serving {
-        Serving::Yes => {}
-        Serving::Paused => return Err(Refusal::Paused),
-        Serving::NotYet => return Err(Refusal::NoProject),
+        .ok_or(RequestRejection::NoProject)?;
+    *project = Some(route.clone());
+    match route.status {
+        RouteStatus::Yes => {}
+        RouteStatus::Paused => return Err(RequestRejection::Paused),
+        RouteStatus::NotYet => return Err(RequestRejection::NoProject),
     }
-    let (wanted, rest) = Service::of_path(uri.path()).ok_or(Refusal::NoService)?;
+    let (wanted, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
     *service = Some(wanted);
-    let own = site
+    let own = route
         .upstreams
         .as_ref()
         .and_then(|upstreams| upstreams.get(wanted));
     let template = own
         .or_else(|| visit.context.data_plane_settings.upstreams.get(wanted))
-        .ok_or(Refusal::NotConfigured(wanted))?;
+        .ok_or(RequestRejection::NotConfigured(wanted))?;
     let upstream = template
-        .fill(&site.reference)
-        .ok_or(Refusal::NotConfigured(wanted))?;
-    gate::check(&visit.context, &site, wanted, rest, parts).await?;
+        .fill(&route.reference)
+        .ok_or(RequestRejection::NotConfigured(wanted))?;
+    api_key_check::check(&visit.context, &route, wanted, rest, parts).await?;
     let client = visit
         .context
         .settings
         .transport
         .peer(visit.peer.ip(), &parts.headers)
         .address;
-    let holder = Holder {
-        project: site.project,
+    let capacity_key = CapacityKey {
+        project: route.project,
         client: bans::block(client),
     };
-    Ok(Passed {
-        site,
+    Ok(Forwarded {
+        route,
         service: wanted,
         upstream,
         rest,
-        holder,
+        capacity_key,
     })
 }
 
 /// Passes a request on, and its answer back.
 async fn forward(
-    visit: &Visit,
-    passed: Passed<'_>,
+    visit: &ClientConnection,
+    forwarded: Forwarded<'_>,
     parts: Parts,
     body: Incoming,
-) -> Result<Answer, Refusal> {
+) -> Result<ProxyResponse, RequestRejection> {
     let sent = Arc::new(Notify::new());
-    let bytes_max = passed.service.body_bytes_max();
+    let bytes_max = forwarded.service.body_bytes_max();
     if body.size_hint().lower() > bytes_max as u64 {
-        return Err(Refusal::TooLarge);
+        return Err(RequestRejection::TooLarge);
     }
-    let (capacity, clock) = (&visit.context.edge.capacity, &visit.context.clock);
+    let (capacity, clock) = (&visit.context.service_proxy.capacity, &visit.context.clock);
     let begun = if body.is_end_stream() {
         None
     } else {
-        let unfinished = capacity.body(passed.holder, clock.ticks())?;
+        let unfinished = capacity.body(forwarded.capacity_key, clock.ticks())?;
         ClientBody::new(body, unfinished, clock.clone())
-            .begin(capacity, passed.holder)
+            .begin(capacity, forwarded.capacity_key)
             .await?
     };
     let (upload, held) = if let Some((body, held)) = begun {
         (
             Either::Right(Limited::new(
-                Moving::new(body, Some(Sent(sent.clone()))),
+                TimedBody::new(body, Some(SentSignal(sent.clone()))),
                 bytes_max,
             )),
             held,
@@ -178,41 +184,45 @@ async fn forward(
         sent.notify_one();
         (
             Either::Left(Empty::new()),
-            capacity.request(passed.holder, clock.ticks())?,
+            capacity.request(forwarded.capacity_key, clock.ticks())?,
         )
     };
-    let request = outgoing(visit, &passed, parts, upload)?;
-    let asked = pin!(visit.links.ask(passed.upstream.authority(), request));
-    let response = in_time(passed.service, &sent, asked).await?;
+    let request = outgoing(visit, &forwarded, parts, upload)?;
+    let asked = pin!(visit.pool.ask(forwarded.upstream.authority(), request));
+    let response = in_time(forwarded.service, &sent, asked).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Refusal::Unreachable(passed.service));
+        return Err(RequestRejection::Unreachable(forwarded.service));
     }
     Ok(incoming(response, held))
 }
 
 /// The request as the service gets it.
 pub(super) fn outgoing(
-    visit: &Visit,
-    passed: &Passed<'_>,
+    visit: &ClientConnection,
+    forwarded: &Forwarded<'_>,
     mut parts: Parts,
-    body: Upload,
-) -> Result<Request<Upload>, Refusal> {
-    let underscores = visit.context.data_plane_settings.edge.underscore_headers;
-    let told = Told {
+    body: UploadBody,
+) -> Result<Request<UploadBody>, RequestRejection> {
+    let underscores = visit
+        .context
+        .data_plane_settings
+        .service_proxy
+        .underscore_headers;
+    let told = ForwardingHeaders {
         client: &visit.told,
-        project: &passed.site.told,
-        prefix: passed.service.prefix(),
+        project: &forwarded.route.told,
+        prefix: forwarded.service.prefix(),
         underscores,
     };
     request::rewrite(&mut parts.headers, &told);
-    parts.uri = passed
+    parts.uri = forwarded
         .upstream
-        .path(passed.rest, parts.uri.query())
-        .ok_or(Refusal::Malformed)?;
+        .path(forwarded.rest, parts.uri.query())
+        .ok_or(RequestRejection::Malformed)?;
     parts.version = Version::HTTP_11;
     parts
         .headers
-        .insert(header::HOST, passed.upstream.host().clone());
+        .insert(header::HOST, forwarded.upstream.host().clone());
     let mut request = Request::new(body);
     (
         *request.method_mut(),
@@ -227,7 +237,7 @@ pub(super) async fn in_time<B>(
     service: Service,
     sent: &Notify,
     asked: impl Future<Output = Result<Response<B>, Error>>,
-) -> Result<Response<B>, Refusal> {
+) -> Result<Response<B>, RequestRejection> {
     let late = async {
         sent.notified().await;
         sleep_until(Instant::now() + ANSWER).await;
@@ -235,50 +245,50 @@ pub(super) async fn in_time<B>(
     let answered = tokio::select! {
         biased;
         answered = asked => answered,
-        () = late => return Err(Refusal::Late(service)),
+        () = late => return Err(RequestRejection::Late(service)),
     };
     answered.map_err(|error| {
         let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
             if error.is::<LengthLimitError>() {
-                return Refusal::TooLarge;
+                return RequestRejection::TooLarge;
             }
-            if error.is::<StoodStill>() {
-                return Refusal::Stalled;
+            if error.is::<BodyTimedOut>() {
+                return RequestRejection::Stalled;
             }
             if let Some(error) = error.downcast_ref::<ClientBodyError>() {
-                return error.refusal();
+                return error.rejection();
             }
             cause = error.source();
         }
         tracing::debug!(%service, %error, "a service did not answer");
-        Refusal::Unreachable(service)
+        RequestRejection::Unreachable(service)
     })
 }
 
 /// The answer as the client gets it.
-pub(super) fn incoming(response: Response<Arriving>, held: Held) -> Answer {
+pub(super) fn incoming(response: Response<UpstreamBody>, held: CapacityPermit) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
     request::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let body = if body.is_end_stream() {
         full("")
     } else {
-        Either::Right(Moving::new(body, Some(held)))
+        Either::Right(TimedBody::new(body, Some(held)))
     };
     Response::from_parts(parts, body)
 }
 
 /// What is written down about a request, taken before it is changed.
-struct Noted {
+struct RequestRecord {
     began: Ticks,
     method: Method,
     version: Version,
     texts: [Option<String>; 3],
 }
 
-impl Noted {
-    fn of(visit: &Visit, request: &Request<Incoming>) -> Self {
+impl RequestRecord {
+    fn of(visit: &ClientConnection, request: &Request<Incoming>) -> Self {
         let text = |name: HeaderName| {
             request
                 .headers()
@@ -296,9 +306,9 @@ impl Noted {
 
     fn write(
         self,
-        visit: &Visit,
+        visit: &ClientConnection,
         uri: &Uri,
-        (site, service): (Option<Arc<Site>>, Option<Service>),
+        (route, service): (Option<Arc<Route>>, Option<Service>),
         status: StatusCode,
     ) {
         let context = &visit.context;
@@ -306,7 +316,7 @@ impl Noted {
         let row = log::Row {
             id: context.entropy.uuid(),
             at: context.clock.now(),
-            project: site.map(|site| site.reference.clone()),
+            project: route.map(|route| route.reference.clone()),
             service,
             method: self.method,
             host: visit.name.clone(),
@@ -324,7 +334,7 @@ impl Noted {
             .data_plane_metrics
             .service_proxy
             .request(service, status);
-        if !context.edge.log.add(row) {
+        if !context.service_proxy.log.add(row) {
             context.data_plane_metrics.service_proxy.dropped_row();
         }
     }

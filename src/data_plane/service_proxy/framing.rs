@@ -16,32 +16,32 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Longest line that is looked at. Names of headers that matter are shorter; hyper bounds the rest.
+/// Longest line that is looked at. RouteCache of headers that matter are shorter; hyper bounds the rest.
 const LINE_BYTES_MAX: usize = 64;
 
 /// Whether somebody did so on a connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ambiguous(Arc<AtomicBool>);
+pub(super) struct AmbiguityFlag(Arc<AtomicBool>);
 
-impl Ambiguous {
+impl AmbiguityFlag {
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A connection that is watched.
-pub(super) struct Watched<S> {
+pub(super) struct FramingGuard<S> {
     stream: S,
-    watch: Watch,
+    framing: FramingParser,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S) -> (Self, Ambiguous) {
-        let ambiguous = Ambiguous::default();
+impl<S> FramingGuard<S> {
+    pub(super) fn new(stream: S) -> (Self, AmbiguityFlag) {
+        let ambiguous = AmbiguityFlag::default();
         (
             Self {
                 stream,
-                watch: Watch::new(ambiguous.clone()),
+                framing: FramingParser::new(ambiguous.clone()),
             },
             ambiguous,
         )
@@ -50,7 +50,7 @@ impl<S> Watched<S> {
 
 /// Where in a connection's requests the next byte is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum FramingState {
     /// In a head.
     Head,
     /// In a body with so many bytes to come.
@@ -59,22 +59,22 @@ enum At {
     Beyond,
 }
 
-struct Watch {
-    at: At,
+struct FramingParser {
+    at: FramingState,
     /// The beginning of the line of a head that is being read.
     line: Vec<u8>,
     first_line: bool,
     length: Option<u64>,
     chunked: bool,
     upgrade: bool,
-    ambiguous: Ambiguous,
+    ambiguous: AmbiguityFlag,
 }
 
-impl Watch {
-    fn new(ambiguous: Ambiguous) -> Self {
+impl FramingParser {
+    fn new(ambiguous: AmbiguityFlag) -> Self {
         let line = Vec::with_capacity(LINE_BYTES_MAX);
         Self {
-            at: At::Head,
+            at: FramingState::Head,
             line,
             first_line: true,
             length: None,
@@ -87,16 +87,16 @@ impl Watch {
     fn see(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.at {
-                At::Beyond => return,
-                At::Body(left) => {
+                FramingState::Beyond => return,
+                FramingState::Body(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &bytes[here..];
                     self.at = match left - here as u64 {
-                        0 => At::Head,
-                        left => At::Body(left),
+                        0 => FramingState::Head,
+                        left => FramingState::Body(left),
                     };
                 }
-                At::Head => {
+                FramingState::Head => {
                     let end = bytes.iter().position(|byte| *byte == b'\n');
                     let part = &bytes[..end.unwrap_or(bytes.len())];
                     let room = LINE_BYTES_MAX - self.line.len();
@@ -142,15 +142,15 @@ impl Watch {
             self.ambiguous.0.store(true, Ordering::Relaxed);
         }
         self.at = match self.length {
-            _ if self.chunked || self.upgrade => At::Beyond,
-            Some(length) if length > 0 => At::Body(length),
-            _ => At::Head,
+            _ if self.chunked || self.upgrade => FramingState::Beyond,
+            Some(length) if length > 0 => FramingState::Body(length),
+            _ => FramingState::Head,
         };
         (self.first_line, self.length, self.chunked, self.upgrade) = (true, None, false, false);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,12 +159,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let this = &mut *self;
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        this.watch.see(&buf.filled()[before..]);
+        this.framing.see(&buf.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -201,11 +201,11 @@ mod tests {
     /// However the bytes arrive.
     fn is_ambiguous(text: &str) -> bool {
         let seen = [1, 2, 7, text.len()].map(|size| {
-            let ambiguous = Ambiguous::default();
-            let mut watch = Watch::new(ambiguous.clone());
+            let ambiguous = AmbiguityFlag::default();
+            let mut framing = FramingParser::new(ambiguous.clone());
             text.as_bytes()
                 .chunks(size)
-                .for_each(|part| watch.see(part));
+                .for_each(|part| framing.see(part));
             ambiguous.is_set()
         });
         assert!(seen.iter().all(|one| *one == seen[0]), "{text}");

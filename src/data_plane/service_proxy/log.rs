@@ -14,7 +14,7 @@ use crate::base::{batch_queue::Queue, ids::ProjectRef};
 const QUEUE_MAX: usize = 8192;
 /// A request and its answer.
 #[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "each is named as the request has it")]
+#[expect(missing_docs, reason = "each is upstream as the request has it")]
 pub struct Row {
     pub id: Uuid,
     pub at: DateTime<Utc>,
@@ -36,7 +36,7 @@ pub struct Row {
 }
 
 /// The rows that wait.
-pub type Log = Queue<Row, QUEUE_MAX>;
+pub type RequestLogQueue = Queue<Row, QUEUE_MAX>;
 
 /// Writes a row to the program's own log, for whoever asks for debug lines.
 pub(crate) fn tell(row: &Row) {

@@ -1,32 +1,32 @@
-//! The way in to projects' services: HTTPS under each project's names, passed on to where its services answer.
+//! The way in to projects' services: HTTPS under each project's names, forwarded on to where its services answer.
 //!
 //! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
 //! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
-//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `links` keeps connections to them.
-//! All that happens to one connection happens on one of the `lanes`.
+//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `pool` keeps connections to them.
+//! All that happens to one connection happens on one of the `workers`.
 //!
 //! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
 
-mod answer;
-mod ask;
+mod api_key_check;
 mod body;
 mod capacity;
 mod connection;
 mod forward;
 mod framing;
-mod gate;
 pub mod key_checks;
-mod lanes;
-mod links;
 pub mod log;
-mod names;
+mod on_demand_tls;
 mod open_tunnels;
 pub mod overrides;
-mod plain;
+mod plain_http;
+mod rejection;
 mod request;
+mod routes;
 mod tls;
 mod tunnel;
+mod upstream_pool;
 pub mod upstreams;
+mod worker_threads;
 
 use std::{
     io,
@@ -44,22 +44,22 @@ use tokio::{
     task::JoinSet,
 };
 
-pub use self::tls::Wildcard;
+pub use self::tls::WildcardCertificate;
 
 use self::{
+    api_key_check::ApiKeyCache,
     capacity::{BOUNDS, Capacity},
-    gate::Gate,
-    lanes::Lanes,
-    names::Names,
     open_tunnels::OpenTunnels,
+    routes::RouteCache,
     tls::Tls,
     upstreams::Service,
+    worker_threads::WorkerThreads,
 };
 use crate::{
     base::net::{
         accept,
         accept::Stop,
-        connection_limit::{Place, Places},
+        connection_limit::{ConnectionLimit, ConnectionPermit},
         tls::TlsError,
     },
     data_plane::{context::DataPlaneContext, database_access::bans},
@@ -74,7 +74,7 @@ pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// A connection's place among all connections and among those of its address.
-type ConnectionPlace = (OwnedSemaphorePermit, Place<IpNet>);
+type ConnectionPlace = (OwnedSemaphorePermit, ConnectionPermit<IpNet>);
 
 /// What the operator decided about the edge, besides where services answer.
 #[derive(Debug, Clone, Default)]
@@ -106,53 +106,53 @@ impl Default for Ports {
 }
 
 /// What is known of names, connections and requests.
-pub struct Edge {
-    names: Names,
-    gate: Gate,
+pub struct ServiceProxy {
+    routes: RouteCache,
+    api_keys: ApiKeyCache,
     /// Since there are listeners. Connections to the database that requests open are theirs: they stay until the end.
-    lanes: OnceLock<Lanes>,
+    workers: OnceLock<WorkerThreads>,
     connections: Arc<Semaphore>,
-    addresses: Arc<Places<IpNet>>,
+    addresses: Arc<ConnectionLimit<IpNet>>,
     capacity: Arc<Capacity>,
     open_tunnels: OpenTunnels,
     /// One row for each request.
-    pub log: log::Log,
+    pub log: log::RequestLogQueue,
     https_port: OnceLock<u16>,
     stop: Stop,
 }
 
-impl Default for Edge {
+impl Default for ServiceProxy {
     fn default() -> Self {
         Self {
-            names: Names::default(),
-            gate: Gate::default(),
-            lanes: OnceLock::new(),
+            routes: RouteCache::default(),
+            api_keys: ApiKeyCache::default(),
+            workers: OnceLock::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
+            addresses: ConnectionLimit::new(ADDRESS_CONNECTIONS_MAX),
             capacity: Capacity::new(BOUNDS),
             open_tunnels: OpenTunnels::default(),
-            log: log::Log::default(),
+            log: log::RequestLogQueue::default(),
             https_port: OnceLock::new(),
             stop: Stop::default(),
         }
     }
 }
 
-impl Edge {
+impl ServiceProxy {
     /// Rereads what the cache holds.
     pub(crate) fn invalidate(&self, cache: Cache) {
         match cache {
-            Cache::Hosts => self.names.change(),
-            Cache::HostStatus => self.names.drift(),
-            Cache::ApiKeys => self.gate.change(),
+            Cache::Hosts => self.routes.change(),
+            Cache::HostStatus => self.routes.drift(),
+            Cache::ApiKeys => self.api_keys.change(),
             _ => {}
         }
     }
 
     /// Nobody knows what was missed.
     pub(crate) fn reread(&self) {
-        self.names.change();
-        self.gate.change();
+        self.routes.change();
+        self.api_keys.change();
     }
 
     /// The port of the first HTTPS listener.
@@ -171,7 +171,7 @@ impl Edge {
 }
 
 /// What is counted about the edge.
-pub struct Tally {
+pub struct ServiceProxyMetrics {
     /// Connections by how they began.
     pub connections: [(&'static str, Counter); 9],
     /// Requests by service, the last of which is none; and by hundreds of the status.
@@ -195,7 +195,7 @@ pub const OUTCOMES: [&str; 9] = [
     "full",
 ];
 
-impl Tally {
+impl ServiceProxyMetrics {
     fn connection(&self, outcome: &str) {
         if let Some((_, counter)) = self.connections.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
@@ -221,7 +221,7 @@ impl Tally {
 
 /// What a listener is for.
 #[derive(Clone)]
-enum Purpose {
+enum ListenerPurpose {
     Https(Arc<Tls>),
     Http,
     Ask,
@@ -229,7 +229,7 @@ enum Purpose {
 
 /// Sockets of the edge.
 #[derive(Debug, Default)]
-pub struct Listeners {
+pub struct ServiceProxyListeners {
     /// For clients.
     pub https: Vec<TcpListener>,
     /// For authorities, and clients that begin in clear.
@@ -246,16 +246,16 @@ pub enum ListenError {
     Tls(#[from] TlsError),
     /// There are no threads to serve them.
     #[error("starting threads for connections: {0}")]
-    Lanes(io::Error),
+    WorkerThreads(io::Error),
 }
 
-/// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
+/// Begins to take connections. The tasks end after [`ServiceProxy::stop`], but for one that ends with the process.
 pub fn listen(
     context: &DataPlaneContext,
-    listeners: Listeners,
-    wildcard: Option<Wildcard>,
+    listeners: ServiceProxyListeners,
+    wildcard: Option<WildcardCertificate>,
 ) -> Result<JoinSet<()>, ListenError> {
-    let Listeners { https, http, ask } = listeners;
+    let ServiceProxyListeners { https, http, ask } = listeners;
     let tls = Arc::new(Tls::new(context, wildcard)?);
     if let Some(port) = https
         .first()
@@ -263,38 +263,49 @@ pub fn listen(
         .map(|address| address.port())
     {
         // A second call, which no server makes, would leave the first port standing.
-        let _ = context.edge.https_port.set(port);
+        let _ = context.service_proxy.https_port.set(port);
     }
-    let lanes = Lanes::start().map_err(ListenError::Lanes)?;
+    let workers = WorkerThreads::start().map_err(ListenError::WorkerThreads)?;
     // The same.
-    let _ = context.edge.lanes.set(lanes);
+    let _ = context.service_proxy.workers.set(workers);
     let mut tasks = JoinSet::new();
-    let stopping = |context: DataPlaneContext| async move { context.edge.stopping().await };
+    let stopping =
+        |context: DataPlaneContext| async move { context.service_proxy.stopping().await };
     let upkeep = context.clone();
     tasks.spawn(async move {
         tokio::select! {
-            () = names::run(upkeep.clone()) => {}
+            () = routes::run(upkeep.clone()) => {}
             () = open_tunnels::run(upkeep.clone()) => {}
             () = stopping(upkeep.clone()) => {}
         }
     });
     let https = https
         .into_iter()
-        .map(|listener| (listener, Purpose::Https(tls.clone())));
-    let http = http.into_iter().map(|listener| (listener, Purpose::Http));
-    let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
+        .map(|listener| (listener, ListenerPurpose::Https(tls.clone())));
+    let http = http
+        .into_iter()
+        .map(|listener| (listener, ListenerPurpose::Http));
+    let ask = ask
+        .into_iter()
+        .map(|listener| (listener, ListenerPurpose::Ask));
     for (listener, purpose) in https.chain(http).chain(ask) {
         tasks.spawn(run(context.clone(), listener, purpose));
     }
     Ok(tasks)
 }
 
-/// Takes connections until [`Edge::stop`], then sees the requests out.
-async fn run(context: DataPlaneContext, listener: TcpListener, purpose: Purpose) {
+/// Takes connections until [`ServiceProxy::stop`], then sees the requests out.
+async fn run(context: DataPlaneContext, listener: TcpListener, purpose: ListenerPurpose) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, purpose.clone())
     };
-    accept::run(listener, context.edge.stopping(), ("services", DRAIN), take).await;
+    accept::run(
+        listener,
+        context.service_proxy.stopping(),
+        ("services", DRAIN),
+        take,
+    )
+    .await;
 }
 
 /// Begins with a connection, unless there are too many.
@@ -303,32 +314,39 @@ fn take(
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
-    purpose: Purpose,
+    purpose: ListenerPurpose,
 ) {
     let place = context
-        .edge
+        .service_proxy
         .connections
         .clone()
         .try_acquire_owned()
         .ok()
-        .zip(context.edge.addresses.take(bans::block(peer.ip())));
-    let (Some(place), Some(lanes)) = (place, context.edge.lanes.get()) else {
+        .zip(
+            context
+                .service_proxy
+                .addresses
+                .try_acquire(bans::block(peer.ip())),
+        );
+    let (Some(place), Some(workers)) = (place, context.service_proxy.workers.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");
     };
     let context = context.clone();
     match purpose {
-        Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
-            connection::serve(&context, stream, (peer, place), &tls, links).await;
-        }),
-        Purpose::Http => {
+        ListenerPurpose::Https(tls) => {
+            workers.serve(connections, stream, move |stream, pool| async move {
+                connection::serve(&context, stream, (peer, place), &tls, pool).await;
+            })
+        }
+        ListenerPurpose::Http => {
             connections.spawn(async move {
-                plain::serve(stream, |request| plain::answer(&context, request)).await;
+                plain_http::serve(stream, |request| plain_http::answer(&context, request)).await;
                 drop(place);
             });
         }
-        Purpose::Ask => {
+        ListenerPurpose::Ask => {
             connections.spawn(async move {
-                plain::serve(stream, |request| ask::answer(&context, request)).await;
+                plain_http::serve(stream, |request| on_demand_tls::answer(&context, request)).await;
                 drop(place);
             });
         }

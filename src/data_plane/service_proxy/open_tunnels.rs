@@ -16,8 +16,8 @@ use smol_str::SmolStr;
 use tokio::sync::Notify;
 
 use super::{
-    gate,
-    names::{Serving, Site},
+    api_key_check,
+    routes::{Route, RouteStatus},
 };
 use crate::{base::ids::ProjectId, data_plane::context::DataPlaneContext};
 
@@ -27,12 +27,12 @@ const PROJECTS_AT_ONCE: usize = 16;
 /// The WebSockets of this process. Their number is bounded by the connections of the edge.
 #[derive(Default)]
 pub(super) struct OpenTunnels {
-    tunnels: Mutex<HashMap<u64, Arc<Grant>>>,
+    tunnels: Mutex<HashMap<u64, Arc<TunnelGrant>>>,
     next: AtomicU64,
 }
 
 /// The name, project and key that a WebSocket was granted for.
-pub(super) struct Grant {
+pub(super) struct TunnelGrant {
     /// The name that the connection was made for.
     pub(super) name: SmolStr,
     pub(super) project: ProjectId,
@@ -48,7 +48,7 @@ pub(super) struct Grant {
 pub(super) struct OpenTunnel<'a> {
     all: &'a OpenTunnels,
     number: u64,
-    pub(super) grant: Arc<Grant>,
+    pub(super) grant: Arc<TunnelGrant>,
 }
 
 impl Drop for OpenTunnel<'_> {
@@ -58,7 +58,7 @@ impl Drop for OpenTunnel<'_> {
 }
 
 impl OpenTunnels {
-    pub(super) fn add(&self, grant: Grant) -> OpenTunnel<'_> {
+    pub(super) fn add(&self, grant: TunnelGrant) -> OpenTunnel<'_> {
         let (number, grant) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::new(grant));
         self.tunnels.lock().insert(number, Arc::clone(&grant));
         OpenTunnel {
@@ -69,30 +69,30 @@ impl OpenTunnels {
     }
 }
 
-impl Grant {
-    /// The site that the name leads to, if it is still the project's and is served.
-    fn site(&self, context: &DataPlaneContext) -> Option<Arc<Site>> {
-        let known = context.edge.names.known();
+impl TunnelGrant {
+    /// The route that the name leads to, if it is still the project's and is served.
+    fn route(&self, context: &DataPlaneContext) -> Option<Arc<Route>> {
+        let known = context.service_proxy.routes.known();
         known
             .get(&self.name)
-            .filter(|site| site.project == self.project && site.serving == Serving::Yes)
+            .filter(|route| route.project == self.project && route.status == RouteStatus::Yes)
             .cloned()
     }
 
     /// Whether the WebSocket would be granted now.
     pub(super) async fn holds(&self, context: &DataPlaneContext) -> bool {
-        let Some(site) = self.site(context) else {
+        let Some(route) = self.route(context) else {
             return false;
         };
-        if !self.needs_key || !gate::checks_keys(context, &site) {
+        if !self.needs_key || !api_key_check::checks_keys(context, &route) {
             return true;
         }
         let Some(key) = &self.key else { return false };
         // Keys that cannot be read are taken to be as they were.
         context
-            .edge
-            .gate
-            .accepted(context, &site)
+            .service_proxy
+            .api_keys
+            .accepted(context, &route)
             .await
             .map_or(true, |accepted| accepted.has(key.expose_secret()))
     }
@@ -100,20 +100,20 @@ impl Grant {
 
 /// Ends WebSockets that would not be granted any more, after each change of names or keys. Runs until it is dropped.
 pub(super) async fn run(context: DataPlaneContext) {
-    let mut names = context.edge.names.readings();
+    let mut routes = context.service_proxy.routes.readings();
     loop {
         tokio::select! {
             // The sender lives as long as the application.
-            _ = names.changed() => {}
-            () = context.edge.gate.changed() => {}
+            _ = routes.changed() => {}
+            () = context.service_proxy.api_keys.changed() => {}
         }
         end_ungranted(&context).await;
     }
 }
 
 async fn end_ungranted(context: &DataPlaneContext) {
-    let mut by_project: HashMap<ProjectId, Vec<Arc<Grant>>> = HashMap::new();
-    for grant in context.edge.open_tunnels.tunnels.lock().values() {
+    let mut by_project: HashMap<ProjectId, Vec<Arc<TunnelGrant>>> = HashMap::new();
+    for grant in context.service_proxy.open_tunnels.tunnels.lock().values() {
         by_project
             .entry(grant.project)
             .or_default()

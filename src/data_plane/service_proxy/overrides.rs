@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::upstreams::{Named, Service, Template, Upstreams};
+use super::upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams};
 use crate::{
     base::{
         clock::Clock,
@@ -53,7 +53,7 @@ pub(super) async fn all(db: &Db) -> Result<HashMap<ProjectId, Arc<Upstreams>>, E
         .collect())
 }
 
-fn read(row: &Row) -> Result<(Service, Template), Error> {
+fn read(row: &Row) -> Result<(Service, UpstreamTemplate), Error> {
     let service = row
         .get::<_, &str>(1)
         .parse()
@@ -108,7 +108,7 @@ pub async fn set(
     db: &Db,
     project: &ProjectRef,
     service: Service,
-    named: Option<&Named>,
+    upstream: Option<&ServiceUpstream>,
     clock: &Clock,
     audit: Recorder,
 ) -> Result<Option<String>, Error> {
@@ -131,7 +131,7 @@ pub async fn set(
         .await
         .context(doing)?
         .map(|row| row.get(0));
-    let after = named.map(|named| named.template.to_string());
+    let after = upstream.map(|upstream| upstream.template.to_string());
     if before == after {
         return Ok(before);
     }

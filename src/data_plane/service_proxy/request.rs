@@ -1,4 +1,4 @@
-//! What a request must be to be passed on, and what of it is. Pure.
+//! What a request must be to be forwarded on, and what of it is. Pure.
 
 use std::{borrow::Cow, net::IpAddr};
 
@@ -9,7 +9,7 @@ use hyper::{
 };
 use smol_str::SmolStr;
 
-use super::answer::Refusal;
+use super::rejection::RequestRejection;
 
 /// Of one connection only (RFC 9110, 7.6.1), besides those that `Connection` names.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -34,50 +34,55 @@ const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto")
 const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 
 /// Whether a request is for this host, which is in lower case.
-pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, Refusal> {
+pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, RequestRejection> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
     // Most say it once, and as it is.
-    let as_it_is = hosts.next().is_some_and(|named| named == host)
+    let as_it_is = hosts.next().is_some_and(|upstream| upstream == host)
         && hosts.next().is_none()
         && parts.uri.authority().is_none();
     if as_it_is {
         Ok(true)
     } else {
-        self::host(parts).map(|named| named == host)
+        self::host(parts).map(|upstream| upstream == host)
     }
 }
 
 /// The host a request is for: lower case, without its port.
-pub(super) fn host(parts: &Parts) -> Result<SmolStr, Refusal> {
+pub(super) fn host(parts: &Parts) -> Result<SmolStr, RequestRejection> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
-    let named = match (hosts.next(), hosts.next()) {
-        (named, None) => named
-            .map(|named| {
-                named
+    let upstream = match (hosts.next(), hosts.next()) {
+        (upstream, None) => upstream
+            .map(|upstream| {
+                upstream
                     .to_str()
                     .ok()
                     .and_then(|text| text.parse().ok())
-                    .ok_or(Refusal::Malformed)
+                    .ok_or(RequestRejection::Malformed)
             })
             .transpose()?,
-        _ => return Err(Refusal::Malformed),
+        _ => return Err(RequestRejection::Malformed),
     };
     let target = parts.uri.authority();
     // HTTP/2 needs no `Host`, and HTTP/1.1 no absolute target; where both are they say the same.
-    let authority: &Authority = match (&named, target) {
-        (Some(named), Some(target)) if plain(named)? != plain(target)? => {
-            return Err(Refusal::Malformed);
+    let authority: &Authority = match (&upstream, target) {
+        (Some(upstream), Some(target)) if plain(upstream)? != plain(target)? => {
+            return Err(RequestRejection::Malformed);
         }
-        (None, Some(_)) if parts.version < Version::HTTP_2 => return Err(Refusal::Malformed),
-        (named, target) => named.as_ref().or(target).ok_or(Refusal::Malformed)?,
+        (None, Some(_)) if parts.version < Version::HTTP_2 => {
+            return Err(RequestRejection::Malformed);
+        }
+        (upstream, target) => upstream
+            .as_ref()
+            .or(target)
+            .ok_or(RequestRejection::Malformed)?,
     };
     plain(authority)
 }
 
-fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
+fn plain(authority: &Authority) -> Result<SmolStr, RequestRejection> {
     let host = authority.host();
     if host.is_empty() || authority.as_str().contains('@') {
-        return Err(Refusal::Malformed);
+        return Err(RequestRejection::Malformed);
     }
     Ok(if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         host.to_ascii_lowercase().into()
@@ -86,10 +91,10 @@ fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
     })
 }
 
-/// Whether a request can be passed on at all.
-pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
+/// Whether a request can be forwarded on at all.
+pub(super) fn check(parts: &Parts) -> Result<(), RequestRejection> {
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
-        return Err(Refusal::Method);
+        return Err(RequestRejection::Method);
     }
     check_coding(parts)?;
     // One field is all that RFC 9110, 11.6.2 knows. Of two the edge could check the one and a service believe the other.
@@ -101,13 +106,13 @@ pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
         .is_some()
         || leaves_its_place(parts.uri.path())
     {
-        return Err(Refusal::Malformed);
+        return Err(RequestRejection::Malformed);
     }
     Ok(())
 }
 
 /// Whether the body comes as it is or in chunks. Any other coding a service could read otherwise than the edge (RFC 9112, 6.1).
-fn check_coding(parts: &Parts) -> Result<(), Refusal> {
+fn check_coding(parts: &Parts) -> Result<(), RequestRejection> {
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
@@ -121,10 +126,10 @@ fn check_coding(parts: &Parts) -> Result<(), Refusal> {
             if parts.version == Version::HTTP_11 {
                 Ok(())
             } else {
-                Err(Refusal::Malformed)
+                Err(RequestRejection::Malformed)
             }
         }
-        _ => Err(Refusal::TransferCoding),
+        _ => Err(RequestRejection::TransferCoding),
     }
 }
 
@@ -211,12 +216,12 @@ pub(super) fn strip(headers: &mut HeaderMap) {
             .iter()
             .cloned()
             .collect();
-        for named in values
+        for upstream in values
             .iter()
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
         {
-            headers.remove(named.trim());
+            headers.remove(upstream.trim());
         }
     }
     for name in &HOP_BY_HOP {
@@ -225,12 +230,12 @@ pub(super) fn strip(headers: &mut HeaderMap) {
 }
 
 /// What services are told of a client.
-pub(super) struct Client {
+pub(super) struct ClientHeaders {
     address: Option<HeaderValue>,
     host: Option<HeaderValue>,
 }
 
-impl Client {
+impl ClientHeaders {
     /// A client at this address, who asks for this host.
     pub(super) fn new(address: IpAddr, host: &str) -> Self {
         // Addresses and names of hosts are all ASCII.
@@ -242,8 +247,8 @@ impl Client {
 }
 
 /// Who a request is from and what it is for, as a service is told.
-pub(super) struct Told<'a> {
-    pub(super) client: &'a Client,
+pub(super) struct ForwardingHeaders<'a> {
+    pub(super) client: &'a ClientHeaders,
     pub(super) project: &'a Option<HeaderValue>,
     pub(super) prefix: &'static str,
     /// Whether the service gets header fields whose names have underscores.
@@ -287,7 +292,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// Makes the headers of a client's request those of ours.
-pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
+pub(super) fn rewrite(headers: &mut HeaderMap, told: &ForwardingHeaders<'_>) {
     strip(headers);
     for name in &OURS {
         headers.remove(name);
@@ -305,7 +310,7 @@ pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
     headers.remove(header::EXPECT);
     // The client's upstream address says it.
     headers.remove(header::HOST);
-    let Client { address, host } = told.client;
+    let ClientHeaders { address, host } = told.client;
     for (name, value) in [
         (FORWARDED_FOR, address),
         (REAL_IP, address),
@@ -352,44 +357,54 @@ mod tests {
                 vec![("host", "a.test:1")],
                 Ok("a.test"),
             ),
-            (one, "/", vec![], Err(Refusal::Malformed)),
-            (one, "/", vec![("host", "")], Err(Refusal::Malformed)),
+            (one, "/", vec![], Err(RequestRejection::Malformed)),
+            (
+                one,
+                "/",
+                vec![("host", "")],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 one,
                 "/",
                 vec![("host", "a.test"), ("host", "a.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 one,
                 "/",
                 vec![("host", "u@a.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 one,
                 "/",
                 vec![("host", "a.test, b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
-            (one, "http://a.test/", vec![], Err(Refusal::Malformed)),
+            (
+                one,
+                "http://a.test/",
+                vec![],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 one,
                 "http://a.test/",
                 vec![("host", "b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 two,
                 "https://a.test/",
                 vec![("host", "b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
         ];
         for (version, uri, headers, expected) in cases {
             let parts = parts(version, uri, &headers);
             assert_eq!(
-                host(&parts).as_deref().map_err(|refusal| *refusal),
+                host(&parts).as_deref().map_err(|rejection| *rejection),
                 expected,
                 "{uri} {headers:?}"
             );
@@ -420,7 +435,7 @@ mod tests {
         ] {
             assert_eq!(
                 check(&parts(Version::HTTP_11, path, &[])),
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
                 "{path}"
             );
         }
@@ -439,7 +454,7 @@ mod tests {
         ] {
             assert_eq!(
                 check(&parts(Version::HTTP_11, path, &[])),
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
                 "{path}"
             );
         }
@@ -471,33 +486,41 @@ mod tests {
         for (version, codings, expected) in [
             (Version::HTTP_11, &["chunked"][..], Ok(())),
             (Version::HTTP_11, &[" Chunked "], Ok(())),
-            (Version::HTTP_10, &["chunked"], Err(Refusal::Malformed)),
+            (
+                Version::HTTP_10,
+                &["chunked"],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 Version::HTTP_11,
                 &["gzip, chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["gzip", "chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked", "chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked, chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked;q=1"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
-            (Version::HTTP_11, &[""], Err(Refusal::TransferCoding)),
+            (
+                Version::HTTP_11,
+                &[""],
+                Err(RequestRejection::TransferCoding),
+            ),
             (Version::HTTP_11, &[], Ok(())),
         ] {
             let headers: Vec<_> = codings
@@ -519,7 +542,7 @@ mod tests {
         for headers in [[one, two], [one, one]] {
             assert_eq!(
                 check(&parts(Version::HTTP_2, "/", &headers)),
-                Err(Refusal::Malformed)
+                Err(RequestRejection::Malformed)
             );
         }
     }
@@ -527,13 +550,13 @@ mod tests {
     /// The fields that a service gets of those a client sent, without those of the edge, sorted.
     fn passed_on(sent: &[(&'static str, &str)], underscores: bool) -> Vec<String> {
         let mut headers = parts(Version::HTTP_11, "/", sent).headers;
-        let client = Client {
+        let client = ClientHeaders {
             address: None,
             host: None,
         };
         rewrite(
             &mut headers,
-            &Told {
+            &ForwardingHeaders {
                 client: &client,
                 project: &None,
                 prefix: "/rest/v1",
@@ -622,12 +645,12 @@ mod tests {
         ];
         let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
         let (client, project) = (
-            Client::new([192, 0, 2, 1].into(), "a.test"),
+            ClientHeaders::new([192, 0, 2, 1].into(), "a.test"),
             Some(HeaderValue::from_static("abcdefghijklmnopqrst")),
         );
         rewrite(
             &mut headers,
-            &Told {
+            &ForwardingHeaders {
                 client: &client,
                 project: &project,
                 prefix: "/rest/v1",

@@ -19,15 +19,15 @@ use crate::{
     },
     data_plane::{
         context::DataPlaneContext,
-        domains::hostnames::{acme::Challenge, certificates},
+        domains::hostnames::{acme::ChallengeResponse, certificates},
     },
 };
 
 /// The certificate for names below the projects' domain.
 #[derive(Clone)]
-pub struct Wildcard(Resolver);
+pub struct WildcardCertificate(Resolver);
 
-impl Wildcard {
+impl WildcardCertificate {
     /// The operator's, in these files. They are read again whenever they changed.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         tls::from_files(cert, key).map(Self)
@@ -39,9 +39,9 @@ impl Wildcard {
     }
 }
 
-impl fmt::Debug for Wildcard {
+impl fmt::Debug for WildcardCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wildcard(…)")
+        f.write_str("WildcardCertificate(…)")
     }
 }
 
@@ -49,7 +49,10 @@ impl fmt::Debug for Wildcard {
 pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
 
 /// The answer to an authority that looks by TLS: a certificate that is good for nothing else.
-pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<ServerConfig>, Error> {
+pub(super) fn for_challenge(
+    host: &str,
+    challenge: &ChallengeResponse,
+) -> Result<Arc<ServerConfig>, Error> {
     let doing = "answering a challenge";
     let certificate = certificates::answer(host, &challenge.key_authorization)?;
     let builder = ServerConfig::builder_with_provider(tls::provider())
@@ -72,7 +75,7 @@ pub(super) struct Tls {
 impl Tls {
     pub(super) fn new(
         context: &DataPlaneContext,
-        wildcard: Option<Wildcard>,
+        wildcard: Option<WildcardCertificate>,
     ) -> Result<Self, TlsError> {
         let has_wildcard = wildcard.is_some();
         let certificates = Certificates {
@@ -95,7 +98,7 @@ impl Tls {
 
 struct Certificates {
     context: DataPlaneContext,
-    wildcard: Option<Wildcard>,
+    wildcard: Option<WildcardCertificate>,
 }
 
 impl fmt::Debug for Certificates {
@@ -107,12 +110,12 @@ impl fmt::Debug for Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?.to_ascii_lowercase();
-        let known = self.context.edge.names.known();
-        let site = known.get(&name)?;
-        match &site.certificate {
+        let known = self.context.service_proxy.routes.known();
+        let route = known.get(&name)?;
+        match &route.certificate {
             Some(own) => Some(own.clone()),
             // What the operator has in files comes first.
-            None if site.own_domain => match &self.wildcard {
+            None if route.own_domain => match &self.wildcard {
                 Some(wildcard) => wildcard.0.resolve(hello),
                 None => known.wildcard.clone(),
             },

@@ -27,47 +27,52 @@ use tokio::{
 };
 
 use super::{
-    answer::Refusal,
+    api_key_check,
     body::full,
-    connection::Visit,
+    connection::ClientConnection,
     forward,
-    forward::{Answer, Passed},
-    gate,
-    links::{Arriving, Links},
-    open_tunnels::Grant,
+    forward::{Forwarded, ProxyResponse},
+    open_tunnels::TunnelGrant,
+    rejection::RequestRejection,
     request,
+    upstream_pool::{UpstreamBody, UpstreamPool},
 };
 
 /// How long nothing may be said. Between this and twice as long a silent tunnel is closed.
 const SILENCE: Duration = Duration::from_mins(5);
 
-/// Passes on the wish for a WebSocket. If the service grants it, what follows is passed on as it is.
+/// Passes on the wish for a WebSocket. If the service grants it, what follows is forwarded on as it is.
 pub(super) async fn open(
-    visit: &Visit,
-    passed: Passed<'_>,
+    visit: &ClientConnection,
+    forwarded: Forwarded<'_>,
     parts: Parts,
     client: OnUpgrade,
-) -> Result<Answer, Refusal> {
-    let service = passed.service;
-    let (capacity, now) = (&visit.context.edge.capacity, visit.context.clock.ticks());
-    let held = capacity.request(passed.holder, now)?;
-    let counted = capacity.websocket(passed.holder, now)?;
-    let grant = Grant {
+) -> Result<ProxyResponse, RequestRejection> {
+    let service = forwarded.service;
+    let (capacity, now) = (
+        &visit.context.service_proxy.capacity,
+        visit.context.clock.ticks(),
+    );
+    let held = capacity.request(forwarded.capacity_key, now)?;
+    let counted = capacity.websocket(forwarded.capacity_key, now)?;
+    let grant = TunnelGrant {
         name: visit.name.clone(),
-        project: passed.site.project,
-        needs_key: gate::needs_key(service, passed.rest, &parts.method),
-        key: gate::presented(&parts).ok().map(SecretString::from),
+        project: forwarded.route.project,
+        needs_key: api_key_check::needs_key(service, forwarded.rest, &parts.method),
+        key: api_key_check::presented(&parts)
+            .ok()
+            .map(SecretString::from),
         end: Notify::new(),
     };
-    let mut request = forward::outgoing(visit, &passed, parts, Either::Left(Empty::new()))?;
+    let mut request = forward::outgoing(visit, &forwarded, parts, Either::Left(Empty::new()))?;
     mark(request.headers_mut());
     let sent = Notify::new();
     sent.notify_one();
-    let asked = Links::ask_to_upgrade(passed.upstream.authority(), request);
+    let asked = UpstreamPool::ask_to_upgrade(forwarded.upstream.authority(), request);
     let mut response = forward::in_time(service, &sent, asked).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let mut refused = forward::incoming(response.map(Arriving::from), held);
-        super::answer::close(refused.headers_mut());
+        let mut refused = forward::incoming(response.map(UpstreamBody::from), held);
+        super::rejection::close(refused.headers_mut());
         return Ok(refused);
     }
     let granted = response
@@ -75,14 +80,14 @@ pub(super) async fn open(
         .get(header::UPGRADE)
         .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
     if !granted {
-        return Err(Refusal::Unreachable(service));
+        return Err(RequestRejection::Unreachable(service));
     }
     let (context, server) = (visit.context.clone(), hyper::upgrade::on(&mut response));
     let places = (counted, Arc::clone(&visit.place));
     tokio::spawn(async move {
         let tunnels = context.data_plane_metrics.service_proxy.tunnels();
         tunnels.increment(1);
-        let open = context.edge.open_tunnels.add(grant);
+        let open = context.service_proxy.open_tunnels.add(grant);
         // Looked at again now that changes are told to it: one may have come since the request was let in.
         if let (Ok(client), Ok(server)) = tokio::join!(client, server)
             && open.grant.holds(&context).await
@@ -90,7 +95,7 @@ pub(super) async fn open(
             tokio::select! {
                 () = carry(client, server) => {}
                 () = open.grant.end.notified() => {}
-                () = context.edge.stopping() => {}
+                () = context.service_proxy.stopping() => {}
             }
         }
         tunnels.decrement(1);
@@ -112,7 +117,7 @@ fn mark(headers: &mut HeaderMap) {
 /// Until a side hangs up, or both have been silent for long.
 async fn carry(client: Upgraded, server: Upgraded) {
     let read = Arc::new(AtomicU64::new(0));
-    let [mut client, mut server] = [client, server].map(|side| Heard {
+    let [mut client, mut server] = [client, server].map(|side| CountingStream {
         stream: TokioIo::new(side),
         read: read.clone(),
     });
@@ -128,12 +133,12 @@ async fn carry(client: Upgraded, server: Upgraded) {
 }
 
 /// One side of a tunnel, with a count of what was heard from both.
-struct Heard<S> {
+struct CountingStream<S> {
     stream: S,
     read: Arc<AtomicU64>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -147,7 +152,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

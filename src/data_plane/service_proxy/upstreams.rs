@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 500;
 
 /// Part of a project that answers HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is named as the paths name it")]
+#[expect(missing_docs, reason = "each is upstream as the paths name it")]
 pub enum Service {
     Rest,
     Auth,
@@ -94,7 +94,7 @@ impl FromStr for Service {
 /// Where a service answers: an `http://` address, in which `{ref}` is the project's reference. What follows the service's prefix
 /// in a request's path is appended to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct UpstreamTemplate {
     text: Arc<str>,
     /// Read beforehand, where it is the same for all projects.
     fixed: Option<Arc<Upstream>>,
@@ -109,7 +109,7 @@ pub struct Upstream {
     base: Arc<str>,
 }
 
-impl FromStr for Template {
+impl FromStr for UpstreamTemplate {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -124,13 +124,13 @@ impl FromStr for Template {
     }
 }
 
-impl fmt::Display for Template {
+impl fmt::Display for UpstreamTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Template {
+impl UpstreamTemplate {
     /// Where it leads for a project.
     pub fn fill(&self, project: &ProjectRef) -> Option<Arc<Upstream>> {
         self.fixed
@@ -187,30 +187,30 @@ impl Upstream {
 
 /// A template for each service that has one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Upstreams([Option<Template>; 5]);
+pub struct Upstreams([Option<UpstreamTemplate>; 5]);
 
 impl Upstreams {
     /// Of a service.
-    pub fn get(&self, service: Service) -> Option<&Template> {
+    pub fn get(&self, service: Service) -> Option<&UpstreamTemplate> {
         self.0[service as usize].as_ref()
     }
 
     /// Puts a template in the place of the one there may be.
-    pub fn set(&mut self, service: Service, template: Template) {
+    pub fn set(&mut self, service: Service, template: UpstreamTemplate) {
         self.0[service as usize] = Some(template);
     }
 }
 
 /// `SERVICE=URL`, as an option has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
+pub struct ServiceUpstream {
     /// Of which service.
     pub service: Service,
     /// Where it answers.
-    pub template: Template,
+    pub template: UpstreamTemplate,
 }
 
-impl FromStr for Named {
+impl FromStr for ServiceUpstream {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -224,10 +224,10 @@ impl FromStr for Named {
     }
 }
 
-impl FromIterator<Named> for Upstreams {
-    fn from_iter<I: IntoIterator<Item = Named>>(all: I) -> Self {
+impl FromIterator<ServiceUpstream> for Upstreams {
+    fn from_iter<I: IntoIterator<Item = ServiceUpstream>>(all: I) -> Self {
         let mut upstreams = Self::default();
-        for Named { service, template } in all {
+        for ServiceUpstream { service, template } in all {
             upstreams.set(service, template);
         }
         upstreams
@@ -273,7 +273,7 @@ mod tests {
         let project: ProjectRef = SOME_REF.parse().unwrap();
         let at = |template: &str, rest: &str, query: Option<&str>| {
             let upstream = template
-                .parse::<Template>()
+                .parse::<UpstreamTemplate>()
                 .unwrap()
                 .fill(&project)
                 .unwrap();
@@ -315,18 +315,18 @@ mod tests {
             "ftp://a",
             "http://a b",
         ] {
-            assert!(text.parse::<Template>().is_err(), "{text}");
+            assert!(text.parse::<UpstreamTemplate>().is_err(), "{text}");
         }
         assert!(
             format!("http://a/{}", "b".repeat(500))
-                .parse::<Template>()
+                .parse::<UpstreamTemplate>()
                 .is_err()
         );
         for text in ["rest", "graphql=http://a", "rest=", "=http://a"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(text.parse::<ServiceUpstream>().is_err(), "{text}");
         }
         let all: Upstreams = ["rest=http://a", "rest=http://b"]
-            .map(|text| text.parse::<Named>().unwrap())
+            .map(|text| text.parse::<ServiceUpstream>().unwrap())
             .into_iter()
             .collect();
         assert_eq!(

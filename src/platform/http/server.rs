@@ -33,7 +33,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{Body, Response};
 pub use crate::base::net::accept::Stop;
-use crate::base::net::{accept, accept::Listen, coalescing_stream::Wire};
+use crate::base::net::{accept, accept::Listener, coalescing_stream::CoalescingStream};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -106,7 +106,7 @@ pub async fn serve<S: Service>(
 /// The same on this machine alone: HTTP/1 without TLS.
 pub async fn serve_local<L, S>(listener: L, service: impl Fn(L::Peer) -> S, stop: Stop)
 where
-    L: Listen<Stream = UnixStream>,
+    L: Listener<Stream = UnixStream>,
     S: Service,
 {
     take(
@@ -125,7 +125,7 @@ async fn take<L, F>(
     stop: &Stop,
     begin: impl Fn(L::Stream, L::Peer) -> F,
 ) where
-    L: Listen,
+    L: Listener,
     F: Future<Output = ()> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -143,7 +143,12 @@ async fn take<L, F>(
 }
 
 /// HTTP/1, or with TLS what the client asks for.
-async fn greet(stream: Wire, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
+async fn greet(
+    stream: CoalescingStream,
+    tls: Option<TlsAcceptor>,
+    service: impl Service,
+    stop: Stop,
+) {
     let Some(tls) = tls else {
         return first(stream, service, stop).await;
     };

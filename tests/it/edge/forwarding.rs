@@ -403,7 +403,7 @@ async fn a_new_project_is_reached_at_once() {
 #[tokio::test]
 async fn each_request_is_one_row_of_the_log() {
     let gate = Gate::new().await;
-    let (log, mut rows) = (&gate.node.app.edge.log, Vec::new());
+    let (log, mut rows) = (&gate.node.app.service_proxy.log, Vec::new());
     gate.get("/rest/v1/todos?apikey=secret&select=*").await;
     gate.get("/nothing").await;
     log.any().await;

@@ -19,7 +19,7 @@ use gantry::{
             keeper,
         },
         service_proxy,
-        service_proxy::Listeners,
+        service_proxy::ServiceProxyListeners,
     },
     platform::{http::Transport, notifications},
 };
@@ -162,7 +162,7 @@ impl Town {
             .collect();
         let mut settings = Settings {
             upstreams,
-            edge: service_proxy::Options {
+            service_proxy: service_proxy::Options {
                 ports: service_proxy::Ports {
                     http: ports.0,
                     https: ports.1.port(),
@@ -181,7 +181,7 @@ impl Town {
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = service_proxy::listen(
             &node.app,
-            Listeners {
+            ServiceProxyListeners {
                 https: vec![https],
                 http: vec![http],
                 ..Listeners::default()
@@ -509,7 +509,7 @@ async fn checks_follow_a_hostname_to_its_certificate() {
         https: free(),
     };
     let elsewhere = Settings {
-        edge: service_proxy::Options {
+        service_proxy: service_proxy::Options {
             ports,
             ..service_proxy::Options::default()
         },

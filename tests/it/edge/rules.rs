@@ -406,7 +406,7 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
     client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")).await;
     assert_eq!(client.answer().await.status, 100, "it has begun");
     let mut idle = gate.client().await;
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(idle.is_closed().await);
     client.send("abcd").await;
     let answer = client.answer().await;

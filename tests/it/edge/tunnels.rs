@@ -158,7 +158,7 @@ async fn when_the_edge_stops_its_websockets_end() {
         ))
         .await;
     assert_eq!(client.answer().await.status, 101);
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(client.is_closed().await);
     timeout(PATIENCE, service.join_next())
         .await

@@ -124,7 +124,7 @@ async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     while number(&idle, busy).await == 0 {
         tokio::task::yield_now().await;
     }
-    way.app.app.router.stop();
+    way.app.app.postgres_proxy.stop();
     ended(&idle).await;
     let (slept, working) = work.await.unwrap();
     slept.expect("a statement was cut off");

@@ -29,7 +29,7 @@ use gantry::{
             check::Seen,
             dns::{Dns, Looking, Told},
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{Status, warm_pool::Wanted},
         service_proxy::upstreams::Upstreams,
     },
@@ -404,7 +404,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
     Settings {
         transport,
         project_domain: "example.test".to_owned(),
-        databases: Some(Published {
+        databases: Some(PublishedAddress {
             host: "pooler.example.test".to_owned(),
             port: 5432,
             tls: true,
@@ -419,7 +419,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         dns: Arc::new(Said::default()),
         authority: None,
         upstreams: Upstreams::default(),
-        edge: gantry::data_plane::service_proxy::Options::default(),
+        service_proxy: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         public_url: Some(ISSUER.to_owned()),
         oauth: oauth::Settings::default(),

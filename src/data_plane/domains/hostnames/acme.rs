@@ -13,7 +13,10 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{answers, answers::Standing, certificates, check::CAA_ERROR, renewal};
+use super::{
+    certificates, challenge_records, challenge_records::ChallengeRecordStatus, renewal,
+    required_records::CAA_ERROR,
+};
 use crate::{
     base::{
         error::{Context, Error},
@@ -28,11 +31,11 @@ use crate::{
 
 /// Orders begun in a time, of all of them, of one organization's and of one hostname's: below what authorities allow for their account
 /// and for a name, however often somebody deletes it and asks for it again.
-const BUDGETS: [(Whose, TimeDelta, i64); 4] = [
-    (Whose::All, TimeDelta::minutes(1), 10),
-    (Whose::All, TimeDelta::hours(3), 250),
-    (Whose::Organizations, TimeDelta::hours(3), 25),
-    (Whose::Hostnames, TimeDelta::hours(1), 4),
+const BUDGETS: [(BudgetScope, TimeDelta, i64); 4] = [
+    (BudgetScope::All, TimeDelta::minutes(1), 10),
+    (BudgetScope::All, TimeDelta::hours(3), 250),
+    (BudgetScope::Organizations, TimeDelta::hours(3), 25),
+    (BudgetScope::Hostnames, TimeDelta::hours(1), 4),
 ];
 /// As whose the operator's orders are counted.
 const OPERATOR: i64 = 0;
@@ -45,7 +48,7 @@ const ORDER_LIFE: TimeDelta = TimeDelta::days(1);
 
 /// The authority that certifies hostnames.
 #[derive(Debug, Clone)]
-pub struct Authority {
+pub struct CertificateAuthority {
     /// Where its directory is.
     pub directory: String,
     /// Certificate that it is trusted by, if it is not a public one.
@@ -62,12 +65,12 @@ pub struct Authority {
 
 /// What a certificate is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Subject {
+pub(crate) struct CertificateSubject {
     /// Of the hostname.
     pub(crate) id: Uuid,
     /// The name, or a wildcard.
     pub(crate) name: String,
-    /// Whose it is. None: the operator's.
+    /// BudgetScope it is. None: the operator's.
     pub(crate) organization: Option<OrganizationId>,
     /// Orders that failed in a row.
     pub(crate) attempts: i32,
@@ -76,14 +79,14 @@ pub(crate) struct Subject {
 }
 
 /// How an authority finds out whether a name is ours.
-enum Way {
+enum ChallengeMethod {
     /// It asks the edge.
     Edge(ChallengeType),
     /// It asks DNS, where it is led to this name.
     Dns(String),
 }
 
-impl Authority {
+impl CertificateAuthority {
     /// Where our account there is sealed.
     fn place(&self) -> String {
         format!("acme account at {}", self.directory)
@@ -97,9 +100,9 @@ impl Authority {
     }
 }
 
-/// Whose orders a budget counts.
+/// BudgetScope orders a budget counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum BudgetScope {
     All,
     Organizations,
     Hostnames,
@@ -107,7 +110,7 @@ pub(crate) enum Whose {
 
 /// How an order ended, or did not yet.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum OrderOutcome {
     /// There is a certificate; it is to be renewed then.
     Certified(DateTime<Utc>),
     /// The authority will not have it.
@@ -119,50 +122,50 @@ pub(crate) enum Outcome {
 }
 
 /// What is kept of an order.
-struct Begun {
+struct PersistedOrder {
     url: String,
     key: SecretString,
 }
 
-impl From<instant_acme::Error> for Failure {
+impl From<instant_acme::Error> for OrderError {
     fn from(error: instant_acme::Error) -> Self {
-        Self::Authority(error)
+        Self::CertificateAuthority(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for OrderError {
     fn from(error: Error) -> Self {
         Self::Ours(error)
     }
 }
 
 /// What went wrong on the way.
-pub(crate) enum Failure {
-    Authority(instant_acme::Error),
+pub(crate) enum OrderError {
+    CertificateAuthority(instant_acme::Error),
     Ours(Error),
     /// The order came to nothing.
     Invalid(String),
     /// As much was asked for as may be.
-    Exhausted(Whose),
+    Exhausted(BudgetScope),
     /// Somebody here has to do something first.
     Hindered(String),
     /// Not now.
     Later(&'static str),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Authority(error) => error.fmt(f),
+            Self::CertificateAuthority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
             Self::Invalid(why) | Self::Hindered(why) => f.write_str(why),
-            Self::Exhausted(Whose::All) => f.write_str(
+            Self::Exhausted(BudgetScope::All) => f.write_str(
                 "this server has asked for as many certificates as its authority allows",
             ),
-            Self::Exhausted(Whose::Organizations) => f.write_str(
+            Self::Exhausted(BudgetScope::Organizations) => f.write_str(
                 "the organization has asked for as many certificates as it may in three hours",
             ),
-            Self::Exhausted(Whose::Hostnames) => f.write_str(
+            Self::Exhausted(BudgetScope::Hostnames) => f.write_str(
                 "as many certificates were asked for this hostname as may be in an hour",
             ),
             Self::Later(why) => f.write_str(why),
@@ -174,32 +177,32 @@ impl fmt::Display for Failure {
 /// crashes before it is written down that there is one finds it again, instead of ordering another.
 pub(crate) async fn obtain(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<Outcome, Error> {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<OrderOutcome, Error> {
     let gone = timeout(GO, Box::pin(go(context, authority, subject)))
         .await
-        .unwrap_or(Err(Failure::Later("the authority takes its time")));
+        .unwrap_or(Err(OrderError::Later("the authority takes its time")));
     match gone {
-        Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
-        Err(Failure::Ours(error)) => Err(error),
-        Err(Failure::Invalid(why)) => {
+        Ok(renew_at) => Ok(OrderOutcome::Certified(renew_at)),
+        Err(OrderError::Ours(error)) => Err(error),
+        Err(OrderError::Invalid(why)) => {
             forget(context, subject.id).await?;
-            Ok(Outcome::Refused(why))
+            Ok(OrderOutcome::Refused(why))
         }
-        Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => Ok(Outcome::Postponed(
-            format!("{exhausted}; it is tried again by itself"),
-        )),
+        Err(exhausted @ (OrderError::Exhausted(_) | OrderError::Hindered(_))) => Ok(
+            OrderOutcome::Postponed(format!("{exhausted}; it is tried again by itself")),
+        ),
         // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
-        Err(other) => Ok(Outcome::Unfinished(other.to_string())),
+        Err(other) => Ok(OrderOutcome::Unfinished(other.to_string())),
     }
 }
 
 async fn go(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<DateTime<Utc>, Failure> {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<DateTime<Utc>, OrderError> {
     let account = account(context, authority).await?;
     // Before an order counts: of one whose answer cannot be given nothing comes.
     let way = way(context, authority, subject).await?;
@@ -211,12 +214,12 @@ async fn go(
     if order.state().status == OrderStatus::Pending {
         answer_challenges(context, authority, subject, &way, &mut order).await?;
         if order.poll_ready(&patience).await? == OrderStatus::Invalid {
-            return Err(Failure::Invalid(why_invalid(&mut order).await));
+            return Err(OrderError::Invalid(why_invalid(&mut order).await));
         }
     }
     let status = order.state().status;
     match status {
-        OrderStatus::Invalid => return Err(Failure::Invalid(why_invalid(&mut order).await)),
+        OrderStatus::Invalid => return Err(OrderError::Invalid(why_invalid(&mut order).await)),
         OrderStatus::Ready => {
             order
                 .finalize_csr(&certificates::request(&subject.name, &key)?)
@@ -232,7 +235,10 @@ async fn go(
 }
 
 /// Our account at the authority, made when it is first needed.
-async fn account(context: &DataPlaneContext, authority: &Authority) -> Result<Account, Failure> {
+async fn account(
+    context: &DataPlaneContext,
+    authority: &CertificateAuthority,
+) -> Result<Account, OrderError> {
     let doing = "reading the account at the authority";
     if credentials(context, authority).await?.is_none() {
         let contact: Vec<String> = authority
@@ -273,8 +279,8 @@ async fn account(context: &DataPlaneContext, authority: &Authority) -> Result<Ac
 /// Our account at the authority, if there is one.
 pub(crate) async fn known_account(
     context: &DataPlaneContext,
-    authority: &Authority,
-) -> Result<Option<Account>, Failure> {
+    authority: &CertificateAuthority,
+) -> Result<Option<Account>, OrderError> {
     let Some(known) = credentials(context, authority).await? else {
         return Ok(None);
     };
@@ -283,7 +289,7 @@ pub(crate) async fn known_account(
 
 async fn credentials(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
 ) -> Result<Option<AccountCredentials>, Error> {
     let doing = "reading the account at the authority";
     let rows = context
@@ -306,7 +312,7 @@ async fn credentials(
         .map(Some)
 }
 
-async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Error> {
+async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<PersistedOrder>, Error> {
     let doing = "reading an order";
     // Also what crashes left of others.
     let sql = "delete from acme_orders where created_at < $1";
@@ -326,7 +332,7 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Er
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    Ok(Some(Begun {
+    Ok(Some(PersistedOrder {
         url: row.get(0),
         key: context
             .settings
@@ -339,17 +345,17 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Er
 async fn begin(
     context: &DataPlaneContext,
     account: &Account,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<(Order, SecretString), Failure> {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<(Order, SecretString), OrderError> {
     let (doing, now) = ("beginning an order", context.clock.now());
     // The operator is an organization that nobody else has.
     let owner = subject
         .organization
         .map_or(OPERATOR, |organization| organization.0);
     for (whose, span, most) in BUDGETS {
-        let organization = (whose == Whose::Organizations).then_some(owner);
-        let host = (whose == Whose::Hostnames).then_some(&subject.name);
+        let organization = (whose == BudgetScope::Organizations).then_some(owner);
+        let host = (whose == BudgetScope::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
         let rows = context
@@ -358,7 +364,7 @@ async fn begin(
             .await
             .context(doing)?;
         if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
-            return Err(Failure::Exhausted(whose));
+            return Err(OrderError::Exhausted(whose));
         }
     }
     context
@@ -404,7 +410,7 @@ async fn new_order(
     account: &Account,
     name: &str,
     replaced: Option<CertificateIdentifier<'_>>,
-) -> Result<Order, Failure> {
+) -> Result<Order, OrderError> {
     let names = [Identifier::Dns(name.to_owned())];
     if let Some(replaced) = replaced {
         match account
@@ -423,15 +429,15 @@ async fn new_order(
 /// How the authority is asked to look: by DNS where it is led to the zone; else by HTTP, and after a refusal by TLS, in turns.
 async fn way(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<Way, Failure> {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<ChallengeMethod, OrderError> {
     let mut ways = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
     if let Some(zone) = &authority.zone {
         let asked = challenge_name(&subject.name);
         let alias = context.data_plane_settings.dns.alias(&asked).await;
         let alias = alias.map_err(|why| {
-            Failure::Hindered(format!(
+            OrderError::Hindered(format!(
                 "whether authorities are led to DNS could not be asked: {why}"
             ))
         })?;
@@ -448,11 +454,11 @@ async fn way(
         };
         match place {
             Some(place) if of_the_operator || subject.attempts % 3 == 0 => {
-                return Ok(Way::Dns(place));
+                return Ok(ChallengeMethod::Dns(place));
             }
             // After a refusal by DNS the others have their turns.
             Some(_) => {
-                return Ok(Way::Edge(
+                return Ok(ChallengeMethod::Edge(
                     ways.swap_remove(usize::from(subject.attempts % 3 == 2)),
                 ));
             }
@@ -464,9 +470,9 @@ async fn way(
             "{} is neither in the zone for answers to authorities nor leads there",
             challenge_name(&subject.name)
         );
-        return Err(Failure::Hindered(why));
+        return Err(OrderError::Hindered(why));
     }
-    Ok(Way::Edge(
+    Ok(ChallengeMethod::Edge(
         ways.swap_remove(usize::from(subject.attempts % 2 != 0)),
     ))
 }
@@ -474,38 +480,44 @@ async fn way(
 /// Has the answer ready wherever the authority may look, then tells it to.
 async fn answer_challenges(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-    way: &Way,
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+    way: &ChallengeMethod,
     order: &mut Order,
-) -> Result<(), Failure> {
+) -> Result<(), OrderError> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         match authorization.status {
             AuthorizationStatus::Valid => continue,
             AuthorizationStatus::Pending => {}
-            _ => return Err(Failure::Invalid("the authorization came to nothing".into())),
+            _ => {
+                return Err(OrderError::Invalid(
+                    "the authorization came to nothing".into(),
+                ));
+            }
         }
-        let kind = if let Way::Edge(kind) = way {
+        let kind = if let ChallengeMethod::Edge(kind) = way {
             kind.clone()
         } else {
             ChallengeType::Dns01
         };
         let mut challenge = authorization.challenge(kind).ok_or_else(|| {
-            Failure::Invalid("the authority does not look in the way it should".into())
+            OrderError::Invalid("the authority does not look in the way it should".into())
         })?;
         let answer = challenge.key_authorization();
-        if let (Way::Dns(place), Some(zone)) = (way, &authority.zone) {
-            match answers::stand(context, zone, subject.id, place, &answer.dns_value()).await? {
-                Standing::Everywhere => {}
-                Standing::OnItsWay => {
-                    return Err(Failure::Later(
+        if let (ChallengeMethod::Dns(place), Some(zone)) = (way, &authority.zone) {
+            match challenge_records::stand(context, zone, subject.id, place, &answer.dns_value())
+                .await?
+            {
+                ChallengeRecordStatus::Everywhere => {}
+                ChallengeRecordStatus::OnItsWay => {
+                    return Err(OrderError::Later(
                         "not all name servers tell the answer to the authority yet",
                     ));
                 }
-                Standing::Unwritten => {
-                    return Err(Failure::Hindered(
+                ChallengeRecordStatus::Unwritten => {
+                    return Err(OrderError::Hindered(
                         "the answer to the authority could not be written into DNS".into(),
                     ));
                 }
@@ -584,7 +596,7 @@ pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), E
 
 /// What an authority is answered that looks whether a hostname leads here.
 #[derive(Debug)]
-pub struct Challenge {
+pub struct ChallengeResponse {
     /// What it asks for.
     pub token: String,
     /// What it is told.
@@ -594,7 +606,7 @@ pub struct Challenge {
 /// What authorities are answered at the moment, by hostname.
 pub async fn challenges(
     context: &DataPlaneContext,
-) -> Result<HashMap<SmolStr, Arc<Challenge>>, Error> {
+) -> Result<HashMap<SmolStr, Arc<ChallengeResponse>>, Error> {
     let sql = "select h.host, o.token, o.key_authorization from acme_orders o join custom_hostnames h on h.id = o.hostname_id \
                where o.token is not null and o.key_authorization is not null and h.state <> 'initiated'";
     let rows = context
@@ -605,7 +617,7 @@ pub async fn challenges(
     let challenge = |row: &Row| {
         (
             row.get::<_, &str>(0).into(),
-            Arc::new(Challenge {
+            Arc::new(ChallengeResponse {
                 token: row.get(1),
                 key_authorization: row.get(2),
             }),

@@ -22,7 +22,7 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-use super::{Held, Host};
+use super::{CustomHostname, Host};
 use crate::{
     base::{
         db::Param,
@@ -37,7 +37,7 @@ use crate::{
 const OPENED_MAX: usize = 10_000;
 
 /// Certificates that are opened, by hostname, with their ends: what tells one from the next.
-pub(crate) type Opened = Mutex<HashMap<Uuid, (DateTime<Utc>, Arc<CertifiedKey>)>>;
+pub(crate) type OpenedCertificates = Mutex<HashMap<Uuid, (DateTime<Utc>, Arc<CertifiedKey>)>>;
 
 /// What the private key of a hostname is, where it is sealed.
 pub(crate) fn place(hostname: Uuid) -> String {
@@ -112,14 +112,14 @@ pub fn open(
     sealed: &[u8],
     until: DateTime<Utc>,
 ) -> Result<Arc<CertifiedKey>, Error> {
-    if let Some((of, key)) = context.hostnames.opened.lock().get(&hostname)
+    if let Some((of, key)) = context.hostname_reconciler.opened.lock().get(&hostname)
         && *of == until
     {
         return Ok(key.clone());
     }
     let key = context.settings.sealing.open(&place(hostname), sealed)?;
     let opened = Arc::new(open_pair(chain, &key)?);
-    let mut all = context.hostnames.opened.lock();
+    let mut all = context.hostname_reconciler.opened.lock();
     if all.len() >= OPENED_MAX {
         all.clear();
     }
@@ -128,7 +128,7 @@ pub fn open(
 }
 
 /// What is known of a certificate that is kept.
-pub(crate) struct Kept {
+pub(crate) struct StoredCertificate {
     /// The certificate first.
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) from: DateTime<Utc>,
@@ -137,7 +137,10 @@ pub(crate) struct Kept {
 }
 
 /// The certificate of a hostname, if it has one.
-pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Option<Kept>, Error> {
+pub(crate) async fn kept(
+    context: &DataPlaneContext,
+    held: &CustomHostname,
+) -> Result<Option<StoredCertificate>, Error> {
     let doing = "reading a certificate";
     let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
     let rows = context.db.query(sql, &[&held.id]).await.context(doing)?;
@@ -145,8 +148,8 @@ pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Opti
         return Ok(None);
     };
     let chain = read(row.get(0))?;
-    let Life { from, until } = Life::of(&first(&chain)?);
-    Ok(Some(Kept {
+    let ValidityPeriod { from, until } = ValidityPeriod::of(&first(&chain)?);
+    Ok(Some(StoredCertificate {
         chain,
         from,
         until,
@@ -154,7 +157,7 @@ pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Opti
     }))
 }
 
-impl Kept {
+impl StoredCertificate {
     /// Who made it, and for which names.
     pub(crate) fn issuer_and_names(&self) -> Result<(String, Vec<String>), Error> {
         let doing = "reading a certificate";
@@ -234,12 +237,12 @@ fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> 
 
 /// From when until when a certificate is good.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Life {
+pub(crate) struct ValidityPeriod {
     pub(crate) from: DateTime<Utc>,
     pub(crate) until: DateTime<Utc>,
 }
 
-impl Life {
+impl ValidityPeriod {
     pub(crate) fn length(self) -> TimeDelta {
         self.until - self.from
     }
@@ -255,8 +258,8 @@ impl Life {
 }
 
 /// The life of the first certificate of a chain in PEM.
-pub(crate) fn life(chain: &str) -> Result<Life, Error> {
-    Ok(Life::of(&leaf(chain)?))
+pub(crate) fn life(chain: &str) -> Result<ValidityPeriod, Error> {
+    Ok(ValidityPeriod::of(&leaf(chain)?))
 }
 
 /// The first certificate of a chain in PEM.

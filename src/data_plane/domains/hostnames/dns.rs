@@ -16,8 +16,8 @@ use hickory_resolver::{
 };
 
 use super::{
-    check::Seen,
     host::{Host, and_above},
+    required_records::DnsRecords,
 };
 use crate::base::error::{Context, Error};
 
@@ -33,11 +33,12 @@ const TEXT_BYTES_MAX: usize = 200;
 const PORT: u16 = 53;
 
 /// What an asking of DNS comes to: what was seen, or why nothing was.
-pub type Looking<'a, T = Seen> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+pub type DnsFuture<'a, T = DnsRecords> =
+    Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// Which name servers of a zone tell a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
+pub enum Propagation {
     /// All of them.
     ByAll,
     /// All that answer. These do not.
@@ -49,16 +50,16 @@ pub enum Told {
 /// Tells what DNS says of hostnames.
 pub trait Dns: fmt::Debug + Send + Sync {
     /// What it says of `host`, and what stands at `proof_name`.
-    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a>;
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> DnsFuture<'a>;
 
     /// Where a name leads, as its zone says.
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>>;
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>>;
 
     /// Which name servers of its zone say that this text stands at a name.
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told>;
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation>;
 
     /// The addresses of a name, as clients find them.
-    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>>;
+    fn addresses<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Vec<IpAddr>>;
 }
 
 /// The real one.
@@ -156,7 +157,7 @@ impl Resolver {
             .map(|alias| alias.to_ascii_lowercase()))
     }
 
-    async fn told_by(&self, name: &str, text: &str) -> Result<Told, String> {
+    async fn told_by(&self, name: &str, text: &str) -> Result<Propagation, String> {
         let (addresses, _) = self.servers_of(name).await?;
         let name = fqdn(name)?;
         // At the same time: one that is silent takes as long as all that are.
@@ -168,7 +169,7 @@ impl Resolver {
         for (address, said) in addresses.iter().zip(said) {
             match said {
                 Ok(texts) if texts.iter().any(|said| said == text) => {}
-                Ok(_) => return Ok(Told::NotYet),
+                Ok(_) => return Ok(Propagation::NotYet),
                 Err(why) => {
                     silent.push(*address);
                     reasons.push(format!("{address}: {why}"));
@@ -176,10 +177,10 @@ impl Resolver {
             }
         }
         match silent.len() {
-            0 => Ok(Told::ByAll),
+            0 => Ok(Propagation::ByAll),
             // Nobody can be asked.
             all if all == addresses.len() => Err(reasons.join("; ")),
-            _ => Ok(Told::ButBySilent(silent)),
+            _ => Ok(Propagation::ButBySilent(silent)),
         }
     }
 
@@ -217,12 +218,12 @@ impl Resolver {
         Ok(Vec::new())
     }
 
-    async fn see(&self, host: &Host, proof_name: &str) -> Result<Seen, String> {
+    async fn see(&self, host: &Host, proof_name: &str) -> Result<DnsRecords, String> {
         let (addresses, servers) = self.servers_of(host.as_str()).await?;
         let zone = self.asking(&addresses)?;
         let alias = alias_at(&zone, host.as_str()).await?;
         let texts = texts_at(&zone, &fqdn(proof_name)?).await?;
-        Ok(Seen {
+        Ok(DnsRecords {
             alias,
             texts,
             issuers: self.issuers(host).await?,
@@ -252,19 +253,19 @@ async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, Stri
 }
 
 impl Dns for Resolver {
-    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a> {
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> DnsFuture<'a> {
         Box::pin(self.see(host, proof_name))
     }
 
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>> {
         Box::pin(self.leads(name))
     }
 
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation> {
         Box::pin(self.told_by(name, text))
     }
 
-    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async move {
             match self.recursive.lookup_ip(fqdn(name)?).await {
                 Ok(found) => Ok(found.iter().take(RECORDS_MAX).collect()),

@@ -23,7 +23,7 @@ pub struct Host(SmolStr);
 
 /// Why a text is not one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum HostError {
     /// Not a name.
     #[error("expected a hostname such as api.customer.com, without scheme, port or path")]
     Malformed,
@@ -43,37 +43,37 @@ pub enum Unfit {
 
 impl Host {
     /// Reads a name as a person types it. `ours` is the projects' domain.
-    pub fn parse(text: &str, ours: &str) -> Result<Self, Unfit> {
+    pub fn parse(text: &str, ours: &str) -> Result<Self, HostError> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.parse::<IpAddr>().is_ok() {
-            return Err(Unfit::Address);
+            return Err(HostError::Address);
         }
-        let name = idna::domain_to_ascii_strict(text).map_err(|_| Unfit::Malformed)?;
+        let name = idna::domain_to_ascii_strict(text).map_err(|_| HostError::Malformed)?;
         let last = name.rsplit('.').next().unwrap_or_default();
         // What some programs take for an address, however it is spelled.
         if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(if last.is_empty() {
-                Unfit::Malformed
+                HostError::Malformed
             } else {
-                Unfit::Address
+                HostError::Address
             });
         }
         if name.len() > BYTES_MAX || !name.contains('.') {
-            return Err(Unfit::Malformed);
+            return Err(HostError::Malformed);
         }
         let below = |domain: &str| {
             name.strip_suffix(domain)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         if below(&ours.to_ascii_lowercase()) {
-            return Err(Unfit::Ours);
+            return Err(HostError::Ours);
         }
         if RESERVED.contains(&last) || FOR_DOCUMENTS.iter().any(|domain| below(domain)) {
-            return Err(Unfit::Reserved);
+            return Err(HostError::Reserved);
         }
         match psl::domain_str(&name) {
             Some(registrable) if registrable.len() < name.len() => Ok(Self(name.into())),
-            _ => Err(Unfit::Apex),
+            _ => Err(HostError::Apex),
         }
     }
 
@@ -108,7 +108,7 @@ impl fmt::Display for Host {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<String, Unfit> {
+    fn parse(text: &str) -> Result<String, HostError> {
         Host::parse(text, "Projects.test").map(|host| host.to_string())
     }
 
@@ -129,31 +129,31 @@ mod tests {
     fn what_nobody_can_own_or_point_here_is_refused() {
         let long = format!("{}.customer.com", "a.".repeat(125));
         for (text, why) in [
-            ("", Unfit::Malformed),
-            ("customer", Unfit::Malformed),
-            ("https://api.customer.com", Unfit::Malformed),
-            ("api.customer.com:443", Unfit::Malformed),
-            ("api.customer.com/x", Unfit::Malformed),
-            ("*.customer.com", Unfit::Malformed),
-            ("_x.customer.com", Unfit::Malformed),
-            ("-a.customer.com", Unfit::Malformed),
-            ("a..customer.com", Unfit::Malformed),
-            ("a b.customer.com", Unfit::Malformed),
-            (long.as_str(), Unfit::Malformed),
-            ("127.0.0.1", Unfit::Address),
-            ("::1", Unfit::Address),
-            ("127.1", Unfit::Address),
-            ("0x7f.1", Unfit::Address),
-            ("1.0x7f", Unfit::Address),
-            ("api.localhost", Unfit::Reserved),
-            ("printer.local", Unfit::Reserved),
-            ("1.0.0.127.in-addr.arpa", Unfit::Reserved),
-            ("api.example.com", Unfit::Reserved),
-            ("projects.test", Unfit::Ours),
-            ("shop.PROJECTS.test", Unfit::Ours),
-            ("customer.com", Unfit::Apex),
-            ("customer.co.uk", Unfit::Apex),
-            ("co.uk", Unfit::Apex),
+            ("", HostError::Malformed),
+            ("customer", HostError::Malformed),
+            ("https://api.customer.com", HostError::Malformed),
+            ("api.customer.com:443", HostError::Malformed),
+            ("api.customer.com/x", HostError::Malformed),
+            ("*.customer.com", HostError::Malformed),
+            ("_x.customer.com", HostError::Malformed),
+            ("-a.customer.com", HostError::Malformed),
+            ("a..customer.com", HostError::Malformed),
+            ("a b.customer.com", HostError::Malformed),
+            (long.as_str(), HostError::Malformed),
+            ("127.0.0.1", HostError::Address),
+            ("::1", HostError::Address),
+            ("127.1", HostError::Address),
+            ("0x7f.1", HostError::Address),
+            ("1.0x7f", HostError::Address),
+            ("api.localhost", HostError::Reserved),
+            ("printer.local", HostError::Reserved),
+            ("1.0.0.127.in-addr.arpa", HostError::Reserved),
+            ("api.example.com", HostError::Reserved),
+            ("projects.test", HostError::Ours),
+            ("shop.PROJECTS.test", HostError::Ours),
+            ("customer.com", HostError::Apex),
+            ("customer.co.uk", HostError::Apex),
+            ("co.uk", HostError::Apex),
         ] {
             assert_eq!(parse(text), Err(why), "{text}");
         }

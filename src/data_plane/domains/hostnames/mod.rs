@@ -4,16 +4,16 @@
 //! it is its project's alone, gets a certificate, and is served when it is activated.
 
 pub mod acme;
-mod answers;
 pub mod blocked;
 pub mod certificates;
-pub mod check;
+mod challenge_records;
+pub mod diagnosis;
 pub mod dns;
-pub mod doctor;
 mod host;
-pub mod keeper;
+pub mod hostname_reconciler;
 pub mod reach;
 mod renewal;
+pub mod required_records;
 mod revocations;
 mod spelling;
 pub mod wildcard;
@@ -24,12 +24,12 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 pub use self::{
-    host::{Host, Unfit},
-    keeper::Keeper,
+    host::{Host, HostError},
+    hostname_reconciler::HostnameReconciler,
 };
 
-use self::{acme::Subject, check::Wanted};
-use super::{hold, taken};
+use self::{acme::CertificateSubject, required_records::RequiredRecords};
+use super::{current_names, lock_project_names};
 use crate::{
     base::{
         db,
@@ -78,8 +78,8 @@ impl State {
 
 /// A project's hostname.
 #[derive(Debug, Clone)]
-pub struct Held {
-    /// Whose it is, or would be.
+pub struct CustomHostname {
+    /// BudgetScope it is, or would be.
     pub project: ProjectId,
     /// The project's reference.
     pub reference: ProjectRef,
@@ -94,12 +94,12 @@ pub struct Held {
     /// Why the last order of a certificate failed.
     pub refusal: Option<String>,
     /// Since when DNS leads elsewhere.
-    pub astray_at: Option<DateTime<Utc>>,
+    pub misrouted_since: Option<DateTime<Utc>>,
     /// Looks and orders that failed in a row.
     pub attempts: i32,
     /// When it was asked for.
     pub created_at: DateTime<Utc>,
-    /// Whose project that is.
+    /// BudgetScope project that is.
     pub organization: OrganizationId,
     /// Whether the operator does not want it to be served.
     pub blocked: bool,
@@ -107,7 +107,7 @@ pub struct Held {
     pub hsts_secs: Option<i32>,
 }
 
-macro_rules! held {
+macro_rules! select_hostname {
     ($rest:literal) => {
         concat!(
             "select h.project_id, p.ref, h.id, h.host, h.state, h.problems, h.refusal, h.astray_at, h.attempts, h.created_at, \
@@ -116,9 +116,9 @@ macro_rules! held {
         )
     };
 }
-use held;
+use select_hostname;
 
-impl Held {
+impl CustomHostname {
     fn read(row: &Row) -> Result<Self, Error> {
         let doing = "reading a hostname";
         let state = State::ALL
@@ -134,7 +134,7 @@ impl Held {
             state,
             problems: row.get(5),
             refusal: row.get(6),
-            astray_at: row.get(7),
+            misrouted_since: row.get(7),
             attempts: row.get(8),
             created_at: row.get(9),
             organization: OrganizationId(row.get(10)),
@@ -144,13 +144,13 @@ impl Held {
     }
 
     /// What DNS is to say of it.
-    pub fn wanted(&self, context: &DataPlaneContext) -> Wanted {
+    pub fn required(&self, context: &DataPlaneContext) -> RequiredRecords {
         let issuer = context
             .data_plane_settings
             .authority
             .as_ref()
             .and_then(|authority| authority.issuer.as_deref());
-        Wanted::new(
+        RequiredRecords::new(
             &self.host,
             &self.reference,
             &context.settings.project_domain,
@@ -160,8 +160,8 @@ impl Held {
     }
 
     /// What a certificate of it is asked for.
-    fn subject(&self, context: &DataPlaneContext) -> Subject {
-        Subject {
+    fn subject(&self, context: &DataPlaneContext) -> CertificateSubject {
+        CertificateSubject {
             id: self.id,
             name: self.host.to_string(),
             organization: Some(self.organization),
@@ -196,7 +196,10 @@ fn none() -> Error {
 }
 
 /// The hostname of a project, if it has or wants one.
-pub async fn find(context: &DataPlaneContext, project: ProjectId) -> Result<Option<Held>, Error> {
+pub async fn find(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<Option<CustomHostname>, Error> {
     let doing = "reading a hostname";
     let rows = context
         .db
@@ -208,26 +211,29 @@ pub async fn find(context: &DataPlaneContext, project: ProjectId) -> Result<Opti
     }
     let rows = context
         .db
-        .query(held!("where h.project_id = $1"), &[&project.0])
+        .query(select_hostname!("where h.project_id = $1"), &[&project.0])
         .await
         .context(doing)?;
-    rows.first().map(Held::read).transpose()
+    rows.first().map(CustomHostname::read).transpose()
 }
 
 /// The hostname of a project that has one.
-pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Held, Error> {
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<CustomHostname, Error> {
     find(context, project.id).await?.ok_or_else(none)
 }
 
-async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<Option<Held>, Error> {
+async fn lock(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<Option<CustomHostname>, Error> {
     let row = transaction
         .query_opt(
-            held!("where h.project_id = $1 for update of h"),
+            select_hostname!("where h.project_id = $1 for update of h"),
             &[&project.0],
         )
         .await
         .context("locking a hostname")?;
-    row.as_ref().map(Held::read).transpose()
+    row.as_ref().map(CustomHostname::read).transpose()
 }
 
 /// Writes down that a project wants this hostname.
@@ -236,12 +242,12 @@ pub async fn initialize(
     project: &Project,
     host: &Host,
     audit: &Recorder,
-) -> Result<Held, Error> {
+) -> Result<CustomHostname, Error> {
     let (doing, now) = ("initializing a hostname", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
-    match taken(&transaction, project.id).await? {
+    lock_project_names(&transaction, project.id).await?;
+    match current_names(&transaction, project.id).await? {
         (Some(_), _) => return Err(Error::HostnameConfigured),
         (None, Some(name)) => {
             let why = format!(
@@ -258,13 +264,13 @@ pub async fn initialize(
         .execute(sql, &[&project.id.0, &id, &host.as_str(), &now])
         .await
         .context(doing)?;
-    let held = lock(&transaction, project.id).await?.ok_or_else(none)?;
+    let hostname = lock(&transaction, project.id).await?.ok_or_else(none)?;
     audit
-        .write_in(&transaction, 201, (None, Some(held.told())), now)
+        .write_in(&transaction, 201, (None, Some(hostname.told())), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    context.hostnames.wake();
-    Ok(held)
+    context.hostname_reconciler.wake();
+    Ok(hostname)
 }
 
 fn taken_by_another(host: &Host) -> Error {
@@ -277,11 +283,11 @@ fn blocked(host: &Host) -> Error {
 
 /// Refuses names that are blocked, names that another project has proven, and more of them than an organization may have.
 ///
-/// A project that only asked for a name keeps it from no other. One that has proven it does, until DNS is seen to lead elsewhere: then
+/// A project that only asked for a name keeps it from no other. One that has proven it does, until DNS is records to lead elsewhere: then
 /// others can ask for it, and wait until it is removed from that project.
 async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) -> Result<(), Error> {
     let doing = "initializing a hostname";
-    // One at a time of an organization, so that the count holds. Its projects are held already, each by one at a time.
+    // One at a time of an organization, so that the count holds. Its projects are hostname already, each by one at a time.
     let lock =
         "select pg_advisory_xact_lock(hashtextextended('custom hostnames of an organization', $1))";
     transaction
@@ -317,14 +323,14 @@ pub async fn reverify(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
-) -> Result<Held, Error> {
+) -> Result<CustomHostname, Error> {
     let before = find(context, project.id).await?.ok_or(Error::Rejected(
         "Project is not pending custom hostname verification.".into(),
     ))?;
     match before.state {
         State::Initiated | State::Verified if before.blocked => {}
-        State::Initiated => keeper::look(context, &before).await?,
-        State::Verified => context.hostnames.wake(),
+        State::Initiated => hostname_reconciler::look(context, &before).await?,
+        State::Verified => context.hostname_reconciler.wake(),
         State::Certified | State::Active => {
             return Err(Error::Rejected(
                 "Verification has been completed, please proceed to activation.".into(),
@@ -357,16 +363,16 @@ pub async fn activate(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
-) -> Result<Held, Error> {
+) -> Result<CustomHostname, Error> {
     let (doing, now) = ("activating a hostname", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?;
     let before = match before {
-        Some(held) if held.blocked => return Err(blocked(&held.host)),
-        Some(held) if held.state == State::Certified => held,
-        Some(held) if held.state == State::Active => {
+        Some(hostname) if hostname.blocked => return Err(blocked(&hostname.host)),
+        Some(hostname) if hostname.state == State::Certified => hostname,
+        Some(hostname) if hostname.state == State::Active => {
             return Err(Error::Rejected(
                 "Custom hostname has already been activated.".into(),
             ));
@@ -384,7 +390,7 @@ pub async fn activate(
         )
         .await
         .context(doing)?;
-    let after = Held {
+    let after = CustomHostname {
         state: State::Active,
         ..before.clone()
     };
@@ -411,7 +417,7 @@ pub async fn set_hsts(
     let (doing, now) = ("setting the HSTS of a hostname", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?.ok_or_else(none)?;
     let sql = "update custom_hostnames set hsts_secs = $2 where project_id = $1";
     transaction
@@ -438,7 +444,7 @@ pub async fn remove(
     let (doing, now) = ("removing a hostname", context.clock.now());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id)
         .await?
         .ok_or(Error::Rejected(
@@ -456,8 +462,8 @@ pub async fn remove(
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::CustomHostnames);
-    // What is left elsewhere is taken back, and nobody waits for that.
-    context.hostnames.wake();
+    // What is left elsewhere is current_names back, and nobody waits for that.
+    context.hostname_reconciler.wake();
     notifications::settle(&context.db).await
 }
 
@@ -466,18 +472,18 @@ pub async fn remove(
 async fn write(
     context: &DataPlaneContext,
     from: State,
-    held: &Held,
+    hostname: &CustomHostname,
     not_before: DateTime<Utc>,
 ) -> Result<bool, Error> {
     let sql = "update custom_hostnames set state = $2, problems = $3, refusal = $4, astray_at = $5, attempts = $6, not_before = $7 \
                where id = $1 and state = $8 returning id";
     let params: [Param<'_>; 8] = [
-        &held.id,
-        &held.state.name(),
-        &held.problems,
-        &held.refusal,
-        &held.astray_at,
-        &held.attempts,
+        &hostname.id,
+        &hostname.state.name(),
+        &hostname.problems,
+        &hostname.refusal,
+        &hostname.misrouted_since,
+        &hostname.attempts,
         &not_before,
         &from.name(),
     ];
@@ -487,7 +493,7 @@ async fn write(
             .query(sql, &params)
             .await
             .map_err(|error| match db::violated(&error) {
-                Some("custom_hostnames_host_key") => taken_by_another(&held.host),
+                Some("custom_hostnames_host_key") => taken_by_another(&hostname.host),
                 _ => Error::internal("writing a hostname", error),
             })?;
     context.table_changed(Table::CustomHostnames);

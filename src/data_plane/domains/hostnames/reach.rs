@@ -46,18 +46,18 @@ pub fn probe(key: &SealingKey, host: &str) -> (String, String) {
 
 /// What answered at the addresses of a name: for each port a line for each address, and whether all of them are as they should be.
 #[derive(Debug)]
-pub(crate) struct Reached {
-    pub(crate) http: Lines,
-    pub(crate) https: Lines,
+pub(crate) struct ReachabilityReport {
+    pub(crate) http: PortReport,
+    pub(crate) https: PortReport,
 }
 
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct PortReport {
     pub(crate) text: String,
     pub(crate) fits: bool,
 }
 
-impl Lines {
+impl PortReport {
     fn new(addresses: &[IpAddr], said: Vec<Result<String, String>>) -> Self {
         let fits = said.iter().all(Result::is_ok);
         let line = |(address, said): (&IpAddr, Result<String, String>)| {
@@ -81,7 +81,7 @@ pub(crate) async fn reach(
     host: &Host,
     alias: &str,
     chain: Option<&[CertificateDer<'static>]>,
-) -> Result<Reached, String> {
+) -> Result<ReachabilityReport, String> {
     let found = timeout(PATIENCE, context.data_plane_settings.dns.addresses(alias)).await;
     let mut addresses = found.unwrap_or_else(|_| {
         Err(format!(
@@ -92,7 +92,7 @@ pub(crate) async fn reach(
     if addresses.is_empty() {
         return Err(format!("{alias} has no address"));
     }
-    let ports = context.data_plane_settings.edge.ports;
+    let ports = context.data_plane_settings.service_proxy.ports;
     let http = join_all(
         addresses
             .iter()
@@ -104,9 +104,9 @@ pub(crate) async fn reach(
             .map(|ip| within(*ip, https(host, chain, SocketAddr::new(*ip, ports.https)))),
     );
     let (http, https) = tokio::join!(http, https);
-    Ok(Reached {
-        http: Lines::new(&addresses, http),
-        https: Lines::new(&addresses, https),
+    Ok(ReachabilityReport {
+        http: PortReport::new(&addresses, http),
+        https: PortReport::new(&addresses, https),
     })
 }
 

@@ -8,7 +8,7 @@ use rustls::pki_types::Der;
 use tokio::time::timeout;
 use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
 
-use super::{acme, acme::Authority, certificates, certificates::Life};
+use super::{acme, acme::CertificateAuthority, certificates, certificates::ValidityPeriod};
 use crate::{
     base::{
         clock::Entropy,
@@ -29,7 +29,7 @@ const REST: TimeDelta = TimeDelta::days(1);
 
 /// From when until when an authority wants a certificate to be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct RenewalWindow {
     pub(crate) start: DateTime<Utc>,
     pub(crate) end: DateTime<Utc>,
 }
@@ -42,9 +42,9 @@ pub(crate) struct Renewal {
     pub(crate) ask_at: Option<DateTime<Utc>>,
 }
 
-impl Window {
+impl RenewalWindow {
     /// A moment in it, by 64 random bits, before the last tenth of the certificate's life. None: the window is of no use.
-    fn moment(self, life: Life, random: u64) -> Option<DateTime<Utc>> {
+    fn moment(self, life: ValidityPeriod, random: u64) -> Option<DateTime<Utc>> {
         let last = life.from + life.length() * 9 / 10;
         if self.end <= self.start || self.start >= last {
             return None;
@@ -58,7 +58,7 @@ impl Window {
     }
 }
 
-impl Life {
+impl ValidityPeriod {
     /// When a certificate is renewed of which nobody says when.
     pub(crate) fn two_thirds(self) -> DateTime<Utc> {
         self.from + self.length() * 2 / 3
@@ -88,7 +88,7 @@ struct Row {
     chain: String,
     at: DateTime<Utc>,
     directory: Option<String>,
-    window: Option<Window>,
+    window: Option<RenewalWindow>,
     ask_at: Option<DateTime<Utc>>,
 }
 
@@ -106,7 +106,7 @@ async fn row(context: &DataPlaneContext, id: uuid::Uuid) -> Result<Option<Row>, 
         window: row
             .get::<_, Option<_>>(3)
             .zip(row.get(4))
-            .map(|(start, end)| Window { start, end }),
+            .map(|(start, end)| RenewalWindow { start, end }),
         ask_at: row.get(5),
     }))
 }
@@ -114,7 +114,7 @@ async fn row(context: &DataPlaneContext, id: uuid::Uuid) -> Result<Option<Row>, 
 /// The certificate that an order would replace, as the authority calls it: one of its own, of which it has said when it is to be renewed.
 pub(crate) async fn replaced(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     id: uuid::Uuid,
 ) -> Result<Option<CertificateIdentifier<'static>>, Error> {
     match row(context, id).await? {
@@ -201,7 +201,7 @@ pub(crate) async fn settle(
     }))
 }
 
-fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>> {
+fn chosen(window: RenewalWindow, life: ValidityPeriod, entropy: &Entropy) -> Option<DateTime<Utc>> {
     let moment = window.moment(life, u64::from_le_bytes(entropy.bytes()));
     if moment.is_none() {
         tracing::info!(start = %window.start, end = %window.end, until = %life.until, "the authority suggests no time to renew a certificate");
@@ -212,9 +212,9 @@ fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>
 /// What the authority suggests, and when it is to be asked again; or why it said nothing.
 async fn ask(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     chain: &str,
-) -> Result<Result<(Window, TimeDelta), String>, Error> {
+) -> Result<Result<(RenewalWindow, TimeDelta), String>, Error> {
     let Some(identifier) = identifier(chain)? else {
         return Ok(Err(
             "the certificate does not say whose key made it".to_owned()
@@ -225,17 +225,17 @@ async fn ask(
             return Ok(Err("there is no account".to_owned()));
         };
         let said = account.renewal_info(&identifier).await?;
-        Ok::<_, acme::Failure>(Ok(said))
+        Ok::<_, acme::OrderError>(Ok(said))
     };
     let said = match timeout(PATIENCE, Box::pin(asked)).await {
         Err(_) => Err("it takes its time".to_owned()),
-        Ok(Err(acme::Failure::Ours(error))) => return Err(error),
+        Ok(Err(acme::OrderError::Ours(error))) => return Err(error),
         Ok(Err(other)) => Err(other.to_string()),
         Ok(Ok(said)) => said,
     };
     Ok(said.and_then(|(said, again)| {
         let at = |seconds| DateTime::from_timestamp(seconds, 0).ok_or("it names no time");
-        let window = Window {
+        let window = RenewalWindow {
             start: at(said.suggested_window.start.unix_timestamp())?,
             end: at(said.suggested_window.end.unix_timestamp())?,
         };
@@ -271,12 +271,12 @@ mod tests {
     }
 
     fn moment(start: i64, end: i64, random: u64) -> Option<DateTime<Utc>> {
-        Window {
+        RenewalWindow {
             start: day(start),
             end: day(end),
         }
         .moment(
-            Life {
+            ValidityPeriod {
                 from: day(0),
                 until: day(90),
             },
@@ -299,12 +299,12 @@ mod tests {
     fn a_window_that_is_over_means_now_and_never_twice_a_day() {
         assert_eq!(moment(-20, -10, 7), Some(day(1)), "right after it was made");
         assert_eq!(moment(5, 6, 0), Some(day(5)), "whatever time it is");
-        let short = Window {
+        let short = RenewalWindow {
             start: day(-2),
             end: day(-1),
         }
         .moment(
-            Life {
+            ValidityPeriod {
                 from: day(0),
                 until: day(0) + TimeDelta::hours(6),
             },

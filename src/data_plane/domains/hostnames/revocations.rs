@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     acme,
-    acme::{Authority, Failure},
+    acme::{CertificateAuthority, OrderError},
     certificates,
 };
 use crate::{
@@ -57,7 +57,7 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
                     .await
                     .context(doing)?;
             }
-            Ok(Err(Failure::Ours(error))) => return Err(error),
+            Ok(Err(OrderError::Ours(error))) => return Err(error),
             Ok(Err(why)) => {
                 tracing::info!(%until, %why, "the certificate of a hostname that is gone is not revoked yet")
             }
@@ -71,9 +71,9 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
 
 async fn revoke(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     chain: &str,
-) -> Result<(), Failure> {
+) -> Result<(), OrderError> {
     let chain = certificates::read(chain)?;
     // Without an account there, or a certificate, there is nothing that could be revoked.
     let (Some(account), Some(certificate)) = (

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::{
     acme,
-    acme::{Authority, Outcome, Subject},
-    certificates, keeper, renewal,
+    acme::{CertificateAuthority, CertificateSubject, OrderOutcome},
+    certificates, hostname_reconciler, renewal,
 };
 use crate::{
     base::{
@@ -23,7 +23,7 @@ use crate::{
 const REFUSED_PAUSE: TimeDelta = TimeDelta::hours(1);
 
 /// The name, where its certificate is the authority's.
-fn name(context: &DataPlaneContext) -> Option<(&Authority, String)> {
+fn name(context: &DataPlaneContext) -> Option<(&CertificateAuthority, String)> {
     let authority = context
         .data_plane_settings
         .authority
@@ -55,13 +55,13 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     let sql = "update wildcards set not_before = $3 where name = $1 and not_before <= $2 returning id, attempts";
     let rows = context
         .db
-        .query(sql, &[&name, &now, &(now + keeper::CLAIM)])
+        .query(sql, &[&name, &now, &(now + hostname_reconciler::CLAIM)])
         .await
         .context(doing)?;
     let Some(row) = rows.first() else {
         return Ok(());
     };
-    let subject = Subject {
+    let subject = CertificateSubject {
         id: row.get(0),
         name,
         organization: None,
@@ -70,23 +70,29 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     };
     let renewal = renewal::settle(context, subject.id).await?;
     if renewal.is_some_and(|renewal| renewal.at > now) {
-        return write(context, &subject, None, keeper::next_look(renewal, now)).await;
+        return write(
+            context,
+            &subject,
+            None,
+            hostname_reconciler::next_look(renewal, now),
+        )
+        .await;
     }
     order(context, authority, subject).await
 }
 
 async fn order(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: Subject,
+    authority: &CertificateAuthority,
+    subject: CertificateSubject,
 ) -> Result<(), Error> {
     let (now, name) = (context.clock.now(), subject.name.as_str());
     match acme::obtain(context, authority, &subject).await? {
-        Outcome::Certified(renew_at) => {
+        OrderOutcome::Certified(renew_at) => {
             tracing::info!(name, %renew_at, "the projects' domain has a certificate");
             write(
                 context,
-                &Subject {
+                &CertificateSubject {
                     attempts: 0,
                     ..subject.clone()
                 },
@@ -96,12 +102,12 @@ async fn order(
             .await?;
             acme::forget(context, subject.id).await
         }
-        Outcome::Refused(why) => {
+        OrderOutcome::Refused(why) => {
             tracing::error!(name, why, "the projects' domain was refused a certificate");
             let attempts = subject.attempts.saturating_add(1);
             write(
                 context,
-                &Subject {
+                &CertificateSubject {
                     attempts,
                     ..subject
                 },
@@ -110,28 +116,40 @@ async fn order(
             )
             .await
         }
-        Outcome::Postponed(why) => {
+        OrderOutcome::Postponed(why) => {
             tracing::warn!(
                 name,
                 why,
                 "no certificate was asked for the projects' domain"
             );
-            write(context, &subject, Some(&why), now + keeper::POSTPONED_PAUSE).await
+            write(
+                context,
+                &subject,
+                Some(&why),
+                now + hostname_reconciler::POSTPONED_PAUSE,
+            )
+            .await
         }
-        Outcome::Unfinished(why) => {
+        OrderOutcome::Unfinished(why) => {
             tracing::info!(
                 name,
                 why,
                 "the projects' domain has no certificate yet; it will be tried again"
             );
-            write(context, &subject, None, now + keeper::UNFINISHED_PAUSE).await
+            write(
+                context,
+                &subject,
+                None,
+                now + hostname_reconciler::UNFINISHED_PAUSE,
+            )
+            .await
         }
     }
 }
 
 async fn write(
     context: &DataPlaneContext,
-    subject: &Subject,
+    subject: &CertificateSubject,
     refusal: Option<&str>,
     not_before: DateTime<Utc>,
 ) -> Result<(), Error> {

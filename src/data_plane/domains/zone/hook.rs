@@ -15,7 +15,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Change, ZoneError};
+use super::{RecordChange, ZoneError};
 
 /// How long it may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,13 +32,13 @@ const ENVIRONMENT: [(&str, &str); 2] = [
 
 /// The program, and as whom it runs.
 #[derive(Debug, Clone)]
-pub struct Hook {
+pub struct ZoneHook {
     program: PathBuf,
     /// User and group. None: ours.
     owner: Option<(u32, u32)>,
 }
 
-impl Hook {
+impl ZoneHook {
     /// Looks at the program. Where we are root it runs as its owner: who can write it decides what it does anyway.
     pub fn new(program: &Path) -> Result<Self, ZoneError> {
         let said = |why: &dyn std::fmt::Display| {
@@ -60,8 +60,13 @@ impl Hook {
     }
 
     /// Runs it: `present` or `cleanup`, the record's name, its text. Nothing of that passes through a shell.
-    pub(super) async fn run(&self, change: Change, name: &str, value: &str) -> Result<(), String> {
-        let action = if change == Change::Present {
+    pub(super) async fn run(
+        &self,
+        change: RecordChange,
+        name: &str,
+        value: &str,
+    ) -> Result<(), String> {
+        let action = if change == RecordChange::Present {
             "present"
         } else {
             "cleanup"

@@ -7,7 +7,7 @@ use std::{fs::File, io::Read, net::SocketAddr, path::Path};
 
 use chrono::{DateTime, Utc};
 
-pub use self::{hook::Hook, update::Key};
+pub use self::{hook::ZoneHook, update::TsigKey};
 
 use crate::base::sealing::SealingKey;
 
@@ -26,21 +26,21 @@ pub fn challenge_name(name: &str) -> String {
 pub struct Zone {
     /// Lower case, without its last dot.
     name: String,
-    writer: Writer,
+    writer: ZoneWriter,
 }
 
 /// How records get into the zone.
 #[derive(Debug, Clone)]
-pub enum Writer {
+pub enum ZoneWriter {
     /// By dynamic updates (RFC 2136) of a name server, signed with a key (RFC 8945).
-    Update(SocketAddr, Key),
+    Update(SocketAddr, TsigKey),
     /// By a program of the operator's.
-    Hook(Hook),
+    Hook(ZoneHook),
 }
 
 /// What becomes of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum RecordChange {
     /// It is there from now on.
     Present,
     /// It is not there any more.
@@ -54,7 +54,7 @@ pub struct ZoneError(pub String);
 
 impl Zone {
     /// A zone of this name.
-    pub fn new(name: &str, writer: Writer) -> Result<Self, ZoneError> {
+    pub fn new(name: &str, writer: ZoneWriter) -> Result<Self, ZoneError> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         update::fqdn(&name).map_err(|error| ZoneError(format!("{name} is no zone: {error}")))?;
         Ok(Self { name, writer })
@@ -81,21 +81,21 @@ impl Zone {
     /// Writes a text record, or takes it away. Either may be done twice. What went wrong is the operator's to know.
     pub async fn write(
         &self,
-        change: Change,
+        change: RecordChange,
         name: &str,
         value: &str,
         at: (DateTime<Utc>, u16),
     ) -> Result<(), String> {
         match &self.writer {
-            Writer::Update(server, key) => {
+            ZoneWriter::Update(server, key) => {
                 update::send(*server, key, &self.name, change, (name, value), at).await
             }
-            Writer::Hook(hook) => hook.run(change, name, value).await,
+            ZoneWriter::Hook(hook) => hook.run(change, name, value).await,
         }
     }
 }
 
-impl Key {
+impl TsigKey {
     /// The key in a file: `hmac-sha256:name:base64`, as knot's and other tools write it.
     pub fn read(file: &Path) -> Result<Self, ZoneError> {
         let said = |why: &dyn std::fmt::Display| {
@@ -115,10 +115,11 @@ mod tests {
 
     #[test]
     fn answers_stand_in_the_zone_for_one_hostname_of_one_project() {
-        let key = Key::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
+        let key =
+            TsigKey::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
         let zone = Zone::new(
             "ACME.Projects.test.",
-            Writer::Update(([127, 0, 0, 1], 53).into(), key),
+            ZoneWriter::Update(([127, 0, 0, 1], 53).into(), key),
         )
         .unwrap();
         let sealing = SealingKey::new(&[7; 32]).unwrap();

@@ -22,7 +22,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::Change;
+use super::RecordChange;
 
 /// What the name server gets to take an update.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,19 +35,19 @@ const KEY_BYTES_MIN: usize = 16;
 
 /// A key that updates are signed with.
 #[derive(Clone)]
-pub struct Key {
+pub struct TsigKey {
     name: Name,
     algorithm: TsigAlgorithm,
     secret: Arc<hmac::Key>,
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for TsigKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.name)
+        write!(f, "TsigKey({})", self.name)
     }
 }
 
-impl Key {
+impl TsigKey {
     /// Reads `algorithm:name:base64`. What is wrong is told without the key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let mut parts = text.splitn(3, ':');
@@ -85,9 +85,9 @@ pub(super) fn fqdn(name: &str) -> Result<Name, ProtoError> {
 /// Has the name server change one record. Its word is not relied upon: whether the record is there is asked of all of the zone's.
 pub(super) async fn send(
     server: SocketAddr,
-    key: &Key,
+    key: &TsigKey,
     zone: &str,
-    change: Change,
+    change: RecordChange,
     (name, value): (&str, &str),
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<(), String> {
@@ -126,9 +126,9 @@ fn signature(message: &Message) -> Option<&TSIG> {
 
 /// The update on the wire.
 fn message(
-    key: &Key,
+    key: &TsigKey,
     zone: &str,
-    change: Change,
+    change: RecordChange,
     (name, value): (&str, &str),
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<Vec<u8>, ProtoError> {
@@ -137,13 +137,17 @@ fn message(
         .set_name(fqdn(zone)?)
         .set_query_class(DNSClass::IN)
         .set_query_type(RecordType::SOA);
-    let ttl = if change == Change::Present { TTL } else { 0 };
+    let ttl = if change == RecordChange::Present {
+        TTL
+    } else {
+        0
+    };
     let mut record = Record::from_rdata(
         fqdn(name)?,
         ttl,
         RData::TXT(TXT::new(vec![value.to_owned()])),
     );
-    if change == Change::Cleanup {
+    if change == RecordChange::Cleanup {
         // This record is taken away, and others of the name stay (RFC 2136, 2.5.4).
         record.dns_class = DNSClass::NONE;
     }
@@ -186,8 +190,8 @@ mod tests {
     #[test]
     fn a_key_is_read_and_never_shown() {
         let secret = BASE64_STANDARD.encode([7; 32]);
-        let key = Key::parse(&format!("hmac-sha512:acme.key.:{secret}")).unwrap();
-        assert_eq!(format!("{key:?}"), "Key(acme.key.)");
+        let key = TsigKey::parse(&format!("hmac-sha512:acme.key.:{secret}")).unwrap();
+        assert_eq!(format!("{key:?}"), "TsigKey(acme.key.)");
         for (text, why) in [
             ("", "algorithm:name:base64"),
             ("key:acme", "algorithm:name:base64"),
@@ -195,14 +199,14 @@ mod tests {
             ("hmac-sha256:acme:!", "base64"),
             ("hmac-sha256:acme:AAAA", "sixteen bytes"),
         ] {
-            let error = Key::parse(text).unwrap_err();
+            let error = TsigKey::parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }
 
     #[test]
     fn an_update_is_signed_and_names_one_record() {
-        let key = Key::parse(&format!(
+        let key = TsigKey::parse(&format!(
             "hmac-sha256:k:{}",
             BASE64_STANDARD.encode([7; 32])
         ))
@@ -217,7 +221,7 @@ mod tests {
             )
             .unwrap()
         };
-        let update = Message::from_vec(&wire(Change::Cleanup)).unwrap();
+        let update = Message::from_vec(&wire(RecordChange::Cleanup)).unwrap();
         assert_eq!(
             (update.metadata.op_code, update.queries[0].query_type()),
             (OpCode::Update, RecordType::SOA)
@@ -232,7 +236,7 @@ mod tests {
             (32, 9, 300)
         );
         assert_eq!(
-            Message::from_vec(&wire(Change::Present))
+            Message::from_vec(&wire(RecordChange::Present))
                 .unwrap()
                 .authorities[0]
                 .dns_class,

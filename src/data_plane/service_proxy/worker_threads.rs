@@ -1,4 +1,4 @@
-//! Lanes: threads that each serve the connections they were given, alone.
+//! WorkerThreads: threads that each serve the connections they were given, alone.
 //!
 //! Connections have nothing to do with one another. Were any thread to go on with any of them, each event would wake one more
 //! thread, which finds the connection in another processor's cache.
@@ -12,73 +12,73 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::links::{IDLE_MAX, Links};
+use super::upstream_pool::{IDLE_MAX, UpstreamPool};
 
-/// A machine with more processors has not more lanes.
+/// A machine with more processors has not more workers.
 const LANES_MAX: usize = 64;
-/// Names of services that a lane looks up at once.
+/// RouteCache of services that a worker looks up at once.
 const LOOKUPS_MAX: usize = 16;
 
 /// As many as the machine has processors. They end when this is dropped.
-pub(super) struct Lanes(Vec<Lane>);
+pub(super) struct WorkerThreads(Vec<WorkerThread>);
 
-struct Lane {
+struct WorkerThread {
     runtime: Handle,
-    links: Arc<Links>,
+    pool: Arc<UpstreamPool>,
     /// One more for each connection.
     seats: Arc<()>,
     /// The thread ends when this goes.
     _ends: oneshot::Sender<()>,
 }
 
-impl Lanes {
+impl WorkerThreads {
     pub(super) fn start() -> io::Result<Self> {
         let many = thread::available_parallelism().map_or(1, |many| many.get().min(LANES_MAX));
         (0..many)
-            .map(|_| Lane::start(IDLE_MAX / many))
+            .map(|_| WorkerThread::start(IDLE_MAX / many))
             .collect::<io::Result<_>>()
             .map(Self)
     }
 
-    /// Serves a connection on the lane that has the fewest, with the connections to services that are that lane's.
+    /// Serves a connection on the worker that has the fewest, with the connections to services that are that worker's.
     pub(super) fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
         connections: &mut JoinSet<()>,
         stream: TcpStream,
-        serve: impl FnOnce(TcpStream, Arc<Links>) -> F + Send + 'static,
+        serve: impl FnOnce(TcpStream, Arc<UpstreamPool>) -> F + Send + 'static,
     ) {
-        let Some(lane) = self
+        let Some(worker) = self
             .0
             .iter()
-            .min_by_key(|lane| Arc::strong_count(&lane.seats))
+            .min_by_key(|worker| Arc::strong_count(&worker.seats))
         else {
             return;
         };
-        let (links, seat) = (lane.links.clone(), lane.seats.clone());
-        // The lane hears itself of what comes in. A stream that cannot be handed over is closed.
+        let (pool, seat) = (worker.pool.clone(), worker.seats.clone());
+        // The worker hears itself of what comes in. A stream that cannot be handed over is closed.
         let Ok(stream) = stream.into_std() else {
             return;
         };
         let served = async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(stream, links).await;
+                serve(stream, pool).await;
             }
             drop(seat);
         };
-        connections.spawn_on(served, &lane.runtime);
+        connections.spawn_on(served, &worker.runtime);
     }
 }
 
-impl Lane {
+impl WorkerThread {
     fn start(idle_max: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(LOOKUPS_MAX)
             .enable_all()
             .build()?;
-        let (links, (ends, ended)) = (Arc::new(Links::new(idle_max)), oneshot::channel());
-        let lane = Self {
+        let (pool, (ends, ended)) = (Arc::new(UpstreamPool::new(idle_max)), oneshot::channel());
+        let worker = Self {
             runtime: runtime.handle().clone(),
-            links: links.clone(),
+            pool: pool.clone(),
             seats: Arc::default(),
             _ends: ends,
         };
@@ -87,7 +87,7 @@ impl Lane {
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = links.run() => {}
+                        () = pool.run() => {}
                         // That the other half was dropped is what is waited for.
                         _ = ended => {}
                     }
@@ -95,7 +95,7 @@ impl Lane {
                 // Whoever looks up a name must not hold up the end.
                 runtime.shutdown_background();
             })?;
-        Ok(lane)
+        Ok(worker)
     }
 }
 
@@ -109,9 +109,9 @@ mod tests {
 
     #[tokio::test]
     async fn connections_are_shared_out_and_stay() {
-        let lanes = Lanes(
+        let workers = WorkerThreads(
             (0..3)
-                .map(|_| Lane::start(8))
+                .map(|_| WorkerThread::start(8))
                 .collect::<io::Result<_>>()
                 .unwrap(),
         );
@@ -126,7 +126,7 @@ mod tests {
             );
             let (stream, _) = listener.accept().await.unwrap();
             let tells = tells.clone();
-            lanes.serve(&mut connections, stream, move |stream, _| async move {
+            workers.serve(&mut connections, stream, move |stream, _| async move {
                 let before = thread::current().id();
                 // Until the client goes.
                 stream.readable().await.unwrap();
@@ -144,20 +144,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_served_ends_with_the_lanes() {
-        let lanes = Lanes::start().unwrap();
+        let workers = WorkerThreads::start().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
         let mut connections = JoinSet::new();
-        lanes.serve(
+        workers.serve(
             &mut connections,
             listener.accept().await.unwrap().0,
             |stream, _| async move {
                 let _ = stream.readable().await;
             },
         );
-        drop(lanes);
+        drop(workers);
         assert!(
             connections
                 .join_next()

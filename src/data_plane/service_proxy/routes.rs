@@ -31,8 +31,8 @@ use crate::{
         context::DataPlaneContext,
         domains,
         domains::{
-            Published,
-            hostnames::{acme, acme::Challenge, wildcard},
+            PublishedProject,
+            hostnames::{acme, acme::ChallengeResponse, wildcard},
         },
     },
 };
@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether a name leads to a project's services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Serving {
+pub(super) enum RouteStatus {
     Yes,
     /// The project is paused.
     Paused,
@@ -58,12 +58,12 @@ pub(super) enum Serving {
 
 /// What is reached under a name.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct Route {
     pub(super) project: ProjectId,
     pub(super) reference: ProjectRef,
     /// The same for services.
     pub(super) told: Option<HeaderValue>,
-    pub(super) serving: Serving,
+    pub(super) status: RouteStatus,
     /// Where services of this project answer, instead of where those of all do.
     pub(super) upstreams: Option<Arc<Upstreams>>,
     /// Whether clients must send an API key of this project. None: as for all projects.
@@ -76,43 +76,43 @@ pub(super) struct Site {
     pub(super) hsts: Option<HeaderValue>,
 }
 
-/// Names and where they lead.
+/// RouteCache and where they lead.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    sites: HashMap<SmolStr, Arc<Site>>,
+pub(super) struct RouteTable {
+    sites: HashMap<SmolStr, Arc<Route>>,
     /// What authorities are answered that look whether a hostname leads here.
-    challenges: HashMap<SmolStr, Arc<Challenge>>,
+    challenges: HashMap<SmolStr, Arc<ChallengeResponse>>,
     /// The certificate for names below the projects' domain, if it is an authority's.
     pub(super) wildcard: Option<Arc<CertifiedKey>>,
 }
 
-impl Table {
+impl RouteTable {
     /// What is reached under `host`, which is in lower case.
-    pub(super) fn get(&self, host: &str) -> Option<&Arc<Site>> {
+    pub(super) fn get(&self, host: &str) -> Option<&Arc<Route>> {
         self.sites.get(host)
     }
 
     fn new(
         domain: &str,
-        published: Vec<Published>,
+        published: Vec<PublishedProject>,
         overrides: &HashMap<ProjectId, Arc<Upstreams>>,
         key_checks: &HashMap<ProjectId, bool>,
-        challenges: HashMap<SmolStr, Arc<Challenge>>,
+        challenges: HashMap<SmolStr, Arc<ChallengeResponse>>,
     ) -> Self {
         let domain = domain.to_ascii_lowercase();
         let mut table = HashMap::with_capacity(published.len());
         for one in published {
-            let site = |serving,
-                        certificate: Option<Arc<CertifiedKey>>,
-                        own_domain,
-                        hsts_secs: Option<i32>| Site {
+            let route = |status,
+                         certificate: Option<Arc<CertifiedKey>>,
+                         own_domain,
+                         hsts_secs: Option<i32>| Route {
                 project: one.project,
                 reference: one.reference.clone(),
                 told: HeaderValue::from_str(one.reference.as_str()).ok(),
-                serving: if one.paused && serving == Serving::Yes {
-                    Serving::Paused
+                status: if one.paused && status == RouteStatus::Yes {
+                    RouteStatus::Paused
                 } else {
-                    serving
+                    status
                 },
                 upstreams: overrides.get(&one.project).cloned(),
                 check_keys: key_checks.get(&one.project).copied(),
@@ -121,20 +121,20 @@ impl Table {
                 hsts: hsts_secs
                     .and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
             };
-            let below = Arc::new(site(Serving::Yes, None, true, None));
+            let below = Arc::new(route(RouteStatus::Yes, None, true, None));
             if let Some(name) = &one.vanity {
                 table.insert(format!("{name}.{domain}").into(), below.clone());
             }
             if let Some(hostname) = one.hostname {
-                let serving = if hostname.active {
-                    Serving::Yes
+                let status = if hostname.active {
+                    RouteStatus::Yes
                 } else {
-                    Serving::NotYet
+                    RouteStatus::NotYet
                 };
                 table.insert(
                     hostname.host,
-                    Arc::new(site(
-                        serving,
+                    Arc::new(route(
+                        status,
                         hostname.certificate,
                         false,
                         hostname.hsts_secs,
@@ -153,8 +153,8 @@ impl Table {
 }
 
 /// The table, and whether it is what the database says.
-pub(super) struct Names {
-    table: RwLock<Arc<Table>>,
+pub(super) struct RouteCache {
+    table: RwLock<Arc<RouteTable>>,
     /// Counts changes that requests wait for.
     wanted: AtomicU64,
     /// The count that the table was read after. Zero: never.
@@ -166,7 +166,7 @@ pub(super) struct Names {
     bell: Notify,
 }
 
-impl Default for Names {
+impl Default for RouteCache {
     fn default() -> Self {
         Self {
             table: RwLock::default(),
@@ -179,14 +179,14 @@ impl Default for Names {
     }
 }
 
-impl Names {
+impl RouteCache {
     /// What is known, without waiting.
-    pub(super) fn known(&self) -> Arc<Table> {
+    pub(super) fn known(&self) -> Arc<RouteTable> {
         self.table.read().clone()
     }
 
     /// What is reached under `host`: not before everything heard of was read.
-    pub(super) async fn find(&self, host: &str) -> Option<Arc<Site>> {
+    pub(super) async fn find(&self, host: &str) -> Option<Arc<Route>> {
         self.caught_up().await;
         let known = self.known().get(host).cloned();
         if known.is_some() || !self.outdated.load(Ordering::Acquire) || *self.stalled.borrow() {
@@ -199,7 +199,7 @@ impl Names {
     }
 
     /// What an authority is answered that looks whether `host` leads here, if one was asked to.
-    pub(super) async fn challenge(&self, host: &str) -> Option<Arc<Challenge>> {
+    pub(super) async fn challenge(&self, host: &str) -> Option<Arc<ChallengeResponse>> {
         self.caught_up().await;
         self.known().challenges.get(host).cloned()
     }
@@ -247,14 +247,14 @@ impl Names {
             acme::challenges(context),
             wildcard::certificate(context)
         )?;
-        let table = Table::new(
+        let table = RouteTable::new(
             &context.settings.project_domain,
             published,
             &overrides,
             &key_checks,
             challenges,
         );
-        *self.table.write() = Arc::new(Table { wildcard, ..table });
+        *self.table.write() = Arc::new(RouteTable { wildcard, ..table });
         self.stalled.send_replace(false);
         self.read.send_replace(wanted);
         Ok(())
@@ -263,28 +263,28 @@ impl Names {
 
 /// Keeps the table up to date until the process ends.
 pub(super) async fn run(context: DataPlaneContext) {
-    let names = &context.edge.names;
+    let routes = &context.service_proxy.routes;
     loop {
         let began = Instant::now();
-        let pause = match Box::pin(names.read(&context)).await {
+        let pause = match Box::pin(routes.read(&context)).await {
             Ok(()) => FULL_PASS,
             Err(error) => {
                 let away = matches!(error, Error::Unavailable { .. });
-                if !names.stalled.send_replace(away) {
+                if !routes.stalled.send_replace(away) {
                     tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");
                 }
-                names.outdated.store(true, Ordering::Release);
+                routes.outdated.store(true, Ordering::Release);
                 RETRY
             }
         };
         // Whatever rang meanwhile is remembered by the bell.
-        let rung = timeout(pause, names.bell.notified()).await.is_ok();
+        let rung = timeout(pause, routes.bell.notified()).await.is_ok();
         while rung
-            && *names.read.borrow() >= names.wanted.load(Ordering::Acquire)
+            && *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire)
             && began.elapsed() < GATHER
         {
             tokio::select! {
-                () = names.bell.notified() => {}
+                () = routes.bell.notified() => {}
                 () = sleep_until(began + GATHER) => {}
             }
         }
@@ -294,7 +294,7 @@ pub(super) async fn run(context: DataPlaneContext) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data_plane::domains::Hostname;
+    use crate::data_plane::domains::PublishedHostname;
 
     fn published(
         id: i64,
@@ -302,13 +302,13 @@ mod tests {
         vanity: Option<&str>,
         hostname: Option<(&str, bool)>,
         paused: bool,
-    ) -> Published {
-        Published {
+    ) -> PublishedProject {
+        PublishedProject {
             project: ProjectId(id),
             reference: letter.repeat(20).parse().unwrap(),
             paused,
             vanity: vanity.map(str::to_owned),
-            hostname: hostname.map(|(host, active)| Hostname {
+            hostname: hostname.map(|(host, active)| PublishedHostname {
                 host: host.into(),
                 active,
                 certificate: None,
@@ -324,21 +324,30 @@ mod tests {
             published(2, "b", None, Some(("api.customer.test", true)), false),
             published(3, "c", None, Some(("new.customer.test", false)), true),
         ];
-        let table = Table::new(
+        let table = RouteTable::new(
             "Example.Test",
             all,
             &HashMap::new(),
             &HashMap::new(),
             HashMap::new(),
         );
-        let at = |host: &str| table.get(host).map(|site| (site.project.0, site.serving));
+        let at = |host: &str| table.get(host).map(|route| (route.project.0, route.status));
         let (a, b, c) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
-        assert_eq!(at(&format!("{a}.example.test")), Some((1, Serving::Yes)));
-        assert_eq!(at("shop.example.test"), Some((1, Serving::Yes)));
-        assert_eq!(at(&format!("{b}.example.test")), Some((2, Serving::Yes)));
-        assert_eq!(at("api.customer.test"), Some((2, Serving::Yes)));
-        assert_eq!(at(&format!("{c}.example.test")), Some((3, Serving::Paused)));
-        assert_eq!(at("new.customer.test"), Some((3, Serving::NotYet)));
+        assert_eq!(
+            at(&format!("{a}.example.test")),
+            Some((1, RouteStatus::Yes))
+        );
+        assert_eq!(at("shop.example.test"), Some((1, RouteStatus::Yes)));
+        assert_eq!(
+            at(&format!("{b}.example.test")),
+            Some((2, RouteStatus::Yes))
+        );
+        assert_eq!(at("api.customer.test"), Some((2, RouteStatus::Yes)));
+        assert_eq!(
+            at(&format!("{c}.example.test")),
+            Some((3, RouteStatus::Paused))
+        );
+        assert_eq!(at("new.customer.test"), Some((3, RouteStatus::NotYet)));
         for nobody in [
             "example.test",
             "shop",
@@ -352,37 +361,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_waits_for_what_was_taken_away_and_not_for_the_rest() {
-        let names = Names::default();
-        names.read.send_replace(1);
-        let settled = |names: &Names| *names.read.borrow() >= names.wanted.load(Ordering::Acquire);
-        assert!(settled(&names));
-        names.drift();
-        assert!(settled(&names), "nobody waits for a status");
-        names.change();
-        assert!(!settled(&names));
-        names.read.send_replace(2);
-        timeout(Duration::from_secs(1), names.caught_up())
+        let routes = RouteCache::default();
+        routes.read.send_replace(1);
+        let settled =
+            |routes: &RouteCache| *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire);
+        assert!(settled(&routes));
+        routes.drift();
+        assert!(settled(&routes), "nobody waits for a status");
+        routes.change();
+        assert!(!settled(&routes));
+        routes.read.send_replace(2);
+        timeout(Duration::from_secs(1), routes.caught_up())
             .await
             .unwrap();
     }
 
     #[tokio::test]
     async fn a_request_does_not_wait_for_a_database_that_is_away() {
-        let names = Names::default();
-        names.read.send_replace(1);
-        names.change();
+        let routes = RouteCache::default();
+        routes.read.send_replace(1);
+        routes.change();
         let begun = Instant::now();
-        let (found, ()) = tokio::join!(names.find("a.example.test"), async {
-            names.outdated.store(true, Ordering::Release);
-            names.stalled.send_replace(true);
+        let (found, ()) = tokio::join!(routes.find("a.example.test"), async {
+            routes.outdated.store(true, Ordering::Release);
+            routes.stalled.send_replace(true);
         });
         assert!(
             found.is_none() && begun.elapsed() < PATIENCE,
             "{:?}",
             begun.elapsed()
         );
-        names.change();
-        timeout(Duration::from_millis(20), names.caught_up())
+        routes.change();
+        timeout(Duration::from_millis(20), routes.caught_up())
             .await
             .unwrap_err();
     }

@@ -8,8 +8,8 @@ use futures_util::{StreamExt, stream};
 use tokio::{sync::Notify, time::timeout};
 
 use super::{
-    Held, State, acme, acme::Outcome, answers, certificates::Opened, held, renewal,
-    renewal::Renewal, revocations, wildcard, write,
+    CustomHostname, State, acme, acme::OrderOutcome, certificates::OpenedCertificates,
+    challenge_records, renewal, renewal::Renewal, revocations, select_hostname, wildcard, write,
 };
 use crate::{
     base::error::{Context, Error},
@@ -42,14 +42,14 @@ const MOVED: TimeDelta = TimeDelta::days(7);
 /// After this time it is removed.
 const GONE: TimeDelta = TimeDelta::days(14);
 
-/// The keeper's bell.
+/// The hostname_reconciler's bell.
 #[derive(Debug, Default)]
-pub struct Keeper {
+pub struct HostnameReconciler {
     bell: Notify,
-    pub(crate) opened: Opened,
+    pub(crate) opened: OpenedCertificates,
 }
 
-impl Keeper {
+impl HostnameReconciler {
     /// Something is to be looked at now.
     pub fn wake(&self) {
         self.bell.notify_one();
@@ -64,7 +64,7 @@ pub async fn run(context: DataPlaneContext) {
         }
         let pause = pause_until_due(&context).await.unwrap_or(PASS);
         // Rung or not: what is due is looked for.
-        let _ = timeout(pause, context.hostnames.bell.notified()).await;
+        let _ = timeout(pause, context.hostname_reconciler.bell.notified()).await;
     }
 }
 
@@ -87,7 +87,8 @@ async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> 
 pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     // None of them waits for, or fails with, what the authority or the zone does to another.
     let (wildcard, hostnames) = tokio::join!(wildcard::pass(context), look_at_hostnames(context));
-    let (answers, revocations) = tokio::join!(answers::tidy(context), revocations::pass(context));
+    let (answers, revocations) =
+        tokio::join!(challenge_records::tidy(context), revocations::pass(context));
     wildcard.and(hostnames).and(answers).and(revocations)
 }
 
@@ -108,14 +109,17 @@ async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
         let ids: Vec<uuid::Uuid> = rows.iter().map(|row| row.get(0)).collect();
         let rows = context
             .db
-            .query(held!("where h.id = any($1)"), &[&ids])
+            .query(select_hostname!("where h.id = any($1)"), &[&ids])
             .await
             .context("reading hostnames")?;
-        let due = rows.iter().map(Held::read).collect::<Result<Vec<_>, _>>()?;
-        let work = due.into_iter().map(|held| async move {
+        let due = rows
+            .iter()
+            .map(CustomHostname::read)
+            .collect::<Result<Vec<_>, _>>()?;
+        let work = due.into_iter().map(|hostname| async move {
             // One that fails holds up no other.
-            if let Err(error) = advance(context, &held).await {
-                tracing::warn!(host = %held.host, %error, "a hostname could not be looked at; it will be tried again");
+            if let Err(error) = advance(context, &hostname).await {
+                tracing::warn!(host = %hostname.host, %error, "a hostname could not be looked at; it will be tried again");
             }
         });
         stream::iter(work)
@@ -125,33 +129,38 @@ async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
     }
 }
 
-async fn advance(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
-    if held.blocked {
-        return write(context, held.state, held, context.clock.now() + DAILY)
-            .await
-            .map(drop);
+async fn advance(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
+    if hostname.blocked {
+        return write(
+            context,
+            hostname.state,
+            hostname,
+            context.clock.now() + DAILY,
+        )
+        .await
+        .map(drop);
     }
-    match held.state {
-        State::Initiated => match look(context, held).await {
+    match hostname.state {
+        State::Initiated => match look(context, hostname).await {
             Err(Error::Conflict(why)) => {
-                let held = Held {
+                let hostname = CustomHostname {
                     problems: vec![why.into()],
-                    attempts: held.attempts.saturating_add(1),
-                    ..held.clone()
+                    attempts: hostname.attempts.saturating_add(1),
+                    ..hostname.clone()
                 };
                 write(
                     context,
-                    held.state,
-                    &held,
-                    context.clock.now() + pause(held.attempts),
+                    hostname.state,
+                    &hostname,
+                    context.clock.now() + pause(hostname.attempts),
                 )
                 .await
                 .map(drop)
             }
             other => other,
         },
-        State::Verified => certify(context, held).await,
-        State::Certified | State::Active => look_again(context, held).await,
+        State::Verified => certify(context, hostname).await,
+        State::Certified | State::Active => look_again(context, hostname).await,
     }
 }
 
@@ -159,52 +168,63 @@ async fn advance(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
 const NO_AUTHORITY: &str = "This server has no certificate authority, so the custom hostname gets no certificate; its operator can name one with --acme-directory.";
 
 /// Has a hostname certified, for the first time or again.
-async fn certify(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
+async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
     let now = context.clock.now();
     let Some(authority) = &context.data_plane_settings.authority else {
         let refusal = Some(NO_AUTHORITY.to_owned());
         return write(
             context,
-            held.state,
-            &Held {
+            hostname.state,
+            &CustomHostname {
                 refusal,
-                ..held.clone()
+                ..hostname.clone()
             },
             now + PAUSE_MAX,
         )
         .await
         .map(drop);
     };
-    let renewing = held.state != State::Verified;
-    match acme::obtain(context, authority, &held.subject(context)).await? {
-        Outcome::Certified(renew_at) => {
+    let renewing = hostname.state != State::Verified;
+    match acme::obtain(context, authority, &hostname.subject(context)).await? {
+        OrderOutcome::Certified(renew_at) => {
             let state = if renewing {
-                held.state
+                hostname.state
             } else {
                 State::Certified
             };
-            tracing::info!(host = %held.host, project = %held.reference, %renew_at, "a hostname has a certificate");
-            let certified = Held {
+            tracing::info!(host = %hostname.host, project = %hostname.reference, %renew_at, "a hostname has a certificate");
+            let certified = CustomHostname {
                 state,
                 problems: Vec::new(),
                 refusal: None,
                 attempts: 0,
-                ..held.clone()
+                ..hostname.clone()
             };
-            write(context, held.state, &certified, (now + DAILY).min(renew_at)).await?;
-            acme::forget(context, held.id).await?;
+            write(
+                context,
+                hostname.state,
+                &certified,
+                (now + DAILY).min(renew_at),
+            )
+            .await?;
+            acme::forget(context, hostname.id).await?;
             // The authority knows more about when that is than can be told from the certificate.
-            bring_forward(context, held, renewal::settle(context, held.id).await?).await
+            bring_forward(
+                context,
+                hostname,
+                renewal::settle(context, hostname.id).await?,
+            )
+            .await
         }
-        Outcome::Refused(why) => {
-            tracing::warn!(host = %held.host, why, "a hostname was refused a certificate");
+        OrderOutcome::Refused(why) => {
+            tracing::warn!(host = %hostname.host, why, "a hostname was refused a certificate");
             // The records are looked at before it is tried again. What is served is served on.
             let state = if renewing {
-                held.state
+                hostname.state
             } else {
                 State::Initiated
             };
-            let attempts = held.attempts.saturating_add(1);
+            let attempts = hostname.attempts.saturating_add(1);
             let pause = pause(attempts).max(if renewing {
                 RENEWAL_PAUSE
             } else {
@@ -212,35 +232,35 @@ async fn certify(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
             });
             write(
                 context,
-                held.state,
-                &Held {
+                hostname.state,
+                &CustomHostname {
                     state,
                     refusal: Some(why),
                     attempts,
-                    ..held.clone()
+                    ..hostname.clone()
                 },
                 now + pause,
             )
             .await
             .map(drop)
         }
-        Outcome::Postponed(why) => {
-            tracing::warn!(host = %held.host, why, "a certificate was not asked for");
+        OrderOutcome::Postponed(why) => {
+            tracing::warn!(host = %hostname.host, why, "a certificate was not asked for");
             write(
                 context,
-                held.state,
-                &Held {
+                hostname.state,
+                &CustomHostname {
                     refusal: Some(why),
-                    ..held.clone()
+                    ..hostname.clone()
                 },
                 now + POSTPONED_PAUSE,
             )
             .await
             .map(drop)
         }
-        Outcome::Unfinished(why) => {
-            tracing::info!(host = %held.host, why, "a certificate is not there yet; it will be tried again");
-            write(context, held.state, held, now + UNFINISHED_PAUSE)
+        OrderOutcome::Unfinished(why) => {
+            tracing::info!(host = %hostname.host, why, "a certificate is not there yet; it will be tried again");
+            write(context, hostname.state, hostname, now + UNFINISHED_PAUSE)
                 .await
                 .map(drop)
         }
@@ -254,48 +274,48 @@ fn pause(attempts: i32) -> TimeDelta {
 }
 
 /// Looks whether DNS says that a hostname is its project's. If it does, it is proven.
-pub async fn look(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
-    let (now, wanted) = (context.clock.now(), held.wanted(context));
+pub async fn look(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
+    let (now, required) = (context.clock.now(), hostname.required(context));
     let problems = match context
         .data_plane_settings
         .dns
-        .look(&held.host, &wanted.proof_name)
+        .look(&hostname.host, &required.proof_name)
         .await
     {
-        Ok(seen) => wanted.problems(&seen),
+        Ok(records) => required.problems(&records),
         Err(why) => vec![format!("DNS could not be asked: {why}")],
     };
     if problems.is_empty() {
-        let proven = Held {
+        let proven = CustomHostname {
             state: State::Verified,
             problems,
-            astray_at: None,
-            attempts: if held.refusal.is_some() {
-                held.attempts
+            misrouted_since: None,
+            attempts: if hostname.refusal.is_some() {
+                hostname.attempts
             } else {
                 0
             },
-            ..held.clone()
+            ..hostname.clone()
         };
-        if write(context, held.state, &proven, now).await? {
-            tracing::info!(host = %held.host, project = %held.reference, "a hostname is proven");
+        if write(context, hostname.state, &proven, now).await? {
+            tracing::info!(host = %hostname.host, project = %hostname.reference, "a hostname is proven");
         }
-        context.hostnames.wake();
+        context.hostname_reconciler.wake();
         return Ok(());
     }
-    if now - held.created_at >= GONE {
-        return forget(context, held, "it was not proven in time").await;
+    if now - hostname.created_at >= GONE {
+        return forget(context, hostname, "it was not proven in time").await;
     }
-    let attempts = held.attempts.saturating_add(1);
-    let astray_at = (now - held.created_at >= MOVED).then_some(held.created_at);
+    let attempts = hostname.attempts.saturating_add(1);
+    let misrouted_since = (now - hostname.created_at >= MOVED).then_some(hostname.created_at);
     write(
         context,
-        held.state,
-        &Held {
+        hostname.state,
+        &CustomHostname {
             problems,
-            astray_at,
+            misrouted_since,
             attempts,
-            ..held.clone()
+            ..hostname.clone()
         },
         now + pause(attempts),
     )
@@ -304,26 +324,26 @@ pub async fn look(context: &DataPlaneContext, held: &Held) -> Result<(), Error> 
 }
 
 /// Looks whether a hostname that has a certificate still leads to its project.
-async fn look_again(context: &DataPlaneContext, held: &Held) -> Result<(), Error> {
-    let (now, wanted) = (context.clock.now(), held.wanted(context));
+async fn look_again(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
+    let (now, required) = (context.clock.now(), hostname.required(context));
     let problems = match context
         .data_plane_settings
         .dns
-        .look(&held.host, &wanted.proof_name)
+        .look(&hostname.host, &required.proof_name)
         .await
     {
         // Only where it leads: who has the record can have others.
-        Ok(seen) if wanted.alias_fits(&seen) => Vec::new(),
-        Ok(seen) => wanted.problems(&seen).into_iter().take(1).collect(),
+        Ok(records) if required.alias_fits(&records) => Vec::new(),
+        Ok(records) => required.problems(&records).into_iter().take(1).collect(),
         // No answer is no word that it has moved.
         Err(why) => {
             let problems = vec![format!("DNS could not be asked: {why}")];
             return write(
                 context,
-                held.state,
-                &Held {
+                hostname.state,
+                &CustomHostname {
                     problems,
-                    ..held.clone()
+                    ..hostname.clone()
                 },
                 now + PAUSE_MAX,
             )
@@ -331,26 +351,26 @@ async fn look_again(context: &DataPlaneContext, held: &Held) -> Result<(), Error
             .map(drop);
         }
     };
-    let astray_at = (!problems.is_empty()).then(|| held.astray_at.unwrap_or(now));
-    if astray_at.is_some_and(|since| now - since >= GONE) {
-        return forget(context, held, "it leads elsewhere").await;
+    let misrouted_since = (!problems.is_empty()).then(|| hostname.misrouted_since.unwrap_or(now));
+    if misrouted_since.is_some_and(|since| now - since >= GONE) {
+        return forget(context, hostname, "it leads elsewhere").await;
     }
     let fits = problems.is_empty();
-    let held = Held {
+    let hostname = CustomHostname {
         problems,
-        astray_at,
-        ..held.clone()
+        misrouted_since,
+        ..hostname.clone()
     };
     // Of a name that leads elsewhere no certificate is renewed.
     let renewal = if fits {
-        renewal::settle(context, held.id).await?
+        renewal::settle(context, hostname.id).await?
     } else {
         None
     };
     if renewal.is_some_and(|renewal| renewal.at <= now) {
-        return certify(context, &held).await;
+        return certify(context, &hostname).await;
     }
-    write(context, held.state, &held, next_look(renewal, now))
+    write(context, hostname.state, &hostname, next_look(renewal, now))
         .await
         .map(drop)
 }
@@ -369,30 +389,42 @@ pub(crate) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTim
 /// Has a hostname looked at no later than its certificate wants.
 async fn bring_forward(
     context: &DataPlaneContext,
-    held: &Held,
+    hostname: &CustomHostname,
     renewal: Option<Renewal>,
 ) -> Result<(), Error> {
     let sql = "update custom_hostnames set not_before = least(not_before, $2) where id = $1";
     context
         .db
-        .query(sql, &[&held.id, &next_look(renewal, context.clock.now())])
+        .query(
+            sql,
+            &[&hostname.id, &next_look(renewal, context.clock.now())],
+        )
         .await
         .context("writing a hostname")
         .map(drop)
 }
 
 /// Whether a hostname is told to have moved.
-pub(crate) fn has_moved(held: &Held, now: DateTime<Utc>) -> bool {
-    held.astray_at.is_some_and(|since| now - since >= MOVED)
+pub(crate) fn has_moved(hostname: &CustomHostname, now: DateTime<Utc>) -> bool {
+    hostname
+        .misrouted_since
+        .is_some_and(|since| now - since >= MOVED)
 }
 
-async fn forget(context: &DataPlaneContext, held: &Held, why: &str) -> Result<(), Error> {
+async fn forget(
+    context: &DataPlaneContext,
+    hostname: &CustomHostname,
+    why: &str,
+) -> Result<(), Error> {
     context
         .db
-        .query("delete from custom_hostnames where id = $1", &[&held.id])
+        .query(
+            "delete from custom_hostnames where id = $1",
+            &[&hostname.id],
+        )
         .await
         .context("removing a hostname")?;
-    tracing::info!(host = %held.host, project = %held.reference, why, "a hostname was removed");
+    tracing::info!(host = %hostname.host, project = %hostname.reference, why, "a hostname was removed");
     context.table_changed(Table::CustomHostnames);
     Ok(())
 }

@@ -9,12 +9,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 /// A stream, and what was read of it too early.
-pub(super) struct Wire<S> {
+pub(super) struct MessageStream<S> {
     stream: S,
     inbox: BytesMut,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> MessageStream<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
@@ -71,16 +71,16 @@ mod tests {
     #[tokio::test]
     async fn messages_come_whole_however_they_are_cut() {
         let (near, far) = tokio::io::duplex(3);
-        let mut wire = Wire::new(near);
+        let mut message_stream = MessageStream::new(near);
         let sent: &[u8] = b"R\0\0\0\x08\0\0\0\x0aZ\0\0\0\x05Irest!";
         let writer = tokio::spawn(async move {
             let mut far = far;
             far.write_all(sent).await.unwrap();
         });
-        assert_eq!(wire.message().await.unwrap(), &sent[..9]);
-        assert_eq!(wire.message().await.unwrap(), &sent[9..15]);
+        assert_eq!(message_stream.message().await.unwrap(), &sent[..9]);
+        assert_eq!(message_stream.message().await.unwrap(), &sent[9..15]);
         assert_eq!(
-            wire.message().await.unwrap_err().kind(),
+            message_stream.message().await.unwrap_err().kind(),
             io::ErrorKind::InvalidData,
             "`rest!` has no length that could be"
         );

@@ -27,12 +27,12 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::body::{Error, Upload};
-use crate::base::net::coalescing_stream::Wire;
+use super::body::{Error, UploadBody};
+use crate::base::net::coalescing_stream::CoalescingStream;
 
-/// Connections to one service that a lane keeps,
+/// Connections to one service that a worker keeps,
 const SERVICE_IDLE_MAX: usize = 64;
-/// and all lanes to all services.
+/// and all workers to all services.
 pub(super) const IDLE_MAX: usize = 1024;
 /// How long a connection is kept that nobody uses.
 const IDLE: Duration = Duration::from_mins(1);
@@ -41,66 +41,66 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Addresses of one service that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// The connections of one lane that nobody uses.
-pub(super) struct Links(Mutex<Idle>);
+/// The connections of one worker that nobody uses.
+pub(super) struct UpstreamPool(Mutex<Idle>);
 
 struct Idle {
     /// The one that was used last is the last one.
-    of: HashMap<Authority, VecDeque<(Instant, Box<Link>)>>,
+    of: HashMap<Authority, VecDeque<(Instant, Box<UpstreamConnection>)>>,
     count: usize,
     max: usize,
 }
 
 impl Idle {
-    fn take(&mut self, service: &Authority) -> Option<Box<Link>> {
-        let links = self.of.get_mut(service)?;
-        let (since, link) = links.pop_back()?;
+    fn take(&mut self, service: &Authority) -> Option<Box<UpstreamConnection>> {
+        let pool = self.of.get_mut(service)?;
+        let (since, connection) = pool.pop_back()?;
         self.count -= 1;
         if since.elapsed() < IDLE {
-            return Some(link);
+            return Some(connection);
         }
         // All before it are older.
-        self.count -= links.len();
+        self.count -= pool.len();
         self.of.remove(service);
         None
     }
 
-    fn keep(&mut self, link: Box<Link>) {
+    fn keep(&mut self, connection: Box<UpstreamConnection>) {
         if self.count >= self.max {
             return;
         }
-        let links = match self.of.get_mut(&link.service) {
-            Some(links) => links,
-            None => self.of.entry(link.service.clone()).or_default(),
+        let pool = match self.of.get_mut(&connection.service) {
+            Some(pool) => pool,
+            None => self.of.entry(connection.service.clone()).or_default(),
         };
-        if links.len() < SERVICE_IDLE_MAX {
-            links.push_back((Instant::now(), link));
+        if pool.len() < SERVICE_IDLE_MAX {
+            pool.push_back((Instant::now(), connection));
             self.count += 1;
         }
     }
 
     fn tidy(&mut self) {
-        for links in self.of.values_mut() {
-            let old = links
+        for pool in self.of.values_mut() {
+            let old = pool
                 .iter()
                 .take_while(|(since, _)| since.elapsed() >= IDLE)
                 .count();
-            links.drain(..old);
+            pool.drain(..old);
         }
-        self.of.retain(|_, links| !links.is_empty());
+        self.of.retain(|_, pool| !pool.is_empty());
         self.count = self.of.values().map(VecDeque::len).sum();
     }
 }
 
 /// A connection to a service.
-struct Link {
+struct UpstreamConnection {
     service: Authority,
-    sender: http1::SendRequest<Upload>,
-    connection: http1::Connection<TokioIo<Wire>, Upload>,
+    sender: http1::SendRequest<UploadBody>,
+    connection: http1::Connection<TokioIo<CoalescingStream>, UploadBody>,
     ended: bool,
 }
 
-impl Link {
+impl UpstreamConnection {
     async fn new(service: &Authority) -> Result<Self, Error> {
         let (sender, connection) =
             http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
@@ -128,8 +128,8 @@ impl Link {
 
     async fn exchange(
         &mut self,
-        request: Request<Upload>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Upload>>> {
+        request: Request<UploadBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<UploadBody>>> {
         let mut answered = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             self.drive(cx);
@@ -163,7 +163,7 @@ async fn connect(service: &Authority) -> Result<TcpStream, Error> {
     Ok(stream)
 }
 
-impl Links {
+impl UpstreamPool {
     /// Keeps at most so many.
     pub(super) fn new(max: usize) -> Self {
         Self(Mutex::new(Idle {
@@ -177,28 +177,31 @@ impl Links {
     pub(super) async fn ask(
         self: &Arc<Self>,
         service: &Authority,
-        mut request: Request<Upload>,
-    ) -> Result<Response<Arriving>, Error> {
+        mut request: Request<UploadBody>,
+    ) -> Result<Response<UpstreamBody>, Error> {
         loop {
             // Its own statement: the lock is not held while the connection is looked at.
             let kept = self.0.lock().take(service);
-            let (mut link, new) = match kept {
+            let (mut connection, new) = match kept {
                 Some(mut kept) => {
                     if !kept.is_free() {
                         continue;
                     }
                     (kept, false)
                 }
-                None => (Box::new(Box::pin(Link::new(service)).await?), true),
+                None => (
+                    Box::new(Box::pin(UpstreamConnection::new(service)).await?),
+                    true,
+                ),
             };
-            match link.exchange(request).await {
+            match connection.exchange(request).await {
                 Ok(response) => {
                     let (parts, body) = response.into_parts();
                     return Ok(Response::from_parts(
                         parts,
-                        Arriving {
+                        UpstreamBody {
                             body,
-                            over: Some((link, self.clone())),
+                            over: Some((connection, self.clone())),
                         },
                     ));
                 }
@@ -213,13 +216,13 @@ impl Links {
     /// A service's answer over a connection that may become something else.
     pub(super) async fn ask_to_upgrade(
         service: &Authority,
-        request: Request<Upload>,
+        request: Request<UploadBody>,
     ) -> Result<Response<Incoming>, Error> {
-        let Link {
+        let UpstreamConnection {
             mut sender,
             connection,
             ..
-        } = Link::new(service).await?;
+        } = UpstreamConnection::new(service).await?;
         tokio::spawn(connection.with_upgrades());
         Ok(sender.send_request(request).await?)
     }
@@ -235,29 +238,29 @@ impl Links {
 }
 
 /// The body of an answer, with the connection that it comes over. Read to its end, it gives the connection back.
-pub(super) struct Arriving {
+pub(super) struct UpstreamBody {
     body: Incoming,
-    over: Option<(Box<Link>, Arc<Links>)>,
+    over: Option<(Box<UpstreamConnection>, Arc<UpstreamPool>)>,
 }
 
-impl From<Incoming> for Arriving {
+impl From<Incoming> for UpstreamBody {
     /// A body whose connection something else looks after.
     fn from(body: Incoming) -> Self {
         Self { body, over: None }
     }
 }
 
-impl Arriving {
+impl UpstreamBody {
     fn release(&mut self) {
-        if let Some((mut link, links)) = self.over.take()
-            && link.is_free()
+        if let Some((mut connection, pool)) = self.over.take()
+            && connection.is_free()
         {
-            links.0.lock().keep(link);
+            pool.0.lock().keep(connection);
         }
     }
 }
 
-impl Drop for Arriving {
+impl Drop for UpstreamBody {
     fn drop(&mut self) {
         // Who knows its length may not ask for its end.
         if self.body.is_end_stream() {
@@ -266,7 +269,7 @@ impl Drop for Arriving {
     }
 }
 
-impl Body for Arriving {
+impl Body for UpstreamBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -277,9 +280,9 @@ impl Body for Arriving {
         let this = &mut *self;
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
         if polled.is_pending()
-            && let Some((link, _)) = &mut this.over
+            && let Some((connection, _)) = &mut this.over
         {
-            link.drive(cx);
+            connection.drive(cx);
             polled = Pin::new(&mut this.body).poll_frame(cx);
         }
         if matches!(polled, Poll::Ready(None)) {

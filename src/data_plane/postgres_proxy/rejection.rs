@@ -6,7 +6,7 @@ use crate::base::ids::ProjectRef;
 
 /// A reason to end a connection before it reaches a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ConnectionRejection {
     /// Not the protocol.
     Malformed(&'static str),
     /// A version of the protocol that nobody speaks any more.
@@ -51,7 +51,7 @@ pub(super) enum Refusal {
     Fault,
 }
 
-impl Refusal {
+impl ConnectionRejection {
     /// SQLSTATE, message, and what to do.
     fn text(&self) -> (&'static str, String, Option<&'static str>) {
         const NAME_IT: &str = "Log in as <role>.<ref>, give options=reference=<ref>, or connect with TLS to db.<ref>.<domain>.";
@@ -158,25 +158,25 @@ mod tests {
 
     #[test]
     fn a_client_understands_every_refusal() {
-        for refusal in [
-            Refusal::NoProject,
-            Refusal::Unknown,
-            Refusal::Reserved("a\0b".to_owned()),
-            Refusal::Paused,
-            Refusal::Stopping,
+        for rejection in [
+            ConnectionRejection::NoProject,
+            ConnectionRejection::Unknown,
+            ConnectionRejection::Reserved("a\0b".to_owned()),
+            ConnectionRejection::Paused,
+            ConnectionRejection::Stopping,
         ] {
-            let mut bytes = refusal.message();
+            let mut bytes = rejection.message();
             assert_eq!(
                 sqlstate(&bytes[5..]).unwrap(),
-                refusal.text().0.as_bytes(),
-                "{refusal:?}"
+                rejection.text().0.as_bytes(),
+                "{rejection:?}"
             );
             assert!(
                 matches!(
                     Message::parse(&mut bytes).unwrap().unwrap(),
                     Message::ErrorResponse(_)
                 ),
-                "{refusal:?}"
+                "{rejection:?}"
             );
             assert!(bytes.is_empty());
         }

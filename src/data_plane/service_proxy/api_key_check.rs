@@ -10,7 +10,7 @@ use hyper::{Method, http::request::Parts};
 use quick_cache::sync::Cache;
 use tokio::sync::Notify;
 
-use super::{answer::Refusal, names::Site, upstreams::Service};
+use super::{rejection::RequestRejection, routes::Route, upstreams::Service};
 use crate::{
     base::{error::Error, ids::ProjectId},
     data_plane::{api_keys, api_keys::Accepted, context::DataPlaneContext},
@@ -31,7 +31,7 @@ const OPEN: [&str; 6] = [
 ];
 
 /// The keys of projects that were asked for lately.
-pub(super) struct Gate {
+pub(super) struct ApiKeyCache {
     accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
     /// Counts changes of keys, of whichever project.
     changes: AtomicU64,
@@ -39,7 +39,7 @@ pub(super) struct Gate {
     bell: Notify,
 }
 
-impl Default for Gate {
+impl Default for ApiKeyCache {
     fn default() -> Self {
         Self {
             accepted: Cache::new(PROJECTS_MAX),
@@ -49,7 +49,7 @@ impl Default for Gate {
     }
 }
 
-impl Gate {
+impl ApiKeyCache {
     /// Keys changed, or may have: what is known is read again before it is gone by.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -65,59 +65,64 @@ impl Gate {
     pub(super) async fn accepted(
         &self,
         context: &DataPlaneContext,
-        site: &Site,
-    ) -> Result<Arc<Accepted>, Refusal> {
+        route: &Route,
+    ) -> Result<Arc<Accepted>, RequestRejection> {
         // Before they are read: what changes meanwhile is read the next time.
         let now = self.changes.load(Ordering::Acquire);
-        let known = self.accepted.get(&site.project);
+        let known = self.accepted.get(&route.project);
         if let Some((then, accepted)) = &known
             && *then == now
         {
             return Ok(accepted.clone());
         }
         // Boxed, so that who finds them known does not carry the future of a query around.
-        match Box::pin(api_keys::accepted(context, site.project, &site.reference)).await {
+        match Box::pin(api_keys::accepted(context, route.project, &route.reference)).await {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
-                self.accepted.insert(site.project, (now, accepted.clone()));
+                self.accepted.insert(route.project, (now, accepted.clone()));
                 Ok(accepted)
             }
             Err(error) => {
                 // An outage of the control database is logged once, not for each request.
                 if !matches!(error, Error::Unavailable { .. }) {
-                    tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
+                    tracing::warn!(project = %route.reference, %error, "could not read a project's API keys");
                 }
                 known
                     .map(|(_, accepted)| accepted)
-                    .ok_or(Refusal::KeysUnknown)
+                    .ok_or(RequestRejection::KeysUnknown)
             }
         }
     }
 }
 
 /// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
-pub(super) fn checks_keys(context: &DataPlaneContext, site: &Site) -> bool {
-    site.check_keys
-        .unwrap_or(context.data_plane_settings.edge.check_keys)
+pub(super) fn checks_keys(context: &DataPlaneContext, route: &Route) -> bool {
+    route
+        .check_keys
+        .unwrap_or(context.data_plane_settings.service_proxy.check_keys)
 }
 
 /// Lets a request pass that has a key of the project, or needs none.
 pub(super) async fn check(
     context: &DataPlaneContext,
-    site: &Site,
+    route: &Route,
     service: Service,
     rest: &str,
     parts: &Parts,
-) -> Result<(), Refusal> {
-    if !checks_keys(context, site) || !needs_key(service, rest, &parts.method) {
+) -> Result<(), RequestRejection> {
+    if !checks_keys(context, route) || !needs_key(service, rest, &parts.method) {
         return Ok(());
     }
     let key = presented(parts)?;
-    let accepted = context.edge.gate.accepted(context, site).await?;
+    let accepted = context
+        .service_proxy
+        .api_keys
+        .accepted(context, route)
+        .await?;
     if accepted.has(&key) {
         Ok(())
     } else {
-        Err(Refusal::WrongKey)
+        Err(RequestRejection::WrongKey)
     }
 }
 
@@ -138,7 +143,7 @@ pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
 }
 
 /// The key a client sent: in the header or the parameter `apikey`, or else in place of a user's token.
-pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
+pub(super) fn presented(parts: &Parts) -> Result<String, RequestRejection> {
     let header = |name: &str| {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -146,8 +151,8 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
             (Some(value), None) => value
                 .to_str()
                 .map(|text| Some(text.to_owned()))
-                .map_err(|_| Refusal::WrongKey),
-            (Some(_), Some(_)) => Err(Refusal::WrongKey),
+                .map_err(|_| RequestRejection::WrongKey),
+            (Some(_), Some(_)) => Err(RequestRejection::WrongKey),
         }
     };
     let query = parts.uri.query().unwrap_or_default();
@@ -156,7 +161,7 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
             .find(|(name, _)| name == "apikey")
             .map(|(_, key)| key.into_owned())
     };
-    let bearer = || -> Result<Option<String>, Refusal> {
+    let bearer = || -> Result<Option<String>, RequestRejection> {
         let text = header(hyper::header::AUTHORIZATION.as_str())?;
         Ok(text.and_then(|text| {
             let (scheme, token) = text.split_once(' ')?;
@@ -167,13 +172,13 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
     };
     let key = match header("apikey")?.or_else(parameter) {
         Some(key) => key,
-        None => bearer()?.ok_or(Refusal::NoKey)?,
+        None => bearer()?.ok_or(RequestRejection::NoKey)?,
     };
     if key.is_empty() {
-        return Err(Refusal::NoKey);
+        return Err(RequestRejection::NoKey);
     }
     if key.len() > KEY_BYTES_MAX {
-        Err(Refusal::WrongKey)
+        Err(RequestRejection::WrongKey)
     } else {
         Ok(key)
     }
@@ -231,18 +236,28 @@ mod tests {
             ("", &[("authorization", "bearer  b ")], Ok("b")),
             ("?apikey=q", &[("apikey", "a"), bearer], Ok("a")),
             ("?apikey=q", &[bearer], Ok("q")),
-            ("", &[], Err(Refusal::NoKey)),
-            ("", &[("apikey", "")], Err(Refusal::NoKey)),
-            ("", &[("authorization", "Basic YTpi")], Err(Refusal::NoKey)),
+            ("", &[], Err(RequestRejection::NoKey)),
+            ("", &[("apikey", "")], Err(RequestRejection::NoKey)),
+            (
+                "",
+                &[("authorization", "Basic YTpi")],
+                Err(RequestRejection::NoKey),
+            ),
             (
                 "",
                 &[("apikey", "a"), ("apikey", "b")],
-                Err(Refusal::WrongKey),
+                Err(RequestRejection::WrongKey),
             ),
-            ("", &[("apikey", &"a".repeat(2000))], Err(Refusal::WrongKey)),
+            (
+                "",
+                &[("apikey", &"a".repeat(2000))],
+                Err(RequestRejection::WrongKey),
+            ),
         ] {
             assert_eq!(
-                sent(query, headers).as_deref().map_err(|refusal| *refusal),
+                sent(query, headers)
+                    .as_deref()
+                    .map_err(|rejection| *rejection),
                 expected,
                 "{query} {headers:?}"
             );

@@ -6,14 +6,14 @@ use hyper::{
 };
 
 use super::{
-    body::{Download, full},
-    capacity::Exceeded,
+    body::{DownloadBody, full},
+    capacity::CapacityExceeded,
     upstreams::Service,
 };
 
-/// Why a request is not passed on, or came to nothing.
+/// Why a request is not forwarded on, or came to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum RequestRejection {
     /// Not a request as HTTP has it, or one that can be read in two ways.
     Malformed,
     /// For another host than the connection was made for.
@@ -50,7 +50,7 @@ pub(super) enum Refusal {
     Late(Service),
 }
 
-impl Refusal {
+impl RequestRejection {
     fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
@@ -110,7 +110,7 @@ impl Refusal {
         )
     }
 
-    pub(super) fn respond(self, version: Version) -> Response<Download> {
+    pub(super) fn respond(self, version: Version) -> Response<DownloadBody> {
         let mut response = message(self.status(), &self.message());
         if self.ends_connection() && version < Version::HTTP_2 {
             close(response.headers_mut());
@@ -124,12 +124,12 @@ impl Refusal {
     }
 }
 
-impl From<Exceeded> for Refusal {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<CapacityExceeded> for RequestRejection {
+    fn from(exceeded: CapacityExceeded) -> Self {
         match exceeded {
-            Exceeded::Project => Self::Busy,
-            Exceeded::Client => Self::TooMany,
-            Exceeded::Body => Self::Stalled,
+            CapacityExceeded::Project => Self::Busy,
+            CapacityExceeded::ClientHeaders => Self::TooMany,
+            CapacityExceeded::Body => Self::Stalled,
         }
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn close(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-fn message(status: StatusCode, message: &str) -> Response<Download> {
+fn message(status: StatusCode, message: &str) -> Response<DownloadBody> {
     let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(

@@ -1,6 +1,6 @@
 //! Which project a client means, and who it wants to be there.
 
-use super::{packet::Startup, refusal::Refusal};
+use super::{rejection::ConnectionRejection, startup::StartupMessage};
 use crate::{
     base::ids::ProjectRef,
     data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access},
@@ -8,7 +8,7 @@ use crate::{
 
 /// What a client asked for, with the project's name taken out.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct SessionTarget {
     pub(super) project: ProjectRef,
     pub(super) user: String,
     pub(super) options: Option<String>,
@@ -23,7 +23,11 @@ const REFERENCE: &str = "reference=";
 
 /// Finds the project by the role's suffix, the option, the host name sent with TLS, or the name of a login role that was made
 /// for it. Whatever names one must name the same.
-pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result<Named, Refusal> {
+pub(super) fn find(
+    startup: &StartupMessage,
+    sni: Option<&str>,
+    domain: &str,
+) -> Result<SessionTarget, ConnectionRejection> {
     let (user, by_user) = by_user(&startup.user);
     let (options, by_options) = match &startup.options {
         Some(text) => by_options(text)?,
@@ -40,13 +44,15 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
     .flatten()
     {
         match &project {
-            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            Some(first) if *first != found => {
+                return Err(ConnectionRejection::Conflict(first.clone(), found));
+            }
             _ => project = Some(found),
         }
     }
-    let project = project.ok_or(Refusal::NoProject)?;
+    let project = project.ok_or(ConnectionRejection::NoProject)?;
     if user.is_empty() {
-        return Err(Refusal::NoUser);
+        return Err(ConnectionRejection::NoUser);
     }
     let ours = RESERVED.contains(&user)
         || RESERVED_PREFIXES
@@ -54,9 +60,9 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
             .any(|prefix| user.starts_with(prefix));
     // What members are let in as, for a time, has a password.
     if ours && !user.starts_with(temporary_access::LOGIN_PREFIX) {
-        return Err(Refusal::Reserved(user.to_owned()));
+        return Err(ConnectionRejection::Reserved(user.to_owned()));
     }
-    Ok(Named {
+    Ok(SessionTarget {
         project,
         user: user.to_owned(),
         options,
@@ -93,16 +99,20 @@ fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
 }
 
 /// The option that names the project, and the others as they were: split where PostgreSQL splits them.
-fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), Refusal> {
+fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), ConnectionRejection> {
     let (mut kept, mut project): (Vec<&str>, Option<ProjectRef>) = (Vec::new(), None);
     for word in words(text) {
         let Some(reference) = word.strip_prefix(REFERENCE) else {
             kept.push(word);
             continue;
         };
-        let found: ProjectRef = reference.parse().map_err(|_| Refusal::Unknown)?;
+        let found: ProjectRef = reference
+            .parse()
+            .map_err(|_| ConnectionRejection::Unknown)?;
         match &project {
-            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            Some(first) if *first != found => {
+                return Err(ConnectionRejection::Conflict(first.clone(), found));
+            }
             _ => project = Some(found),
         }
     }
@@ -123,14 +133,18 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::packet::{Opening, opening},
+        super::startup::{StartupRequest, opening},
         *,
     };
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbb";
 
-    fn ask(user: &str, options: Option<&str>, sni: Option<&str>) -> Result<Named, Refusal> {
+    fn ask(
+        user: &str,
+        options: Option<&str>,
+        sni: Option<&str>,
+    ) -> Result<SessionTarget, ConnectionRejection> {
         let mut packet = [0, 3, 0, 0].to_vec();
         for text in [
             Some("user"),
@@ -145,14 +159,14 @@ mod tests {
             packet.push(0);
         }
         packet.push(0);
-        let Opening::Start(startup) = opening(&packet)? else {
+        let StartupRequest::Start(startup) = opening(&packet)? else {
             panic!()
         };
         find(&startup, sni, "example.test")
     }
 
-    fn named(project: &str, user: &str, options: Option<&str>) -> Named {
-        Named {
+    fn named(project: &str, user: &str, options: Option<&str>) -> SessionTarget {
+        SessionTarget {
             project: project.parse().unwrap(),
             user: user.to_owned(),
             options: options.map(str::to_owned),
@@ -180,7 +194,10 @@ mod tests {
 
     #[test]
     fn names_that_disagree_or_are_missing_are_refused() {
-        let conflict = Err(Refusal::Conflict(A.parse().unwrap(), B.parse().unwrap()));
+        let conflict = Err(ConnectionRejection::Conflict(
+            A.parse().unwrap(),
+            B.parse().unwrap(),
+        ));
         assert_eq!(
             ask(
                 &format!("postgres.{A}"),
@@ -211,17 +228,24 @@ mod tests {
             ("postgres.", None),
             ("postgres", Some("db.example.test")),
         ] {
-            assert_eq!(ask(user, None, sni), Err(Refusal::NoProject), "{user}");
+            assert_eq!(
+                ask(user, None, sni),
+                Err(ConnectionRejection::NoProject),
+                "{user}"
+            );
         }
         assert_eq!(
             ask("postgres", Some("reference=short"), None),
-            Err(Refusal::Unknown)
+            Err(ConnectionRejection::Unknown)
         );
         assert_eq!(
             ask("postgres", None, Some(&format!("db.{A}.elsewhere.test"))),
-            Err(Refusal::NoProject)
+            Err(ConnectionRejection::NoProject)
         );
-        assert_eq!(ask(&format!(".{A}"), None, None), Err(Refusal::NoUser));
+        assert_eq!(
+            ask(&format!(".{A}"), None, None),
+            Err(ConnectionRejection::NoUser)
+        );
     }
 
     #[test]
@@ -256,7 +280,7 @@ mod tests {
         ] {
             assert_eq!(
                 ask(&format!("{role}.{A}"), None, None),
-                Err(Refusal::Reserved(role.to_owned()))
+                Err(ConnectionRejection::Reserved(role.to_owned()))
             );
         }
     }
@@ -270,7 +294,7 @@ mod tests {
         );
         assert_eq!(
             ask(&format!("gantry_jit.{A}"), None, None),
-            Err(Refusal::Reserved("gantry_jit".to_owned()))
+            Err(ConnectionRejection::Reserved("gantry_jit".to_owned()))
         );
     }
 

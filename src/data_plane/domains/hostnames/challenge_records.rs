@@ -8,8 +8,8 @@ use crate::{
     data_plane::{
         context::DataPlaneContext,
         domains::{
-            hostnames::dns::Told,
-            zone::{Change, Zone},
+            hostnames::dns::Propagation,
+            zone::{RecordChange, Zone},
         },
     },
 };
@@ -22,7 +22,7 @@ const GIVEN_UP: TimeDelta = TimeDelta::days(14);
 const SILENCE: TimeDelta = TimeDelta::minutes(5);
 
 /// How far a record is.
-pub(crate) enum Standing {
+pub(crate) enum ChallengeRecordStatus {
     /// All name servers of the zone tell it, but for those that have been silent for long.
     Everywhere,
     /// Not all of them tell it yet, as far as is known.
@@ -45,7 +45,7 @@ pub(crate) async fn stand(
     id: Uuid,
     name: &str,
     value: &str,
-) -> Result<Standing, Error> {
+) -> Result<ChallengeRecordStatus, Error> {
     let (doing, now) = ("writing an answer into DNS", context.clock.now());
     let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) values ($1, $2, $3, $4, $4) \
                on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written, created_at";
@@ -59,7 +59,7 @@ pub(crate) async fn stand(
         .map_or((false, now), |row| (row.get(0), row.get(1)));
     if !written {
         if let Err(why) = zone
-            .write(Change::Present, name, value, stamp(context))
+            .write(RecordChange::Present, name, value, stamp(context))
             .await
         {
             tracing::warn!(
@@ -67,7 +67,7 @@ pub(crate) async fn stand(
                 why,
                 "an answer to the authority could not be written into DNS"
             );
-            return Ok(Standing::Unwritten);
+            return Ok(ChallengeRecordStatus::Unwritten);
         }
         context
             .db
@@ -79,23 +79,25 @@ pub(crate) async fn stand(
             .context(doing)?;
     }
     match context.data_plane_settings.dns.told(name, value).await {
-        Ok(Told::ByAll) => Ok(Standing::Everywhere),
-        Ok(Told::ButBySilent(servers)) if now - since >= SILENCE => {
+        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Everywhere),
+        Ok(Propagation::ButBySilent(servers)) if now - since >= SILENCE => {
             tracing::warn!(
                 name,
                 ?servers,
                 "name servers do not answer; the authority is told to look without them"
             );
-            Ok(Standing::Everywhere)
+            Ok(ChallengeRecordStatus::Everywhere)
         }
-        Ok(Told::ButBySilent(_) | Told::NotYet) => Ok(Standing::OnItsWay),
+        Ok(Propagation::ButBySilent(_) | Propagation::NotYet) => {
+            Ok(ChallengeRecordStatus::OnItsWay)
+        }
         Err(why) => {
             tracing::info!(
                 name,
                 why,
                 "whether an answer is in DNS could not be found out"
             );
-            Ok(Standing::OnItsWay)
+            Ok(ChallengeRecordStatus::OnItsWay)
         }
     }
 }
@@ -124,7 +126,7 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
         let (name, value, created_at): (&str, &str, DateTime<Utc>) =
             (row.get(0), row.get(1), row.get(2));
         if let Err(why) = zone
-            .write(Change::Cleanup, name, value, stamp(context))
+            .write(RecordChange::Cleanup, name, value, stamp(context))
             .await
         {
             tracing::warn!(name, why, "a text record could not be taken out of DNS");

@@ -4,8 +4,8 @@
 use hyper::{Request, Response, StatusCode, body::Incoming};
 
 use super::{
-    body::{Download, full},
-    names::Serving,
+    body::{DownloadBody, full},
+    routes::RouteStatus,
 };
 use crate::data_plane::context::DataPlaneContext;
 
@@ -13,7 +13,7 @@ use crate::data_plane::context::DataPlaneContext;
 pub(super) async fn answer(
     context: &DataPlaneContext,
     request: Request<Incoming>,
-) -> Response<Download> {
+) -> Response<DownloadBody> {
     let mut response = Response::new(full(""));
     if !is_ours(context, request.uri().query().unwrap_or_default()).await {
         *response.status_mut() = StatusCode::NOT_FOUND;
@@ -27,6 +27,10 @@ async fn is_ours(context: &DataPlaneContext, query: &str) -> bool {
     let (Some((_, name)), None) = (names.next(), names.next()) else {
         return false;
     };
-    let site = context.edge.names.find(&name.to_ascii_lowercase()).await;
-    site.is_some_and(|site| site.serving != Serving::NotYet)
+    let route = context
+        .service_proxy
+        .routes
+        .find(&name.to_ascii_lowercase())
+        .await;
+    route.is_some_and(|route| route.status != RouteStatus::NotYet)
 }

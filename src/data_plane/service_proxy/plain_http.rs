@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::{
-    body::{Download, full},
+    body::{DownloadBody, full},
     request,
 };
 use crate::data_plane::{
@@ -29,7 +29,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 const HTTPS: u16 = 443;
 
 /// Serves one connection: one request.
-pub(super) async fn serve<F: Future<Output = Response<Download>>>(
+pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
     stream: TcpStream,
     answer: impl Fn(Request<Incoming>) -> F,
 ) {
@@ -53,7 +53,7 @@ pub(super) async fn serve<F: Future<Output = Response<Download>>>(
 pub(super) async fn answer(
     context: &DataPlaneContext,
     request: Request<Incoming>,
-) -> Response<Download> {
+) -> Response<DownloadBody> {
     let (parts, _) = request.into_parts();
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -67,7 +67,7 @@ pub(super) async fn answer(
         }
         return response;
     }
-    if context.edge.names.find(&host).await.is_none() {
+    if context.service_proxy.routes.find(&host).await.is_none() {
         return response;
     }
     // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
@@ -77,7 +77,7 @@ pub(super) async fn answer(
         .and_then(|host| host.to_str().ok())
         .is_some_and(|host| host.contains(':'));
     let port = context
-        .edge
+        .service_proxy
         .https_port()
         .filter(|port| named_port && *port != HTTPS);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
@@ -96,8 +96,8 @@ async fn challenged(context: &DataPlaneContext, host: &str, token: &str) -> Opti
         return Some(answer);
     }
     let challenge = context
-        .edge
-        .names
+        .service_proxy
+        .routes
         .challenge(host)
         .await
         .filter(|challenge| challenge.token == token)?;
