@@ -1,4 +1,4 @@
-# What people and CI type. `just` lists the recipes.
+# Recipes for developers and CI. `just` lists them.
 
 target := env("CARGO_TARGET_DIR", "target")
 gantry := target / "debug/gantry"
@@ -8,28 +8,33 @@ default:
     @just --list --unsorted
 
 # Everything CI checks, cheapest first
-ci: fmt-check build generate-check lint deny test doc instructions
+ci: fmt-check spell features unused deny build generate-check lint test doc instructions
 
 # Start everything on this machine
 dev *arguments:
     ./bin/dev {{arguments}}
 
+# Binary and tests. Benches are type-checked by `lint`: linking each would take minutes
 build:
-    cargo build --workspace --all-targets
+    cargo build --workspace --tests --bin gantry
 
-# All tests, over a throw-away PostgreSQL. Arguments go to nextest: `just test contract`
+# All tests, with a temporary PostgreSQL. Arguments go to nextest: `just test contract`
 test *arguments: build
     {{gantry}} with-postgres -- cargo nextest run --workspace {{arguments}}
 
-# What must not get anywhere: tests/attacks
+# Requests and native code that must be rejected: tests/attacks
 attacks: build
     {{gantry}} with-postgres -- cargo nextest run --workspace -E 'test(/^binary::attacks::/) or test(/^walls::/)'
 
-# Real, unmodified clients against the real binary
+# Random input for one parser for the given seconds; targets are in tests/fuzz
+fuzz target seconds="60": build
+    GANTRY_FUZZ_SECONDS={{seconds}} cargo test --workspace --test it fuzz::{{target}} -- --nocapture
+
+# Unmodified clients against the built binary
 clients: build
     tests/clients/run
 
-# Names from DNS to a verified chain, in a network namespace. Takes root; says so where it cannot run
+# DNS, ACME and TLS in a network namespace. Needs root; prints a message where it cannot run
 network: build
     tests/network/run
 
@@ -44,6 +49,18 @@ fmt-check:
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
 
+# Spelling
+spell:
+    typos
+
+# One set of features for the build and for tests
+features:
+    bin/check-features
+
+# Dependencies that no code uses
+unused:
+    cargo machete
+
 # Licences, banned crates, sources
 deny:
     cargo deny --log-level error check bans licenses sources
@@ -52,19 +69,19 @@ deny:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 
-# Write the files that derive from the code
+# Write the files that are generated from the code
 generate: build
     {{gantry}} generate
 
 generate-check: build
     {{gantry}} generate --check
 
-# Instructions of one decision about a limit: not more than what is written down
+# Check the instruction count of one rate limit decision against the recorded value
 instructions:
     bin/count-instructions
 
-# A request against bare hyper and axum, a decision against other limiters, new projects against initdb, connections against
-# direct ones, services through the edge against nginx, SQL through the API against the same without it, as ratios
+# Ratios to baselines: requests to bare hyper and axum, rate limits to other limiters, projects to initdb,
+# connections to direct ones, the service proxy to nginx, SQL over HTTP to direct SQL
 bench:
     cargo bench --profile requests --bench request
     cargo bench --bench limits
@@ -75,6 +92,6 @@ bench:
     cargo bench -p gantry-logs --bench ingest
     cargo bench -p gantry-logs --bench query
 
-# Decisions shared by several nodes: batched, against one statement each; and Valkey, if installed
+# Shared rate limits: batched against one statement each; and Valkey, if installed
 bench-shared-limits:
     cargo bench --bench shared_limits

@@ -423,7 +423,7 @@ impl Server {
                         listener,
                         None,
                         |peer| api.connection(peer),
-                        server::Stop::default(),
+                        tokio_util::sync::CancellationToken::new(),
                     )
                     .await;
                     std::io::Result::Ok(())

@@ -390,7 +390,7 @@ impl Server {
                 listener,
                 None,
                 |peer| api.connection(peer),
-                server::Stop::default(),
+                tokio_util::sync::CancellationToken::new(),
             )
             .await;
             Ok(())

@@ -1,4 +1,4 @@
-//! The server's options: one clap struct. Flag, environment variable, help text and `docs/configuration.md` are one.
+//! The server's options: one clap struct. Flag, environment variable, help text and `docs/reference/configuration.md` are one.
 
 use std::{
     net::SocketAddr,

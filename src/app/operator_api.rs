@@ -29,6 +29,7 @@ use hyper::{Method, Request, StatusCode, body::Incoming};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
@@ -105,12 +106,12 @@ impl Listener for Socket {
 }
 
 /// Answers until it is stopped.
-pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
+pub async fn serve(app: App, socket: Socket, shutdown: CancellationToken) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
-        server::answering(move |request| answer(app.clone(), name.clone(), request))
+        server::service(move |request| answer(app.clone(), name.clone(), request))
     };
-    server::serve_local(socket, service, stop).await;
+    server::serve_local(socket, service, shutdown).await;
 }
 
 /// Who does it, for the audit log.

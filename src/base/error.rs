@@ -172,7 +172,7 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
     }
 }
 
-/// Stable name of a kind of failure: metric label, and row of `docs/errors.md`.
+/// Stable name of a kind of failure: metric label, and row of `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Code {
     /// Snake-case name; v2 answers carry it as `error.code`.
@@ -188,7 +188,7 @@ pub struct Code {
 macro_rules! codes {
     ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
         $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
-        /// Every code, in the order of `docs/errors.md`.
+        /// Every code, in the order of `docs/reference/errors.md`.
         pub const CODES: &[Code] = &[$($ident),*];
     };
 }

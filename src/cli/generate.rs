@@ -26,12 +26,15 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let document = serde_json::to_string_pretty(&document(endpoints::all(), &Links::default()))?;
     let mut files = vec![
         ("openapi.json".into(), document + "\n"),
-        ("docs/endpoints.md".into(), tables::endpoints()),
-        ("docs/permissions.md".into(), tables::permissions()),
-        ("docs/errors.md".into(), tables::errors()),
-        ("docs/logs.md".into(), tables::logs()),
+        ("docs/reference/endpoints.md".into(), tables::endpoints()),
         (
-            "docs/configuration.md".into(),
+            "docs/reference/permissions.md".into(),
+            tables::permissions(),
+        ),
+        ("docs/reference/errors.md".into(), tables::errors()),
+        ("docs/reference/logs.md".into(), tables::logs()),
+        (
+            "docs/reference/configuration.md".into(),
             tables::configuration(&definition()),
         ),
     ];

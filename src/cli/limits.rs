@@ -56,7 +56,7 @@ pub(super) enum Limits {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub(super) struct AboutArgs {
-    /// Id of the operation, as in `docs/endpoints.md`. Without it: every operation.
+    /// Id of the operation, as in `docs/reference/endpoints.md`. Without it: every operation.
     #[arg(long, value_name = "ID", value_parser = operation)]
     operation: Option<String>,
     /// Slug of the organization whose requests, and whose projects' requests, are meant. Without it: everybody's.
@@ -70,9 +70,9 @@ pub(super) struct AboutArgs {
 /// An operation there is: a typing error should not pass for a limit that is set.
 fn operation(id: &str) -> Result<String, String> {
     let known = endpoints::all().iter().any(|endpoint| endpoint.id == id);
-    known
-        .then(|| id.to_owned())
-        .ok_or_else(|| "there is no such operation; `docs/endpoints.md` lists them".to_owned())
+    known.then(|| id.to_owned()).ok_or_else(|| {
+        "there is no such operation; `docs/reference/endpoints.md` lists them".to_owned()
+    })
 }
 
 impl AboutArgs {

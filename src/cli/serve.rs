@@ -81,7 +81,7 @@ pub(super) struct Running {
     pub(super) databases: Reached,
     /// Where projects' services are reached.
     pub(super) services: Vec<SocketAddr>,
-    stop: server::Stop,
+    shutdown: CancellationToken,
     background: JoinSet<()>,
     routers: JoinSet<()>,
     edges: JoinSet<()>,
@@ -347,12 +347,14 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let services = edges.addresses();
     let routers = databases.listen(&app)?;
     let edges = edges.listen(&app)?;
-    let (stop, mut listeners, api) = (server::Stop::default(), JoinSet::new(), app.api());
+    let shutdown = CancellationToken::new();
+    let mut listeners = JoinSet::new();
+    let api = app.api();
     listeners.spawn(server::serve(
         listener,
         tls,
         move |peer| api.connection(peer),
-        stop.clone(),
+        shutdown.clone(),
     ));
     if let Some(admin) = admin {
         let router = admin_router(app.clone(), &warnings);
@@ -360,18 +362,18 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             admin,
             None,
             move |_| admin_service(router.clone()),
-            stop.clone(),
+            shutdown.clone(),
         ));
     }
     if let Some(socket) = operator {
-        listeners.spawn(operator_api::serve(app.clone(), socket, stop.clone()));
+        listeners.spawn(operator_api::serve(app.clone(), socket, shutdown.clone()));
     }
     Ok(Running {
         app,
         address,
         databases: reached,
         services,
-        stop,
+        shutdown,
         background,
         routers,
         edges,
@@ -391,7 +393,7 @@ impl Running {
 
     /// Finishes what was begun, then stops what this process started.
     pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
-        self.stop.stop();
+        self.shutdown.cancel();
         self.app.postgres_proxy.stop();
         self.app.service_proxy.stop();
         while self.listeners.join_next().await.is_some() {}

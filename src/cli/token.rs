@@ -61,7 +61,7 @@ pub(super) struct Create {
     /// Create a scoped token: it may do what is named here, as long as its owner may.
     #[arg(long, requires = "permission")]
     scoped: bool,
-    /// A permission of docs/permissions.md; several with commas.
+    /// A permission of docs/reference/permissions.md; several with commas.
     #[arg(long, requires = "scoped", value_delimiter = ',')]
     permission: Vec<String>,
     /// An organization it reaches, with all its projects. Without this and --project: the whole account.

@@ -5,8 +5,8 @@ mod request_log;
 
 use std::{io::IsTerminal, time::Duration};
 
-use axum::http::StatusCode;
 use clap::ValueEnum;
+use http::StatusCode;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tracing_log::{AsLog, LogTracer};

@@ -1,7 +1,7 @@
 //! One's own account: who one is here, and the password.
 
 use askama::Template;
-use axum::http::StatusCode;
+use http::StatusCode;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 

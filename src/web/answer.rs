@@ -1,7 +1,7 @@
 //! What pages answer: a page, or the way to one; always with the headers that keep it safe.
 
 use askama::Template;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use serde::Serialize;
 

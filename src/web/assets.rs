@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use sha2::{Digest, Sha256};
 
 use crate::{

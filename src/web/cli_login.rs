@@ -1,7 +1,7 @@
 //! Signing a command line tool in: the page its link opens, and the code it asks for.
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

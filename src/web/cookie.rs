@@ -1,6 +1,6 @@
 //! The session's cookie, and that of who is on the way to a provider and back. Nothing else reads or sets one.
 
-use axum::http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use crate::{
     base::error::{Context, Credential, Error},

@@ -1,7 +1,7 @@
 //! Errors as pages: what happened, and what to do next.
 
 use askama::Template;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::{
     base::error::{Denial, Error},
@@ -47,7 +47,7 @@ fn sign_in(refused: &Refused<'_>) -> String {
         .uri
         .path_and_query()
         .filter(|_| refused.method == Method::GET);
-    next::sign_in(back.map_or(next::HOME, axum::http::uri::PathAndQuery::as_str))
+    next::sign_in(back.map_or(next::HOME, http::uri::PathAndQuery::as_str))
 }
 
 fn shown(error: &Error, refused: &Refused<'_>) -> Result<Answer, Error> {

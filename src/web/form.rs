@@ -1,7 +1,7 @@
 //! Forms: only those that a page of ours made are read.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use axum::http::{HeaderMap, HeaderName, Uri, header};
+use http::{HeaderMap, HeaderName, Uri, header};
 use serde::de::DeserializeOwned;
 
 use crate::{
@@ -68,7 +68,7 @@ fn from_here(headers: &HeaderMap, uri: &Uri) -> bool {
     };
     let host = uri
         .authority()
-        .map(axum::http::uri::Authority::as_str)
+        .map(http::uri::Authority::as_str)
         .or_else(|| text(header::HOST));
     let (site, origin) = (text(FETCH_SITE), text(header::ORIGIN));
     let same = origin.is_none_or(|origin| {

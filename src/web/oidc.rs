@@ -1,7 +1,7 @@
 //! Signing in through a provider: the way there, and the way back.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
-use axum::http::{StatusCode, header};
+use http::{StatusCode, header};
 
 use crate::{
     api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},

@@ -1,6 +1,6 @@
 //! Passkeys: adding, using and removing them. The browser's part is in `static/web/gantry.js`: there is no other way to ask it.
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use serde::Deserialize;
 use uuid::Uuid;
 

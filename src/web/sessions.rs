@@ -1,7 +1,7 @@
 //! Where one is signed in, and signing out there.
 
 use askama::Template;
-use axum::http::header;
+use http::header;
 use serde::Deserialize;
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use askama::Template;
-use axum::http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use secrecy::SecretString;
 use serde::Deserialize;
 

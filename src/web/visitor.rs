@@ -1,7 +1,7 @@
 //! Who looks at a page, and how pages ask the API on their behalf.
 
-use axum::http::{Method, Request, header};
 use bytes::Bytes;
+use http::{Method, Request, header};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 

@@ -10,9 +10,12 @@ mod binary;
 mod clusters;
 mod contract;
 mod database;
+mod docs;
 mod domains;
 mod edge;
 mod engines;
+#[path = "../fuzz/mod.rs"]
+mod fuzz;
 mod http;
 mod jit;
 mod keys;

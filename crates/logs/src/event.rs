@@ -1,30 +1,31 @@
-//! What one log line is.
+//! The data model of a log line: source, severity, message and attributes.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-/// Attributes of one line at most; the rest of them are dropped.
+/// Maximum number of attributes of one line. Further attributes are dropped.
 pub const ATTRIBUTES_MAX: usize = 256;
-/// Levels of objects in objects at most; what lies deeper is kept as JSON text.
+/// Maximum nesting of objects. Deeper objects are stored as JSON text.
 pub const DEPTH_MAX: usize = 8;
-/// Longest text of a line or of one attribute in bytes; longer ones are cut.
+/// Maximum length of a message or an attribute text, in bytes. Longer texts are truncated.
 pub const TEXT_BYTES_MAX: usize = 64 * 1024;
 
 macro_rules! sources {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// Where lines come from: a table in one dialect, a value of the column `source` in the other.
+        /// The origin of a line: a table name in `BigQuery` SQL, a value of the column `source` in
+        /// `ClickHouse` SQL.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Source {
             $($(#[$doc])* #[serde(rename = $text)] $name,)*
         }
 
         impl Source {
-            /// All of them.
+            /// All sources.
             pub const ALL: &[Self] = &[$(Self::$name),*];
 
-            /// Its name in both dialects.
+            /// Returns the name of the source in both dialects.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
@@ -35,37 +36,37 @@ macro_rules! sources {
 }
 
 sources! {
-    /// Requests to the services of a project.
+    /// Requests to a project's services.
     Edge = "edge_logs",
-    /// The project's database server.
+    /// The project's PostgreSQL server.
     Postgres = "postgres_logs",
-    /// The service of signing in.
+    /// The authentication service.
     Auth = "auth_logs",
-    /// What people did with accounts.
+    /// Audit trail of the authentication service.
     AuthAudit = "auth_audit_logs",
-    /// What functions write.
+    /// Output of edge functions.
     Function = "function_logs",
-    /// Requests to functions.
+    /// Requests to edge functions.
     FunctionEdge = "function_edge_logs",
-    /// The service of files.
+    /// The storage service.
     Storage = "storage_logs",
-    /// The service of subscriptions.
+    /// The realtime service.
     Realtime = "realtime_logs",
-    /// The service of tables as resources.
+    /// The `PostgREST` service.
     Postgrest = "postgrest_logs",
-    /// One pooler of connections.
+    /// The Supavisor connection pooler.
     Supavisor = "supavisor_logs",
-    /// Another.
+    /// The `PgBouncer` connection pooler.
     Pgbouncer = "pgbouncer_logs",
-    /// Upgrades of the database server.
+    /// Upgrades of the PostgreSQL server.
     PgUpgrade = "pg_upgrade_logs",
-    /// Replication to elsewhere.
+    /// The replication pipelines.
     EtlReplication = "etl_replication_logs",
-    /// A sharding proxy.
+    /// The Multigres sharding proxy.
     Multigres = "multigres_logs",
-    /// Runs of workflows.
+    /// Workflow runs.
     WorkflowRun = "workflow_run_logs",
-    /// Requests to this Management API that name the project.
+    /// Management API requests that address the project.
     Management = "management_logs",
 }
 
@@ -75,9 +76,9 @@ impl fmt::Display for Source {
     }
 }
 
-/// A text names no source.
+/// A text that is not the name of a [`Source`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no source {0:?}")]
+#[error("unknown log source {0:?}")]
 pub struct UnknownSource(pub String);
 
 impl FromStr for Source {
@@ -92,7 +93,7 @@ impl FromStr for Source {
     }
 }
 
-/// How serious a line is (`analytics.md` §2.4).
+/// The severity of a line (`analytics.md` §2.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[expect(missing_docs, reason = "the words of the contract")]
@@ -114,7 +115,7 @@ pub enum Severity {
 }
 
 impl Severity {
-    const NAMED: [(&str, Self); 13] = [
+    const NAMES: [(&str, Self); 13] = [
         ("TRACE", Self::Trace),
         ("DEBUG", Self::Debug),
         ("INFO", Self::Info),
@@ -130,31 +131,35 @@ impl Severity {
         ("PANIC", Self::Panic),
     ];
 
-    /// Its name, upper-case.
+    /// Returns the upper-case name.
     pub fn as_str(self) -> &'static str {
-        Self::NAMED
-            .iter()
-            .find(|(_, severity)| *severity == self)
-            .map_or("INFO", |(name, _)| name)
+        for (name, severity) in &Self::NAMES {
+            if *severity == self {
+                return name;
+            }
+        }
+        "INFO"
     }
 
-    /// What the attributes of a line say of it: the first of these that is there, `INFO` where none is a known word.
+    /// Reads the severity from the first present attribute of `severity_text`, `level` and
+    /// `parsed.error_severity`. An unknown word is [`Self::Info`].
     pub fn of(attributes: &Attributes) -> Self {
-        let said = ["severity_text", "level", "parsed.error_severity"]
-            .iter()
-            .find_map(|key| attributes.text(key));
-        said.and_then(|said| {
-            Self::NAMED
-                .iter()
-                .find(|(name, _)| name.eq_ignore_ascii_case(said))
-        })
-        .map_or(Self::Info, |(_, it)| *it)
+        const KEYS: [&str; 3] = ["severity_text", "level", "parsed.error_severity"];
+        let Some(word) = KEYS.iter().find_map(|key| attributes.text(key)) else {
+            return Self::Info;
+        };
+        for (name, severity) in &Self::NAMES {
+            if name.eq_ignore_ascii_case(word) {
+                return *severity;
+            }
+        }
+        Self::Info
     }
 }
 
-/// What one attribute says.
+/// The value of one attribute.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(missing_docs, reason = "as in JSON")]
+#[expect(missing_docs, reason = "the JSON types")]
 pub enum Value {
     Boolean(bool),
     Integer(i64),
@@ -165,54 +170,57 @@ pub enum Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Boolean(it) => it.fmt(f),
-            Self::Integer(it) => it.fmt(f),
-            Self::Float(it) => it.fmt(f),
-            Self::Text(it) => it.fmt(f),
+            Self::Boolean(value) => value.fmt(f),
+            Self::Integer(value) => value.fmt(f),
+            Self::Float(value) => value.fmt(f),
+            Self::Text(value) => value.fmt(f),
         }
     }
 }
 
-/// The attributes of a line under dotted keys: `request.headers.host`. At most [`ATTRIBUTES_MAX`].
+/// The attributes of a line under dotted keys such as `request.headers.host`. At most
+/// [`ATTRIBUTES_MAX`].
 ///
-/// In the order of their keys. A list, as a line has few and they come in order more often than not.
+/// A vector sorted by key: lines have few attributes and producers mostly add them in key order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Attributes(Vec<(Key, Value)>);
 
-/// A dotted key. Most are known beforehand.
+/// A dotted key. Known keys are static and need no allocation.
 pub type Key = Cow<'static, str>;
 
 impl Attributes {
-    /// Adds one, unless there are too many. An empty text is kept: a key that is there is not one that is missing.
+    /// Sets an attribute. A new key beyond [`ATTRIBUTES_MAX`] is dropped. An empty text is stored,
+    /// because an empty value differs from a missing key.
     pub fn add(&mut self, key: impl Into<Key>, value: Value) {
         let key = key.into();
         let value = match value {
-            Value::Text(text) => Value::Text(cut(text)),
+            Value::Text(text) => Value::Text(truncate_text(text)),
             other => other,
         };
-        let after_all = self.0.last().is_none_or(|(last, _)| *last < key);
-        match if after_all {
+        let is_last = self.0.last().is_none_or(|(last, _)| *last < key);
+        let position = if is_last {
             Err(self.0.len())
         } else {
             self.find(&key)
-        } {
-            Ok(known) => self.0[known].1 = value,
-            Err(place) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(place, (key, value)),
+        };
+        match position {
+            Ok(at) => self.0[at].1 = value,
+            Err(at) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(at, (key, value)),
             Err(_) => {}
         }
     }
 
-    /// Where a key is, or would be.
+    /// Returns the index of a key, or the index at which it would be inserted.
     fn find(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|(known, _)| (**known).cmp(key))
     }
 
-    /// What stands under a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.find(key).ok().map(|at| &self.0[at].1)
     }
 
-    /// The text under a key.
+    /// Returns the value of a key if it is a text.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key) {
             Some(Value::Text(text)) => Some(text),
@@ -220,50 +228,59 @@ impl Attributes {
         }
     }
 
-    /// All, by key.
+    /// Iterates over all attributes in key order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().map(|(key, value)| (&**key, value))
     }
 
-    /// The body of a line as JSON: `metadata` is lifted to the top, objects become dotted keys, and so do arrays of one object,
-    /// which is how one dialect writes an object. Other arrays are kept as JSON text. `null` is as good as missing.
+    /// Flattens the JSON body of a line. `metadata` is lifted to the top level. Objects, and arrays
+    /// of exactly one object (the `BigQuery` notation of a record), become dotted keys. Other arrays
+    /// are stored as JSON text, and `null` values are omitted.
     pub fn of_json(body: &Map<String, Json>) -> Self {
-        let mut all = Self::default();
+        let mut attributes = Self::default();
         for (key, value) in body {
-            match (key.as_str(), inner(value)) {
-                ("metadata", Some(metadata)) => metadata
-                    .iter()
-                    .for_each(|(key, value)| all.flatten(key.clone(), value, 1)),
-                _ => all.flatten(key.clone(), value, 1),
+            match (key.as_str(), single_object(value)) {
+                ("metadata", Some(metadata)) => {
+                    for (key, value) in metadata {
+                        attributes.flatten(key.clone(), value, 1);
+                    }
+                }
+                _ => attributes.flatten(key.clone(), value, 1),
             }
         }
-        all
+        attributes
     }
 
     fn flatten(&mut self, key: String, value: &Json, depth: usize) {
-        match (value, inner(value)) {
-            (_, Some(object)) if depth < DEPTH_MAX => {
-                object.iter().for_each(|(name, value)| {
-                    self.flatten(format!("{key}.{name}"), value, depth + 1)
-                });
+        if depth < DEPTH_MAX
+            && let Some(object) = single_object(value)
+        {
+            for (name, value) in object {
+                self.flatten(format!("{key}.{name}"), value, depth + 1);
             }
-            (Json::Null, _) => {}
-            (Json::Bool(it), _) => self.add(key, Value::Boolean(*it)),
-            (Json::String(it), _) => self.add(key, Value::Text(it.clone())),
-            (Json::Number(it), _) => {
-                let value = it
-                    .as_i64()
-                    .map(Value::Integer)
-                    .or_else(|| it.as_f64().map(Value::Float));
-                self.add(key, value.unwrap_or_else(|| Value::Text(it.to_string())));
+            return;
+        }
+        match value {
+            Json::Null => {}
+            Json::Bool(value) => self.add(key, Value::Boolean(*value)),
+            Json::String(value) => self.add(key, Value::Text(value.clone())),
+            Json::Number(number) => {
+                let value = if let Some(integer) = number.as_i64() {
+                    Value::Integer(integer)
+                } else if let Some(float) = number.as_f64() {
+                    Value::Float(float)
+                } else {
+                    Value::Text(number.to_string())
+                };
+                self.add(key, value);
             }
-            (other, _) => self.add(key, Value::Text(other.to_string())),
+            other => self.add(key, Value::Text(other.to_string())),
         }
     }
 }
 
-/// The object that a value is, or that an array holds alone.
-fn inner(value: &Json) -> Option<&Map<String, Json>> {
+/// Returns the object of a JSON object or of an array that contains exactly one object.
+fn single_object(value: &Json) -> Option<&Map<String, Json>> {
     match value {
         Json::Object(object) => Some(object),
         Json::Array(array) => match array.as_slice() {
@@ -274,31 +291,31 @@ fn inner(value: &Json) -> Option<&Map<String, Json>> {
     }
 }
 
-/// As much of a text as is kept.
-fn cut(mut text: String) -> String {
+/// Truncates a text to [`TEXT_BYTES_MAX`] at a character boundary.
+fn truncate_text(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
     text
 }
 
-/// One line.
+/// One log line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Its id, mostly a UUID.
+    /// The id of the line, usually a UUID.
     pub id: String,
-    /// When it happened, in microseconds since 1970, UTC.
+    /// Microseconds since 1970 in UTC.
     pub timestamp: i64,
-    /// Where it came from.
+    /// The service that produced the line.
     pub source: Source,
-    /// How serious it is.
+    /// The severity of the line.
     pub severity: Severity,
-    /// The line itself.
+    /// The text of the line.
     pub message: String,
-    /// What is known of it beside.
+    /// Structured fields of the line.
     pub attributes: Attributes,
 }
 
 impl Event {
-    /// A line whose severity its attributes tell.
+    /// Creates a line with the severity that [`Severity::of`] reads from the attributes.
     pub fn new(
         id: String,
         timestamp: i64,
@@ -311,7 +328,7 @@ impl Event {
             timestamp,
             source,
             severity: Severity::of(&attributes),
-            message: cut(message),
+            message: truncate_text(message),
             attributes,
         }
     }
@@ -324,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_becomes_dotted_keys() {
+    fn json_body_becomes_dotted_keys() {
         let body = json!({
             "project": "default", "nothing": null,
             "metadata": [{ "request": [{ "path": "/rest/v1", "headers": { "host": "h" } }], "tags": ["a", 1], "up": true, "took": 1.5, "n": 3 }],
@@ -349,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_bounds() {
+    fn oversized_line_is_truncated() {
         let deep = (0..20).fold(json!(1), |inner, _| json!({ "a": inner }));
         let deep = Attributes::of_json(deep.as_object().unwrap());
         assert_eq!(
@@ -373,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn severity_is_what_the_first_of_three_attributes_says() {
+    fn severity_is_read_from_the_first_present_attribute() {
         let of = |body: Json| Severity::of(&Attributes::of_json(body.as_object().unwrap()));
         assert_eq!(
             of(json!({ "metadata": { "level": "warn", "parsed": { "error_severity": "ERROR" } } })),
@@ -385,7 +402,7 @@ mod tests {
         );
         assert_eq!(of(json!({ "level": "strange" })), Severity::Info);
         assert!(
-            Severity::NAMED
+            Severity::NAMES
                 .iter()
                 .all(|(name, severity)| severity.as_str() == *name)
         );

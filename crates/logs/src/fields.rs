@@ -1,21 +1,21 @@
-//! What is known of the attributes of each source: one dialect has types where the store keeps text.
+//! Types and spelling of known attributes. `BigQuery` SQL has typed attributes; the store has text.
 
 use crate::layout::{self, Kind as Column};
 
-/// What an attribute is where it has a type.
+/// The `BigQuery` type of an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Text, and whatever nothing is known of.
+    /// Text, the default for unknown attributes.
     Text,
-    /// A whole number.
+    /// A 64-bit integer.
     Integer,
-    /// A number.
+    /// A 64-bit float.
     Float,
-    /// True or false.
+    /// A boolean.
     Boolean,
 }
 
-/// Attributes that are not text and have no column of whole numbers ([`layout::COLUMNS`]).
+/// Typed attributes without an integer column in [`layout::COLUMNS`].
 const TYPED: &[(&str, Kind)] = &[
     ("request.cf.asn", Kind::Integer),
     ("request.cf.clientTcpRtt", Kind::Integer),
@@ -40,7 +40,7 @@ const TYPED: &[(&str, Kind)] = &[
     ("measurements.sum", Kind::Integer),
 ];
 
-/// Text attributes beside those with a column, so that a name without an alias finds its way.
+/// Known text attributes without a column. Knowing them lets a query omit the record alias.
 const TEXTS: &[&str] = &[
     "load_balancer_redirect_identifier",
     "request.protocol",
@@ -120,40 +120,47 @@ const TEXTS: &[&str] = &[
     "file",
 ];
 
-/// What stands under a key. Keys of different sources that are alike mean the same.
+/// Returns the type of a key. Equal keys of different sources have the same type.
 pub fn kind(key: &str) -> Kind {
-    match TYPED.iter().find(|(known, _)| *known == key) {
-        Some((_, kind)) => *kind,
-        None if matches!(layout::column(key), Some((_, Column::Integer))) => Kind::Integer,
-        None => Kind::Text,
+    for (typed, kind) in TYPED {
+        if *typed == key {
+            return *kind;
+        }
+    }
+    match layout::column(key) {
+        Some((_, Column::Integer)) => Kind::Integer,
+        _ => Kind::Text,
     }
 }
 
-/// Whether numbers under a key may have fractions, which a column of whole numbers leaves to the map.
-pub fn fractions(key: &str) -> bool {
+/// Whether numbers of a key can have fractions, which the integer column cannot store.
+pub fn may_be_fractional(key: &str) -> bool {
     matches!(key, "responseTime" | "duration" | "execution_time_ms")
 }
 
-/// All keys that are known.
+/// Iterates over all known keys.
 fn keys() -> impl Iterator<Item = &'static str> {
     let columns = layout::COLUMNS.iter().map(|(key, _)| *key);
-    columns
-        .chain(TYPED.iter().map(|(key, _)| *key))
-        .chain(TEXTS.iter().copied())
+    let typed = TYPED.iter().map(|(key, _)| *key);
+    columns.chain(typed).chain(TEXTS.iter().copied())
 }
 
-/// How a key is spelled, if it is known: one dialect does not mind case.
-pub fn spelled(key: &str) -> Option<&'static str> {
+/// Returns the canonical spelling of a known key. Exact matches win, because `BigQuery` field names
+/// are case-insensitive.
+pub fn canonical(key: &str) -> Option<&'static str> {
     keys()
         .find(|known| *known == key)
         .or_else(|| keys().find(|known| known.eq_ignore_ascii_case(key)))
 }
 
-/// Whether other keys lie under a key.
+/// Whether a key is a record with known fields.
 pub fn is_parent(key: &str) -> bool {
-    keys().any(|known| {
-        known
-            .strip_prefix(key)
-            .is_some_and(|rest| rest.starts_with('.'))
-    })
+    for known in keys() {
+        if let Some(rest) = known.strip_prefix(key)
+            && rest.starts_with('.')
+        {
+            return true;
+        }
+    }
+    false
 }

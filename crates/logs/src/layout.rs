@@ -1,7 +1,8 @@
-//! How lines are laid out in columns: one layout for all sources, so that both dialects read the same bytes.
+//! The Arrow and Parquet layout of log lines, shared by all sources and both dialects.
 //!
-//! What is asked for often has a column of its own, typed, named by its dotted key behind [`HOT`]; everything else is a map of
-//! texts. A column that a source does not use costs a few bytes a file.
+//! Frequently queried attributes have a typed column, named by the dotted key with the prefix
+//! [`HOT`]. All other attributes are entries of a text map. A column that a source does not use
+//! costs a few bytes in each file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -17,19 +18,19 @@ use hashbrown::HashMap;
 
 use crate::event::{Event, Key, Value};
 
-/// What stands before a dotted key in the name of its column, so that `@timestamp` is not `timestamp`.
+/// Prefix of attribute columns, which separates the attribute column `@timestamp` from `timestamp`.
 pub const HOT: char = '@';
 
-/// What a column of an attribute holds.
+/// The type of an attribute column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Any value, as text.
     Text,
-    /// Whole numbers. What is none stays in the map.
+    /// Whole numbers. Other values of the attribute are stored in the map.
     Integer,
 }
 
-/// Attributes that have a column. New ones may be added at the end: files without them read as null.
+/// Attributes with a column of their own. New columns are appended; older files read as null there.
 pub const COLUMNS: &[(&str, Kind)] = &[
     ("identifier", Kind::Text),
     ("project", Kind::Text),
@@ -84,101 +85,106 @@ pub const COLUMNS: &[(&str, Kind)] = &[
     ("external_id", Kind::Text),
 ];
 
-/// The column of a dotted key, if it has one.
+/// Returns the column name and type of a dotted key, if it has a column.
 pub fn column(key: &str) -> Option<(String, Kind)> {
-    place(key).map(|at| (format!("{HOT}{key}"), COLUMNS[at].1))
+    let (key, kind) = COLUMNS[column_index(key)?];
+    Some((format!("{HOT}{key}"), kind))
 }
 
-/// The place of a dotted key in [`COLUMNS`], if it is there.
-fn place(key: &str) -> Option<usize> {
-    static PLACES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
-        COLUMNS
-            .iter()
-            .zip(0..)
-            .map(|((key, _), at)| (*key, at))
-            .collect()
+/// Returns the index of a dotted key in [`COLUMNS`].
+fn column_index(key: &str) -> Option<usize> {
+    static INDICES: LazyLock<HashMap<&str, usize>> = LazyLock::new(|| {
+        let keys = COLUMNS.iter().map(|(key, _)| *key);
+        keys.zip(0..).collect()
     });
-    PLACES.get(key).copied()
+    INDICES.get(key).copied()
 }
 
-/// A dotted key that was read: those that have a column need no memory of their own.
-pub fn known(key: &str) -> Key {
-    place(key).map_or_else(|| key.to_owned().into(), |at| COLUMNS[at].0.into())
+/// Converts a key to a static one if it has a column, which avoids an allocation.
+pub fn static_key(key: &str) -> Key {
+    match column_index(key) {
+        Some(at) => COLUMNS[at].0.into(),
+        None => key.to_owned().into(),
+    }
 }
 
-/// The layout. `attributes` holds what has no column.
+/// The schema of a batch. The map `attributes` holds the attributes without a column.
 pub fn schema() -> SchemaRef {
-    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-        let text = |name: &str| Field::new(name, DataType::Utf8View, false);
-        let timestamp = Field::new(
-            "timestamp",
-            DataType::Timestamp(TimeUnit::Microsecond, None),
-            false,
-        );
-        let mut fields = vec![
-            text("id"),
-            timestamp,
-            text("source"),
-            text("severity_text"),
-            text("event_message"),
-        ];
-        fields.extend(COLUMNS.iter().map(|(key, kind)| {
-            let data = match kind {
-                Kind::Text => DataType::Utf8View,
-                Kind::Integer => DataType::Int64,
-            };
-            Field::new(format!("{HOT}{key}"), data, true)
-        }));
-        let entries = Field::new("keys", DataType::Utf8, false);
-        fields.push(Field::new_map(
-            "attributes",
-            "entries",
-            entries,
-            Field::new("values", DataType::Utf8, true),
-            false,
-            false,
-        ));
-        Arc::new(Schema::new(fields))
-    });
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(build_schema);
     Arc::clone(&SCHEMA)
 }
 
-/// Lines as columns, in the order given.
+fn build_schema() -> SchemaRef {
+    let timestamp = DataType::Timestamp(TimeUnit::Microsecond, None);
+    let mut fields = vec![
+        Field::new("id", DataType::Utf8View, false),
+        Field::new("timestamp", timestamp, false),
+        Field::new("source", DataType::Utf8View, false),
+        Field::new("severity_text", DataType::Utf8View, false),
+        Field::new("event_message", DataType::Utf8View, false),
+    ];
+    for (key, kind) in COLUMNS {
+        let data_type = match kind {
+            Kind::Text => DataType::Utf8View,
+            Kind::Integer => DataType::Int64,
+        };
+        fields.push(Field::new(format!("{HOT}{key}"), data_type, true));
+    }
+    fields.push(Field::new_map(
+        "attributes",
+        "entries",
+        Field::new("keys", DataType::Utf8, false),
+        Field::new("values", DataType::Utf8, true),
+        false,
+        false,
+    ));
+    Arc::new(Schema::new(fields))
+}
+
+/// Converts lines to a batch with the columns of [`schema`], in the given order.
 pub fn batch<'a>(
     events: impl IntoIterator<Item = &'a Event> + Clone,
 ) -> Result<RecordBatch, ArrowError> {
-    let rows = || events.clone().into_iter();
+    let lines = || events.clone().into_iter();
+    let timestamps = lines().map(|event| event.timestamp);
     let mut columns = vec![
-        text(rows().map(|event| Some(event.id.as_str()))),
-        Arc::new(TimestampMicrosecondArray::from_iter_values(
-            rows().map(|event| event.timestamp),
-        )),
-        text(rows().map(|event| Some(event.source.as_str()))),
-        text(rows().map(|event| Some(event.severity.as_str()))),
-        text(rows().map(|event| Some(event.message.as_str()))),
+        text_column(lines().map(|event| event.id.as_str())),
+        Arc::new(TimestampMicrosecondArray::from_iter_values(timestamps)),
+        text_column(lines().map(|event| event.source.as_str())),
+        text_column(lines().map(|event| event.severity.as_str())),
+        text_column(lines().map(|event| event.message.as_str())),
     ];
-    let (hot, rest) = attributes(events.into_iter())?;
-    columns.extend(hot);
+    let (attributes, rest) = attribute_columns(events.into_iter())?;
+    columns.extend(attributes);
     columns.push(rest);
     RecordBatch::try_new(schema(), columns)
 }
 
-fn text<'a>(values: impl Iterator<Item = Option<&'a str>>) -> ArrayRef {
+fn text_column<'a>(texts: impl Iterator<Item = &'a str>) -> ArrayRef {
     let mut builder = StringViewBuilder::new();
-    values.for_each(|value| builder.append_option(value));
+    for text in texts {
+        builder.append_value(text);
+    }
     Arc::new(builder.finish())
 }
 
-/// The columns of attributes, and the map of all others.
-fn attributes<'a>(
+/// Returns the attribute columns and the map of the remaining attributes.
+fn attribute_columns<'a>(
     events: impl Iterator<Item = &'a Event>,
 ) -> Result<(Vec<ArrayRef>, ArrayRef), ArrowError> {
-    let mut hot: Vec<_> = COLUMNS.iter().map(|(_, kind)| Column::new(*kind)).collect();
+    let mut columns: Vec<_> = COLUMNS
+        .iter()
+        .map(|(_, kind)| AttributeColumn::new(*kind))
+        .collect();
     let mut rest = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     for event in events {
         let row = rest.len();
         for (key, value) in event.attributes.iter() {
-            if !place(key).is_some_and(|at| hot[at].put(row, value)) {
+            let has_column = match column_index(key) {
+                Some(at) => columns[at].put(row, value),
+                None => false,
+            };
+            if !has_column {
                 rest.keys().append_value(key);
                 rest.values().append_value(value.to_string());
             }
@@ -186,19 +192,20 @@ fn attributes<'a>(
         rest.append(true)?;
     }
     let rows = rest.len();
-    Ok((
-        hot.into_iter().map(|column| column.finish(rows)).collect(),
-        Arc::new(rest.finish()),
-    ))
+    let mut arrays = Vec::with_capacity(columns.len());
+    for column in columns {
+        arrays.push(column.finish(rows));
+    }
+    Ok((arrays, Arc::new(rest.finish())))
 }
 
-/// The column of one attribute, as far as lines had it.
-enum Column {
+/// A builder for one attribute column. Missing rows are filled with nulls on the next append.
+enum AttributeColumn {
     Texts(StringViewBuilder),
     Integers(Int64Builder),
 }
 
-impl Column {
+impl AttributeColumn {
     fn new(kind: Kind) -> Self {
         match kind {
             Kind::Text => Self::Texts(StringViewBuilder::new()),
@@ -206,18 +213,18 @@ impl Column {
         }
     }
 
-    /// Puts a value where a row has it. Tells whether it fits.
+    /// Sets the value of a row. Returns whether the value has the type of the column.
     fn put(&mut self, row: usize, value: &Value) -> bool {
         match self {
             Self::Texts(texts) => {
-                (texts.len()..row).for_each(|_| texts.append_null());
+                append_nulls(texts, row);
                 match value {
                     Value::Text(text) => texts.append_value(text),
                     other => texts.append_value(other.to_string()),
                 }
             }
             Self::Integers(integers) => {
-                let Some(value) = whole(value) else {
+                let Some(value) = integer_value(value) else {
                     return false;
                 };
                 integers.append_nulls(row - integers.len());
@@ -230,7 +237,7 @@ impl Column {
     fn finish(self, rows: usize) -> ArrayRef {
         match self {
             Self::Texts(mut texts) => {
-                (texts.len()..rows).for_each(|_| texts.append_null());
+                append_nulls(&mut texts, rows);
                 Arc::new(texts.finish())
             }
             Self::Integers(mut integers) => {
@@ -241,11 +248,22 @@ impl Column {
     }
 }
 
-/// A whole number, also where it was sent as text: what is read back is what was sent.
-fn whole(value: &Value) -> Option<i64> {
+/// Appends nulls up to a length.
+fn append_nulls(texts: &mut StringViewBuilder, length: usize) {
+    while texts.len() < length {
+        texts.append_null();
+    }
+}
+
+/// Returns a whole number, also from its canonical text form, so that reading returns the sent
+/// digits.
+fn integer_value(value: &Value) -> Option<i64> {
     match value {
-        Value::Integer(it) => Some(*it),
-        Value::Text(text) => text.parse().ok().filter(|it: &i64| it.to_string() == *text),
+        Value::Integer(number) => Some(*number),
+        Value::Text(text) => {
+            let number: i64 = text.parse().ok()?;
+            (number.to_string() == *text).then_some(number)
+        }
         Value::Float(_) | Value::Boolean(_) => None,
     }
 }
@@ -258,7 +276,7 @@ mod tests {
     use crate::event::{Attributes, Source};
 
     #[test]
-    fn what_fits_has_a_column_and_the_rest_is_in_the_map() {
+    fn attributes_that_do_not_fit_a_column_are_stored_in_the_map() {
         let mut attributes = Attributes::default();
         attributes.add("request.path", Value::Text("/rest/v1/t".into()));
         attributes.add("response.status_code", Value::Text("200".into()));
@@ -294,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_column() {
+    fn attribute_columns_are_unique() {
         let mut keys: Vec<_> = COLUMNS.iter().map(|(key, _)| key).collect();
         keys.sort();
         keys.dedup();

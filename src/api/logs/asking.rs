@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gantry_logs::{Answer, Dialect, NOTHING_ASKED, QueryError, Question};
+use gantry_logs::{Answer, DEFAULT_SQL, Dialect, QueryError, Question};
 
 use super::window::Window;
 use crate::{
@@ -23,7 +23,7 @@ pub(super) async fn ask(
 ) -> Result<Result<Answer, QueryError>, Error> {
     let (dialect, sql) = match sql.map(str::trim).filter(|sql| !sql.is_empty()) {
         Some(sql) => (dialect, sql.to_owned()),
-        None => (Dialect::BigQuery, NOTHING_ASKED.to_owned()),
+        None => (Dialect::BigQuery, DEFAULT_SQL.to_owned()),
     };
     let answer = context
         .analytics
@@ -36,7 +36,7 @@ pub(super) async fn ask(
         Err(QueryError::Backend(cause)) => {
             tracing::error!(%project, cause, "a question about logs could not be answered")
         }
-        Err(QueryError::Away(cause)) => {
+        Err(QueryError::Unavailable(cause)) => {
             tracing::warn!(%project, cause, "files of log lines could not be read")
         }
         _ => {}
@@ -59,7 +59,7 @@ pub(super) async fn count(
         .query(question(context, project, Dialect::ClickHouse, sql, window))
         .await;
     answer.map_err(|error| match error {
-        QueryError::Away(cause) => {
+        QueryError::Unavailable(cause) => {
             tracing::warn!(%project, cause, "files of log lines could not be read");
             Error::Unavailable {
                 what: "The files of the logs cannot be read at the moment".into(),

@@ -25,7 +25,7 @@ use gantry_logs::{
     Logs,
     engine::Bounds,
     event::Event,
-    store::{self, Batch, Mark, Store, StoreError},
+    store::{self, Batch, ReaderOffset, Store, StoreError},
 };
 use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
@@ -257,12 +257,12 @@ impl Analytics {
         &self,
         project: &ProjectRef,
         events: Vec<Event>,
-        mark: Option<Mark>,
+        mark: Option<ReaderOffset>,
     ) -> Result<(), Error> {
         let batch = Batch {
             project: project.to_string(),
             events,
-            mark,
+            reader_offset: mark,
         };
         self.opened()
             .await?

@@ -1,8 +1,8 @@
 //! Operations on a project's logs and usage.
 
-use axum::http::{HeaderName, HeaderValue, StatusCode};
 use bytes::Bytes;
 use gantry_logs::{Answer, Dialect, QueryError};
+use http::{HeaderName, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};
@@ -182,7 +182,7 @@ impl Answered {
         };
         let body = body.context("writing an answer")?.into();
         let (scanned_rows, scanned_bytes, cut) = answer.as_ref().map_or((0, 0, false), |answer| {
-            (answer.scanned_rows, answer.scanned_bytes, answer.cut)
+            (answer.scanned_rows, answer.scanned_bytes, answer.truncated)
         });
         Ok(Self {
             body,

@@ -1,6 +1,6 @@
 //! The protocol's endpoints. Paths that the metadata names stand beside the contract's; both lead to the same code.
 
-use axum::http::{HeaderName, header};
+use http::{HeaderName, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

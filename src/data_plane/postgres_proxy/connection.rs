@@ -309,7 +309,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
         &mut session.client,
         &mut session.server,
         early,
-        context.postgres_proxy.stopping(),
+        context.postgres_proxy.shutdown.cancelled(),
     )
     .await;
     context

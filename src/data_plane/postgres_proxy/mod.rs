@@ -9,6 +9,8 @@
 
 mod connection;
 mod failures;
+#[doc(hidden)]
+pub mod fuzzing;
 mod login;
 mod message_stream;
 mod pipe;
@@ -24,9 +26,10 @@ use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
 pub use self::tls::PostgresProxyTls;
 
@@ -73,7 +76,7 @@ pub struct PostgresProxy {
     /// Which server knows a session by this key. One login_permits for each session.
     keys: Mutex<HashMap<CancelKey, ServerSocket>>,
     failures: LoginFailures,
-    stop: watch::Sender<bool>,
+    shutdown: CancellationToken,
 }
 
 impl Default for PostgresProxy {
@@ -85,7 +88,7 @@ impl Default for PostgresProxy {
             projects: ConnectionLimit::new(PROJECT_CONNECTIONS_MAX),
             keys: Mutex::default(),
             failures: LoginFailures::default(),
-            stop: watch::channel(false).0,
+            shutdown: CancellationToken::new(),
         }
     }
 }
@@ -122,13 +125,7 @@ impl PostgresProxyMetrics {
 impl PostgresProxy {
     /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    /// Returns when the router is asked to stop.
-    async fn stopping(&self) {
-        // The sender lives as long as the application.
-        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+        self.shutdown.cancel();
     }
 }
 
@@ -169,10 +166,11 @@ pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<P
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, tls.clone())
     };
-    accept::run(
+    accept::accept_until_shutdown(
+        "PostgreSQL",
         listener,
-        context.postgres_proxy.stopping(),
-        ("databases", DRAIN),
+        &context.postgres_proxy.shutdown,
+        DRAIN,
         take,
     )
     .await;

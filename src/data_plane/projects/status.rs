@@ -1,4 +1,4 @@
-//! The states of a project, and what leads from one to another. Pure: the table of `docs/states.md` as code.
+//! The states of a project, and what leads from one to another. Pure: the table of `docs/reference/states.md` as code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

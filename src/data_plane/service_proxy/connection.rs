@@ -167,18 +167,18 @@ async fn requests_1(visit: ClientConnection, stream: FramingGuard<TlsStream<Coal
     let (context, visit) = (visit.context.clone(), Arc::new(visit));
     let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
     let connection = http1::Builder::new()
-        .timer(accept::ConnectionTimer::default())
+        .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    // Connections that may be upgraded are not among those that `accept::see_out` knows.
+    // Connections that may be upgraded are not among those that `accept::serve_until_shutdown` knows.
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = context.service_proxy.stopping() => {
+        () = context.service_proxy.shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -196,7 +196,7 @@ async fn requests_2(visit: ClientConnection, stream: TlsStream<CoalescingStream>
         .keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1)
         .serve_connection(TokioIo::new(stream), service);
-    note(accept::see_out(connection, context.service_proxy.stopping()).await);
+    note(accept::serve_until_shutdown(connection, &context.service_proxy.shutdown).await);
 }
 
 async fn answer(

@@ -59,7 +59,7 @@ enum FramingState {
     Beyond,
 }
 
-struct FramingParser {
+pub(super) struct FramingParser {
     at: FramingState,
     /// The beginning of the line of a head that is being read.
     line: Vec<u8>,
@@ -71,7 +71,7 @@ struct FramingParser {
 }
 
 impl FramingParser {
-    fn new(ambiguous: AmbiguityFlag) -> Self {
+    pub(super) fn new(ambiguous: AmbiguityFlag) -> Self {
         let line = Vec::with_capacity(LINE_BYTES_MAX);
         Self {
             at: FramingState::Head,
@@ -84,7 +84,7 @@ impl FramingParser {
         }
     }
 
-    fn see(&mut self, mut bytes: &[u8]) {
+    pub(super) fn see(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.at {
                 FramingState::Beyond => return,

@@ -13,6 +13,8 @@ mod capacity;
 mod connection;
 mod forward;
 mod framing;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod key_checks;
 pub mod log;
 mod on_demand_tls;
@@ -43,6 +45,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
 pub use self::tls::WildcardCertificate;
 
@@ -58,7 +61,6 @@ use self::{
 use crate::{
     base::net::{
         accept,
-        accept::Stop,
         connection_limit::{ConnectionLimit, ConnectionPermit},
         tls::TlsError,
     },
@@ -118,7 +120,7 @@ pub struct ServiceProxy {
     /// One row for each request.
     pub log: log::RequestLogQueue,
     https_port: OnceLock<u16>,
-    stop: Stop,
+    shutdown: CancellationToken,
 }
 
 impl Default for ServiceProxy {
@@ -133,7 +135,7 @@ impl Default for ServiceProxy {
             open_tunnels: OpenTunnels::default(),
             log: log::RequestLogQueue::default(),
             https_port: OnceLock::new(),
-            stop: Stop::default(),
+            shutdown: CancellationToken::new(),
         }
     }
 }
@@ -162,11 +164,7 @@ impl ServiceProxy {
 
     /// Takes no new connections, and ends those that do nothing.
     pub fn stop(&self) {
-        self.stop.stop();
-    }
-
-    async fn stopping(&self) {
-        self.stop.asked().await;
+        self.shutdown.cancel();
     }
 }
 
@@ -276,7 +274,7 @@ pub fn listen(
         tokio::select! {
             () = routes::run(upkeep.clone()) => {}
             () = open_tunnels::run(upkeep.clone()) => {}
-            () = stopping(upkeep.clone()) => {}
+            () = upkeep.service_proxy.shutdown.cancelled() => {}
         }
     });
     let https = https
@@ -299,10 +297,11 @@ async fn run(context: DataPlaneContext, listener: TcpListener, purpose: Listener
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, purpose.clone())
     };
-    accept::run(
+    accept::accept_until_shutdown(
+        "HTTPS",
         listener,
-        context.service_proxy.stopping(),
-        ("services", DRAIN),
+        &context.service_proxy.shutdown,
+        DRAIN,
         take,
     )
     .await;

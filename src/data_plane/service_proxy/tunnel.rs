@@ -95,7 +95,7 @@ pub(super) async fn open(
             tokio::select! {
                 () = carry(client, server) => {}
                 () = open.grant.end.notified() => {}
-                () = context.service_proxy.stopping() => {}
+                () = context.service_proxy.shutdown.cancelled() => {}
             }
         }
         tunnels.decrement(1);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, Method, Uri};
 
 use super::{Api, Peer, Response};
 use crate::{

@@ -10,22 +10,21 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures_util::{FutureExt, future::OptionFuture};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use uuid::Uuid;
 
 use super::{
     body::Response,
     endpoint::{Effect, Endpoint, Handle, Mounted, Verb},
     face::{Face, OnBehalf, Refused},
-    fields,
-    fields::{RequestId, Told},
     input::{Basic, Call, Payload},
     named,
     named::Named,
     nul, respond,
     router::Api,
+    standard_headers::{RequestId, StandardHeaders},
     transport::{Peer, Transport},
 };
 use crate::{
@@ -229,14 +228,14 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     } else {
         Box::pin(charge(context, peer, *operation, started)).await
     };
-    let told = Told {
+    let headers = StandardHeaders {
         policy: &policy,
         quotas: &quotas,
-        refused: trail.refused,
+        limited: trail.refused,
         user: trail.user,
         request_id: &request_id,
     };
-    fields::write(response.headers_mut(), &told);
+    headers.write(response.headers_mut());
     if let Some(accepted) = trail
         .accepted
         .and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok())

@@ -2,8 +2,8 @@
 
 use std::{any::Any, collections::BTreeMap, future::Future, sync::Arc};
 
-use axum::http::{HeaderMap, HeaderName, Uri, header};
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, Uri, header};
 use schemars::JsonSchema;
 use secrecy::SecretString;
 use serde::de::DeserializeOwned;

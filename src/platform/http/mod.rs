@@ -3,7 +3,6 @@
 mod body;
 pub mod endpoint;
 mod face;
-mod fields;
 mod guard;
 pub mod input;
 mod named;
@@ -14,6 +13,7 @@ mod rehearse;
 pub(crate) mod respond;
 mod router;
 pub mod server;
+mod standard_headers;
 mod transport;
 
 pub use body::{Body, Broken, Response, read};

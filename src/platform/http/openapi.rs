@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use schemars::{
     JsonSchema, SchemaGenerator,
     generate::SchemaSettings,

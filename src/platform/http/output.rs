@@ -1,15 +1,14 @@
 //! What handlers answer: the return type says the status.
 
-use std::{cell::Cell, marker::PhantomData};
+use std::marker::PhantomData;
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     body::{Body, Response},
-    fields,
     input::Json,
     openapi::Described,
 };
@@ -222,41 +221,26 @@ pub(crate) fn empty(status: StatusCode) -> Response {
     response
 }
 
-/// A response of a given content type.
+/// A response with a body of this content type.
 pub(crate) fn with_type(
-    status: StatusCode,
-    content_type: &'static str,
-    body: impl Into<Body>,
-) -> Response {
-    under(fields::head, status, content_type, body)
-}
-
-fn under(
-    head: Head,
     status: StatusCode,
     content_type: &'static str,
     body: impl Into<Body>,
 ) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    *response.headers_mut() = head(HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
-/// A JSON response. Our wire types always serialise; if one ever did not, the caller sees a 500 rather than half a body.
+/// A JSON response. Serializing a wire type does not fail; if it did, the response would be a 500.
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    json_under(fields::head, status, value)
-}
-
-/// Makes the head of an answer of a content type.
-type Head = fn(HeaderValue) -> HeaderMap;
-
-/// The same under a head of another kind.
-pub(super) fn json_under(head: Head, status: StatusCode, value: &impl Serialize) -> Response {
-    match written(value) {
-        Ok(body) => under(head, status, JSON, body),
+    match serde_json::to_vec(value) {
+        Ok(body) => with_type(status, JSON, Bytes::from(body)),
         Err(error) => {
-            tracing::error!(%error, "an answer could not be serialised");
+            tracing::error!(%error, "response could not be serialized");
             with_type(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 JSON,
@@ -264,26 +248,4 @@ pub(super) fn json_under(head: Head, status: StatusCode, value: &impl Serialize)
             )
         }
     }
-}
-
-/// Bytes of JSON that most answers do not go beyond.
-const USUAL_BYTES: usize = 1024;
-
-thread_local! {
-    /// Where answers are written, one after the other.
-    static SHEET: Cell<Vec<u8>> = Cell::default();
-}
-
-/// The value as JSON: a copy that has no more memory than it needs, unless it is long.
-fn written(value: &impl Serialize) -> serde_json::Result<Bytes> {
-    let mut sheet = SHEET.take();
-    sheet.clear();
-    sheet.reserve(USUAL_BYTES);
-    serde_json::to_writer(&mut sheet, value)?;
-    if sheet.len() > USUAL_BYTES {
-        return Ok(sheet.into());
-    }
-    let body = Bytes::copy_from_slice(&sheet);
-    SHEET.set(sheet);
-    Ok(body)
 }

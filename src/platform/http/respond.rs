@@ -2,11 +2,11 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use axum::http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{body::Response, face::Refused, fields, output};
+use super::{body::Response, face::Refused, output};
 use crate::base::error::{Denial, Error};
 
 /// `Retry-After` of an operation that is not built: a day. Clients that retry every 5xx, as the CLI does, give up at once when
@@ -35,17 +35,12 @@ pub(super) fn within(error: Error) -> Response {
 /// The answer to a program.
 pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     log(error, refused);
-    let head = if matches!(error, Error::LimitReached) {
-        fields::refused
-    } else {
-        fields::head
-    };
     let body = body(
         error,
         refused.uri.path().starts_with("/v2/"),
         refused.request_id,
     );
-    let mut response = output::json_under(head, status(error), &body);
+    let mut response = output::json(status(error), &body);
     if let Some(challenge) = refused.challenge {
         let challenge =
             HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));

@@ -11,8 +11,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header, request::Parts};
 use hyper::body::Body as HttpBody;
 use tower::Service;
 
@@ -20,10 +20,11 @@ use super::{
     body::{Body, Broken, Response},
     endpoint::{Endpoint, Verb},
     face::{Asking, Face, OnBehalf},
-    fields, guard,
+    guard,
     guard::{Arrival, Guarded, PROGRAMS},
     input::Payload,
     server,
+    standard_headers::REQUEST_ID,
 };
 use crate::{
     base::error::{Credential, Error},
@@ -113,7 +114,7 @@ fn matches(spelling: &str, path: &str) -> bool {
 
 /// The API as a service, for one client: who that is, a server says by calling it with the address of a connection.
 ///
-/// A router of our own, because a request to axum's also pays for parameters, extensions and boxes that nothing here
+/// Not axum's router: it also pays for parameters, extensions and boxes that nothing here
 /// reads: two microseconds of processor time, a quarter of a request.
 #[derive(Clone)]
 pub struct Api {
@@ -217,7 +218,7 @@ impl Api {
     /// What answers the requests of one connection.
     pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
         let api = self.of(client.ip());
-        server::answering(move |request| api.serve(request.map(Body::new), None))
+        server::service(move |request| api.serve(request.map(Body::new), None))
     }
 }
 
@@ -335,7 +336,7 @@ impl Asking {
         // The entries of both in the log belong together.
         request
             .headers_mut()
-            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (fields::REQUEST_ID, id)));
+            .extend(HeaderValue::try_from(&*self.request_id).map(|id| (REQUEST_ID, id)));
         let mut response = self.api.serve(request, Some(by.clone())).await;
         match response
             .extensions_mut()

@@ -2,19 +2,10 @@
 //!
 //! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
 
-use std::{
-    cell::Cell,
-    convert::Infallible,
-    future::{poll_fn, ready},
-    net::SocketAddr,
-    pin::Pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::http::Request;
-use futures_util::{FutureExt, future::Either};
+use futures_util::FutureExt;
+use http::Request;
 use hyper::{
     body::Incoming,
     rt::{Read, Write},
@@ -30,10 +21,10 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use super::body::{Body, Response};
-pub use crate::base::net::accept::Stop;
-use crate::base::net::{accept, accept::Listener, coalescing_stream::CoalescingStream};
+use crate::base::net::{accept, accept::Listener};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -55,35 +46,11 @@ impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> 
 {
 }
 
-/// An answer to every request, from the function that gives it.
-///
-/// What needs not wait is answered within the call. What the request held is free then when the connection looks for more to
-/// read, which it does right after, and is read into again.
-pub fn answering<F: Future<Output = Response> + Send + 'static>(
-    answer: impl Fn(Request<Incoming>) -> F + Send + 'static,
+/// A service that calls `respond` for each request.
+pub fn service<F: Future<Output = Response> + Send + 'static>(
+    respond: impl Fn(Request<Incoming>) -> F + Send + 'static,
 ) -> impl Service {
-    // Where a request is worked on, for the next one.
-    let place = Cell::new(None::<Pin<Box<Option<F>>>>);
-    hyper::service::service_fn(move |request| {
-        let mut working = place.take().unwrap_or_else(|| Box::pin(None));
-        working.set(Some(answer(request)));
-        // If it has to wait, whoever will be woken asks again at once.
-        match working
-            .as_mut()
-            .as_pin_mut()
-            .and_then(FutureExt::now_or_never)
-        {
-            Some(response) => {
-                working.set(None);
-                place.set(Some(working));
-                Either::Left(ready(Ok::<_, Infallible>(response)))
-            }
-            None => Either::Right(poll_fn(move |cx| match working.as_mut().as_pin_mut() {
-                Some(answer) => answer.poll(cx).map(Ok),
-                None => Poll::Pending,
-            })),
-        }
-    })
+    hyper::service::service_fn(move |request| respond(request).map(Ok::<_, Infallible>))
 }
 
 /// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
@@ -92,28 +59,31 @@ pub async fn serve<S: Service>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     service: impl Fn(SocketAddr) -> S,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) {
     let tls = tls.map(TlsAcceptor::from);
     let begin = |stream: TcpStream, peer| {
         // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
         let _ = stream.set_nodelay(true);
-        greet(stream.into(), tls.clone(), service(peer), stop.clone())
+        greet(stream, tls.clone(), service(peer), shutdown.clone())
     };
-    take("requests", listener, &stop, begin).await;
+    take("requests", listener, &shutdown, begin).await;
 }
 
 /// The same on this machine alone: HTTP/1 without TLS.
-pub async fn serve_local<L, S>(listener: L, service: impl Fn(L::Peer) -> S, stop: Stop)
-where
+pub async fn serve_local<L, S>(
+    listener: L,
+    service: impl Fn(L::Peer) -> S,
+    shutdown: CancellationToken,
+) where
     L: Listener<Stream = UnixStream>,
     S: Service,
 {
     take(
         "requests of the operator",
         listener,
-        &stop,
-        |stream, peer| first(stream, service(peer), stop.clone()),
+        &shutdown,
+        |stream, peer| first(stream, service(peer), shutdown.clone()),
     )
     .await;
 }
@@ -122,7 +92,7 @@ where
 async fn take<L, F>(
     what: &'static str,
     listener: L,
-    stop: &Stop,
+    shutdown: &CancellationToken,
     begin: impl Fn(L::Stream, L::Peer) -> F,
 ) where
     L: Listener,
@@ -139,18 +109,18 @@ async fn take<L, F>(
             drop(place);
         });
     };
-    accept::run(listener, stop.asked(), (what, DRAIN), take).await;
+    accept::accept_until_shutdown(what, listener, shutdown, DRAIN, take).await;
 }
 
 /// HTTP/1, or with TLS what the client asks for.
 async fn greet(
-    stream: CoalescingStream,
+    stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: impl Service,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) {
     let Some(tls) = tls else {
-        return first(stream, service, stop).await;
+        return first(stream, service, shutdown).await;
     };
     // Who does not speak TLS, or takes its time, learns nothing.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else {
@@ -162,28 +132,30 @@ async fn greet(
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX);
         // What a client does wrong ends its connection, and is nobody else's concern.
-        let _ = accept::see_out(
+        let _ = accept::serve_until_shutdown(
             builder.serve_connection(TokioIo::new(stream), service),
-            stop.asked(),
+            &shutdown,
         )
         .await;
     } else {
-        first(stream, service, stop).await;
+        first(stream, service, shutdown).await;
     }
 }
 
-async fn first<I>(stream: I, service: impl Service, stop: Stop)
+async fn first<I>(stream: I, service: impl Service, shutdown: CancellationToken)
 where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
     builder
-        .timer(accept::ConnectionTimer::default())
+        .timer(TokioTimer::new())
+        // One write for head and body: most bodies are small.
+        .writev(false)
         .header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
-    let _ = accept::see_out(
+    let _ = accept::serve_until_shutdown(
         builder.serve_connection(TokioIo::new(stream), service),
-        stop.asked(),
+        &shutdown,
     )
     .await;
 }
@@ -202,10 +174,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (says, waits, stop) = (begun.clone(), may.clone(), Stop::default());
+        let (says, waits, shutdown) = (begun.clone(), may.clone(), CancellationToken::new());
         let service = move |_| {
             let (begun, may) = (says.clone(), waits.clone());
-            answering(move |request| {
+            super::service(move |request| {
                 let (path, begun, may) =
                     (request.uri().path().to_owned(), begun.clone(), may.clone());
                 async move {
@@ -217,7 +189,7 @@ mod tests {
                 }
             })
         };
-        let server = tokio::spawn(serve(listener, None, service, stop.clone()));
+        let server = tokio::spawn(serve(listener, None, service, shutdown.clone()));
         let mut client = TcpStream::connect(address).await.unwrap();
         for path in ["/now", "/later", "/now", "/later/again", "/later", "/now"] {
             client
@@ -233,7 +205,7 @@ mod tests {
                 assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
             }
         }
-        stop.stop();
+        shutdown.cancel();
         server.await.unwrap();
     }
 }

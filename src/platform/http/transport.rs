@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
 };
 
-use axum::http::{HeaderMap, HeaderName, Uri, header};
+use http::{HeaderMap, HeaderName, Uri, header};
 use ipnet::IpNet;
 
 use crate::base::{
@@ -71,7 +71,7 @@ impl Peer {
             .and_then(|host| host.to_str().ok());
         let host = uri
             .authority()
-            .map(axum::http::uri::Authority::as_str)
+            .map(http::uri::Authority::as_str)
             .or(host)
             .unwrap_or_default();
         // What goes into links and header fields is nothing but a name and a port.

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use chrono::{DateTime, Utc};
+use http::{HeaderValue, Method, StatusCode, Uri};
 use uuid::Uuid;
 
 use crate::base::{batch_queue::Queue, ids::ProjectRef};

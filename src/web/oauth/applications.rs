@@ -1,7 +1,7 @@
 //! An organization's applications: registering, changing, secrets, deleting.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;

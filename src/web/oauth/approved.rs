@@ -1,8 +1,8 @@
 //! What one let applications do, and taking it back.
 
 use askama::Template;
-use axum::http::Method;
 use chrono::{DateTime, Utc};
+use http::Method;
 use serde::Deserialize;
 
 use super::{words, words::Line};

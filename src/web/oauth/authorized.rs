@@ -1,7 +1,7 @@
 //! What members let applications do in an organization, for those who manage it.
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;

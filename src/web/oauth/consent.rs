@@ -1,8 +1,8 @@
 //! The page that asks a member whether an application may act for them.
 
 use askama::Template;
-use axum::http::{Method, StatusCode, header};
 use chrono::TimeDelta;
+use http::{Method, StatusCode, header};
 use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;

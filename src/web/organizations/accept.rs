@@ -1,8 +1,8 @@
 //! Becoming a member by an invitation's link.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
 use chrono::{DateTime, Utc};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 

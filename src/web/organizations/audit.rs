@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::value::RawValue;

@@ -1,8 +1,8 @@
 //! Who is invited to an organization.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
 use chrono::{DateTime, Utc};
+use http::{Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! One member: the roles, giving others, and removing.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! Pausing, restoring, restarting and deleting a project. What takes it away from its users asks for its name first.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! Keys with which others add log lines of a project.
 
 use askama::Template;
-use axum::http::Method;
+use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 

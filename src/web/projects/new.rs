@@ -1,7 +1,7 @@
 //! Making a project.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;

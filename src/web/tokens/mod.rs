@@ -6,8 +6,8 @@ mod store;
 mod wanted;
 
 use askama::Template;
-use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
+use http::Method;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::Value;

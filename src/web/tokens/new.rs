@@ -1,7 +1,7 @@
 //! Making a scoped token: the form, looking it over, and making it.
 
 use askama::Template;
-use axum::http::{Method, StatusCode};
+use http::{Method, StatusCode};
 use schemars::JsonSchema;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};

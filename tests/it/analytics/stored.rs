@@ -41,7 +41,7 @@ async fn append(store: &Store, message: String, now: i64) {
         .append(Batch {
             project: "p".into(),
             events: vec![event],
-            mark: None,
+            reader_offset: None,
         })
         .await
         .unwrap();

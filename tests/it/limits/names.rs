@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderMap;
 use futures_util::future::join_all;
 use gantry::platform::access::Role;
+use http::HeaderMap;
 use tokio::time::{sleep, timeout};
 
 use crate::support::{

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use axum::http::StatusCode;
 use gantry::{
     api::{accounts, organizations, tokens},
     app::App,
@@ -20,6 +19,7 @@ use gantry::{
         rate_limits::{Options, Place, overrides, overrides::About},
     },
 };
+use http::StatusCode;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use http::StatusCode;
 use rustix::process::Signal;
 use tokio::time::Instant;
 

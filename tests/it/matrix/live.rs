@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::http::StatusCode;
 use chrono::TimeDelta;
 use gantry::{
     api::{endpoints, tokens::scoped},
@@ -15,6 +14,7 @@ use gantry::{
         http::{Endpoint, Imagined, placeholders, rehearse},
     },
 };
+use http::StatusCode;
 use uuid::Uuid;
 
 use super::{Question, all, grant, letter, one, questions, standing};

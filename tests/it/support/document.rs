@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use axum::http::{Method, StatusCode};
 use gantry::{api::endpoints, platform::http::Endpoint};
+use http::{Method, StatusCode};
 use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 

@@ -1,21 +1,21 @@
-//! What the benchmarks share.
+//! Helpers shared by the benchmarks.
 
-#![expect(dead_code, reason = "no benchmark uses all of it")]
+#![expect(dead_code, reason = "each benchmark uses a part of it")]
 
 use std::time::Instant;
 
-/// Anything, or what went wrong.
-pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+/// The result of a benchmark step.
+pub(crate) type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Numbers that look random and are the same each time.
-pub(crate) struct Dice(pub(crate) u64);
+/// A deterministic pseudo-random generator (`SplitMix64`).
+pub(crate) struct Random(pub(crate) u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut it = self.0;
@@ -28,14 +28,15 @@ impl Dice {
         self.next() % bound
     }
 
-    /// One of these.
-    pub(crate) fn of<T: Copy>(&mut self, all: &[T]) -> T {
+    /// Returns a random item.
+    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[usize::try_from(self.below(all.len() as u64)).unwrap_or(0)]
     }
 
-    /// One of these, the first much more often than the last.
+    /// Returns a random item. Earlier items are more likely.
     pub(crate) fn skewed<T: Copy>(&mut self, of: &[T]) -> T {
-        let (a, b) = (self.below(of.len() as u64), self.below(of.len() as u64));
+        let a = self.below(of.len() as u64);
+        let b = self.below(of.len() as u64);
         of[usize::try_from(a.min(b)).unwrap_or(0)]
     }
 

@@ -1,4 +1,4 @@
-//! What a query may take: its turn, and memory.
+//! Admission control and memory budgets of queries.
 
 use std::{
     collections::HashMap,
@@ -18,58 +18,57 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Bounds;
 use crate::QueryError;
 
-/// Memory under an upper bound, taken from a wider one as well.
+/// A memory pool with an upper limit. Every allocation is also charged to the parent pool.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryBudget {
     used: AtomicUsize,
     max: usize,
-    wider: Option<Arc<Memory>>,
+    parent: Option<Arc<MemoryBudget>>,
 }
 
-impl Memory {
-    pub(super) fn new(max: usize, wider: Option<Arc<Self>>) -> Arc<Self> {
+impl MemoryBudget {
+    pub(super) fn new(max: usize, parent: Option<Arc<Self>>) -> Arc<Self> {
         Arc::new(Self {
             used: AtomicUsize::new(0),
             max,
-            wider,
+            parent,
         })
     }
 
-    fn take(&self, bytes: usize) {
+    fn reserve(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
-        if let Some(wider) = &self.wider {
-            wider.take(bytes);
+        if let Some(parent) = &self.parent {
+            parent.reserve(bytes);
         }
     }
 
-    fn give(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
-        if let Some(wider) = &self.wider {
-            wider.give(bytes);
+        if let Some(parent) = &self.parent {
+            parent.release(bytes);
         }
     }
 
-    fn try_take(&self, bytes: usize) -> bool {
-        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.max);
+    fn try_reserve(&self, bytes: usize) -> bool {
+        let reserve = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.max);
         if self
             .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve)
             .is_err()
         {
             return false;
         }
-        let taken = self
-            .wider
-            .as_ref()
-            .is_none_or(|wider| wider.try_take(bytes));
-        if !taken {
-            self.used.fetch_sub(bytes, Ordering::Relaxed);
+        match &self.parent {
+            Some(parent) if !parent.try_reserve(bytes) => {
+                self.used.fetch_sub(bytes, Ordering::Relaxed);
+                false
+            }
+            _ => true,
         }
-        taken
     }
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -80,26 +79,26 @@ impl fmt::Display for Memory {
     }
 }
 
-impl MemoryPool for Memory {
+impl MemoryPool for MemoryBudget {
     fn name(&self) -> &'static str {
         "query"
     }
 
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
-        self.take(additional);
+        self.reserve(additional);
     }
 
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
-        self.give(shrink);
+        self.release(shrink);
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        if self.try_take(additional) {
+        if self.try_reserve(additional) {
             return Ok(());
         }
         let consumer = reservation.consumer().name();
         Err(DataFusionError::ResourcesExhausted(format!(
-            "{consumer} wants {additional} bytes more, {self} are taken"
+            "{consumer} cannot reserve {additional} bytes: {self} are in use"
         )))
     }
 
@@ -112,51 +111,52 @@ impl MemoryPool for Memory {
     }
 }
 
-/// What one project's queries share.
+/// Slots and memory shared by the queries of one project.
 #[derive(Debug)]
-struct Share {
-    turns: Arc<Semaphore>,
-    memory: Arc<Memory>,
+struct ProjectQuota {
+    slots: Arc<Semaphore>,
+    memory: Arc<MemoryBudget>,
 }
 
-/// Who may run when.
+/// Admits queries within the limits of [`Bounds`].
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct AdmissionControl {
     bounds: Bounds,
     running: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    memory: Arc<Memory>,
-    /// Only of projects that ask right now.
-    shares: Mutex<HashMap<String, Weak<Share>>>,
+    memory: Arc<MemoryBudget>,
+    /// Quotas of projects with running or waiting queries.
+    quotas: Mutex<HashMap<String, Weak<ProjectQuota>>>,
 }
 
-/// Held while a query runs, and until its work is really over.
+/// Permits one query to run. It is dropped when the query's work has ended, not when its client
+/// disconnects.
 #[derive(Debug)]
-pub(super) struct Turn {
-    pub(super) memory: Arc<Memory>,
-    _share: Arc<Share>,
+pub(super) struct QueryPermit {
+    pub(super) memory: Arc<MemoryBudget>,
+    _quota: Arc<ProjectQuota>,
     _permits: [OwnedSemaphorePermit; 2],
 }
 
-impl Turns {
+impl AdmissionControl {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             running: Arc::new(Semaphore::new(bounds.running)),
             waiting: Arc::new(Semaphore::new(bounds.waiting)),
-            memory: Memory::new(bounds.memory_all, None),
-            shares: Mutex::default(),
+            memory: MemoryBudget::new(bounds.memory_all, None),
+            quotas: Mutex::default(),
             bounds,
         }
     }
 
-    /// Waits for a turn. Who finds too many waiting is turned away.
-    pub(super) async fn take(&self, project: &str) -> Result<Turn, QueryError> {
-        let closed = |_| QueryError::Backend("no more queries are taken".into());
+    /// Waits for a free slot. Fails at once if [`Bounds::waiting`] queries already wait.
+    pub(super) async fn admit(&self, project: &str) -> Result<QueryPermit, QueryError> {
+        let closed = |_| QueryError::Backend("the query engine is shutting down".into());
         let waiting = Arc::clone(&self.waiting)
             .try_acquire_owned()
-            .map_err(|_| QueryError::Backend("too many queries wait".into()))?;
-        let share = self.share(project);
-        let own = Arc::clone(&share.turns)
+            .map_err(|_| QueryError::Backend("too many queries are waiting".into()))?;
+        let quota = self.quota(project);
+        let own = Arc::clone(&quota.slots)
             .acquire_owned()
             .await
             .map_err(closed)?;
@@ -165,26 +165,26 @@ impl Turns {
             .await
             .map_err(closed)?;
         drop(waiting);
-        Ok(Turn {
-            memory: Memory::new(self.bounds.memory_query, Some(Arc::clone(&share.memory))),
-            _share: share,
+        Ok(QueryPermit {
+            memory: MemoryBudget::new(self.bounds.memory_query, Some(Arc::clone(&quota.memory))),
+            _quota: quota,
             _permits: [own, running],
         })
     }
 
-    fn share(&self, project: &str) -> Arc<Share> {
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = shares.get(project).and_then(Weak::upgrade) {
-            return share;
+    fn quota(&self, project: &str) -> Arc<ProjectQuota> {
+        let mut quotas = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(quota) = quotas.get(project).and_then(Weak::upgrade) {
+            return quota;
         }
-        shares.retain(|_, share| share.strong_count() > 0);
-        let memory = Memory::new(self.bounds.memory_project, Some(Arc::clone(&self.memory)));
-        let share = Arc::new(Share {
-            turns: Arc::new(Semaphore::new(self.bounds.running_project)),
+        quotas.retain(|_, quota| quota.strong_count() > 0);
+        let memory = MemoryBudget::new(self.bounds.memory_project, Some(Arc::clone(&self.memory)));
+        let quota = Arc::new(ProjectQuota {
+            slots: Arc::new(Semaphore::new(self.bounds.running_project)),
             memory,
         });
-        shares.insert(project.to_owned(), Arc::downgrade(&share));
-        share
+        quotas.insert(project.to_owned(), Arc::downgrade(&quota));
+        quota
     }
 }
 
@@ -193,36 +193,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_taken_from_both_or_neither() {
-        let project = Memory::new(10, None);
-        let (one, other) = (
-            Memory::new(8, Some(Arc::clone(&project))),
-            Memory::new(8, Some(Arc::clone(&project))),
-        );
-        assert!(one.try_take(8) && !one.try_take(1));
-        assert!(!other.try_take(3) && other.try_take(2));
-        one.give(8);
-        assert_eq!(
-            (project.reserved(), one.reserved(), other.reserved()),
-            (2, 0, 2)
-        );
+    fn reservation_is_charged_to_the_parent_or_rejected_entirely() {
+        let project = MemoryBudget::new(10, None);
+        let first = MemoryBudget::new(8, Some(Arc::clone(&project)));
+        let second = MemoryBudget::new(8, Some(Arc::clone(&project)));
+        assert!(first.try_reserve(8));
+        assert!(!first.try_reserve(1));
+        assert!(!second.try_reserve(3));
+        assert!(second.try_reserve(2));
+        first.release(8);
+        assert_eq!(project.reserved(), 2);
+        assert_eq!(first.reserved(), 0);
+        assert_eq!(second.reserved(), 2);
     }
 
     #[tokio::test]
-    async fn a_project_has_its_share_of_the_turns_and_too_many_are_turned_away() {
-        let turns = Turns::new(Bounds {
+    async fn admission_limits_running_queries_per_project_and_waiting_queries() {
+        let admission = AdmissionControl::new(Bounds {
             running: 2,
             running_project: 1,
             waiting: 1,
             ..Bounds::default()
         });
-        let first = turns.take("a").await.unwrap();
-        let mut second = std::pin::pin!(turns.take("a"));
+        let first = admission.admit("a").await.unwrap();
+        let mut second = std::pin::pin!(admission.admit("a"));
         assert!(futures_util::poll!(&mut second).is_pending());
-        assert!(matches!(turns.take("b").await, Err(QueryError::Backend(_))));
+        assert!(matches!(
+            admission.admit("b").await,
+            Err(QueryError::Backend(_))
+        ));
         drop(first);
         drop(second.await.unwrap());
-        drop(turns.take("b").await.unwrap());
-        assert_eq!(turns.shares.lock().unwrap().len(), 1);
+        drop(admission.admit("b").await.unwrap());
+        assert_eq!(admission.quotas.lock().unwrap().len(), 1);
     }
 }

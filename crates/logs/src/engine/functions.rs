@@ -1,7 +1,8 @@
-//! Functions over lines that the engine lacks, or has without a bound.
+//! Scalar functions that the engine lacks or does not bound.
 //!
-//! Whatever makes texts longer than they were counts what it made: nested, a few of them would fill any memory within one
-//! batch of rows. Patterns are literals and compiled once a batch, to a bounded size.
+//! Functions that enlarge texts charge their output to a budget, because a few nested calls could
+//! otherwise exhaust memory within one batch of rows. Patterns are literals, compiled once per
+//! batch with a size limit.
 
 use std::{
     cell::Cell,
@@ -14,7 +15,7 @@ use std::{
 use datafusion::{
     arrow::{
         array::{
-            Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder,
+            Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder, StringArray,
             StringBuilder, StringViewArray, StringViewBuilder, UInt32Array,
         },
         compute::{cast, take},
@@ -37,60 +38,48 @@ use crate::{
     layout::{self, Kind},
 };
 
-/// Bytes that one function may make for one batch of rows.
-const MADE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Items of lists, likewise.
-const MADE_ITEMS_MAX: usize = 1_000_000;
-/// How large a compiled pattern may be.
+/// Maximum output of one function for one batch, in bytes.
+const OUTPUT_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Maximum number of list items in the output of one function for one batch.
+const OUTPUT_ITEMS_MAX: usize = 1_000_000;
+/// Maximum size of a compiled pattern in bytes.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// All of them.
+/// Returns all functions.
 pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
     static ALL: LazyLock<Vec<Arc<ScalarUDF>>> = LazyLock::new(|| {
-        let text = DataType::Utf8View;
-        let list = DataType::new_list(DataType::Utf8, true);
-        let of = |name, takes, returns, run| Function {
-            name,
-            signature: takes_of(takes),
-            takes,
-            returns,
-            json: false,
-            run,
-        };
-        let all = [
-            of("attribute", Takes::Any, DataType::Utf8, attribute),
-            of("all_attributes", Takes::Any, map_type(), all_attributes),
-            Function {
-                json: true,
-                ..of(
-                    "nested_attributes",
-                    Takes::Any,
-                    DataType::Utf8,
-                    nested_attributes,
-                )
-            },
-            of("regex_match", Takes::Texts, DataType::Boolean, regex_match),
-            of("regex_extract", Takes::Texts, text.clone(), regex_extract),
-            of("regex_replace", Takes::Texts, text.clone(), regex_replace),
-            of("join_texts", Takes::Texts, text.clone(), join_texts),
-            of("replace_text", Takes::Texts, text.clone(), replace_text),
-            of("split_text", Takes::Texts, list, split_text),
-            of("json_text", Takes::Texts, text, json_text),
-            of(
-                "start_of",
-                Takes::Any,
-                DataType::Timestamp(TimeUnit::Second, None),
-                start_of,
-            ),
-        ];
-        all.into_iter()
-            .map(|it| Arc::new(ScalarUDF::from(it)))
+        definitions()
+            .into_iter()
+            .map(|function| Arc::new(ScalarUDF::from(function)))
             .collect()
     });
     ALL.clone()
 }
 
-/// Whether a column holds JSON, to be shown as such.
+fn definitions() -> [BatchFunction; 11] {
+    use ArgumentTypes::{Any, Texts};
+    let text = DataType::Utf8View;
+    let list = DataType::new_list(DataType::Utf8, true);
+    let seconds = DataType::Timestamp(TimeUnit::Second, None);
+    let new = BatchFunction::new;
+    let mut nested = new("nested_attributes", Any, DataType::Utf8, nested_attributes);
+    nested.json = true;
+    [
+        nested,
+        new("attribute", Any, DataType::Utf8, attribute),
+        new("all_attributes", Any, map_type(), all_attributes),
+        new("regex_match", Texts, DataType::Boolean, regex_match),
+        new("regex_extract", Texts, text.clone(), regex_extract),
+        new("regex_replace", Texts, text.clone(), regex_replace),
+        new("join_texts", Texts, text.clone(), join_texts),
+        new("replace_text", Texts, text.clone(), replace_text),
+        new("split_text", Texts, list, split_text),
+        new("json_text", Texts, text, json_text),
+        new("start_of", Any, seconds, start_of),
+    ]
+}
+
+/// Whether a column holds JSON text that is rendered as JSON.
 pub(super) fn is_json(field: &Field) -> bool {
     field.metadata().get(EXTENSION).is_some_and(|it| it == JSON)
 }
@@ -99,43 +88,58 @@ const EXTENSION: &str = "ARROW:extension:name";
 const JSON: &str = "arrow.json";
 
 #[derive(Debug, Clone, Copy)]
-enum Takes {
+enum ArgumentTypes {
+    /// All arguments are converted to text.
     Texts,
     Any,
 }
 
-fn takes_of(takes: Takes) -> Signature {
-    match takes {
-        Takes::Texts => Signature::user_defined(Volatility::Immutable),
-        Takes::Any => Signature::variadic_any(Volatility::Immutable),
+/// The implementation of a function over the arguments and the number of rows of a batch.
+type RunBatch = fn(&[ColumnarValue], usize) -> Result<ArrayRef>;
+
+#[derive(Debug)]
+struct BatchFunction {
+    name: &'static str,
+    signature: Signature,
+    arguments: ArgumentTypes,
+    returns: DataType,
+    /// Whether the result is JSON text.
+    json: bool,
+    run: RunBatch,
+}
+
+impl BatchFunction {
+    fn new(name: &'static str, arguments: ArgumentTypes, returns: DataType, run: RunBatch) -> Self {
+        let signature = match arguments {
+            ArgumentTypes::Texts => Signature::user_defined(Volatility::Immutable),
+            ArgumentTypes::Any => Signature::variadic_any(Volatility::Immutable),
+        };
+        Self {
+            name,
+            signature,
+            arguments,
+            returns,
+            json: false,
+            run,
+        }
     }
 }
 
-#[derive(Debug)]
-struct Function {
-    name: &'static str,
-    signature: Signature,
-    takes: Takes,
-    returns: DataType,
-    json: bool,
-    run: fn(&[ColumnarValue], usize) -> Result<ArrayRef>,
-}
-
-impl PartialEq for Function {
+impl PartialEq for BatchFunction {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
 }
 
-impl Eq for Function {}
+impl Eq for BatchFunction {}
 
-impl Hash for Function {
+impl Hash for BatchFunction {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.name.hash(state);
     }
 }
 
-impl ScalarUDFImpl for Function {
+impl ScalarUDFImpl for BatchFunction {
     fn name(&self) -> &str {
         self.name
     }
@@ -150,16 +154,17 @@ impl ScalarUDFImpl for Function {
 
     fn return_field_from_args(&self, _: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let field = Field::new(self.name, self.returns.clone(), true);
-        let metadata = self.json.then(|| (EXTENSION.to_owned(), JSON.to_owned()));
-        Ok(Arc::new(field.with_metadata(
-            metadata.into_iter().collect::<HashMap<_, _>>(),
-        )))
+        let mut metadata = HashMap::new();
+        if self.json {
+            metadata.insert(EXTENSION.to_owned(), JSON.to_owned());
+        }
+        Ok(Arc::new(field.with_metadata(metadata)))
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {
-        match self.takes {
-            Takes::Texts => Ok(vec![DataType::Utf8View; types.len()]),
-            Takes::Any => Ok(types.to_vec()),
+        match self.arguments {
+            ArgumentTypes::Texts => Ok(vec![DataType::Utf8View; types.len()]),
+            ArgumentTypes::Any => Ok(types.to_vec()),
         }
     }
 
@@ -168,51 +173,59 @@ impl ScalarUDFImpl for Function {
     }
 }
 
+/// Returns the type of the attribute map.
 fn map_type() -> DataType {
-    let field = layout::schema()
-        .field_with_name("attributes")
-        .map(|field| field.data_type().clone());
-    field.unwrap_or(DataType::Null)
+    match layout::schema().field_with_name("attributes") {
+        Ok(field) => field.data_type().clone(),
+        Err(_) => DataType::Null,
+    }
 }
 
 fn array(args: &[ColumnarValue], at: usize, rows: usize) -> Result<ArrayRef> {
-    args.get(at).map_or_else(
-        || exec_err!("an argument is missing"),
-        |arg| arg.to_array(rows),
-    )
+    let Some(arg) = args.get(at) else {
+        return exec_err!("an argument is missing");
+    };
+    arg.to_array(rows)
 }
 
 fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArray> {
     Ok(array(args, at, rows)?.as_string_view().clone())
 }
 
-/// The text of a literal.
+/// Returns the text of a literal argument.
 fn literal(args: &[ColumnarValue], at: usize) -> Result<&str> {
     let Some(ColumnarValue::Scalar(scalar)) = args.get(at) else {
-        return exec_err!("a pattern or key is no literal");
+        return exec_err!("a pattern or key must be a literal");
     };
     Ok(scalar.try_as_str().flatten().unwrap_or_default())
 }
 
-/// What may still be made.
-struct Budget(usize);
+/// The remaining output of a function, in bytes or items.
+struct OutputBudget(usize);
 
-impl Budget {
+impl OutputBudget {
     fn take(&mut self, amount: usize) -> Result<()> {
-        let left = self.0.checked_sub(amount);
-        self.0 = left.ok_or_else(|| {
-            DataFusionError::ResourcesExhausted("a function makes too much".into())
-        })?;
-        Ok(())
+        match self.0.checked_sub(amount) {
+            Some(rest) => {
+                self.0 = rest;
+                Ok(())
+            }
+            None => Err(output_too_large()),
+        }
     }
 }
 
-/// Builds texts within the budget of a batch.
-fn build(rows: usize, mut value: impl FnMut(usize) -> Result<Option<String>>) -> Result<ArrayRef> {
-    let (mut builder, mut budget) = (
-        StringViewBuilder::with_capacity(rows),
-        Budget(MADE_BYTES_MAX),
-    );
+fn output_too_large() -> DataFusionError {
+    DataFusionError::ResourcesExhausted("output of a function exceeds its limit".into())
+}
+
+/// Builds a text column within the output budget of a batch.
+fn build_texts(
+    rows: usize,
+    mut value: impl FnMut(usize) -> Result<Option<String>>,
+) -> Result<ArrayRef> {
+    let mut builder = StringViewBuilder::with_capacity(rows);
+    let mut budget = OutputBudget(OUTPUT_BYTES_MAX);
     for row in 0..rows {
         let text = value(row)?;
         budget.take(text.as_ref().map_or(0, String::len))?;
@@ -221,42 +234,52 @@ fn build(rows: usize, mut value: impl FnMut(usize) -> Result<Option<String>>) ->
     Ok(Arc::new(builder.finish()))
 }
 
-/// What stands under a key in the map of a line.
+/// `attribute(map, key)`: the value of a key in the attribute map.
 fn attribute(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (map, key) = (array(args, 0, rows)?, literal(args, 1)?);
+    let map = array(args, 0, rows)?;
+    let key = literal(args, 1)?;
     let map = map.as_map();
     let keys = map.keys().as_string::<i32>();
-    let found = map.value_offsets().windows(2).map(|ends| {
-        let mut entries = usize::try_from(ends[0]).ok()?..usize::try_from(ends[1]).ok()?;
-        entries
-            .find(|entry| keys.value(*entry) == key)
-            .and_then(|entry| u32::try_from(entry).ok())
-    });
-    Ok(take(map.values(), &found.collect::<UInt32Array>(), None)?)
+    let positions: UInt32Array = map
+        .value_offsets()
+        .windows(2)
+        .map(|bounds| position_of(keys, key, bounds[0], bounds[1]))
+        .collect();
+    Ok(take(map.values(), &positions, None)?)
 }
 
-/// The attributes of each line by key: those with a column, in the order of the layout, and the map.
-struct Lines {
+/// Returns the position of a key among the map entries from `start` to `end`.
+fn position_of(keys: &StringArray, key: &str, start: i32, end: i32) -> Option<u32> {
+    for position in u32::try_from(start).ok()?..u32::try_from(end).ok()? {
+        if keys.value(usize::try_from(position).ok()?) == key {
+            return Some(position);
+        }
+    }
+    None
+}
+
+/// Reads all attributes of a line from the attribute columns and the map.
+struct AttributeReader {
     columns: Vec<(&'static str, ArrayRef)>,
     map: MapArray,
 }
 
-impl Lines {
+impl AttributeReader {
     fn new(args: &[ColumnarValue], first: usize, rows: usize) -> Result<Self> {
-        let columns = layout::COLUMNS.iter().enumerate();
-        let columns = columns
-            .map(|(at, (key, _))| Ok((*key, array(args, first + at, rows)?)))
-            .collect::<Result<_>>()?;
+        let mut columns = Vec::with_capacity(layout::COLUMNS.len());
+        for (at, (key, _)) in layout::COLUMNS.iter().enumerate() {
+            columns.push((*key, array(args, first + at, rows)?));
+        }
+        let map = array(args, first + layout::COLUMNS.len(), rows)?;
         Ok(Self {
             columns,
-            map: array(args, first + layout::COLUMNS.len(), rows)?
-                .as_map()
-                .clone(),
+            map: map.as_map().clone(),
         })
     }
 
-    fn of(&self, row: usize) -> Vec<(String, String)> {
-        let mut all = Vec::new();
+    /// Returns the attributes of a row, sorted by key.
+    fn attributes(&self, row: usize) -> Vec<(String, String)> {
+        let mut attributes = Vec::new();
         for ((key, column), (_, kind)) in self.columns.iter().zip(layout::COLUMNS) {
             if column.is_null(row) {
                 continue;
@@ -265,27 +288,26 @@ impl Lines {
                 Kind::Text => column.as_string_view().value(row).to_owned(),
                 Kind::Integer => column.as_primitive::<Int64Type>().value(row).to_string(),
             };
-            all.push(((*key).to_owned(), value));
+            attributes.push(((*key).to_owned(), value));
         }
         let entries = self.map.value(row);
-        let (keys, values) = (
-            entries.column(0).as_string::<i32>(),
-            entries.column(1).as_string::<i32>(),
-        );
-        all.extend(
-            (0..entries.len()).map(|at| (keys.value(at).to_owned(), values.value(at).to_owned())),
-        );
-        all.sort();
-        all
+        let keys = entries.column(0).as_string::<i32>();
+        let values = entries.column(1).as_string::<i32>();
+        for at in 0..entries.len() {
+            attributes.push((keys.value(at).to_owned(), values.value(at).to_owned()));
+        }
+        attributes.sort();
+        attributes
     }
 }
 
-/// `all_attributes(columns…, map)`: the attributes as one map.
+/// `all_attributes(columns…, map)`: all attributes as one map.
 fn all_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (lines, mut budget) = (Lines::new(args, 0, rows)?, Budget(4 * MADE_BYTES_MAX));
+    let lines = AttributeReader::new(args, 0, rows)?;
+    let mut budget = OutputBudget(4 * OUTPUT_BYTES_MAX);
     let mut builder = MapBuilder::new(None, StringBuilder::new(), StringBuilder::new());
     for row in 0..rows {
-        for (key, value) in lines.of(row) {
+        for (key, value) in lines.attributes(row) {
             budget.take(key.len() + value.len())?;
             builder.keys().append_value(key);
             builder.values().append_value(value);
@@ -295,20 +317,23 @@ fn all_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// `nested_attributes(prefix, columns…, map)`: the attributes under a prefix as objects in lists of one.
+/// `nested_attributes(prefix, columns…, map)`: the attributes below a prefix as nested objects,
+/// each in a list of one.
 fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (prefix, lines) = (literal(args, 0)?, Lines::new(args, 1, rows)?);
-    let (mut builder, mut budget) = (StringBuilder::new(), Budget(4 * MADE_BYTES_MAX));
+    let prefix = literal(args, 0)?;
+    let lines = AttributeReader::new(args, 1, rows)?;
+    let mut builder = StringBuilder::new();
+    let mut budget = OutputBudget(4 * OUTPUT_BYTES_MAX);
     for row in 0..rows {
         let mut root = Map::new();
-        for (key, value) in lines.of(row) {
+        for (key, value) in lines.attributes(row) {
             let below = if prefix.is_empty() {
                 Some(key.as_str())
             } else {
                 key.strip_prefix(prefix).and_then(|it| it.strip_prefix('.'))
             };
             if let Some(below) = below {
-                insert(&mut root, below, typed(&key, value));
+                insert(&mut root, below, typed_json(&key, value));
             }
         }
         let text = if root.is_empty() {
@@ -322,7 +347,8 @@ fn nested_attributes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// A key that is also the parent of others keeps its value under its whole name.
+/// Inserts a dotted key. If a prefix of it already has a scalar value, the remaining key is stored
+/// undivided.
 fn insert(object: &mut Map<String, Json>, key: &str, value: Json) {
     if let Some((first, rest)) = key.split_once('.') {
         let child = object
@@ -335,7 +361,7 @@ fn insert(object: &mut Map<String, Json>, key: &str, value: Json) {
     object.insert(key.to_owned(), value);
 }
 
-fn typed(key: &str, value: String) -> Json {
+fn typed_json(key: &str, value: String) -> Json {
     let typed = match fields::kind(key) {
         fields::Kind::Text => None,
         fields::Kind::Integer => value.parse::<i64>().ok().map(Json::from),
@@ -345,77 +371,86 @@ fn typed(key: &str, value: String) -> Json {
     typed.unwrap_or(Json::String(value))
 }
 
-/// `start_of(seconds, moment)`: when the interval of that length began in which a moment lies. The first one begins in 1970.
+/// `start_of(seconds, timestamp)`: the start of the bucket of that length, counted from 1970.
 fn start_of(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let Some(ColumnarValue::Scalar(ScalarValue::Int64(Some(seconds @ 1..)))) = args.first() else {
-        return exec_err!("no length");
+        return exec_err!("the length of a bucket must be a positive literal");
     };
-    let moments = cast(
+    let timestamps = cast(
         &array(args, 1, rows)?,
         &DataType::Timestamp(TimeUnit::Microsecond, None),
     )?;
     let length = seconds.saturating_mul(1_000_000);
-    // Lines lie in the order of their time: most begin where the one before began.
-    let (begin, start) = (Cell::new(0), Cell::new(0));
-    let starts = moments
+    // Lines are sorted by time, so most rows are in the bucket of the previous row.
+    let bucket_micros = Cell::new(0);
+    let bucket_seconds = Cell::new(0);
+    let starts = timestamps
         .as_primitive::<TimestampMicrosecondType>()
-        .unary::<_, TimestampSecondType>(|moment| {
-            if !(0..length).contains(&moment.wrapping_sub(begin.get())) {
-                let number = moment.div_euclid(length);
-                begin.set(number.wrapping_mul(length));
-                start.set(number.wrapping_mul(*seconds));
+        .unary::<_, TimestampSecondType>(|timestamp| {
+            if !(0..length).contains(&timestamp.wrapping_sub(bucket_micros.get())) {
+                let number = timestamp.div_euclid(length);
+                bucket_micros.set(number.wrapping_mul(length));
+                bucket_seconds.set(number.wrapping_mul(*seconds));
             }
-            start.get()
+            bucket_seconds.get()
         });
     Ok(Arc::new(starts))
 }
 
+/// Compiles the pattern of a literal argument.
 fn pattern(args: &[ColumnarValue], at: usize) -> Result<Regex> {
     let built = RegexBuilder::new(literal(args, at)?)
         .size_limit(PATTERN_BYTES_MAX)
         .dfa_size_limit(PATTERN_BYTES_MAX)
         .build();
     built.map_err(|error| {
-        DataFusionError::Execution(format!(
-            "Invalid regular expression: {}",
-            last_line(&error.to_string())
-        ))
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default();
+        DataFusionError::Execution(format!("Invalid regular expression: {reason}"))
     })
 }
 
-fn last_line(text: &str) -> &str {
-    text.lines().last().unwrap_or_default()
-}
-
 fn regex_match(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, pattern) = (texts(args, 0, rows)?, pattern(args, 1)?);
-    Ok(Arc::new(
-        text.iter()
-            .map(|it| it.map(|it| pattern.is_match(it)))
-            .collect::<BooleanArray>(),
-    ))
+    let texts = texts(args, 0, rows)?;
+    let pattern = pattern(args, 1)?;
+    let matches: BooleanArray = texts
+        .iter()
+        .map(|text| Some(pattern.is_match(text?)))
+        .collect();
+    Ok(Arc::new(matches))
 }
 
-/// The first group, or all that matched where there is none.
+/// The first group, or the whole match of a pattern without groups.
 fn regex_extract(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, pattern) = (texts(args, 0, rows)?, pattern(args, 1)?);
+    let texts = texts(args, 0, rows)?;
+    let pattern = pattern(args, 1)?;
     let group = usize::from(pattern.captures_len() > 1);
-    let found = text.iter().map(|it| {
-        pattern
-            .captures(it?)
-            .and_then(|found| found.get(group))
-            .map(|it| it.as_str())
-    });
-    Ok(Arc::new(found.collect::<StringViewArray>()))
+    let found: StringViewArray = texts
+        .iter()
+        .map(|text| Some(pattern.captures(text?)?.get(group)?.as_str()))
+        .collect();
+    Ok(Arc::new(found))
 }
 
-/// `\1` in the replacement is the first group.
+/// `\1` to `\9` in the replacement refer to groups.
 fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, pattern, by) = (texts(args, 0, rows)?, pattern(args, 1)?, literal(args, 2)?);
+    let texts = texts(args, 0, rows)?;
+    let pattern = pattern(args, 1)?;
+    let template = replacement_template(literal(args, 2)?);
+    build_texts(rows, |row| {
+        if texts.is_null(row) {
+            return Ok(None);
+        }
+        replace_matches(texts.value(row), &pattern, &template).map(Some)
+    })
+}
+
+/// Converts a replacement to the syntax of the `regex` crate.
+fn replacement_template(replacement: &str) -> String {
     let mut template = String::new();
-    let mut rest = by.chars();
-    while let Some(it) = rest.next() {
-        match (it, rest.clone().next()) {
+    let mut rest = replacement.chars().peekable();
+    while let Some(character) = rest.next() {
+        match (character, rest.peek()) {
             ('\\', Some(digit)) if digit.is_ascii_digit() => {
                 let _ = write!(template, "${{{digit}}}");
                 rest.next();
@@ -425,85 +460,83 @@ fn regex_replace(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
                 rest.next();
             }
             ('$', _) => template.push_str("$$"),
-            _ => template.push(it),
+            _ => template.push(character),
         }
     }
-    // What one line becomes is bounded too: an empty pattern matches everywhere.
-    let most = |it: &str| {
-        it.len()
-            .saturating_add(1)
-            .saturating_mul(template.len().saturating_add(1))
-    };
-    build(rows, |row| {
-        if text.is_null(row) {
-            return Ok(None);
+    template
+}
+
+/// Replaces all matches. A single row can exceed the budget, because an empty pattern matches at
+/// every position.
+fn replace_matches(text: &str, pattern: &Regex, template: &str) -> Result<String> {
+    let matches_max = text.len().saturating_add(1);
+    let output_max = matches_max.saturating_mul(template.len().saturating_add(1));
+    if output_max <= OUTPUT_BYTES_MAX {
+        return Ok(pattern.replace_all(text, template).into_owned());
+    }
+    let mut output = String::new();
+    let mut end = 0;
+    for captures in pattern.captures_iter(text) {
+        let found = captures.get_match();
+        output.push_str(&text[end..found.start()]);
+        captures.expand(template, &mut output);
+        end = found.end();
+        if output.len() > OUTPUT_BYTES_MAX {
+            return Err(output_too_large());
         }
-        let it = text.value(row);
-        if most(it) <= MADE_BYTES_MAX {
-            return Ok(Some(
-                pattern.replace_all(it, template.as_str()).into_owned(),
-            ));
-        }
-        let (mut made, mut end) = (String::new(), 0);
-        for found in pattern.captures_iter(it) {
-            let whole = found.get_match();
-            made.push_str(&it[end..whole.start()]);
-            found.expand(&template, &mut made);
-            end = whole.end();
-            if made.len() > MADE_BYTES_MAX {
-                Budget(0).take(1)?;
-            }
-        }
-        made.push_str(&it[end..]);
-        Ok(Some(made))
-    })
+    }
+    output.push_str(&text[end..]);
+    Ok(output)
 }
 
 fn join_texts(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let parts = (0..args.len())
-        .map(|at| texts(args, at, rows))
-        .collect::<Result<Vec<_>>>()?;
-    build(rows, |row| {
+    let mut parts = Vec::with_capacity(args.len());
+    for at in 0..args.len() {
+        parts.push(texts(args, at, rows)?);
+    }
+    build_texts(rows, |row| {
         if parts.iter().any(|part| part.is_null(row)) {
             return Ok(None);
         }
-        Budget(MADE_BYTES_MAX).take(parts.iter().map(|part| part.value(row).len()).sum())?;
+        let length = parts.iter().map(|part| part.value(row).len()).sum();
+        OutputBudget(OUTPUT_BYTES_MAX).take(length)?;
         Ok(Some(parts.iter().map(|part| part.value(row)).collect()))
     })
 }
 
 fn replace_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, from, to) = (
-        texts(args, 0, rows)?,
-        texts(args, 1, rows)?,
-        texts(args, 2, rows)?,
-    );
-    build(rows, |row| {
+    let text = texts(args, 0, rows)?;
+    let from = texts(args, 1, rows)?;
+    let to = texts(args, 2, rows)?;
+    build_texts(rows, |row| {
         if text.is_null(row) || from.is_null(row) || to.is_null(row) {
             return Ok(None);
         }
-        let (text, from, to) = (text.value(row), from.value(row), to.value(row));
+        let text = text.value(row);
+        let from = from.value(row);
+        let to = to.value(row);
         if from.is_empty() {
             return Ok(Some(text.to_owned()));
         }
         let found = text.matches(from).count();
-        Budget(MADE_BYTES_MAX).take(text.len().saturating_add(found.saturating_mul(to.len())))?;
+        OutputBudget(OUTPUT_BYTES_MAX)
+            .take(text.len().saturating_add(found.saturating_mul(to.len())))?;
         Ok(Some(text.replace(from, to)))
     })
 }
 
 fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let (text, by) = (texts(args, 0, rows)?, texts(args, 1, rows)?);
-    let (mut builder, mut budget) = (
-        ListBuilder::new(StringBuilder::new()),
-        Budget(MADE_ITEMS_MAX),
-    );
+    let text = texts(args, 0, rows)?;
+    let by = texts(args, 1, rows)?;
+    let mut builder = ListBuilder::new(StringBuilder::new());
+    let mut budget = OutputBudget(OUTPUT_ITEMS_MAX);
     for row in 0..rows {
         if text.is_null(row) || by.is_null(row) {
             builder.append_null();
             continue;
         }
-        let (text, by) = (text.value(row), by.value(row));
+        let text = text.value(row);
+        let by = by.value(row);
         if by.is_empty() {
             budget.take(text.len())?;
             text.chars()
@@ -519,28 +552,34 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// `json_text(text, key…)`: what stands under the keys, as text. Nothing where the text is no JSON.
+/// `json_text(text, key…)`: the value below the keys as text, null if the text is not JSON.
 fn json_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let text = texts(args, 0, rows)?;
-    let keys = (1..args.len())
-        .map(|at| literal(args, at))
-        .collect::<Result<Vec<_>>>()?;
-    build(rows, |row| {
-        let parsed = if text.is_null(row) {
-            None
-        } else {
-            serde_json::from_str::<Json>(text.value(row)).ok()
-        };
-        let found = parsed.as_ref().and_then(|json| {
-            keys.iter().try_fold(json, |json, key| {
-                json.get(key)
-                    .or_else(|| json.get(key.parse::<usize>().ok()?))
-            })
-        });
-        Ok(found.and_then(|it| match it {
-            Json::Null => None,
-            Json::String(text) => Some(text.clone()),
-            other => Some(other.to_string()),
-        }))
+    let texts = texts(args, 0, rows)?;
+    let mut keys = Vec::with_capacity(args.len());
+    for at in 1..args.len() {
+        keys.push(literal(args, at)?);
+    }
+    build_texts(rows, |row| {
+        if texts.is_null(row) {
+            return Ok(None);
+        }
+        Ok(json_value(texts.value(row), &keys))
     })
+}
+
+/// Returns the value below keys of objects and indices of arrays.
+fn json_value(text: &str, keys: &[&str]) -> Option<String> {
+    let parsed: Json = serde_json::from_str(text).ok()?;
+    let mut value = &parsed;
+    for key in keys {
+        value = match value.get(key) {
+            Some(value) => value,
+            None => value.get(key.parse::<usize>().ok()?)?,
+        };
+    }
+    match value {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
 }

@@ -1,24 +1,26 @@
-//! Runs statements. The only module that knows the engine.
+//! Executes translated statements with `DataFusion`. The only module that plans and executes queries.
 //!
-//! A statement is written by one of the dialects, never by a client. Each runs in a session of its own whose catalogue holds
-//! one table, the lines of one project within the window: there is nothing else that a name could mean.
+//! Statements are written by the `sql` module, never by a client. Each runs in its own
+//! session, and the catalog contains a single table: the lines of one project within the time
+//! window. Other projects are unreachable by construction.
 
 mod budget;
+mod cancellation;
+mod count_keys;
 mod counts;
+mod error;
+mod fragments;
 mod functions;
-mod given_up;
-mod latest;
-mod parts;
 mod render;
 mod session;
 mod table;
+mod top_n;
 
 use std::{sync::Arc, time::Duration};
 
-/// The parser, so that it is the one that the engine was made for.
+/// The SQL parser in the version that the engine uses.
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
-    arrow::error::ArrowError,
     common::{DataFusionError, internal_err},
     config::Dialect,
     execution::{
@@ -34,42 +36,46 @@ use serde_json::{Map, Value as Json};
 use tokio::{runtime, task::JoinSet, time};
 
 use self::{
-    budget::{Turn, Turns},
-    given_up::Waited,
-    latest::Windows,
-    parts::{Parts, Span},
-    session::Session,
+    budget::{AdmissionControl, QueryPermit},
+    cancellation::CancellationToken,
+    fragments::{Fragments, TimeRange},
+    render::JsonRows,
+    session::QuerySession,
+    top_n::{ScanRanges, TopN},
 };
-use crate::{Answer, QueryError, causes, store::View};
+use crate::{
+    answer::{Answer, QueryError},
+    store::View,
+};
 
-/// The one table there is.
+/// The name of the only table.
 pub(crate) const TABLE: &str = "logs";
-/// Debug builds of the engine take tens of kilobytes for each level of an expression.
+/// Debug builds of the engine use tens of kilobytes of stack per nesting level of an expression.
 const STACK_BYTES: usize = 256 * 1024 * 1024;
-/// How long an answer may be as it is put together.
+/// Approximate maximum size of an answer in memory, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Memory for what files say of themselves.
-const CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// Size of the cache of Parquet metadata in bytes.
+const METADATA_CACHE_BYTES: usize = 64 * 1024 * 1024;
 
-/// What queries may take.
+/// Limits on queries.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Queries that run at the same time.
+    /// Maximum number of running queries.
     pub running: usize,
-    /// Of those, of one project.
+    /// Maximum number of running queries of one project.
     pub running_project: usize,
-    /// Queries that wait for their turn.
+    /// Maximum number of queries that wait for a slot.
     pub waiting: usize,
-    /// Memory of one query in bytes.
+    /// Memory limit of one query in bytes.
     pub memory_query: usize,
-    /// Memory of all queries of a project in bytes.
+    /// Memory limit of all queries of one project in bytes.
     pub memory_project: usize,
-    /// Memory of all queries in bytes.
+    /// Memory limit of all queries in bytes.
     pub memory_all: usize,
-    /// Threads that run queries.
+    /// Number of worker threads.
     pub threads: usize,
-    /// How long a query may take, its wait included.
-    pub patience: Duration,
+    /// Time limit of a query, including the wait for a slot.
+    pub timeout: Duration,
 }
 
 impl Default for Bounds {
@@ -85,39 +91,40 @@ impl Default for Bounds {
             memory_project: 384 << 20,
             memory_all: 1 << 30,
             threads,
-            patience: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
         }
     }
 }
 
-/// A statement as a dialect wrote it, and how its answer is shown.
+/// A translated statement and the rendering of its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// In the engine's own dialect, over [`TABLE`].
+    /// SQL in the engine's dialect over the table [`TABLE`].
     pub(crate) sql: String,
-    /// What clients call its columns.
+    /// Column names that the client sees.
     pub(crate) columns: Vec<String>,
-    /// Rows that are asked for. One row more tells that there are more.
+    /// Requested number of rows. The statement selects one more to detect truncation.
     pub(crate) rows: usize,
-    /// Whether moments are microseconds since 1970 instead of text.
-    pub(crate) moments_as_numbers: bool,
+    /// Whether timestamps are rendered as microseconds since 1970 instead of text.
+    pub(crate) timestamps_as_numbers: bool,
 }
 
-/// Runs statements on threads of its own, so that nobody else waits for them.
+/// Executes statements on its own threads, so that queries never delay other requests.
 #[derive(Debug)]
 pub struct Engine {
     bounds: Bounds,
-    turns: Turns,
+    admission: AdmissionControl,
     runtime: Option<runtime::Runtime>,
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
 }
 
-/// What all queries share.
+/// State shared by all queries.
 #[derive(Debug)]
-struct Shared {
-    state: SessionState,
-    /// What files say of themselves. They never change.
-    cache: Arc<FileMetadataCache>,
+struct EngineState {
+    /// Functions, rules and settings, without tables.
+    session: SessionState,
+    /// Files are immutable, so entries never expire.
+    metadata_cache: Arc<FileMetadataCache>,
 }
 
 impl Drop for Engine {
@@ -129,7 +136,7 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// Starts its threads.
+    /// Starts the worker threads.
     pub fn new(bounds: Bounds) -> std::io::Result<Self> {
         let runtime = runtime::Builder::new_multi_thread()
             .worker_threads(bounds.threads)
@@ -138,159 +145,156 @@ impl Engine {
             .thread_name("logs-query")
             .enable_all()
             .build()?;
-        let state = session::shared(bounds.threads).map_err(std::io::Error::other)?;
-        let shared = Arc::new(Shared {
-            state,
-            cache: Arc::new(DefaultCache::new(CACHE_BYTES)),
+        let session = session::shared_state(bounds.threads).map_err(std::io::Error::other)?;
+        let shared = Arc::new(EngineState {
+            session,
+            metadata_cache: Arc::new(DefaultCache::new(METADATA_CACHE_BYTES)),
         });
         Ok(Self {
             bounds,
-            turns: Turns::new(bounds),
+            admission: AdmissionControl::new(bounds),
             runtime: Some(runtime),
             shared,
         })
     }
 
-    /// Runs the statement that `write` gives, over what is in the view after one moment and until another. Writing it is part
-    /// of the work: what clients send is deep, and takes a deep stack.
+    /// Runs the statement that `translate` returns over the lines of a view within a time window.
+    /// Translation runs on a worker thread, because deeply nested SQL needs its large stack.
     pub async fn run(
         &self,
         project: &str,
         view: View,
-        (after, until): Span,
-        write: impl FnOnce() -> Result<Statement, QueryError> + Send + 'static,
+        window: TimeRange,
+        translate: impl FnOnce() -> Result<Statement, QueryError> + Send + 'static,
     ) -> Result<Answer, QueryError> {
-        let asker = Arc::new(());
-        let waited = Waited::by(&asker);
+        // Dropped with this future, on timeout or when the client disconnects.
+        let guard = Arc::new(());
+        let cancellation = CancellationToken::new(&guard);
         let work = async {
-            let turn = self.turns.take(project).await?;
+            let permit = self.admission.admit(project).await?;
             let runtime = self
                 .runtime
                 .as_ref()
-                .ok_or_else(|| QueryError::Backend("no more queries are taken".into()))?;
-            // Dropped when time is up, and its task with it.
-            let mut task = JoinSet::new();
-            task.spawn_on(
-                run(
-                    turn,
-                    Arc::clone(&self.shared),
-                    waited,
-                    view,
-                    (after, until),
-                    write,
-                ),
-                runtime.handle(),
-            );
-            match task.join_next().await {
+                .ok_or_else(|| QueryError::Backend("the query engine is shutting down".into()))?;
+            let query = Query {
+                permit,
+                shared: Arc::clone(&self.shared),
+                cancellation,
+                view,
+                window,
+            };
+            // Dropping the set aborts the task.
+            let mut tasks = JoinSet::new();
+            tasks.spawn_on(query.run(translate), runtime.handle());
+            match tasks.join_next().await {
                 Some(Ok(answer)) => answer,
                 failed => Err(QueryError::Backend(format!(
-                    "a query broke off: {failed:?}"
+                    "query task failed: {failed:?}"
                 ))),
             }
         };
-        time::timeout(self.bounds.patience, work)
+        time::timeout(self.bounds.timeout, work)
             .await
             .unwrap_or(Err(QueryError::TimedOut))
     }
 }
 
-async fn run(
-    turn: Turn,
-    shared: Arc<Shared>,
-    waited: Waited,
+/// An admitted query.
+struct Query {
+    permit: QueryPermit,
+    shared: Arc<EngineState>,
+    cancellation: CancellationToken,
+    /// Pins its files until the query has ended.
     view: View,
-    window: Span,
-    write: impl FnOnce() -> Result<Statement, QueryError>,
-) -> Result<Answer, QueryError> {
-    let statement = write()?;
-    // Lets a query that was given up meanwhile end here.
-    tokio::task::yield_now().await;
-    let answer = execute(&turn, &shared, &waited, view, window, &statement).await;
-    answer.map_err(|error| {
-        tracing::debug!(sql = statement.sql, %error, "query failed");
-        refusal(&error)
-    })
+    window: TimeRange,
 }
 
-async fn execute(
-    turn: &Turn,
-    shared: &Shared,
-    waited: &Waited,
-    view: View,
-    window: Span,
-    statement: &Statement,
-) -> Result<Answer, DataFusionError> {
-    let parts = Parts::of(&view, &shared.cache).await?;
-    let memory = Arc::clone(&turn.memory);
-    let session = Session::new(&shared.state, memory, Arc::clone(&view.objects))?;
-    let parsed = session
-        .state
-        .sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
-    let whole = session.plan(&parsed, &parts, window)?;
-    read_only(&whole)?;
-    let mut windows = Windows::new(&parts, window, latest::wanted(&whole)?);
+impl Query {
+    async fn run(
+        self,
+        translate: impl FnOnce() -> Result<Statement, QueryError>,
+    ) -> Result<Answer, QueryError> {
+        let statement = translate()?;
+        // A yield point: a query that was cancelled during translation ends here.
+        tokio::task::yield_now().await;
+        self.execute(&statement).await.map_err(|error| {
+            tracing::debug!(sql = statement.sql, %error, "query failed");
+            error::classify(&error)
+        })
+    }
 
-    let mut answer = Answer {
-        columns: statement.columns.clone(),
-        ..Answer::default()
-    };
-    loop {
-        let (next, wanted) = windows.next();
-        let plan = if next == window {
-            whole.clone()
-        } else {
-            session.plan(&parsed, &parts, next)?
+    async fn execute(&self, statement: &Statement) -> Result<Answer, DataFusionError> {
+        let fragments = Fragments::of(&self.view, &self.shared.metadata_cache).await?;
+        let memory = Arc::clone(&self.permit.memory);
+        let objects = Arc::clone(&self.view.objects);
+        let session = QuerySession::new(&self.shared.session, memory, objects)?;
+        let parsed = session
+            .state
+            .sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
+        let full_plan = session.plan(&parsed, &fragments, self.window)?;
+        reject_writes(&full_plan)?;
+        let mut ranges = ScanRanges::new(&fragments, self.window, TopN::of_plan(&full_plan)?);
+
+        let mut answer = Answer {
+            columns: statement.columns.clone(),
+            ..Answer::default()
         };
-        answer.rows = collect(&session, &plan, waited, statement, &mut answer).await?;
-        if wanted.is_none_or(|it| answer.rows.len() >= it.rows) {
-            break;
+        loop {
+            let (range, top_n) = ranges.next();
+            let plan = if range == self.window {
+                full_plan.clone()
+            } else {
+                session.plan(&parsed, &fragments, range)?
+            };
+            answer.rows = self
+                .collect(&session, &plan, statement, &mut answer)
+                .await?;
+            match top_n {
+                Some(top_n) if answer.rows.len() < top_n.rows => {}
+                _ => break,
+            }
         }
+        answer.truncated = answer.rows.len() > statement.rows;
+        answer.rows.truncate(statement.rows);
+        for batch in &self.view.recent {
+            answer.scanned_rows += batch.num_rows() as u64;
+            answer.scanned_bytes += batch.get_array_memory_size() as u64;
+        }
+        Ok(answer)
     }
-    answer.cut = answer.rows.len() > statement.rows;
-    answer.rows.truncate(statement.rows);
-    answer.scanned_rows += view
-        .recent
-        .iter()
-        .map(|batch| batch.num_rows() as u64)
-        .sum::<u64>();
-    answer.scanned_bytes += view
-        .recent
-        .iter()
-        .map(|batch| batch.get_array_memory_size() as u64)
-        .sum::<u64>();
-    // What the view listed stays there until here.
-    drop(view);
-    Ok(answer)
+
+    /// Executes a plan up to the requested number of rows and adds its scan metrics to the answer.
+    async fn collect(
+        &self,
+        session: &QuerySession,
+        plan: &LogicalPlan,
+        statement: &Statement,
+        answer: &mut Answer,
+    ) -> Result<Vec<Map<String, Json>>, DataFusionError> {
+        let plan = session.state.create_physical_plan(plan).await?;
+        let plan = counts::by_key(plan)?;
+        let plan = cancellation::with_cancellation(plan, &self.cancellation)?;
+        tracing::trace!(
+            sql = statement.sql,
+            plan = %displayable(plan.as_ref()).indent(false),
+            "query planned"
+        );
+        let mut rows = JsonRows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
+        let mut batches = execute_stream(Arc::clone(&plan), Arc::clone(&session.task))?;
+        while let Some(batch) = batches.try_next().await? {
+            rows.add(&batch)?;
+            if rows.len() > statement.rows {
+                break;
+            }
+        }
+        drop(batches);
+        add_scan_metrics(plan.as_ref(), answer);
+        Ok(rows.finish())
+    }
 }
 
-/// What a plan gives, as far as it is asked for. Adds what was read for it.
-async fn collect(
-    session: &Session,
-    plan: &LogicalPlan,
-    waited: &Waited,
-    statement: &Statement,
-    answer: &mut Answer,
-) -> Result<Vec<Map<String, Json>>, DataFusionError> {
-    let plan = given_up::ends(
-        counts::by_key(session.state.create_physical_plan(plan).await?)?,
-        waited,
-    )?;
-    tracing::trace!(sql = statement.sql, plan = %displayable(plan.as_ref()).indent(false), "query planned");
-    let mut rows = render::Rows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
-    let mut batches = execute_stream(Arc::clone(&plan), Arc::clone(&session.task))?;
-    while let Some(batch) = batches.try_next().await? {
-        rows.add(&batch)?;
-        if rows.len() > statement.rows {
-            break;
-        }
-    }
-    drop(batches);
-    scanned(plan.as_ref(), answer);
-    Ok(rows.finish())
-}
-
-/// The dialects write nothing else; that it stays so is not left to them alone.
-fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
+/// Second line of defence: rejects every plan that is not a read-only query.
+fn reject_writes(plan: &LogicalPlan) -> Result<(), DataFusionError> {
     SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_dml(false)
@@ -304,20 +308,25 @@ fn read_only(plan: &LogicalPlan) -> Result<(), DataFusionError> {
     }
 }
 
-/// What a step of a plan reads from, where that is one.
-fn only(inputs: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+/// Returns the only child of a plan node.
+fn single_child(
+    inputs: Vec<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
     match <[_; 1]>::try_from(inputs) {
         Ok([input]) => Ok(input),
-        Err(other) => internal_err!("one input, not {}", other.len()),
+        Err(inputs) => internal_err!("expected one input, got {}", inputs.len()),
     }
 }
 
-/// Counts what was read: of files what the leaves of a plan say, of what is in memory all.
-fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
+/// Adds the rows and bytes that the file scans of a plan have read.
+fn add_scan_metrics(plan: &dyn ExecutionPlan, answer: &mut Answer) {
     for child in plan.children() {
-        scanned(child.as_ref(), answer);
+        add_scan_metrics(child.as_ref(), answer);
     }
-    let Some(metrics) = plan.metrics().filter(|_| plan.children().is_empty()) else {
+    if !plan.children().is_empty() {
+        return;
+    }
+    let Some(metrics) = plan.metrics() else {
         return;
     };
     let Some(bytes) = metrics.sum_by_name("bytes_scanned") else {
@@ -328,112 +337,4 @@ fn scanned(plan: &dyn ExecutionPlan, answer: &mut Answer) {
         .sum_by_name("pushdown_rows_pruned")
         .map_or(0, |it| it.as_usize());
     answer.scanned_rows += (metrics.output_rows().unwrap_or(0) + pruned) as u64;
-}
-
-/// Asked for too much.
-const NARROW: &str =
-    "Query needs too much memory. Reduce the time range, or ask for fewer groups or columns.";
-const BY_ZERO: &str = "Division by zero.";
-
-fn refused(text: &str) -> QueryError {
-    QueryError::Refused(
-        text.lines()
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .take(300)
-            .collect(),
-    )
-}
-
-/// Whose fault it was.
-fn refusal(error: &DataFusionError) -> QueryError {
-    match error.find_root() {
-        DataFusionError::ResourcesExhausted(_) => refused(NARROW),
-        DataFusionError::ArrowError(error, _) => match error.as_ref() {
-            ArrowError::DivideByZero => refused(BY_ZERO),
-            ArrowError::CastError(text)
-            | ArrowError::ParseError(text)
-            | ArrowError::ArithmeticOverflow(text)
-            | ArrowError::ComputeError(text)
-            | ArrowError::InvalidArgumentError(text) => refused(text),
-            _ => QueryError::of(error),
-        },
-        DataFusionError::Plan(text)
-        | DataFusionError::Execution(text)
-        | DataFusionError::NotImplemented(text) => refused(text),
-        DataFusionError::SQL(error, _) => refused(&error.to_string()),
-        DataFusionError::SchemaError(error, _) => refused(&error.to_string()),
-        error => of_condition(error).unwrap_or_else(|| QueryError::of(error)),
-    }
-}
-
-/// What a condition failed with that was looked at while a file was read. The reader passes it on as text, in the form for developers.
-fn of_condition(error: &DataFusionError) -> Option<QueryError> {
-    let said = causes(error).find_map(|cause| match cause.downcast_ref()? {
-        ArrowError::ComputeError(text) => text.strip_prefix("Error evaluating filter predicate: "),
-        _ => None,
-    })?;
-    if said.contains("ResourcesExhausted(") {
-        return Some(refused(NARROW));
-    }
-    if said.contains("DivideByZero") {
-        return Some(refused(BY_ZERO));
-    }
-    let quoted = said
-        .rsplit_once("(\"")
-        .and_then(|(_, rest)| rest.rsplit_once("\")"))
-        .map_or("The condition fails.", |(text, _)| text);
-    Some(refused(
-        &quoted
-            .replace("\\n", "\n")
-            .replace("\\\"", "\"")
-            .replace("\\'", "'")
-            .replace("\\\\", "\\"),
-    ))
-}
-
-#[cfg(test)]
-mod tests {
-    use datafusion::parquet::errors::ParquetError;
-
-    use super::*;
-
-    #[test]
-    fn a_condition_that_fails_in_a_file_is_the_statements_fault() {
-        let seen = |error: &dyn std::fmt::Debug| {
-            let text = format!("Error evaluating filter predicate: {error:?}");
-            let error = ParquetError::External(Box::new(ArrowError::ComputeError(text)));
-            match refusal(&DataFusionError::ParquetError(Box::new(error))) {
-                QueryError::Refused(text) => text,
-                other => panic!("{other:?}"),
-            }
-        };
-        let execution = DataFusionError::Execution("Invalid \"x\\\" in 'y'\nmore".into());
-        assert_eq!(seen(&execution), "Invalid \"x\\\" in 'y'");
-        assert_eq!(
-            seen(&DataFusionError::ArrowError(
-                Box::new(ArrowError::DivideByZero),
-                None
-            )),
-            BY_ZERO
-        );
-        assert_eq!(
-            seen(&DataFusionError::ArrowError(
-                Box::new(ArrowError::CastError("no number".into())),
-                None
-            )),
-            "no number"
-        );
-        assert_eq!(
-            seen(&execution.context("looking")),
-            "Invalid \"x\\\" in 'y'"
-        );
-        assert_eq!(
-            seen(&DataFusionError::ResourcesExhausted("much".into())),
-            NARROW
-        );
-        let broken = DataFusionError::ParquetError(Box::new(ParquetError::EOF("short".into())));
-        assert!(matches!(refusal(&broken), QueryError::Backend(_)));
-    }
 }

@@ -1,11 +1,10 @@
-//! Columns as rows of JSON.
+//! Converts Arrow batches to JSON rows.
 
 use datafusion::{
     arrow::{
-        array::RecordBatch,
-        array::{Array, AsArray},
+        array::{Array, AsArray, RecordBatch, StructArray},
         datatypes::{
-            DataType, Date32Type, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type,
+            DataType, Date32Type, Field, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type,
             Int32Type, Int64Type, SchemaRef, TimeUnit, TimestampMicrosecondType,
             TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type,
             UInt16Type, UInt32Type, UInt64Type,
@@ -18,63 +17,68 @@ use serde_json::{Map, Number, Value as Json};
 
 use super::{Statement, functions};
 
-/// Rows, as many as fit.
-pub(super) struct Rows {
+/// Collects JSON rows up to a size limit.
+pub(super) struct JsonRows {
     columns: Vec<String>,
     schema: SchemaRef,
-    moments_as_numbers: bool,
+    timestamps_as_numbers: bool,
     bytes_left: usize,
-    done: Vec<Map<String, Json>>,
+    rows: Vec<Map<String, Json>>,
 }
 
-impl Rows {
+impl JsonRows {
     pub(super) fn new(statement: &Statement, schema: SchemaRef, bytes_max: usize) -> Self {
         let Statement {
             columns,
-            moments_as_numbers,
+            timestamps_as_numbers,
             ..
         } = statement;
         Self {
             columns: columns.clone(),
             schema,
-            moments_as_numbers: *moments_as_numbers,
+            timestamps_as_numbers: *timestamps_as_numbers,
             bytes_left: bytes_max,
-            done: Vec::new(),
+            rows: Vec::new(),
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.done.len()
+        self.rows.len()
     }
 
     pub(super) fn finish(self) -> Vec<Map<String, Json>> {
-        self.done
+        self.rows
     }
 
     pub(super) fn add(&mut self, batch: &RecordBatch) -> Result<()> {
         for row in 0..batch.num_rows() {
             let mut object = Map::new();
-            for ((field, name), column) in self
-                .schema
-                .fields()
-                .iter()
-                .zip(&self.columns)
-                .zip(batch.columns())
-            {
-                let value = self.value(field, column, row)?;
-                self.bytes_left = self.bytes_left.checked_sub(weight(&value)).ok_or_else(|| {
-                    DataFusionError::Execution(
-                        "The answer is too long. Ask for fewer rows or columns.".into(),
-                    )
-                })?;
-                object.insert(name.clone(), value);
+            for (at, column) in batch.columns().iter().enumerate() {
+                let Some(name) = self.columns.get(at).cloned() else {
+                    break;
+                };
+                let value = self.value(self.schema.field(at), column, row)?;
+                self.charge(approximate_size(&value))?;
+                object.insert(name, value);
             }
-            self.done.push(object);
+            self.rows.push(object);
         }
         Ok(())
     }
 
-    fn value(&self, field: &FieldRef, column: &dyn Array, row: usize) -> Result<Json> {
+    fn charge(&mut self, bytes: usize) -> Result<()> {
+        match self.bytes_left.checked_sub(bytes) {
+            Some(bytes_left) => {
+                self.bytes_left = bytes_left;
+                Ok(())
+            }
+            None => Err(DataFusionError::Execution(
+                "The answer is too long. Select fewer rows or columns.".into(),
+            )),
+        }
+    }
+
+    fn value(&self, field: &Field, column: &dyn Array, row: usize) -> Result<Json> {
         if column.is_null(row) {
             return Ok(Json::Null);
         }
@@ -85,92 +89,70 @@ impl Rows {
         if let Some(text) = text(column, row) {
             return Ok(Json::String(text.to_owned()));
         }
+        if let Some(number) = number(column, row) {
+            return Ok(number);
+        }
         Ok(match column.data_type() {
             DataType::Null => Json::Null,
             DataType::Boolean => Json::Bool(column.as_boolean().value(row)),
-            DataType::Int8 => column.as_primitive::<Int8Type>().value(row).into(),
-            DataType::Int16 => column.as_primitive::<Int16Type>().value(row).into(),
-            DataType::Int32 => column.as_primitive::<Int32Type>().value(row).into(),
-            DataType::Int64 => column.as_primitive::<Int64Type>().value(row).into(),
-            DataType::UInt8 => column.as_primitive::<UInt8Type>().value(row).into(),
-            DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
-            DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
-            DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
-            DataType::Float32 => float(f64::from(column.as_primitive::<Float32Type>().value(row))),
-            DataType::Float64 => float(column.as_primitive::<Float64Type>().value(row)),
-            DataType::Date32 => moment(
-                column
-                    .as_primitive::<Date32Type>()
-                    .value_as_date(row)
-                    .map(|it| it.format("%Y-%m-%d")),
-            ),
+            DataType::Date32 => {
+                let date = column.as_primitive::<Date32Type>().value_as_date(row);
+                optional_text(date.map(|date| date.format("%Y-%m-%d")))
+            }
             DataType::Timestamp(unit, _) => self.timestamp(*unit, column, row),
             DataType::List(item) => self.list(item, column.as_list::<i32>().value(row).as_ref())?,
             DataType::LargeList(item) => {
                 self.list(item, column.as_list::<i64>().value(row).as_ref())?
             }
             DataType::Map(entries, _) => self.object(entries, &column.as_map().value(row))?,
-            _ => Json::String(
-                ArrayFormatter::try_new(column, &FormatOptions::default())?
-                    .value(row)
-                    .try_to_string()?,
-            ),
+            _ => {
+                let formatter = ArrayFormatter::try_new(column, &FormatOptions::default())?;
+                Json::String(formatter.value(row).try_to_string()?)
+            }
         })
     }
 
-    /// The unit tells what a moment is: microseconds are those of lines, seconds are beginnings of intervals, nanoseconds are
-    /// dates with a time of day, which are text also where moments are numbers.
+    /// Renders a timestamp by its unit, which encodes its origin: microseconds are timestamps of
+    /// lines, seconds are bucket starts, and nanoseconds are civil date-times, which are text in
+    /// both dialects.
     fn timestamp(&self, unit: TimeUnit, column: &dyn Array, row: usize) -> Json {
-        match unit {
+        const MICROSECONDS: &str = "%Y-%m-%dT%H:%M:%S%.6f";
+        let (datetime, format) = match unit {
             TimeUnit::Second => {
-                let it = column.as_primitive::<TimestampSecondType>();
-                if self.moments_as_numbers {
-                    return it.value(row).saturating_mul(1_000_000).into();
+                let column = column.as_primitive::<TimestampSecondType>();
+                if self.timestamps_as_numbers {
+                    return column.value(row).saturating_mul(1_000_000).into();
                 }
-                moment(
-                    it.value_as_datetime(row)
-                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S")),
-                )
+                (column.value_as_datetime(row), "%Y-%m-%dT%H:%M:%S")
             }
             TimeUnit::Millisecond => {
-                let it = column.as_primitive::<TimestampMillisecondType>();
-                moment(
-                    it.value_as_datetime(row)
-                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.3f")),
-                )
+                let column = column.as_primitive::<TimestampMillisecondType>();
+                (column.value_as_datetime(row), "%Y-%m-%dT%H:%M:%S%.3f")
             }
             TimeUnit::Microsecond => {
-                let it = column.as_primitive::<TimestampMicrosecondType>();
-                if self.moments_as_numbers {
-                    return it.value(row).into();
+                let column = column.as_primitive::<TimestampMicrosecondType>();
+                if self.timestamps_as_numbers {
+                    return column.value(row).into();
                 }
-                moment(
-                    it.value_as_datetime(row)
-                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")),
-                )
+                (column.value_as_datetime(row), MICROSECONDS)
             }
             TimeUnit::Nanosecond => {
-                let it = column.as_primitive::<TimestampNanosecondType>();
-                moment(
-                    it.value_as_datetime(row)
-                        .map(|it| it.format("%Y-%m-%dT%H:%M:%S%.6f")),
-                )
+                let column = column.as_primitive::<TimestampNanosecondType>();
+                (column.value_as_datetime(row), MICROSECONDS)
             }
-        }
+        };
+        optional_text(datetime.map(|datetime| datetime.format(format)))
     }
 
     fn list(&self, item: &FieldRef, values: &dyn Array) -> Result<Json> {
-        (0..values.len())
-            .map(|row| self.value(item, values, row))
-            .collect::<Result<_>>()
-            .map(Json::Array)
+        let mut items = Vec::with_capacity(values.len());
+        for row in 0..values.len() {
+            items.push(self.value(item, values, row)?);
+        }
+        Ok(Json::Array(items))
     }
 
-    fn object(
-        &self,
-        entries: &FieldRef,
-        values: &datafusion::arrow::array::StructArray,
-    ) -> Result<Json> {
+    fn object(&self, entries: &FieldRef, values: &StructArray) -> Result<Json> {
         let DataType::Struct(fields) = entries.data_type() else {
             return Ok(Json::Null);
         };
@@ -183,6 +165,23 @@ impl Rows {
     }
 }
 
+/// Returns the value of a numeric column.
+fn number(column: &dyn Array, row: usize) -> Option<Json> {
+    Some(match column.data_type() {
+        DataType::Int8 => column.as_primitive::<Int8Type>().value(row).into(),
+        DataType::Int16 => column.as_primitive::<Int16Type>().value(row).into(),
+        DataType::Int32 => column.as_primitive::<Int32Type>().value(row).into(),
+        DataType::Int64 => column.as_primitive::<Int64Type>().value(row).into(),
+        DataType::UInt8 => column.as_primitive::<UInt8Type>().value(row).into(),
+        DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
+        DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
+        DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
+        DataType::Float32 => float(f64::from(column.as_primitive::<Float32Type>().value(row))),
+        DataType::Float64 => float(column.as_primitive::<Float64Type>().value(row)),
+        _ => return None,
+    })
+}
+
 fn text(column: &dyn Array, row: usize) -> Option<&str> {
     match column.data_type() {
         DataType::Utf8 => Some(column.as_string::<i32>().value(row)),
@@ -192,22 +191,22 @@ fn text(column: &dyn Array, row: usize) -> Option<&str> {
     }
 }
 
-/// JSON has no number for what is not one.
+/// Infinite and undefined floats become null, because JSON cannot represent them.
 fn float(value: f64) -> Json {
     Number::from_f64(value).map_or(Json::Null, Json::Number)
 }
 
-fn moment(text: Option<impl std::fmt::Display>) -> Json {
+fn optional_text(text: Option<impl std::fmt::Display>) -> Json {
     text.map_or(Json::Null, |text| Json::String(text.to_string()))
 }
 
-fn weight(value: &Json) -> usize {
+fn approximate_size(value: &Json) -> usize {
     32 + match value {
         Json::String(text) => text.len(),
-        Json::Array(items) => items.iter().map(weight).sum(),
+        Json::Array(items) => items.iter().map(approximate_size).sum(),
         Json::Object(object) => object
             .iter()
-            .map(|(key, value)| key.len() + weight(value))
+            .map(|(key, value)| key.len() + approximate_size(value))
             .sum(),
         _ => 0,
     }

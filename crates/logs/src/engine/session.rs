@@ -1,4 +1,4 @@
-//! What a query runs in: what all share is made once, and what is its own says which lines it reads and what it may take.
+//! Query sessions: shared functions and rules, with a table and a memory budget per query.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use datafusion::{
 };
 
 use super::{
-    TABLE, functions,
-    parts::{Parts, Span},
-    table,
+    TABLE,
+    fragments::{Fragments, TimeRange},
+    functions, table,
 };
 
-/// Levels of a statement that a dialect wrote.
+/// Parser recursion limit for translated statements, which nest deeper than client SQL.
 const STATEMENT_DEPTH_MAX: usize = 2_000;
 
-/// The functions and rules of every query. There is nothing in its catalogue.
-pub(super) fn shared(threads: usize) -> Result<SessionState> {
+/// Returns the functions, rules and settings of all queries, with an empty catalog.
+pub(super) fn shared_state(threads: usize) -> Result<SessionState> {
     let mut config = SessionConfig::new()
         .with_target_partitions(threads)
         .with_information_schema(false);
@@ -41,9 +41,9 @@ pub(super) fn shared(threads: usize) -> Result<SessionState> {
     options.execution.parquet.pushdown_filters = true;
     options.execution.parquet.reorder_filters = true;
     options.sql_parser.recursion_limit = ConfigNonZeroUsize::try_new(STATEMENT_DEPTH_MAX)?;
-    // A second round of the rules would take as long as the first, for statements that are small.
+    // A second optimizer pass takes as long as the first and gains nothing for small statements.
     options.optimizer.max_passes = 1;
-    // Without table functions, file formats and table factories: a statement reads the one table.
+    // Table functions and file formats are absent, so that a statement can read only the one table.
     let state = SessionStateBuilder::new()
         .with_config(config)
         .with_expr_planners(SessionStateDefaults::default_expr_planners())
@@ -60,14 +60,14 @@ pub(super) fn shared(threads: usize) -> Result<SessionState> {
     Ok(state)
 }
 
-/// The session of one query.
-pub(super) struct Session {
+/// The execution state of one query.
+pub(super) struct QuerySession {
     pub(super) state: SessionState,
     pub(super) task: Arc<TaskContext>,
 }
 
-impl Session {
-    /// Reads these objects, within this memory.
+impl QuerySession {
+    /// Creates a session that reads from one object store within one memory budget.
     pub(super) fn new(
         shared: &SessionState,
         memory: Arc<dyn MemoryPool>,
@@ -80,7 +80,8 @@ impl Session {
             .with_memory_pool(memory)
             .with_disk_manager_builder(disk)
             .build_arc()?;
-        environment.register_object_store(ObjectStoreUrl::parse(table::OBJECTS)?.as_ref(), objects);
+        environment
+            .register_object_store(ObjectStoreUrl::parse(table::OBJECTS_URL)?.as_ref(), objects);
         let task = TaskContext::default()
             .with_session_config(state.config().clone())
             .with_runtime(environment);
@@ -90,29 +91,29 @@ impl Session {
         })
     }
 
-    /// The statement over the lines within a window.
+    /// Plans a statement over the lines within a time window.
     pub(super) fn plan(
         &self,
         statement: &Statement,
-        parts: &Parts,
-        window: Span,
+        fragments: &Fragments,
+        window: TimeRange,
     ) -> Result<LogicalPlan> {
-        let names = Names {
+        let names = QueryCatalog {
             state: &self.state,
-            table: provider_as_source(Arc::new(parts.table(window)?)),
+            table: provider_as_source(Arc::new(fragments.table(window)?)),
         };
         let options = (&self.state.config_options().sql_parser).into();
         SqlToRel::new_with_options(&names, options).statement_to_plan(statement.clone())
     }
 }
 
-/// What the names in a statement mean: the one table there is, and functions.
-struct Names<'a> {
+/// Resolves the names in a statement to the only table and the functions.
+struct QueryCatalog<'a> {
     state: &'a SessionState,
     table: Arc<dyn TableSource>,
 }
 
-impl ContextProvider for Names<'_> {
+impl ContextProvider for QueryCatalog<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
         if name == TableReference::bare(TABLE) {
             Ok(Arc::clone(&self.table))
@@ -149,7 +150,7 @@ impl ContextProvider for Names<'_> {
         self.state.config_options()
     }
 
-    // Asked for what a name could have been meant to be: no client sees these.
+    // Used only for suggestions in error messages, which clients never see.
     fn udf_names(&self) -> Vec<String> {
         Vec::new()
     }

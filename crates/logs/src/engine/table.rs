@@ -1,4 +1,4 @@
-//! Lines of one project as a table: what is in memory beside what is in files.
+//! A table provider over in-memory batches and Parquet files.
 
 use std::sync::Arc;
 
@@ -25,17 +25,27 @@ use datafusion::{
 
 use crate::layout;
 
-/// Where the files of a query are, in its own session.
-pub(super) const OBJECTS: &str = "logs://files";
+/// The URL under which a session registers its object store.
+pub(super) const OBJECTS_URL: &str = "logs://files";
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LogTable {
     pub(super) recent: Vec<RecordBatch>,
     pub(super) files: Vec<PartitionedFile>,
     pub(super) readers: Arc<CachedParquetFileReaderFactory>,
 }
 
-impl Lines {
+impl LogTable {
+    fn recent(&self, projection: Option<&Vec<usize>>) -> Result<Arc<dyn ExecutionPlan>> {
+        let partitions = std::slice::from_ref(&self.recent);
+        let projection = projection.cloned();
+        Ok(MemorySourceConfig::try_new_exec(
+            partitions,
+            layout::schema(),
+            projection,
+        )?)
+    }
+
     fn files(
         &self,
         session: &dyn Session,
@@ -51,16 +61,17 @@ impl Lines {
             .with_parquet_file_reader_factory(readers);
         let groups =
             FileGroup::new(self.files.clone()).split_files(session.config().target_partitions());
-        let config = FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS)?, Arc::new(source))
-            .with_file_groups(groups)
-            .with_projection_indices(projection.cloned())?
-            .build();
+        let config =
+            FileScanConfigBuilder::new(ObjectStoreUrl::parse(OBJECTS_URL)?, Arc::new(source))
+                .with_file_groups(groups)
+                .with_projection_indices(projection.cloned())?
+                .build();
         Ok(DataSourceExec::from_data_source(config))
     }
 }
 
 #[async_trait]
-impl TableProvider for Lines {
+impl TableProvider for LogTable {
     fn schema(&self) -> SchemaRef {
         layout::schema()
     }
@@ -69,7 +80,8 @@ impl TableProvider for Lines {
         TableType::Base
     }
 
-    /// Filters reach the files when the plan is made physical, with those that are only known while it runs.
+    /// Filters are not applied here: the physical optimizer pushes them into the Parquet scan,
+    /// including dynamic ones.
     async fn scan(
         &self,
         session: &dyn Session,
@@ -77,21 +89,13 @@ impl TableProvider for Lines {
         _filters: &[Expr],
         _limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let recent = || {
-            MemorySourceConfig::try_new_exec(
-                std::slice::from_ref(&self.recent),
-                self.schema(),
-                projection.cloned(),
-            )
-        };
         if self.files.is_empty() {
-            return Ok(recent()?);
+            return self.recent(projection);
         }
         let files = self.files(session, projection)?;
         if self.recent.is_empty() {
-            Ok(files)
-        } else {
-            UnionExec::try_new(vec![recent()?, files])
+            return Ok(files);
         }
+        UnionExec::try_new(vec![self.recent(projection)?, files])
     }
 }

@@ -1,157 +1,127 @@
-//! Functions as data: how each is called, and how it is written.
+//! Function tables as data: the arity, return type and translation of each function.
 
-use super::{Piece, Result, Type, Writer, call::Call, scope::Scope};
+use super::{Result, SqlExpr, Translator, Type, call::Call, scope::Scope};
+
+/// The functions of a dialect.
+pub(crate) type FunctionTable = &'static [FunctionSpec];
+
+/// Translates a call that a template cannot express.
+pub(crate) type TranslateCall =
+    for<'a> fn(&mut Translator<'a>, &Call<'a>, &mut Scope<'a>) -> Result<SqlExpr>;
 
 /// A function of a dialect.
-pub(crate) struct Function {
+pub(crate) struct FunctionSpec {
     pub(crate) name: &'static str,
-    /// Arguments at least and at most.
-    pub(crate) takes: (usize, usize),
-    pub(crate) class: Class,
-    pub(crate) gives: Gives,
-    pub(crate) write: Write,
+    /// Minimum and maximum number of arguments.
+    pub(crate) arity: (usize, usize),
+    pub(crate) kind: FunctionKind,
+    pub(crate) returns: ReturnType,
+    pub(crate) translation: Translation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum FunctionKind {
     Scalar,
-    /// Over groups or windows, of all rows or those that meet a condition.
+    /// An aggregate function, optionally with a filter or over a window.
     Aggregate,
-    /// Over windows only.
+    /// A function that requires `OVER`.
     Window,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Gives {
-    Is(Type),
-    /// The same as an argument.
-    As(usize),
+pub(crate) enum ReturnType {
+    Always(Type),
+    /// The type of the argument with this index.
+    OfArgument(usize),
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Write {
-    /// `{0}` is the first argument as it is, `{0:t}` as text, `{0:i}` as a whole number, `{0:f}` as one with a fraction, `{0:n}` as
-    /// any number, `{0:b}` as a condition, `{0:m}` as a moment, `{0:l}` a literal text, `{0:u}` a unit of time; `{*}` are all;
-    /// `{p}` is the parameter, `{f}` the rows of an aggregate, `{d}` whether it takes each value once.
-    As(&'static str),
-    By(for<'a> fn(&mut Writer<'a>, &Call<'a>, &mut Scope<'a>) -> Result<Piece>),
+pub(crate) enum Translation {
+    /// SQL with placeholders. `{0}` is the first argument unchanged, `{0:t}` as text, `{0:i}` as an
+    /// integer, `{0:f}` as a float, `{0:n}` as any number, `{0:b}` as a condition, `{0:m}` as a
+    /// timestamp, `{0:l}` as a literal and `{0:u}` as a time unit; `{*}` stands for all arguments.
+    /// `{p}` is the parameter, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}`
+    /// the `ORDER BY` clause of an aggregate.
+    Template(&'static str),
+    Code(TranslateCall),
 }
 
 /// A scalar function.
 pub(crate) const fn scalar(
     name: &'static str,
-    takes: (usize, usize),
-    is: Type,
-    write: &'static str,
-) -> Function {
-    Function {
+    arity: (usize, usize),
+    returns: Type,
+    template: &'static str,
+) -> FunctionSpec {
+    FunctionSpec {
         name,
-        takes,
-        class: Class::Scalar,
-        gives: Gives::Is(is),
-        write: Write::As(write),
+        arity,
+        kind: FunctionKind::Scalar,
+        returns: ReturnType::Always(returns),
+        translation: Translation::Template(template),
     }
 }
 
-/// One that gives what an argument is.
-pub(crate) const fn alike(
+/// A scalar function that returns the type of an argument.
+pub(crate) const fn same_type(
     name: &'static str,
-    takes: (usize, usize),
+    arity: (usize, usize),
     argument: usize,
-    write: &'static str,
-) -> Function {
-    Function {
+    template: &'static str,
+) -> FunctionSpec {
+    FunctionSpec {
         name,
-        takes,
-        class: Class::Scalar,
-        gives: Gives::As(argument),
-        write: Write::As(write),
+        arity,
+        kind: FunctionKind::Scalar,
+        returns: ReturnType::OfArgument(argument),
+        translation: Translation::Template(template),
     }
 }
 
-/// An aggregate.
+/// An aggregate function.
 pub(crate) const fn aggregate(
     name: &'static str,
-    takes: (usize, usize),
-    gives: Gives,
-    write: &'static str,
-) -> Function {
-    Function {
+    arity: (usize, usize),
+    returns: ReturnType,
+    template: &'static str,
+) -> FunctionSpec {
+    FunctionSpec {
         name,
-        takes,
-        class: Class::Aggregate,
-        gives,
-        write: Write::As(write),
+        arity,
+        kind: FunctionKind::Aggregate,
+        returns,
+        translation: Translation::Template(template),
     }
 }
 
-/// A function over a window.
+/// A window function.
 pub(crate) const fn window(
     name: &'static str,
-    takes: (usize, usize),
-    gives: Gives,
-    write: &'static str,
-) -> Function {
-    Function {
+    arity: (usize, usize),
+    returns: ReturnType,
+    template: &'static str,
+) -> FunctionSpec {
+    FunctionSpec {
         name,
-        takes,
-        class: Class::Window,
-        gives,
-        write: Write::As(write),
+        arity,
+        kind: FunctionKind::Window,
+        returns,
+        translation: Translation::Template(template),
     }
 }
 
-/// One that is written by code.
+/// A function that is translated by code.
 pub(crate) const fn special(
     name: &'static str,
-    takes: (usize, usize),
-    class: Class,
-    by: for<'a> fn(&mut Writer<'a>, &Call<'a>, &mut Scope<'a>) -> Result<Piece>,
-) -> Function {
-    Function {
+    arity: (usize, usize),
+    kind: FunctionKind,
+    translate: TranslateCall,
+) -> FunctionSpec {
+    FunctionSpec {
         name,
-        takes,
-        class,
-        gives: Gives::Is(Type::Unknown),
-        write: Write::By(by),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{bigquery, clickhouse};
-
-    #[test]
-    fn a_name_is_one_function_and_a_template_names_arguments_it_has() {
-        for table in [bigquery::FUNCTIONS, clickhouse::FUNCTIONS] {
-            let mut names: Vec<_> = table
-                .iter()
-                .map(|it| it.name.to_ascii_lowercase())
-                .collect();
-            names.sort();
-            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
-            for Function {
-                name,
-                takes: (least, most),
-                class,
-                write,
-                ..
-            } in table
-            {
-                let Write::As(template) = write else { continue };
-                assert!(least <= most);
-                assert_eq!(*class != Class::Scalar, template.contains("{f}"), "{name}");
-                for place in template.split('{').skip(1) {
-                    let place = place.split(['}', ':']).next().unwrap();
-                    assert!(
-                        place
-                            .parse::<usize>()
-                            .map_or("fdop*".contains(place), |at| at < *least),
-                        "{name}: {place}"
-                    );
-                }
-            }
-        }
+        arity,
+        kind,
+        returns: ReturnType::Always(Type::Unknown),
+        translation: Translation::Code(translate),
     }
 }

@@ -1,6 +1,9 @@
-//! What names mean.
+//! Name resolution: tables, columns, attributes and select aliases.
 
-use super::{Dialect, Piece, Result, Type, Writer, name, quoted, refused};
+use super::{
+    Dialect, Result, SqlExpr, Translator, Type, invalid, quote_identifier, quote_literal,
+    sql_expr::NumberColumn,
+};
 use crate::{
     engine::sqlparser::ast::{Expr, Ident},
     event::Source,
@@ -8,84 +11,90 @@ use crate::{
     layout::{self, Kind},
 };
 
-/// What a query gives.
+/// Maximum length of an unknown name that an error message quotes, in characters.
+const NAME_CHARS_MAX: usize = 100;
+
+/// An output column of a query.
 #[derive(Debug, Clone)]
-pub(crate) struct Column {
-    /// What clients call it.
-    pub(super) called: String,
-    /// What the engine calls it: a name of its own, so that no alias is taken for a column.
-    pub(super) written: String,
-    pub(super) is: Type,
+pub(super) struct OutputColumn {
+    /// The column name that the client sees.
+    pub(super) name: String,
+    /// The engine identifier. It is generated, so that an alias never shadows a column.
+    pub(super) identifier: String,
+    pub(super) ty: Type,
 }
 
 /// A common table expression.
-pub(crate) struct Named<'a> {
+pub(super) struct CommonTable<'a> {
     pub(super) name: &'a str,
-    pub(super) written: String,
-    pub(super) columns: Vec<Column>,
-    /// How often it reads lines.
+    pub(super) identifier: String,
+    pub(super) columns: Vec<OutputColumn>,
+    /// Number of table reads that the expression performs.
     pub(super) reads: usize,
 }
 
-/// What a table has.
+/// The columns of a table.
 #[derive(Debug, Clone)]
-pub(crate) enum Shape {
-    /// Lines, of one source where the table is a source.
+pub(super) enum TableColumns {
+    /// Log lines, restricted to one source if the table names a source.
     Lines(Option<Source>),
-    /// What a query gives.
-    Columns(Vec<Column>),
+    /// Output columns of a subquery.
+    Query(Vec<OutputColumn>),
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Table {
-    /// What clients call it.
-    pub(super) called: Option<String>,
-    /// What the engine calls it.
-    pub(super) written: String,
-    pub(super) shape: Shape,
+pub(super) struct ScopeTable {
+    /// The table name or alias of the client.
+    pub(super) name: Option<String>,
+    /// The engine identifier.
+    pub(super) identifier: String,
+    pub(super) columns: TableColumns,
 }
 
-/// `UNNEST(path) AS alias`: another name for a path of a table.
+/// `UNNEST(path) AS alias`: an alias for a record of a table.
 #[derive(Debug, Clone)]
-pub(crate) struct Unnested {
+struct RecordAlias {
     alias: Option<String>,
     table: usize,
     path: String,
 }
 
-/// The names of one `SELECT`.
-#[derive(Debug, Default)]
-pub(crate) struct Scope<'a> {
-    pub(super) tables: Vec<Table>,
-    pub(super) unnested: Vec<Unnested>,
-    /// Names of selected expressions.
-    pub(super) aliases: Vec<(&'a str, &'a Expr)>,
-    /// Whether the clause at hand may use them.
-    pub(super) aliases_count: bool,
-    /// Those that are being written out: inside of its own expression a name is the column.
-    pub(super) busy: Vec<usize>,
-    /// Lists whose items become rows, as columns of the only table.
-    pub(super) unfolded: Vec<(String, String)>,
+/// A list that `arrayJoin` expands to rows.
+#[derive(Debug)]
+pub(super) struct ArrayJoin {
+    pub(super) list: String,
+    /// The engine identifier of the items.
+    pub(super) identifier: String,
 }
 
-/// What a name means.
-pub(super) enum Meaning {
-    Value(Piece),
-    /// A record of attributes, or all of them.
+/// The names that are visible in one `SELECT`.
+#[derive(Debug, Default)]
+pub(crate) struct Scope<'a> {
+    pub(super) tables: Vec<ScopeTable>,
+    record_aliases: Vec<RecordAlias>,
+    /// Aliases of the select list.
+    pub(super) aliases: Vec<(&'a str, &'a Expr)>,
+    /// Whether the current clause can refer to aliases.
+    pub(super) aliases_visible: bool,
+    /// Indices of aliases that are being expanded. Within its own expression an alias refers to
+    /// the column.
+    pub(super) expanding: Vec<usize>,
+    pub(super) array_joins: Vec<ArrayJoin>,
+}
+
+/// The target of a name.
+pub(super) enum Resolution {
+    Value(SqlExpr),
+    /// A record of attributes. The empty path is the record of all attributes.
     Record {
         table: usize,
         path: String,
     },
 }
 
-impl<'a> Writer<'a> {
-    pub(super) fn missing<T>(field: &str) -> Result<T> {
-        let field: String = field.chars().take(100).collect();
-        refused(format!("Field \"{field}\" does not exist."))
-    }
-
-    /// Adds `UNNEST(path) AS alias`.
-    pub(super) fn unnest(
+impl<'a> Translator<'a> {
+    /// Adds `UNNEST(path) AS alias` to the scope.
+    pub(super) fn add_unnest(
         &mut self,
         path: &'a Expr,
         alias: Option<String>,
@@ -94,217 +103,272 @@ impl<'a> Writer<'a> {
         let idents = match path {
             Expr::Identifier(ident) => std::slice::from_ref(ident),
             Expr::CompoundIdentifier(idents) => idents,
-            _ => return refused("UNNEST takes a field of metadata"),
+            _ => return invalid("UNNEST takes a field of metadata"),
         };
-        match self.meaning(idents, scope)? {
-            Meaning::Record { table, path } => scope.unnested.push(Unnested { alias, table, path }),
-            Meaning::Value(_) => return Self::missing(&dotted(idents)),
+        match self.resolve(idents, scope)? {
+            Resolution::Record { table, path } => {
+                scope
+                    .record_aliases
+                    .push(RecordAlias { alias, table, path });
+                Ok(())
+            }
+            Resolution::Value(_) => unknown_field(&dotted(&words_of(idents))),
         }
-        Ok(())
     }
 
-    /// The expression that a selected name stands for, if it is one here.
-    pub(super) fn alias(&mut self, ident: &Ident, scope: &mut Scope<'a>) -> Result<Option<Piece>> {
-        if !scope.aliases_count {
+    /// Translates the expression of a select alias, if the identifier is one in this clause.
+    pub(super) fn expand_alias(
+        &mut self,
+        ident: &Ident,
+        scope: &mut Scope<'a>,
+    ) -> Result<Option<SqlExpr>> {
+        if !scope.aliases_visible {
             return Ok(None);
         }
-        let found = (0..scope.aliases.len())
-            .find(|at| self.same(scope.aliases[*at].0, &ident.value) && !scope.busy.contains(at));
-        let Some(at) = found else { return Ok(None) };
-        scope.busy.push(at);
-        let aliases_count = std::mem::replace(&mut scope.aliases_count, self.clickhouse());
-        let written = self.expression(scope.aliases[at].1, scope);
-        scope.aliases_count = aliases_count;
-        scope.busy.pop();
-        written.map(Some)
-    }
-
-    pub(super) fn meaning(&mut self, idents: &[Ident], scope: &Scope<'a>) -> Result<Meaning> {
-        let words: Vec<&str> = idents.iter().map(|ident| ident.value.as_str()).collect();
-        let (first, rest) = match words.as_slice() {
-            [] => return Self::missing(""),
-            [first, rest @ ..] => (*first, rest),
-        };
-        let unnested = scope.unnested.iter().rev().find(|it| {
-            it.alias
-                .as_deref()
-                .is_some_and(|alias| self.same(alias, first))
+        let found = (0..scope.aliases.len()).find(|at| {
+            self.same_name(scope.aliases[*at].0, &ident.value) && !scope.expanding.contains(at)
         });
-        if let Some(Unnested { table, path, .. }) = unnested {
-            return Ok(Self::field(*table, path, rest, scope));
-        }
-        let table = scope.tables.iter().position(|table| {
-            table
-                .called
-                .as_deref()
-                .is_some_and(|called| self.same(called, first))
-        });
-        if let (Some(table), [column, rest @ ..]) = (table, rest) {
-            return match self.column(table, column, rest, scope) {
-                Some(meaning) => Ok(meaning),
-                None => Self::missing(&words.join(".")),
-            };
-        }
-        for table in 0..scope.tables.len() {
-            if let Some(meaning) = self.column(table, first, rest, scope) {
-                return Ok(meaning);
-            }
-        }
-        match Self::implicit(first, rest, scope) {
-            Some(meaning) => Ok(meaning),
-            None => Self::missing(&words.join(".")),
-        }
-    }
-
-    /// A field of an unnested record, without the record's name.
-    fn implicit(first: &str, rest: &[&str], scope: &Scope<'a>) -> Option<Meaning> {
-        let under = |path: &str| {
-            if path.is_empty() {
-                first.to_owned()
-            } else {
-                format!("{path}.{first}")
-            }
+        let Some(at) = found else {
+            return Ok(None);
         };
-        let known = scope.unnested.iter().rev().find(|it| {
-            let key = under(&it.path);
-            fields::spelled(&key).is_some() || fields::is_parent(&key)
-        })?;
-        let words: Vec<_> = std::iter::once(first).chain(rest.iter().copied()).collect();
-        Some(Self::field(known.table, &known.path, &words, scope))
+        scope.expanding.push(at);
+        let aliases_visible = std::mem::replace(&mut scope.aliases_visible, self.is_clickhouse());
+        let translated = self.expression(scope.aliases[at].1, scope);
+        scope.aliases_visible = aliases_visible;
+        scope.expanding.pop();
+        translated.map(Some)
     }
 
-    fn column(&self, at: usize, column: &str, rest: &[&str], scope: &Scope<'a>) -> Option<Meaning> {
-        let table = scope.tables.get(at)?;
-        let of = |column: &str| format!("{}.{}", table.written, name(column));
-        let value = |column: &str, is| Some(Meaning::Value(Piece::new(of(column), is)));
-        match (&table.shape, rest) {
-            (Shape::Columns(columns), []) => {
-                let Column { written, is, .. } =
-                    columns.iter().find(|it| self.same(&it.called, column))?;
-                Some(Meaning::Value(Piece::new(
-                    format!("{}.{written}", table.written),
-                    *is,
-                )))
-            }
-            (Shape::Columns(_), _) => None,
-            (Shape::Lines(source), rest) => {
-                let canonical = ["id", "timestamp", "event_message"]
-                    .into_iter()
-                    .find(|it| self.same(it, column));
-                match (canonical, rest) {
-                    (Some("timestamp"), []) => return value("timestamp", Type::Moment),
-                    (Some(column), []) => return value(column, Type::Text),
-                    _ => {}
-                }
-                match (self.dialect, column, rest) {
-                    (Dialect::ClickHouse, "source" | "severity_text", []) => {
-                        value(column, Type::Text)
-                    }
-                    (Dialect::ClickHouse, "log_attributes", []) => Some(Meaning::Record {
-                        table: at,
-                        path: String::new(),
-                    }),
-                    (Dialect::BigQuery, _, rest) if column.eq_ignore_ascii_case("metadata") => {
-                        Some(Self::field(at, "", rest, scope))
-                    }
-                    (Dialect::BigQuery, _, [])
-                        if source.is_some() && matches!(column, "identifier" | "project") =>
-                    {
-                        Some(Self::field(at, "", &[column], scope))
-                    }
-                    _ => None,
-                }
+    /// Resolves a dotted name: first record aliases, then qualified columns, then columns of any
+    /// table, and last the fields of unnested records.
+    pub(super) fn resolve(&self, idents: &[Ident], scope: &Scope<'a>) -> Result<Resolution> {
+        let words = words_of(idents);
+        let Some((&first, rest)) = words.split_first() else {
+            return unknown_field("");
+        };
+        for record in scope.record_aliases.iter().rev() {
+            if self.is_named(record.alias.as_deref(), first) {
+                return Ok(Self::attribute_at(record.table, &record.path, rest, scope));
             }
         }
-    }
-
-    /// What lies under a path.
-    fn field(table: usize, path: &str, rest: &[&str], scope: &Scope<'a>) -> Meaning {
-        let words = (!path.is_empty())
-            .then_some(path)
-            .into_iter()
-            .chain(rest.iter().copied());
-        let key = words.collect::<Vec<_>>().join(".");
-        if key.is_empty() || (fields::spelled(&key).is_none() && fields::is_parent(&key)) {
-            return Meaning::Record { table, path: key };
-        }
-        let key = fields::spelled(&key).map_or(key, str::to_owned);
-        Meaning::Value(typed(&scope.tables[table].written, &key))
-    }
-
-    /// A record where a value is asked for: all of it.
-    pub(super) fn whole(&self, table: usize, path: &str, scope: &Scope<'a>) -> Piece {
-        let table = &scope.tables[table].written;
-        let columns = layout::COLUMNS
+        let table = scope
+            .tables
             .iter()
-            .map(|(key, _)| format!("{table}.{}", name(&format!("{}{key}", layout::HOT))));
-        let columns = columns
-            .chain([format!("{table}.\"attributes\"")])
-            .collect::<Vec<_>>()
-            .join(", ");
-        if self.clickhouse() {
-            Piece::new(format!("all_attributes({columns})"), Type::Map)
+            .position(|table| self.is_named(table.name.as_deref(), first));
+        let resolution = match (table, rest) {
+            (Some(table), [column, rest @ ..]) => self.resolve_column(table, column, rest, scope),
+            _ => (0..scope.tables.len())
+                .find_map(|table| self.resolve_column(table, first, rest, scope))
+                .or_else(|| Self::resolve_unqualified(&words, scope)),
+        };
+        match resolution {
+            Some(resolution) => Ok(resolution),
+            None => unknown_field(&dotted(&words)),
+        }
+    }
+
+    fn is_named(&self, name: Option<&str>, word: &str) -> bool {
+        name.is_some_and(|name| self.same_name(name, word))
+    }
+
+    /// Resolves a field of an unnested record that is written without the record alias.
+    fn resolve_unqualified(words: &[&str], scope: &Scope<'a>) -> Option<Resolution> {
+        let first = words.first()?;
+        for record in scope.record_aliases.iter().rev() {
+            let key = if record.path.is_empty() {
+                (*first).to_owned()
+            } else {
+                format!("{}.{first}", record.path)
+            };
+            if fields::canonical(&key).is_some() || fields::is_parent(&key) {
+                return Some(Self::attribute_at(record.table, &record.path, words, scope));
+            }
+        }
+        None
+    }
+
+    fn resolve_column(
+        &self,
+        at: usize,
+        column: &str,
+        rest: &[&str],
+        scope: &Scope<'a>,
+    ) -> Option<Resolution> {
+        let table = scope.tables.get(at)?;
+        match &table.columns {
+            TableColumns::Query(columns) => {
+                let column = columns
+                    .iter()
+                    .find(|it| self.same_name(&it.name, column))
+                    .filter(|_| rest.is_empty())?;
+                let sql = format!("{}.{}", table.identifier, column.identifier);
+                Some(Resolution::Value(SqlExpr::new(sql, column.ty)))
+            }
+            TableColumns::Lines(source) => self
+                .line_column(table, column, rest)
+                .or_else(|| self.line_record(at, *source, column, rest, scope)),
+        }
+    }
+
+    /// Resolves a column of the log table.
+    fn line_column(&self, table: &ScopeTable, column: &str, rest: &[&str]) -> Option<Resolution> {
+        const COMMON: [&str; 3] = ["id", "timestamp", "event_message"];
+        if !rest.is_empty() {
+            return None;
+        }
+        let common = COMMON.into_iter().find(|it| self.same_name(it, column));
+        let column = match (common, column) {
+            (Some(common), _) => common,
+            (None, "source" | "severity_text") if self.is_clickhouse() => column,
+            _ => return None,
+        };
+        let ty = if column == "timestamp" {
+            Type::Timestamp
         } else {
-            Piece::new(
-                format!("nested_attributes({}, {columns})", quoted(path)),
+            Type::Text
+        };
+        let sql = format!("{}.{}", table.identifier, quote_identifier(column));
+        Some(Resolution::Value(SqlExpr::new(sql, ty)))
+    }
+
+    /// Resolves the attributes of the log table.
+    fn line_record(
+        &self,
+        table: usize,
+        source: Option<Source>,
+        column: &str,
+        rest: &[&str],
+        scope: &Scope<'a>,
+    ) -> Option<Resolution> {
+        match (self.dialect, column, rest) {
+            (Dialect::ClickHouse, "log_attributes", []) => Some(Resolution::Record {
+                table,
+                path: String::new(),
+            }),
+            (Dialect::BigQuery, _, rest) if column.eq_ignore_ascii_case("metadata") => {
+                Some(Self::attribute_at(table, "", rest, scope))
+            }
+            (Dialect::BigQuery, "identifier" | "project", []) if source.is_some() => {
+                Some(Self::attribute_at(table, "", &[column], scope))
+            }
+            _ => None,
+        }
+    }
+
+    /// Resolves a path below a record.
+    fn attribute_at(table: usize, path: &str, rest: &[&str], scope: &Scope<'a>) -> Resolution {
+        let mut words = rest.to_vec();
+        if !path.is_empty() {
+            words.insert(0, path);
+        }
+        let key = dotted(&words);
+        match fields::canonical(&key) {
+            Some(key) => Resolution::Value(typed_attribute(&scope.tables[table].identifier, key)),
+            None if key.is_empty() || fields::is_parent(&key) => {
+                Resolution::Record { table, path: key }
+            }
+            None => Resolution::Value(typed_attribute(&scope.tables[table].identifier, &key)),
+        }
+    }
+
+    /// Translates a record that is used as a value.
+    pub(super) fn record_value(&self, table: usize, path: &str, scope: &Scope<'a>) -> SqlExpr {
+        let table = &scope.tables[table].identifier;
+        let mut columns = Vec::with_capacity(layout::COLUMNS.len() + 1);
+        for (key, _) in layout::COLUMNS {
+            let column = format!("{}{key}", layout::HOT);
+            columns.push(format!("{table}.{}", quote_identifier(&column)));
+        }
+        columns.push(format!("{table}.\"attributes\""));
+        let columns = columns.join(", ");
+        if self.is_clickhouse() {
+            SqlExpr::new(format!("all_attributes({columns})"), Type::Map)
+        } else {
+            let prefix = quote_literal(path);
+            SqlExpr::new(
+                format!("nested_attributes({prefix}, {columns})"),
                 Type::Unknown,
             )
         }
     }
 
-    /// `log_attributes['key']`: text, and none is the empty text.
-    pub(super) fn attribute(table: usize, key: &str, scope: &Scope<'a>) -> Piece {
-        let (written, column) = raw(&scope.tables[table].written, key);
-        let mut piece = Piece::new(format!("coalesce({written}, '')"), Type::Text);
-        piece.number = column.map(|column| (column, fields::fractions(key)));
-        piece
+    /// Translates `log_attributes['key']`. A missing key is the empty text.
+    pub(super) fn map_entry(table: usize, key: &str, scope: &Scope<'a>) -> SqlExpr {
+        let attribute = AttributeSql::new(&scope.tables[table].identifier, key);
+        let mut expr = SqlExpr::new(format!("coalesce({}, '')", attribute.text), Type::Text);
+        expr.number_column = attribute.integer_column.map(|sql| NumberColumn {
+            sql,
+            may_be_fractional: fields::may_be_fractional(key),
+        });
+        expr
     }
 }
 
-/// An attribute as text, and its column of whole numbers if it has one.
-fn raw(table: &str, key: &str) -> (String, Option<String>) {
-    let in_map = format!("attribute({table}.\"attributes\", {})", quoted(key));
-    match layout::column(key) {
-        None => (in_map, None),
-        Some((column, Kind::Text)) => (format!("{table}.{}", name(&column)), None),
-        Some((column, Kind::Integer)) => {
-            let column = format!("{table}.{}", name(&column));
-            (
-                format!("coalesce(CAST({column} AS VARCHAR), {in_map})"),
-                Some(column),
-            )
+/// SQL that reads one attribute.
+struct AttributeSql {
+    text: String,
+    integer_column: Option<String>,
+}
+
+impl AttributeSql {
+    fn new(table: &str, key: &str) -> Self {
+        let map_entry = format!("attribute({table}.\"attributes\", {})", quote_literal(key));
+        let Some((column, kind)) = layout::column(key) else {
+            return Self {
+                text: map_entry,
+                integer_column: None,
+            };
+        };
+        let column = format!("{table}.{}", quote_identifier(&column));
+        match kind {
+            Kind::Text => Self {
+                text: column,
+                integer_column: None,
+            },
+            Kind::Integer => Self {
+                text: format!("coalesce(CAST({column} AS VARCHAR), {map_entry})"),
+                integer_column: Some(column),
+            },
         }
     }
 }
 
-/// An attribute as what it is, and nothing where it is missing.
-fn typed(table: &str, key: &str) -> Piece {
-    let (written, column) = raw(table, key);
-    match (fields::kind(key), column) {
-        (_, Some(column)) if fields::fractions(key) && fields::kind(key) == fields::Kind::Float => {
-            Piece::new(
-                format!("coalesce(CAST({column} AS DOUBLE), TRY_CAST({written} AS DOUBLE))"),
+/// Translates an attribute with its `BigQuery` type. A missing attribute is null.
+fn typed_attribute(table: &str, key: &str) -> SqlExpr {
+    let AttributeSql {
+        text,
+        integer_column,
+    } = AttributeSql::new(table, key);
+    let kind = fields::kind(key);
+    if let Some(column) = integer_column {
+        return if fields::may_be_fractional(key) && kind == fields::Kind::Float {
+            SqlExpr::new(
+                format!("coalesce(CAST({column} AS DOUBLE), TRY_CAST({text} AS DOUBLE))"),
                 Type::Float,
             )
-        }
-        (_, Some(column)) => Piece::new(column, Type::Integer),
-        (fields::Kind::Text, None) => Piece::new(written, Type::Text),
-        (fields::Kind::Integer, None) => {
-            Piece::new(format!("TRY_CAST({written} AS BIGINT)"), Type::Integer)
-        }
-        (fields::Kind::Float, None) => {
-            Piece::new(format!("TRY_CAST({written} AS DOUBLE)"), Type::Float)
-        }
-        (fields::Kind::Boolean, None) => {
-            Piece::new(format!("TRY_CAST({written} AS BOOLEAN)"), Type::Boolean)
+        } else {
+            SqlExpr::new(column, Type::Integer)
+        };
+    }
+    match kind {
+        fields::Kind::Text => SqlExpr::new(text, Type::Text),
+        fields::Kind::Integer => SqlExpr::new(format!("TRY_CAST({text} AS BIGINT)"), Type::Integer),
+        fields::Kind::Float => SqlExpr::new(format!("TRY_CAST({text} AS DOUBLE)"), Type::Float),
+        fields::Kind::Boolean => {
+            SqlExpr::new(format!("TRY_CAST({text} AS BOOLEAN)"), Type::Boolean)
         }
     }
 }
 
-pub(super) fn dotted(idents: &[Ident]) -> String {
-    idents
-        .iter()
-        .map(|ident| ident.value.as_str())
-        .collect::<Vec<_>>()
-        .join(".")
+fn unknown_field<T>(field: &str) -> Result<T> {
+    let field: String = field.chars().take(NAME_CHARS_MAX).collect();
+    invalid(format!("Field \"{field}\" does not exist."))
+}
+
+fn words_of(idents: &[Ident]) -> Vec<&str> {
+    idents.iter().map(|ident| ident.value.as_str()).collect()
+}
+
+fn dotted(words: &[&str]) -> String {
+    words.join(".")
 }

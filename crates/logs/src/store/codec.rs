@@ -1,89 +1,118 @@
-//! How lines are written in the log: in the order given, without repeating keys, so that writing them costs little.
+//! Binary encoding of log records. Repeated keys are written once per frame; lines keep their
+//! order.
 
 use hashbrown::hash_map::{Entry, HashMap};
-use serde::{Deserialize, de::IntoDeserializer};
+use serde::{
+    Deserialize,
+    de::{
+        IntoDeserializer,
+        value::{Error as DecodeError, StrDeserializer},
+    },
+};
 
-use super::Mark;
+use super::ReaderOffset;
 use crate::{
     event::{Attributes, Event, Severity, Source, TEXT_BYTES_MAX, Value},
     layout,
 };
 
-/// Bytes of the attributes of one line at most; the rest of them are dropped.
+/// Maximum size of the attributes of one line in bytes. Further attributes are dropped.
 pub const ROW_BYTES_MAX: usize = 1024 * 1024;
-/// Longest id of a line in bytes; longer ones are cut.
+/// Maximum length of the id of a line in bytes. Longer ids are truncated.
 const ID_BYTES_MAX: usize = 256;
 
-/// What one frame of the log says.
+/// The content of one log frame.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Record {
-    /// Lines of a project follow.
+    /// A batch of lines of one project. The lines follow the header.
     Lines {
         project: String,
-        mark: Option<Mark>,
-        span: Span,
+        reader_offset: Option<ReaderOffset>,
+        span: LineSpan,
     },
-    /// These marks stand.
-    Marks(Vec<Mark>),
-    /// Lines of a project that stand before are gone.
+    /// Current reader offsets.
+    ReaderOffsets(Vec<ReaderOffset>),
+    /// Deletes all earlier lines of a project.
     Forget { project: String },
 }
 
-/// How many lines there are, and between which timestamps.
+/// Number and time range of the lines in a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct LineSpan {
     pub(super) rows: u64,
     pub(super) earliest: i64,
     pub(super) latest: i64,
 }
 
+impl LineSpan {
+    pub(super) fn of(events: &[Event]) -> Self {
+        let earliest = events.iter().map(|event| event.timestamp).min();
+        let latest = events.iter().map(|event| event.timestamp).max();
+        Self {
+            rows: events.len() as u64,
+            earliest: earliest.unwrap_or(0),
+            latest: latest.unwrap_or(0),
+        }
+    }
+
+    /// Returns the span of two sets of lines.
+    pub(super) fn union(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            earliest: self.earliest.min(other.earliest),
+            latest: self.latest.max(other.latest),
+        }
+    }
+}
+
 const LINES: u8 = 1;
-const MARKS: u8 = 2;
+const READER_OFFSETS: u8 = 2;
 const FORGET: u8 = 3;
 
-/// A record of lines.
-pub(super) fn lines(project: &str, events: &[Event], mark: Option<&Mark>) -> (Record, Vec<u8>) {
-    let stamps = || events.iter().map(|event| event.timestamp);
-    let span = Span {
-        rows: events.len() as u64,
-        earliest: stamps().min().unwrap_or(0),
-        latest: stamps().max().unwrap_or(0),
-    };
+/// Encodes a batch of lines.
+pub(super) fn lines(
+    project: &str,
+    events: &[Event],
+    reader_offset: Option<&ReaderOffset>,
+) -> (Record, Vec<u8>) {
+    let span = LineSpan::of(events);
     let mut to = Vec::with_capacity(64 + events.len() * 512);
     to.push(LINES);
     text(&mut to, project);
-    varint(&mut to, u64::from(mark.is_some()));
-    if let Some(Mark { name, value }) = mark {
-        put_mark(&mut to, name, value);
+    varint(&mut to, u64::from(reader_offset.is_some()));
+    if let Some(ReaderOffset { name, value }) = reader_offset {
+        put_reader_offset(&mut to, name, value);
     }
     varint(&mut to, span.rows);
     signed(&mut to, span.earliest);
     signed(&mut to, span.latest);
-    let mut words = Words::default();
+    let mut words = WordNumbers::default();
     for event in events {
         put_event(&mut to, event, span.earliest, &mut words);
     }
     (
         Record::Lines {
             project: project.to_owned(),
-            mark: mark.cloned(),
+            reader_offset: reader_offset.cloned(),
             span,
         },
         to,
     )
 }
 
-/// A record of marks.
-pub(super) fn marks<'a>(marks: impl ExactSizeIterator<Item = (&'a String, &'a String)>) -> Vec<u8> {
-    let mut to = vec![MARKS];
-    varint(&mut to, marks.len() as u64);
-    for (name, value) in marks {
-        put_mark(&mut to, name, value);
+/// Encodes reader offsets.
+pub(super) fn reader_offsets<'a>(
+    reader_offsets: impl ExactSizeIterator<Item = (&'a String, &'a String)>,
+) -> Vec<u8> {
+    let mut to = vec![READER_OFFSETS];
+    varint(&mut to, reader_offsets.len() as u64);
+    for (name, value) in reader_offsets {
+        put_reader_offset(&mut to, name, value);
     }
     to
 }
 
-/// A record that a project is gone.
+/// Encodes the deletion of a project.
 pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
     let mut to = vec![FORGET];
     text(&mut to, project);
@@ -95,14 +124,14 @@ pub(super) fn forget(project: &str) -> (Record, Vec<u8>) {
     )
 }
 
-/// What a frame says, without its lines. `None`: it is not one of ours.
+/// Decodes the header of a frame. Returns `None` if the payload is malformed.
 pub(super) fn record(payload: &[u8]) -> Option<Record> {
-    read_record(&mut Reader(payload))
+    read_record(&mut Decoder(payload))
 }
 
-/// The lines of a frame. `None`: it is not one of ours.
+/// Decodes the lines of a frame. Returns `None` if the payload is malformed.
 pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
-    let from = &mut Reader(payload);
+    let from = &mut Decoder(payload);
     let Record::Lines { span, .. } = read_record(from)? else {
         return Some(());
     };
@@ -113,71 +142,74 @@ pub(super) fn events(payload: &[u8], into: &mut Vec<Event>) -> Option<()> {
     Some(())
 }
 
-/// Words that were written before, by number.
-type Words<'a> = HashMap<&'a str, u64>;
+/// Numbers of the words that the frame already contains.
+type WordNumbers<'a> = HashMap<&'a str, u64>;
 
-fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut Words<'a>) {
-    text(to, cut(&event.id, ID_BYTES_MAX));
+fn put_event<'a>(to: &mut Vec<u8>, event: &'a Event, earliest: i64, words: &mut WordNumbers<'a>) {
+    text(to, truncate(&event.id, ID_BYTES_MAX));
     varint(to, event.timestamp.wrapping_sub(earliest).cast_unsigned());
     word(to, event.source.as_str(), words);
     word(to, event.severity.as_str(), words);
-    text(to, cut(&event.message, TEXT_BYTES_MAX));
-    let fitting = fitting(&event.attributes);
-    varint(to, fitting as u64);
-    for (key, value) in event.attributes.iter().take(fitting) {
+    text(to, truncate(&event.message, TEXT_BYTES_MAX));
+    let count = fitting_attributes(&event.attributes);
+    varint(to, count as u64);
+    for (key, value) in event.attributes.iter().take(count) {
         word(to, key, words);
-        match value {
-            Value::Boolean(false) => to.push(0),
-            Value::Boolean(true) => to.push(1),
-            Value::Integer(it) => {
-                to.push(2);
-                signed(to, *it);
-            }
-            Value::Float(it) => {
-                to.push(3);
-                to.extend(it.to_le_bytes());
-            }
-            Value::Text(it) => {
-                to.push(4);
-                text(to, it);
-            }
+        put_value(to, value);
+    }
+}
+
+fn put_value(to: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Boolean(false) => to.push(0),
+        Value::Boolean(true) => to.push(1),
+        Value::Integer(number) => {
+            to.push(2);
+            signed(to, *number);
+        }
+        Value::Float(number) => {
+            to.push(3);
+            to.extend(number.to_le_bytes());
+        }
+        Value::Text(content) => {
+            to.push(4);
+            text(to, content);
         }
     }
 }
 
-/// How many attributes are kept.
-fn fitting(attributes: &Attributes) -> usize {
-    let mut room = ROW_BYTES_MAX;
-    let bytes = attributes.iter().map(|(key, value)| {
-        key.len()
-            + if let Value::Text(text) = value {
-                text.len()
-            } else {
-                8
-            }
-    });
-    bytes
-        .take_while(|bytes| {
-            let fits = *bytes <= room;
-            room = room.saturating_sub(*bytes);
-            fits
-        })
-        .count()
+/// Returns how many attributes fit into [`ROW_BYTES_MAX`].
+fn fitting_attributes(attributes: &Attributes) -> usize {
+    let mut bytes = 0;
+    let mut count = 0;
+    for (key, value) in attributes.iter() {
+        bytes += key.len();
+        bytes += match value {
+            Value::Text(text) => text.len(),
+            Value::Boolean(_) | Value::Integer(_) | Value::Float(_) => 8,
+        };
+        if bytes > ROW_BYTES_MAX {
+            break;
+        }
+        count += 1;
+    }
+    count
 }
 
-fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>) -> Option<Event> {
+fn read_event<'a>(
+    from: &mut Decoder<'a>,
+    earliest: i64,
+    words: &mut Vec<&'a str>,
+) -> Option<Event> {
     let id = from.text()?.to_owned();
     let timestamp = earliest.wrapping_add(from.varint()?.cast_signed());
     let source: Source = from.word(words)?.parse().ok()?;
-    let severity = from.word(words)?.into_deserializer();
-    let severity = Severity::deserialize::<
-        serde::de::value::StrDeserializer<'_, serde::de::value::Error>,
-    >(severity)
-    .ok()?;
+    let severity: StrDeserializer<'_, DecodeError> = from.word(words)?.into_deserializer();
+    let severity = Severity::deserialize(severity).ok()?;
     let message = from.text()?.to_owned();
     let mut attributes = Attributes::default();
     for _ in 0..from.varint()? {
-        let key = layout::known(from.word(words)?);
+        let key = layout::static_key(from.word(words)?);
         let value = match from.byte()? {
             0 => Value::Boolean(false),
             1 => Value::Boolean(true),
@@ -198,27 +230,31 @@ fn read_event<'a>(from: &mut Reader<'a>, earliest: i64, words: &mut Vec<&'a str>
     })
 }
 
-fn read_record(from: &mut Reader<'_>) -> Option<Record> {
+fn read_record(from: &mut Decoder<'_>) -> Option<Record> {
     Some(match from.byte()? {
         LINES => {
             let project = from.text()?.to_owned();
-            let mark = match from.varint()? {
+            let reader_offset = match from.varint()? {
                 0 => None,
-                _ => Some(from.mark()?),
+                _ => Some(from.reader_offset()?),
             };
             Record::Lines {
                 project,
-                mark,
-                span: Span {
+                reader_offset,
+                span: LineSpan {
                     rows: from.varint()?,
                     earliest: from.signed()?,
                     latest: from.signed()?,
                 },
             }
         }
-        MARKS => {
+        READER_OFFSETS => {
             let count = from.varint()?;
-            Record::Marks((0..count).map(|_| from.mark()).collect::<Option<_>>()?)
+            let mut reader_offsets = Vec::new();
+            for _ in 0..count {
+                reader_offsets.push(from.reader_offset()?);
+            }
+            Record::ReaderOffsets(reader_offsets)
         }
         FORGET => Record::Forget {
             project: from.text()?.to_owned(),
@@ -227,50 +263,51 @@ fn read_record(from: &mut Reader<'_>) -> Option<Record> {
     })
 }
 
-fn cut(text: &str, bytes: usize) -> &str {
+fn truncate(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-fn put_mark(to: &mut Vec<u8>, name: &str, value: &str) {
+fn put_reader_offset(to: &mut Vec<u8>, name: &str, value: &str) {
     text(to, name);
     text(to, value);
 }
 
-/// A text that is likely to come again: zero and the text the first time, then its number, from one.
-fn word<'a>(to: &mut Vec<u8>, it: &'a str, words: &mut Words<'a>) {
+/// Writes a repeating text: zero and the text on first use, later its number, counted from one.
+fn word<'a>(to: &mut Vec<u8>, content: &'a str, words: &mut WordNumbers<'a>) {
     let next = words.len() as u64 + 1;
-    match words.entry(it) {
-        Entry::Occupied(known) => varint(to, *known.get()),
-        Entry::Vacant(new) => {
-            new.insert(next);
+    match words.entry(content) {
+        Entry::Occupied(number) => varint(to, *number.get()),
+        Entry::Vacant(entry) => {
+            entry.insert(next);
             varint(to, 0);
-            text(to, it);
+            text(to, content);
         }
     }
 }
 
-fn text(to: &mut Vec<u8>, it: &str) {
-    varint(to, it.len() as u64);
-    to.extend(it.as_bytes());
+fn text(to: &mut Vec<u8>, content: &str) {
+    varint(to, content.len() as u64);
+    to.extend(content.as_bytes());
 }
 
-/// Seven bits a byte, the lowest first.
-fn varint(to: &mut Vec<u8>, mut it: u64) {
-    while it >= 0x80 {
-        to.push((it & 0x7f) as u8 | 0x80);
-        it >>= 7;
+/// LEB128: seven bits per byte, least significant group first.
+fn varint(to: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        to.push((number & 0x7f) as u8 | 0x80);
+        number >>= 7;
     }
-    to.push((it & 0x7f) as u8);
+    to.push((number & 0x7f) as u8);
 }
 
-/// Small numbers of either sign are short.
-fn signed(to: &mut Vec<u8>, it: i64) {
-    varint(to, ((it << 1) ^ (it >> 63)).cast_unsigned());
+/// Zigzag encoding, which keeps small numbers of either sign short.
+fn signed(to: &mut Vec<u8>, number: i64) {
+    varint(to, ((number << 1) ^ (number >> 63)).cast_unsigned());
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Reads the parts of a payload from its start.
+struct Decoder<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> Decoder<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -282,20 +319,20 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Option<u64> {
-        let mut it = 0;
+        let mut number = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
-            it |= u64::from(byte & 0x7f) << shift;
+            number |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
-                return Some(it);
+                return Some(number);
             }
         }
         None
     }
 
     fn signed(&mut self) -> Option<i64> {
-        let it = self.varint()?;
-        Some((it >> 1).cast_signed() ^ -(it & 1).cast_signed())
+        let number = self.varint()?;
+        Some((number >> 1).cast_signed() ^ -(number & 1).cast_signed())
     }
 
     fn text(&mut self) -> Option<&'a str> {
@@ -313,8 +350,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn mark(&mut self) -> Option<Mark> {
-        Some(Mark {
+    fn reader_offset(&mut self) -> Option<ReaderOffset> {
+        Some(ReaderOffset {
             name: self.text()?.to_owned(),
             value: self.text()?.to_owned(),
         })
@@ -356,17 +393,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(all in proptest::collection::vec(event(), 0..10), marked: bool) {
-            let mark = marked.then(|| Mark { name: "n".into(), value: "v".into() });
-            let (said, payload) = lines("p", &all, mark.as_ref());
+        fn encoded_lines_decode_unchanged(all in proptest::collection::vec(event(), 0..10), marked: bool) {
+            let reader_offset = marked.then(|| ReaderOffset { name: "n".into(), value: "v".into() });
+            let (record_written, payload) = lines("p", &all, reader_offset.as_ref());
             let mut read = Vec::new();
             events(&payload, &mut read).unwrap();
-            prop_assert_eq!(record(&payload).unwrap(), said);
+            prop_assert_eq!(record(&payload).unwrap(), record_written);
             prop_assert_eq!(read, all);
         }
 
         #[test]
-        fn what_is_broken_is_refused_quietly(all in proptest::collection::vec(event(), 1..4), at: prop::sample::Index, to: u8) {
+        fn damaged_payloads_decode_without_panic(all in proptest::collection::vec(event(), 1..4), at: prop::sample::Index, to: u8) {
             let (_, mut payload) = lines("p", &all, None);
             let at = at.index(payload.len());
             payload[at] = to;
@@ -376,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_bounds() {
+    fn oversized_id_and_attributes_are_truncated() {
         let mut attributes = Attributes::default();
         (0..64)
             .for_each(|n| attributes.add(format!("k{n}"), Value::Text("x".repeat(TEXT_BYTES_MAX))));

@@ -1,4 +1,4 @@
-//! The files of the log, behind a seam: tests cut the power.
+//! The file system interface of the log. Tests replace it to simulate power loss.
 
 use std::{
     fmt::Debug,
@@ -9,45 +9,45 @@ use std::{
     sync::Arc,
 };
 
-/// A folder of files that are only ever written at their end.
+/// A directory of append-only files.
 pub(super) trait Disk: Debug + Send + Sync {
-    /// The names of the files.
+    /// Returns the file names.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// An empty file in place of whatever has the name.
+    /// Creates an empty file, replacing an existing one.
     fn create(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
-    /// A file that is there.
+    /// Opens an existing file.
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
-    /// Removes a file. One that is not there is as good as removed.
+    /// Removes a file. Succeeds if the file does not exist.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Waits until what was created and removed stays so.
+    /// Waits until creations and removals are durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// One file.
+/// An append-only file.
 pub(super) trait LogFile: Debug + Send + Sync {
-    /// Writes at an offset, which is where the file ends.
+    /// Writes at the end of the file, which is at `offset`.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Waits until what was written stays.
+    /// Waits until writes are durable.
     fn sync(&self) -> io::Result<()>;
-    /// Reads exactly so much. Also works after the file was removed.
+    /// Reads exactly `count` bytes. Succeeds even after the file was removed.
     fn read(&self, offset: u64, count: usize) -> io::Result<Vec<u8>>;
-    /// How long it is.
+    /// Returns the length in bytes.
     fn length(&self) -> io::Result<u64>;
 }
 
-/// A real folder.
+/// A directory of the file system.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct DiskDirectory {
     path: PathBuf,
     handle: File,
 }
 
-impl Folder {
-    /// Opens a folder, which is made if need be.
+impl DiskDirectory {
+    /// Opens a directory and creates it if it does not exist.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         fs::create_dir_all(path)?;
         if let Some(parent) = path.parent() {
-            sync_folder(parent)?;
+            sync_directory(parent)?;
         }
         Ok(Self {
             path: path.to_owned(),
@@ -56,12 +56,12 @@ impl Folder {
     }
 }
 
-/// Waits until what a folder lists stays so.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+/// Waits until the entries of a directory are durable.
+pub(super) fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-impl Disk for Folder {
+impl Disk for DiskDirectory {
     fn list(&self) -> io::Result<Vec<String>> {
         fs::read_dir(&self.path)?
             .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
@@ -85,7 +85,7 @@ impl Disk for Folder {
     fn remove(&self, name: &str) -> io::Result<()> {
         match fs::remove_file(self.path.join(name)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            done => done,
+            result => result,
         }
     }
 

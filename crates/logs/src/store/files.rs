@@ -1,11 +1,11 @@
-//! Files of lines: Parquet, sorted by source, then timestamp.
+//! Parquet files of lines, sorted by source and timestamp.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use datafusion::{
     arrow::{
-        array::{ArrayRef, AsArray, RecordBatch, new_null_array},
+        array::{AsArray, RecordBatch, new_null_array},
         compute::interleave_record_batch,
         datatypes::TimestampMicrosecondType,
     },
@@ -19,66 +19,62 @@ use datafusion::{
 use super::StoreError;
 use crate::{event::Event, layout};
 
-/// Rows that are laid out together at most,
+/// Maximum number of rows converted at once.
 const CHUNK_ROWS: usize = 8192;
-/// and their bytes, by the average of a file.
+/// Maximum size of rows converted at once, computed from the average row size of the file.
 const CHUNK_BYTES: u64 = 8 * 1024 * 1024;
-/// Rows of a row group at most,
+/// Maximum number of rows of a row group.
 const GROUP_ROWS: usize = 64 * 1024;
-/// and their bytes, by the same average. A file itself is bounded: one of lines that differ much has no larger group.
+/// Maximum size of a row group, computed from the average row size of the file. The average can be
+/// wrong for uneven lines, but the size of the whole file is bounded too.
 const GROUP_BYTES: u64 = 32 * 1024 * 1024;
-/// Rows of a page at most: what a query for a few rows reads of a column.
+/// Maximum number of rows of a page, the smallest unit that a query reads of a column.
 const PAGE_ROWS: usize = 8192;
 
-/// What a file is to hold: lines, and about what they take in memory.
+/// Number of rows and their approximate size in memory.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct Volume {
     pub(super) rows: u64,
     pub(super) bytes: u64,
 }
 
-impl Extent {
-    /// Rows of an average size that fit both bounds, one at least.
-    fn fit(self, bytes_max: u64, rows_max: usize) -> usize {
+impl Volume {
+    /// Returns the number of average rows within both limits, at least one.
+    fn rows_within(self, bytes_max: u64, rows_max: usize) -> usize {
         let fit = bytes_max.saturating_mul(self.rows) / self.bytes.max(1);
         usize::try_from(fit).unwrap_or(rows_max).clamp(1, rows_max)
     }
 }
 
-/// How files are written.
-fn properties(of: Extent) -> WriterProperties {
-    let ascending = |column_idx| SortingColumn {
-        column_idx,
-        descending: false,
-        nulls_first: false,
-    };
-    let column = |name| {
-        layout::schema()
-            .index_of(name)
-            .ok()
-            .and_then(|index| i32::try_from(index).ok())
-    };
+/// Returns the settings of the Parquet writer.
+fn properties(volume: Volume) -> WriterProperties {
+    let sorting = ["source", "timestamp"].into_iter().filter_map(ascending);
     WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(of.fit(GROUP_BYTES, GROUP_ROWS)))
+        .set_max_row_group_row_count(Some(volume.rows_within(GROUP_BYTES, GROUP_ROWS)))
         .set_data_page_row_count_limit(PAGE_ROWS)
-        // Moments rise by little, and no two ids are the same.
+        // Timestamps increase in small steps, and ids are unique.
         .set_column_dictionary_enabled("timestamp".into(), false)
         .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
         .set_column_dictionary_enabled("id".into(), false)
-        .set_sorting_columns(Some(
-            [column("source"), column("timestamp")]
-                .into_iter()
-                .flatten()
-                .map(ascending)
-                .collect(),
-        ))
+        .set_sorting_columns(Some(sorting.collect()))
         .set_created_by("gantry".to_owned())
         .build()
 }
 
-/// Lines as a file. They are put in order first; those of one source and timestamp stay as they came.
-pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, StoreError> {
+/// Returns the declaration that a file is sorted by a column.
+fn ascending(column: &str) -> Option<SortingColumn> {
+    let index = layout::schema().index_of(column).ok()?;
+    Some(SortingColumn {
+        column_idx: i32::try_from(index).ok()?,
+        descending: false,
+        nulls_first: false,
+    })
+}
+
+/// Writes lines to a file. Sorts them first, keeping the order of lines with equal source and
+/// timestamp.
+pub(super) fn write_sorted(events: &mut [Event], volume: Volume) -> Result<Bytes, StoreError> {
     events.sort_by(|a, b| {
         a.source
             .as_str()
@@ -86,79 +82,80 @@ pub(super) fn of_events(events: &mut [Event], of: Extent) -> Result<Bytes, Store
             .then(a.timestamp.cmp(&b.timestamp))
     });
     write(
-        of,
+        volume,
         events
-            .chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS))
+            .chunks(volume.rows_within(CHUNK_BYTES, CHUNK_ROWS))
             .map(|chunk| Ok(layout::batch(chunk)?)),
     )
 }
 
-/// Several files as one.
-pub(super) fn merge(files: Vec<Bytes>, of: Extent) -> Result<Bytes, StoreError> {
+/// Merges several files into one.
+pub(super) fn merge(files: Vec<Bytes>, volume: Volume) -> Result<Bytes, StoreError> {
     let mut batches = Vec::new();
     for file in files {
         for batch in ParquetRecordBatchReaderBuilder::try_new(file)?
             .with_batch_size(CHUNK_ROWS)
             .build()?
         {
-            batches.push(conform(&batch?)?);
+            batches.push(to_current_schema(&batch?)?);
         }
     }
     let mut order = Vec::new();
     for (at, batch) in batches.iter().enumerate() {
-        let sources = batch.column_by_name("source").map(AsArray::as_string_view);
-        let stamps = batch
-            .column_by_name("timestamp")
-            .map(AsArray::as_primitive::<TimestampMicrosecondType>);
-        let (Some(sources), Some(stamps)) = (sources, stamps) else {
+        let (Some(sources), Some(timestamps)) = (
+            batch.column_by_name("source"),
+            batch.column_by_name("timestamp"),
+        ) else {
             continue;
         };
-        order.extend(
-            (0..batch.num_rows()).map(|row| (sources.value(row), stamps.value(row), (at, row))),
-        );
+        let sources = sources.as_string_view();
+        let timestamps = timestamps.as_primitive::<TimestampMicrosecondType>();
+        for row in 0..batch.num_rows() {
+            order.push((sources.value(row), timestamps.value(row), (at, row)));
+        }
     }
-    // Stable: what is equal stays in the order of the files.
-    order.sort_by_key(|(source, stamp, _)| (*source, *stamp));
+    // The sort is stable: equal keys keep the order of their files.
+    order.sort_by_key(|(source, timestamp, _)| (*source, *timestamp));
     let all: Vec<&RecordBatch> = batches.iter().collect();
     write(
-        of,
-        order.chunks(of.fit(CHUNK_BYTES, CHUNK_ROWS)).map(|chunk| {
-            let rows: Vec<_> = chunk.iter().map(|(.., row)| *row).collect();
-            Ok(interleave_record_batch(&all, &rows)?)
-        }),
+        volume,
+        order
+            .chunks(volume.rows_within(CHUNK_BYTES, CHUNK_ROWS))
+            .map(|chunk| {
+                let rows: Vec<_> = chunk.iter().map(|(.., row)| *row).collect();
+                Ok(interleave_record_batch(&all, &rows)?)
+            }),
     )
 }
 
 fn write(
-    of: Extent,
+    volume: Volume,
     batches: impl Iterator<Item = Result<RecordBatch, StoreError>>,
 ) -> Result<Bytes, StoreError> {
-    let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties(of)))?;
+    let mut writer = ArrowWriter::try_new(Vec::new(), layout::schema(), Some(properties(volume)))?;
     for batch in batches {
         writer.write(&batch?)?;
     }
     Ok(writer.into_inner()?.into())
 }
 
-/// A batch in today's layout: columns that were added since are null.
-fn conform(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
+/// Converts a batch to the current schema. Columns added since are null.
+fn to_current_schema(batch: &RecordBatch) -> Result<RecordBatch, StoreError> {
     let schema = layout::schema();
     if batch.schema().fields() == schema.fields() {
         return Ok(batch.clone());
     }
-    let column = |field: &Arc<datafusion::arrow::datatypes::Field>| -> ArrayRef {
-        let there = batch
+    let mut columns = Vec::with_capacity(schema.fields().len());
+    for field in schema.fields() {
+        let column = batch
             .column_by_name(field.name())
             .filter(|column| column.data_type() == field.data_type());
-        there.map_or_else(
-            || new_null_array(field.data_type(), batch.num_rows()),
-            Arc::clone,
-        )
-    };
-    Ok(RecordBatch::try_new(
-        Arc::clone(&schema),
-        schema.fields().iter().map(column).collect(),
-    )?)
+        columns.push(match column {
+            Some(column) => Arc::clone(column),
+            None => new_null_array(field.data_type(), batch.num_rows()),
+        });
+    }
+    Ok(RecordBatch::try_new(schema, columns)?)
 }
 
 #[cfg(test)]
@@ -175,7 +172,7 @@ mod tests {
         Event::new(id.to_string(), timestamp, source, "m".into(), attributes)
     }
 
-    const SMALL: Extent = Extent {
+    const SMALL: Volume = Volume {
         rows: 3,
         bytes: 300,
     };
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_sorted_and_merge_sorted() {
+    fn written_and_merged_files_are_sorted() {
         let mut one = vec![
             event(1, 30, Source::Edge),
             event(2, 10, Source::Auth),
@@ -224,10 +221,8 @@ mod tests {
             event(5, 5, Source::Auth),
             event(6, 20, Source::Edge),
         ];
-        let (one, other) = (
-            of_events(&mut one, SMALL).unwrap(),
-            of_events(&mut other, SMALL).unwrap(),
-        );
+        let one = write_sorted(&mut one, SMALL).unwrap();
+        let other = write_sorted(&mut other, SMALL).unwrap();
         assert_eq!(ids(one.clone()), ["2", "3", "1"]);
         let merged = merge(vec![one, other], SMALL).unwrap();
         assert_eq!(
@@ -238,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_the_newest_columns_merges() {
+    fn merge_accepts_files_without_the_newest_columns() {
         let schema = layout::schema();
         let added = schema.index_of("@external_id").unwrap();
         let batch = layout::batch(&[event(1, 1, Source::Edge)]).unwrap();
@@ -251,28 +246,28 @@ mod tests {
             .unwrap();
         let mut writer = ArrowWriter::try_new(Vec::new(), old.schema(), None).unwrap();
         writer.write(&old).unwrap();
-        let newer = of_events(&mut [event(2, 0, Source::Edge)], SMALL).unwrap();
+        let newer = write_sorted(&mut [event(2, 0, Source::Edge)], SMALL).unwrap();
         let merged = merge(vec![writer.into_inner().unwrap().into(), newer], SMALL).unwrap();
         assert_eq!(ids(merged), ["2", "1"]);
     }
+
     #[test]
-    fn row_groups_are_bounded_in_rows_and_in_bytes() {
+    fn row_groups_are_limited_in_rows_and_bytes() {
         const ROWS: usize = 1100;
-        let text = |id: usize| format!("{id:032x}").repeat(2000);
         let mut long: Vec<_> = (0..ROWS)
             .map(|id| Event {
-                message: text(id),
+                message: format!("{id:032x}").repeat(2000),
                 ..event(id, 0, Source::Edge)
             })
             .collect();
-        let of = Extent {
+        let volume = Volume {
             rows: ROWS as u64,
             bytes: ROWS as u64 * 64_000,
         };
-        let file = of_events(&mut long, of).unwrap();
+        let file = write_sorted(&mut long, volume).unwrap();
         let merged = merge(
-            vec![file.clone(), of_events(&mut long[..1], of).unwrap()],
-            of,
+            vec![file.clone(), write_sorted(&mut long[..1], volume).unwrap()],
+            volume,
         )
         .unwrap();
         for file in [file, merged] {
@@ -292,7 +287,7 @@ mod tests {
         let mut short: Vec<_> = (0..GROUP_ROWS + 10)
             .map(|id| event(id, 0, Source::Edge))
             .collect();
-        let file = of_events(&mut short, Extent { rows: 1, bytes: 0 }).unwrap();
+        let file = write_sorted(&mut short, Volume { rows: 1, bytes: 0 }).unwrap();
         let groups: Vec<_> = metadata(&file)
             .row_groups()
             .iter()

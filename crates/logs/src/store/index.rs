@@ -1,4 +1,4 @@
-//! What stands in the log, and where: kept in memory, without the lines themselves.
+//! The in-memory index of the log: positions of frames, without the lines.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,16 +12,16 @@ use datafusion::arrow::array::RecordBatch;
 use smol_str::SmolStr;
 
 use super::{
-    codec::{Record, Span},
+    codec::{LineSpan, Record},
     disk::LogFile,
     names,
 };
 
-/// The segments of the log, oldest first, and the marks that stand. The last segment is the one that is written to.
+/// Segments, oldest first, and current reader offsets. The last segment is the active one.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) segments: VecDeque<Segment>,
-    pub(super) marks: HashMap<String, String>,
+    pub(super) reader_offsets: HashMap<String, String>,
 }
 
 /// One file of the log.
@@ -29,48 +29,48 @@ pub(super) struct Index {
 pub(super) struct Segment {
     pub(super) number: u64,
     pub(super) file: Arc<dyn LogFile>,
-    /// How much of it is durable.
+    /// Durable length in bytes.
     pub(super) length: u64,
-    pub(super) projects: HashMap<SmolStr, Pending>,
+    pub(super) projects: HashMap<SmolStr, PendingLines>,
     pub(super) frames: usize,
     pub(super) rows: u64,
-    /// How many files it becomes at most.
+    /// Upper bound on the number of files that a flush creates.
     pub(super) files: u64,
-    /// When upkeep first saw lines in it.
-    pub(super) since: Option<i64>,
+    /// The time at which upkeep first found lines in the segment.
+    pub(super) first_seen: Option<i64>,
 }
 
 /// Lines of one project in one segment.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    pub(super) extents: Vec<Extent>,
-    /// The first of the extents, laid out as they were once asked for.
-    pub(super) laid_out: LaidOut,
+pub(super) struct PendingLines {
+    pub(super) extents: Vec<FrameExtent>,
+    /// Columnar form of the first extents, cached by a previous query.
+    pub(super) columnar: ColumnarCache,
 }
 
-/// Lines that were laid out.
+/// Lines converted to Arrow batches.
 #[derive(Debug, Default, Clone)]
-pub(super) struct LaidOut {
-    /// How many extents these are.
+pub(super) struct ColumnarCache {
+    /// Number of converted extents.
     pub(super) extents: usize,
-    pub(super) batches: Vec<(RecordBatch, Span)>,
-    /// The memory they take, until the last copy of this is gone.
-    pub(super) charge: Option<Arc<Charge>>,
+    pub(super) batches: Vec<(RecordBatch, LineSpan)>,
+    /// Reserves the memory of the batches until the last clone is dropped.
+    pub(super) reservation: Option<Arc<MemoryReservation>>,
 }
 
-/// Memory that is accounted for while this lives.
+/// A reservation of memory, released on drop.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(super) struct MemoryReservation {
     total: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Charge {
-    /// Takes so much if the total stays within a bound.
-    pub(super) fn take(total: &Arc<AtomicU64>, bytes: u64, max: u64) -> Option<Self> {
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= max);
+impl MemoryReservation {
+    /// Reserves bytes. Returns `None` if the total would exceed `max`.
+    pub(super) fn new(total: &Arc<AtomicU64>, bytes: u64, max: u64) -> Option<Self> {
+        let reserve = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= max);
         total
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve)
             .ok()?;
         Some(Self {
             total: Arc::clone(total),
@@ -79,18 +79,18 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-/// Where one frame's payload stands.
+/// The position of a frame's payload.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct FrameExtent {
     pub(super) offset: u64,
     pub(super) length: usize,
-    pub(super) span: Span,
+    pub(super) span: LineSpan,
 }
 
 impl Segment {
@@ -103,41 +103,37 @@ impl Segment {
             frames: 0,
             rows: 0,
             files: 0,
-            since: None,
+            first_seen: None,
         }
     }
 
-    fn add(&mut self, project: &str, extent: Extent) {
-        let Span {
-            rows,
-            earliest,
-            latest,
-        } = extent.span;
-        let days = names::day(latest)
-            .abs_diff(names::day(earliest))
-            .saturating_add(1);
+    fn add(&mut self, project: &str, extent: FrameExtent) {
+        let span = extent.span;
+        let first_day = names::day(span.earliest);
+        let last_day = names::day(span.latest);
         let pending = self.projects.entry(project.into()).or_default();
-        // Lines of the days that the frame before had go into the same files.
-        let known = pending.extents.last().is_some_and(|before| {
-            names::day(before.span.earliest) <= names::day(earliest)
-                && names::day(latest) <= names::day(before.span.latest)
+        // Lines of the same days as the previous frame are written to the same files.
+        let same_days = pending.extents.last().is_some_and(|previous| {
+            names::day(previous.span.earliest) <= first_day
+                && last_day <= names::day(previous.span.latest)
         });
-        if !known {
-            self.files = self.files.saturating_add(days.min(rows));
+        if !same_days {
+            let days = last_day.abs_diff(first_day).saturating_add(1);
+            self.files = self.files.saturating_add(days.min(span.rows));
         }
         pending.extents.push(extent);
         self.frames += 1;
-        self.rows += rows;
+        self.rows += span.rows;
     }
 }
 
 impl Index {
-    /// Takes in a record that is durable at the end of the last segment.
+    /// Applies a record that is durable at the end of the last segment.
     pub(super) fn apply(&mut self, record: Record, offset: u64, length: usize) {
         match record {
             Record::Lines {
                 project,
-                mark,
+                reader_offset,
                 span,
             } => {
                 if let Some(segment) = self.segments.back_mut()
@@ -145,52 +141,52 @@ impl Index {
                 {
                     segment.add(
                         &project,
-                        Extent {
+                        FrameExtent {
                             offset,
                             length,
                             span,
                         },
                     );
                 }
-                self.remember(mark);
+                self.store_reader_offsets(reader_offset);
             }
-            Record::Marks(marks) => self.remember(marks),
+            Record::ReaderOffsets(reader_offsets) => self.store_reader_offsets(reader_offsets),
             Record::Forget { project } => {
                 for segment in &mut self.segments {
-                    let gone = segment
-                        .projects
-                        .remove(project.as_str())
-                        .unwrap_or_default();
-                    segment.rows -= gone
-                        .extents
-                        .iter()
-                        .map(|extent| extent.span.rows)
-                        .sum::<u64>();
+                    let removed = segment.projects.remove(project.as_str());
+                    for extent in removed.unwrap_or_default().extents {
+                        segment.rows -= extent.span.rows;
+                    }
                 }
             }
         }
     }
 
-    fn remember(&mut self, marks: impl IntoIterator<Item = super::Mark>) {
-        for mark in marks {
-            match mark.value.as_str() {
-                "" => self.marks.remove(&mark.name),
-                _ => self.marks.insert(mark.name, mark.value),
+    fn store_reader_offsets(
+        &mut self,
+        reader_offsets: impl IntoIterator<Item = super::ReaderOffset>,
+    ) {
+        for reader_offset in reader_offsets {
+            match reader_offset.value.as_str() {
+                "" => self.reader_offsets.remove(&reader_offset.name),
+                _ => self
+                    .reader_offsets
+                    .insert(reader_offset.name, reader_offset.value),
             };
         }
     }
 
-    /// The first segment whose lines are not in files yet.
-    pub(super) fn next(&self) -> u64 {
+    /// Returns the number of the first segment that is not flushed to files.
+    pub(super) fn first_unflushed(&self) -> u64 {
         self.segments.front().map_or(0, |segment| segment.number)
     }
 
-    /// How much disk the log takes.
+    /// Returns the size of the log in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.length).sum()
     }
 
-    /// How many frames of lines there are.
+    /// Returns the number of frames with lines.
     pub(super) fn frames(&self) -> usize {
         self.segments.iter().map(|segment| segment.frames).sum()
     }

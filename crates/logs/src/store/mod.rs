@@ -1,15 +1,18 @@
-//! Keeps lines.
+//! Durable storage of log lines.
 //!
-//! What is appended is durable in the log of this node before it is acknowledged. [`Store::upkeep`], which the caller runs every
-//! second or so, turns the log into files of an object store, one for each project and day, merges small files and removes old
-//! ones. A file's name says which segments of whose log it was made of; that alone decides which files count, so that
-//! what is done twice after a crash is there once. Several nodes share the files; what is in a node's log only that node reads.
+//! [`Store::append`] returns after a batch is durable in the write-ahead log of the node.
+//! [`Store::upkeep`], called about once a second, flushes the log to Parquet files in an object
+//! store (one file per project and day), merges small files and deletes expired ones. The name of a
+//! file records the node and the log segments that it was made from. Names alone decide which files
+//! are valid, so a flush repeated after a crash creates no duplicates. Nodes share the files; the
+//! log of a node is read by that node only.
 
 mod codec;
 mod disk;
 mod files;
 mod index;
 mod log;
+mod merge_policy;
 mod names;
 mod objects;
 mod upkeep;
@@ -36,7 +39,7 @@ use datafusion::{
     object_store::{self, ObjectStore},
     parquet::errors::ParquetError,
 };
-use futures_util::StreamExt;
+use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -46,62 +49,66 @@ pub use self::{
 };
 use self::{
     codec::Record,
-    disk::{Disk, Folder},
+    disk::{Disk, DiskDirectory},
     index::Index,
-    log::Before,
-    names::Named,
+    log::SegmentEnd,
+    names::StoredFile,
     objects::LocalObjects,
     upkeep::Upkeep,
-    view::Pins,
-    writer::{Job, Writer},
+    view::ViewPins,
+    writer::{LogWriter, WriteJob},
 };
 use crate::event::Event;
 
-/// What one append takes in the log at most, in bytes.
+/// Maximum size of one append in the log, in bytes.
 pub const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Marks that are remembered at most.
-pub const MARKS_MAX: usize = 64 * 1024;
-/// A mark's name and value in bytes at most.
-pub const MARK_BYTES_MAX: usize = 4096;
-/// Appends that wait for the disk at most; more wait for these.
-const QUEUE: usize = 1024;
+/// Maximum number of stored reader offsets.
+pub const READER_OFFSETS_MAX: usize = 64 * 1024;
+/// Maximum size of the name and the value of a reader offset, in bytes.
+pub const READER_OFFSET_BYTES_MAX: usize = 4096;
+/// Maximum number of queued appends. Further callers wait.
+const QUEUE_MAX: usize = 1024;
 
-/// Where lines are kept, and within which bounds.
+/// Locations and limits of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A folder of this node alone.
+    /// The data directory of this node. Must not be shared.
     pub folder: PathBuf,
-    /// Names what this node writes among what others write. No two nodes that share an object store have the same.
+    /// The name of this node in file names. Must be unique among the nodes of an object store.
     pub node: String,
-    /// Where files are kept. `None`: on this machine. It must keep what it says it has, and show it at once.
+    /// The object store for files; `None` stores them on the local disk. It must be durable and
+    /// strongly consistent.
     pub objects: Option<Arc<dyn ObjectStore>>,
-    /// The folder of files where there is no object store, on the same file system as `folder`: nodes of one machine share it.
-    /// `None`: in `folder`.
+    /// The directory for files if `objects` is `None`. It must be on the same file system as
+    /// `folder`, and nodes of one machine can share it. `None` selects a subdirectory of `folder`.
     pub files: Option<PathBuf>,
-    /// Size at which a segment of the log becomes files: also about what making them takes in memory, a few times over.
+    /// Size at which a log segment is flushed to files. A flush uses a small multiple of it in
+    /// memory.
     pub seal_bytes: u64,
-    /// Age at which it does: so long do other nodes wait for lines.
+    /// Age at which a log segment is flushed. Other nodes see lines after this time.
     pub seal_after: Duration,
-    /// What the log may take on disk while files cannot be made; then appends are refused.
+    /// Maximum size of the log on disk. Beyond it appends fail with [`StoreError::Full`].
     pub log_bytes: u64,
-    /// What appends that wait for the disk may take in memory; more wait for these.
+    /// Maximum memory of queued appends. Further callers wait.
     pub queue_bytes: u32,
-    /// What of the log is kept laid out in memory because it was read, at most.
-    pub laid_out_bytes: u64,
-    /// Days for which the lines of a project are kept, unless [`Store::retain`] says otherwise.
+    /// Maximum memory of log lines that queries have converted to columns.
+    pub columnar_bytes: u64,
+    /// Days after which lines are deleted, unless [`Store::retain`] sets another value for the
+    /// project.
     pub retention_days: u32,
-    /// How long a file that others took over stays for readers that found it: longer than the longest query.
+    /// Time for which a superseded file stays available to readers. Must exceed the longest query.
     pub grace: Duration,
-    /// Small files of a project and day that are merged at once.
+    /// Number of small files of a project and day that triggers a merge.
     pub merge_files: usize,
-    /// What is merged into one file at most, as it was in the log: also about what merging takes in memory, a few times over.
+    /// Maximum size of a merged file, measured as size in the log. A merge uses a small multiple of
+    /// it in memory.
     pub merge_bytes: u64,
-    /// How often all files are looked through for what is old or small.
+    /// Interval between scans of all files for expired and mergeable ones.
     pub sweep_every: Duration,
 }
 
 impl Options {
-    /// Options that fit most.
+    /// Creates options with defaults suitable for production.
     pub fn new(folder: impl Into<PathBuf>, node: impl Into<String>) -> Self {
         Self {
             folder: folder.into(),
@@ -112,7 +119,7 @@ impl Options {
             seal_after: Duration::from_mins(1),
             log_bytes: 1024 * 1024 * 1024,
             queue_bytes: 32 * 1024 * 1024,
-            laid_out_bytes: 64 * 1024 * 1024,
+            columnar_bytes: 64 * 1024 * 1024,
             retention_days: 7,
             grace: Duration::from_mins(5),
             merge_files: 8,
@@ -122,106 +129,113 @@ impl Options {
     }
 }
 
-/// Lines of one project that are kept together or not at all.
+/// Lines of one project that are appended atomically.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// Whose they are.
+    /// The project of the lines.
     pub project: String,
     /// The lines.
     pub events: Vec<Event>,
-    /// What is remembered with them.
-    pub mark: Option<Mark>,
+    /// A reader offset that is stored atomically with the lines.
+    pub reader_offset: Option<ReaderOffset>,
 }
 
-/// How far a reader came: remembered with the lines it read, so that each is kept once.
+/// The position of a reader in its input. Stored together with the lines read up to it, which gives
+/// exactly-once ingestion.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
-    /// Whose it is, such as the file that is read.
+pub struct ReaderOffset {
+    /// The name of the reader, for example of the file it reads.
     pub name: String,
-    /// What it says: the reader's own matter. An empty one is forgotten.
+    /// The position, opaque to the store. An empty value deletes the offset.
     pub value: String,
 }
 
-/// Lines could not be kept or read.
+/// The reason why lines could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk failed. What was appended is not kept.
-    #[error("the disk failed under log lines")]
+    /// The disk failed. The lines of the append are not stored.
+    #[error("the disk that stores log lines failed")]
     Io(#[from] io::Error),
     /// The object store failed.
-    #[error("the object store failed under log lines")]
+    #[error("the object store of log lines failed")]
     Objects(#[from] object_store::Error),
-    /// Lines do not fit their columns.
-    #[error("laying out log lines")]
+    /// Lines could not be converted to columns.
+    #[error("log lines cannot be converted to columns")]
     Layout(#[from] ArrowError),
-    /// A file cannot be written or read.
-    #[error("a file of log lines cannot be written or read")]
+    /// A Parquet file could not be written or read.
+    #[error("a Parquet file of log lines cannot be written or read")]
     Parquet(#[from] ParquetError),
-    /// The log is damaged where it was durable.
+    /// A durable part of the log is damaged.
     #[error(
-        "{file} of the log of lines is damaged at byte {offset}: restore it, or move it and all later ones away and lose their lines"
+        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log \
+         files \
+         away, which loses their lines"
     )]
     Corrupt {
-        /// The file's name.
+        /// The name of the damaged file.
         file: String,
-        /// Where.
+        /// The offset of the damage in bytes.
         offset: u64,
     },
-    /// Another process has the folder.
-    #[error("another process keeps log lines in {0}")]
+    /// Another process uses the directory.
+    #[error("another process uses the log directory {0}: stop it or use another directory")]
     Locked(PathBuf),
-    /// Files could not be made of what was appended, for so long that there is no room left. To be tried again.
-    #[error("{bytes} bytes of log lines wait for the object store: there is no room for more")]
+    /// The log is full because the object store was unavailable for too long. The append can be
+    /// retried.
+    #[error(
+        "the log is full: {bytes} bytes of log lines wait for the object store, retry when it is \
+         available"
+    )]
     Full {
-        /// The bound.
+        /// The limit in bytes.
         bytes: u64,
     },
-    /// More at once than is taken.
-    #[error("{what} of {size}: the most is {max}")]
+    /// An argument exceeds its limit.
+    #[error("{what} is {size}, the limit is {max}")]
     TooLarge {
-        /// What is too large.
+        /// The limited quantity.
         what: &'static str,
-        /// How large.
+        /// The actual value.
         size: usize,
-        /// What is allowed.
+        /// The limit.
         max: usize,
     },
-    /// A project or a node is named by what is no name.
-    #[error("{0:?} is no name of a project or a node")]
+    /// The name of a project or node contains invalid characters.
+    #[error("{0:?} is not a valid name of a project or node: use letters, digits, - and _")]
     Name(String),
-    /// The store is being closed.
+    /// The store is shutting down.
     #[error("the store of log lines is closed")]
     Closed,
 }
 
-/// What a store did and has, for metrics.
+/// Counters and gauges for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Lines that were acknowledged since it was opened.
+    /// Lines acknowledged since the store was opened.
     pub rows: u64,
-    /// Bytes these took in the log.
+    /// Size of these lines in the log, in bytes.
     pub bytes: u64,
-    /// Times the disk was waited for.
+    /// Number of disk flushes.
     pub syncs: u64,
-    /// Lines that are in no file yet.
+    /// Lines in the log that are not in files yet.
     pub pending_rows: u64,
-    /// Segments of the log.
+    /// Number of log segments.
     pub segments: u64,
-    /// Bytes of the log on disk.
+    /// Size of the log on disk, in bytes.
     pub log_bytes: u64,
-    /// How long the oldest line has waited for its file, in microseconds.
+    /// Age of the oldest line that is not in a file yet, in microseconds.
     pub lag: i64,
-    /// Files that were made.
+    /// Number of files written.
     pub files: u64,
-    /// Files that were merged into others.
+    /// Number of files merged into others.
     pub merged: u64,
-    /// Files that were removed.
+    /// Number of files deleted.
     pub removed: u64,
-    /// Times that the disk or the object store failed.
+    /// Number of failures of the disk or the object store.
     pub failures: u64,
 }
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 struct Counter(AtomicU64);
 
@@ -246,224 +260,245 @@ struct Counters {
     failures: Counter,
 }
 
-/// What the parts of a store have in common.
+/// State shared by the store, its writer thread and its queries.
 #[derive(Debug)]
-struct Shared {
+struct StoreState {
     options: Options,
     objects: Arc<dyn ObjectStore>,
     index: Mutex<Index>,
-    pins: Arc<Pins>,
+    pins: Arc<ViewPins>,
     counters: Counters,
-    /// Bytes of the log that are kept laid out.
-    laid_out: Arc<AtomicU64>,
+    /// Memory reserved by all [`index::ColumnarCache`]s, in bytes.
+    columnar_memory: Arc<AtomicU64>,
 }
 
-impl Shared {
+impl StoreState {
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock()
     }
 
-    /// What an object store says of its files under a path.
+    /// Lists the files of this package under a prefix.
     async fn list(
         &self,
         under: Option<&object_store::path::Path>,
-    ) -> Result<Vec<Named>, StoreError> {
+    ) -> Result<Vec<StoredFile>, StoreError> {
         let mut found = self.objects.list(under);
         let mut files = Vec::new();
         while let Some(meta) = found.next().await {
             let meta = meta?;
-            files.extend(Named::parse(&meta.location, meta.size));
+            files.extend(StoredFile::parse(&meta.location, meta.size));
         }
         Ok(files)
     }
 }
 
-/// The lines of all projects.
+/// A node's log and the shared files of all projects.
 #[derive(Debug)]
 pub struct Store {
-    shared: Arc<Shared>,
+    shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
     upkeep: tokio::sync::Mutex<Upkeep>,
     retention: Mutex<Arc<HashMap<String, u32>>>,
-    room: Arc<Semaphore>,
-    jobs: Option<mpsc::Sender<Job>>,
+    /// Bytes of queued appends.
+    queue_memory: Arc<Semaphore>,
+    jobs: Option<mpsc::Sender<WriteJob>>,
     writer: Option<JoinHandle<()>>,
-    /// Held as long as the folder is ours.
+    /// The lock file of the directory, locked while the store is open.
     lock: Option<fs::File>,
 }
 
 impl Store {
-    /// Opens what is kept.
+    /// Opens a store and recovers its log.
     pub async fn open(options: Options) -> Result<Self, StoreError> {
-        names::check(&options.node)?;
-        let made = options.clone();
+        names::check_name(&options.node)?;
+        let folder = options.folder.clone();
+        let files = options.files.clone();
+        let objects = options.objects.clone();
         let open = move || {
-            fs::create_dir_all(&made.folder)?;
-            let lock = fs::File::create(made.folder.join("lock"))?;
+            fs::create_dir_all(&folder)?;
+            let lock = fs::File::create(folder.join("lock"))?;
             lock.try_lock()
-                .map_err(|_| StoreError::Locked(made.folder.clone()))?;
-            let disk = Folder::open(&made.folder.join("log"))?;
-            let objects = if let Some(objects) = made.objects {
+                .map_err(|_| StoreError::Locked(folder.clone()))?;
+            let disk = DiskDirectory::open(&folder.join("log"))?;
+            let objects = if let Some(objects) = objects {
                 objects
             } else {
-                let files = made.files.unwrap_or_else(|| made.folder.join("objects"));
-                Arc::new(LocalObjects::open(&files, made.folder.join("staging"))?)
+                let files = files.unwrap_or_else(|| folder.join("objects"));
+                Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
             };
             Ok::<_, StoreError>((lock, disk, objects))
         };
         let (lock, disk, objects) = tokio::task::spawn_blocking(open)
             .await
             .map_err(io::Error::other)??;
-        let mut store = Self::over(options, Arc::new(disk), objects).await?;
+        let mut store = Self::open_with(options, Arc::new(disk), objects).await?;
         store.lock = Some(lock);
         Ok(store)
     }
 
-    /// Opens what is kept on a disk and in an object store.
-    async fn over(
+    /// Opens a store over a disk and an object store.
+    async fn open_with(
         mut options: Options,
         disk: Arc<dyn Disk>,
         objects: Arc<dyn ObjectStore>,
     ) -> Result<Self, StoreError> {
-        // Places in a segment are numbers of 32 bits.
+        // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
-        let reading = Arc::clone(&disk);
-        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*reading))
+        let log = Arc::clone(&disk);
+        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*log))
             .await
             .map_err(io::Error::other)??;
-        let room = Arc::new(Semaphore::new(options.queue_bytes as usize));
-        let shared = Arc::new(Shared {
+        let queue_memory = Arc::new(Semaphore::new(options.queue_bytes as usize));
+        let shared = Arc::new(StoreState {
             options,
             objects,
             index: Mutex::new(index),
             pins: Arc::default(),
             counters: Counters::default(),
-            laid_out: Arc::default(),
+            columnar_memory: Arc::default(),
         });
-        let before = match last {
+        let last = match last {
             Some(last) => last,
-            // A new folder: segments that files were made of before, in a folder that is lost, do not come again.
-            None => Before {
-                number: Self::last_of_files(&shared).await?,
+            // The log directory is new or was lost. Segment numbers must exceed those in existing
+            // file names.
+            None => SegmentEnd {
+                number: Self::last_flushed_segment(&shared).await?,
                 length: 0,
             },
         };
-        let (jobs, waiting) = mpsc::channel(QUEUE);
-        let (for_writer, on) = (Arc::clone(&shared), Arc::clone(&disk));
-        let writer = tokio::task::spawn_blocking(move || Writer::begin(for_writer, on, before))
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let state = Arc::clone(&shared);
+        let log = Arc::clone(&disk);
+        let writer = tokio::task::spawn_blocking(move || LogWriter::start(state, log, last))
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()
             .name("gantry-logs".into())
-            .spawn(move || writer.run(waiting))?;
+            .spawn(move || writer.run(queue))?;
         Ok(Self {
             shared,
             disk,
             upkeep: tokio::sync::Mutex::default(),
             retention: Mutex::default(),
-            room,
+            queue_memory,
             jobs: Some(jobs),
             writer: Some(writer),
             lock: None,
         })
     }
 
-    async fn last_of_files(shared: &Shared) -> Result<u64, StoreError> {
-        let files = shared.list(None).await?;
-        Ok(files
-            .iter()
-            .filter(|file| file.name.node == shared.options.node)
-            .map(|file| file.name.last)
-            .max()
-            .unwrap_or(0))
+    /// Returns the last segment in the file names of this node.
+    async fn last_flushed_segment(shared: &StoreState) -> Result<u64, StoreError> {
+        let mut last = 0;
+        for file in shared.list(None).await? {
+            if file.name.node == shared.options.node {
+                last = last.max(file.name.last);
+            }
+        }
+        Ok(last)
     }
 
-    /// Keeps lines. When this returns they are durable. When it fails they are not kept, but for one case: the disk failed, and the
-    /// process ends before anything else could be kept. May wait for others. Texts, attributes and lines beyond their bounds are cut as [`crate::event`] says.
+    /// Appends lines and waits until they are durable. On failure they are not stored, with one
+    /// exception: the disk fails and the process ends before the next append. Waits while the queue
+    /// is full. Truncates texts and drops attributes beyond the limits of [`crate::event`].
     pub async fn append(&self, batch: Batch) -> Result<(), StoreError> {
         let Batch {
             project,
             events,
-            mark,
+            reader_offset,
         } = batch;
-        if events.is_empty() && mark.is_none() {
+        if events.is_empty() && reader_offset.is_none() {
             return Ok(());
         }
-        names::check(&project)?;
-        if let Some(mark) = &mark {
-            bounded("a mark", mark.name.len() + mark.value.len(), MARK_BYTES_MAX)?;
-            let marks = &self.shared.index().marks;
-            bounded(
-                "marks",
-                marks.len()
-                    + usize::from(!marks.contains_key(&mark.name) && !mark.value.is_empty()),
-                MARKS_MAX,
-            )?;
+        names::check_name(&project)?;
+        if let Some(reader_offset) = &reader_offset {
+            self.check_reader_offset(reader_offset)?;
         }
-        let (record, payload) = codec::lines(&project, &events, mark.as_ref());
+        let (record, payload) = codec::lines(&project, &events, reader_offset.as_ref());
         drop(events);
-        bounded("lines in bytes", payload.len(), BATCH_BYTES_MAX)?;
+        check_limit("size of a batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
         self.write(record, payload).await
     }
 
+    fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {
+        let ReaderOffset { name, value } = reader_offset;
+        check_limit(
+            "size of a reader offset in bytes",
+            name.len() + value.len(),
+            READER_OFFSET_BYTES_MAX,
+        )?;
+        let known = &self.shared.index().reader_offsets;
+        let adds_one = !known.contains_key(name) && !value.is_empty();
+        check_limit(
+            "number of reader offsets",
+            known.len() + usize::from(adds_one),
+            READER_OFFSETS_MAX,
+        )
+    }
+
     async fn write(&self, record: Record, payload: Vec<u8>) -> Result<(), StoreError> {
-        let bytes = u32::try_from(payload.len())
-            .unwrap_or(u32::MAX)
-            .min(self.shared.options.queue_bytes);
-        let room = Arc::clone(&self.room)
-            .acquire_many_owned(bytes)
+        let queue_bytes = self.shared.options.queue_bytes;
+        let bytes = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let queued = Arc::clone(&self.queue_memory)
+            .acquire_many_owned(bytes.min(queue_bytes))
             .await
             .map_err(|_| StoreError::Closed)?;
-        self.ask(|done| Job::Append {
+        self.submit(|reply| WriteJob::Append {
             record,
             payload,
-            room,
-            done,
+            queued,
+            reply,
         })
         .await
     }
 
-    async fn ask(
+    /// Sends a job to the writer thread and waits for its result.
+    async fn submit(
         &self,
-        job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> Job,
+        job: impl FnOnce(oneshot::Sender<Result<(), StoreError>>) -> WriteJob,
     ) -> Result<(), StoreError> {
-        let (done, answer) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         let jobs = self.jobs.as_ref().ok_or(StoreError::Closed)?;
-        jobs.send(job(done)).await.map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        jobs.send(job(reply))
+            .await
+            .map_err(|_| StoreError::Closed)?;
+        result.await.map_err(|_| StoreError::Closed)?
     }
 
-    /// The mark last kept under a name.
-    pub fn mark(&self, name: &str) -> Option<Mark> {
-        self.shared.index().marks.get(name).map(|value| Mark {
+    /// Returns the last stored offset of a reader.
+    pub fn reader_offset(&self, name: &str) -> Option<ReaderOffset> {
+        let index = self.shared.index();
+        let value = index.reader_offsets.get(name)?;
+        Some(ReaderOffset {
             name: name.to_owned(),
             value: value.clone(),
         })
     }
 
-    /// Sets for how many days the lines of some projects are kept; those of all others as the options say.
+    /// Sets the retention in days of individual projects. Other projects use
+    /// [`Options::retention_days`].
     pub fn retain(&self, days: HashMap<String, u32>) {
         *self.retention.lock() = Arc::new(days);
     }
 
-    /// Removes a project's lines: those of this node's log and all files. What other nodes have in their logs stays until they are
-    /// told as well. Does not wait for readers.
+    /// Deletes a project's lines from the log of this node and from all files. Lines in the logs of
+    /// other nodes stay until this is called there. Does not wait for readers.
     pub async fn forget(&self, project: &str) -> Result<(), StoreError> {
-        names::check(project)?;
-        // No file is being made or merged meanwhile.
+        names::check_name(project)?;
+        // Excludes concurrent flushes and merges.
         let _upkeep = self.upkeep.lock().await;
         let (record, payload) = codec::forget(project);
         self.write(record, payload).await?;
-        let under = names::project_folder(project);
-        let found = self
+        let directory = names::project_folder(project);
+        let paths = self
             .shared
             .objects
-            .list(Some(&under))
-            .map(|meta| meta.map(|meta| meta.location))
+            .list(Some(&directory))
+            .map_ok(|meta| meta.location)
             .boxed();
-        let mut removed = self.shared.objects.delete_stream(found);
-        while let Some(done) = removed.next().await {
-            match done {
+        let mut deletions = self.shared.objects.delete_stream(paths);
+        while let Some(deletion) = deletions.next().await {
+            match deletion {
                 Ok(_) => self.shared.counters.removed.add(1),
                 Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
@@ -472,10 +507,11 @@ impl Store {
         Ok(())
     }
 
-    /// What the store did and has. `now`: as for [`Self::upkeep`].
+    /// Returns counters and gauges. `now` is the time that is passed to [`Self::upkeep`].
     pub fn stats(&self, now: i64) -> Stats {
         let counters = &self.shared.counters;
         let index = self.shared.index();
+        let oldest = index.segments.iter().find_map(|segment| segment.first_seen);
         Stats {
             rows: counters.rows.get(),
             bytes: counters.bytes.get(),
@@ -483,11 +519,7 @@ impl Store {
             pending_rows: index.segments.iter().map(|segment| segment.rows).sum(),
             segments: index.segments.len() as u64,
             log_bytes: index.bytes(),
-            lag: index
-                .segments
-                .iter()
-                .find_map(|segment| segment.since)
-                .map_or(0, |since| now.saturating_sub(since).max(0)),
+            lag: oldest.map_or(0, |oldest| now.saturating_sub(oldest).max(0)),
             files: counters.files.get(),
             merged: counters.merged.get(),
             removed: counters.removed.get(),
@@ -497,7 +529,7 @@ impl Store {
 }
 
 impl Drop for Store {
-    /// Waits for what is being written, so that the folder is free when this is gone.
+    /// Waits for pending writes, so that the directory can be reopened immediately.
     fn drop(&mut self) {
         self.jobs = None;
         if let Some(writer) = self.writer.take() {
@@ -506,7 +538,7 @@ impl Drop for Store {
     }
 }
 
-fn bounded(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
+fn check_limit(what: &'static str, size: usize, max: usize) -> Result<(), StoreError> {
     if size <= max {
         Ok(())
     } else {

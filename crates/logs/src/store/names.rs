@@ -1,77 +1,76 @@
-//! What the names of files say, and which of them count.
+//! File names and the rules that decide which files are valid.
 //!
-//! A file holds the lines of one project and one day from a range of one node's segments. So a name alone tells who wrote it,
-//! whether another file took its lines over, and whether a query may skip it.
+//! A file contains the lines of one project and day from a range of segments of one node. The name
+//! alone tells the node, whether a merged file supersedes the file, and whether a query can skip
+//! it.
 
 use chrono::DateTime;
 use datafusion::object_store::path::Path;
 
-use super::{FileEntry, StoreError};
+use super::{FileEntry, StoreError, files::Volume};
 
-/// Longest name of a project or of a node.
+/// Maximum length of the name of a project or node, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Microseconds of a day.
+/// Microseconds per day.
 pub(super) const DAY: i64 = 86_400_000_000;
 
-/// Refuses what could lead elsewhere when it becomes part of a path.
-pub(super) fn check(name: &str) -> Result<(), StoreError> {
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
-    if fits
+/// Rejects names that are unsafe as a path component.
+pub(super) fn check_name(name: &str) -> Result<(), StoreError> {
+    let is_valid = (1..=NAME_BYTES_MAX).contains(&name.len())
         && name
             .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    {
-        Ok(())
-    } else {
-        Err(StoreError::Name(
-            name.chars().take(NAME_BYTES_MAX).collect(),
-        ))
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    if !is_valid {
+        let excerpt = name.chars().take(NAME_BYTES_MAX).collect();
+        return Err(StoreError::Name(excerpt));
     }
+    Ok(())
 }
 
-/// The number of the day of a timestamp, since 1970.
+/// Returns the day of a timestamp as days since 1970.
 pub(super) fn day(timestamp: i64) -> i64 {
     timestamp.div_euclid(DAY)
 }
 
-/// A day as text. Those that the calendar does not know are numbers: each has a folder of its own.
-fn day_text(day: i64) -> String {
+/// Formats a day. Days outside of the calendar become numbers, so that every day has its own
+/// directory.
+fn format_day(day: i64) -> String {
     let date = day
         .checked_mul(DAY)
         .and_then(DateTime::from_timestamp_micros);
-    date.map_or_else(
-        || format!("day{day}"),
-        |at| at.format("%Y-%m-%d").to_string(),
-    )
+    match date {
+        Some(date) => date.format("%Y-%m-%d").to_string(),
+        None => format!("day{day}"),
+    }
 }
 
-/// Where the files of a project are.
+/// Returns the directory of a project's files.
 pub(super) fn project_folder(project: &str) -> Path {
     Path::from(project)
 }
 
-/// Where the files of a project's day are.
+/// Returns the directory of a project's files of one day.
 pub(super) fn day_folder(project: &str, day: i64) -> Path {
-    project_folder(project).join(day_text(day))
+    project_folder(project).join(format_day(day))
 }
 
-/// What a name says.
+/// The content of a file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Name {
+pub(super) struct FileName {
     pub(super) node: String,
-    /// The first segment that its lines come from.
+    /// First segment of the lines.
     pub(super) first: u64,
-    /// The last one.
+    /// Last segment of the lines.
     pub(super) last: u64,
     pub(super) earliest: i64,
     pub(super) latest: i64,
     pub(super) rows: u64,
-    /// What the lines took in the log: about what they take in memory.
+    /// Size of the lines in the log, in bytes. Approximates their size in memory.
     pub(super) bytes: u64,
 }
 
-impl Name {
-    /// Where a file of this name is.
+impl FileName {
+    /// Returns the path of the file.
     pub(super) fn path(&self, project: &str) -> Path {
         let Self {
             node,
@@ -85,6 +84,13 @@ impl Name {
         day_folder(project, day(*latest)).join(format!(
             "{node}.{first:016x}.{last:016x}.{earliest}.{latest}.{rows}.{bytes}.parquet"
         ))
+    }
+
+    pub(super) fn volume(&self) -> Volume {
+        Volume {
+            rows: self.rows,
+            bytes: self.bytes,
+        }
     }
 
     fn parse(path: &Path) -> Option<Self> {
@@ -105,27 +111,27 @@ impl Name {
     }
 }
 
-/// A file and what its name says.
+/// A file of the object store with its parsed name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) name: Name,
+pub(super) struct StoredFile {
+    pub(super) name: FileName,
     pub(super) path: Path,
     pub(super) size: u64,
 }
 
-impl Named {
-    /// A file of ours. `None`: somebody else's.
+impl StoredFile {
+    /// Parses a path. Returns `None` if the file does not belong to this package.
     pub(super) fn parse(path: &Path, size: u64) -> Option<Self> {
         Some(Self {
-            name: Name::parse(path)?,
+            name: FileName::parse(path)?,
             path: path.clone(),
             size,
         })
     }
 
-    /// What a reader is told.
-    pub(super) fn entry(&self) -> FileEntry {
-        let Name {
+    /// Converts to the entry of a [`super::View`].
+    pub(super) fn to_entry(&self) -> FileEntry {
+        let FileName {
             earliest,
             latest,
             rows,
@@ -141,32 +147,35 @@ impl Named {
     }
 }
 
-/// Parts the files of one folder into those that count, by node and segment, and those whose lines others took over. `written`
-/// tells for a node the first segment whose files do not count yet, if any: its lines are still read from the log.
-pub(super) fn part(
-    mut files: Vec<Named>,
-    written: impl Fn(&str) -> Option<u64>,
-) -> (Vec<Named>, Vec<Named>) {
-    files.retain(|file| written(&file.name.node).is_none_or(|next| file.name.last < next));
-    // Ranges of a node are apart or in one another: the widest of those that begin alike comes first.
+/// Separates the files of one directory into valid files, sorted by node and segment, and
+/// superseded files. `flushed_before` returns for a node the first segment that is still read from
+/// its log; files from that segment on are ignored.
+pub(super) fn split_superseded(
+    mut files: Vec<StoredFile>,
+    flushed_before: impl Fn(&str) -> Option<u64>,
+) -> (Vec<StoredFile>, Vec<StoredFile>) {
+    files.retain(|file| flushed_before(&file.name.node).is_none_or(|next| file.name.last < next));
+    // The segment ranges of a node are disjoint or nested. Among ranges with the same start, the
+    // widest sorts first.
     files.sort_by(|a, b| {
-        let key = |file: &Named| (file.name.first, std::cmp::Reverse(file.name.last));
-        a.name
-            .node
-            .cmp(&b.name.node)
-            .then_with(|| key(a).cmp(&key(b)))
+        (a.name.node.cmp(&b.name.node))
+            .then(a.name.first.cmp(&b.name.first))
+            .then(b.name.last.cmp(&a.name.last))
             .then_with(|| a.path.cmp(&b.path))
     });
-    let (mut count, mut over): (Vec<Named>, Vec<Named>) = (Vec::new(), Vec::new());
+    let mut valid: Vec<StoredFile> = Vec::new();
+    let mut superseded: Vec<StoredFile> = Vec::new();
     for file in files {
-        match count.last() {
-            Some(wide) if wide.name.node == file.name.node && file.name.last <= wide.name.last => {
-                over.push(file)
+        match valid.last() {
+            Some(previous)
+                if previous.name.node == file.name.node && file.name.last <= previous.name.last =>
+            {
+                superseded.push(file);
             }
-            _ => count.push(file),
+            _ => valid.push(file),
         }
     }
-    (count, over)
+    (valid, superseded)
 }
 
 #[cfg(test)]
@@ -175,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    fn file(node: &str, first: u64, last: u64) -> Named {
-        let name = Name {
+    fn file(node: &str, first: u64, last: u64) -> StoredFile {
+        let name = FileName {
             node: node.into(),
             first,
             last,
@@ -185,12 +194,12 @@ mod tests {
             rows: 3,
             bytes: 4,
         };
-        Named::parse(&name.path("p"), 5).unwrap()
+        StoredFile::parse(&name.path("p"), 5).unwrap()
     }
 
     #[test]
-    fn a_name_says_what_it_was_made_of() {
-        let name = Name {
+    fn file_name_round_trips_and_foreign_names_are_ignored() {
+        let name = FileName {
             node: "n-1".into(),
             first: 10,
             last: 300,
@@ -204,19 +213,19 @@ mod tests {
             path.as_ref(),
             "abc/2026-09-21/n-1.000000000000000a.000000000000012c.-5.1790000000000000.7.8.parquet"
         );
-        assert_eq!(Named::parse(&path, 9).unwrap().name, name);
-        for strange in [
+        assert_eq!(StoredFile::parse(&path, 9).unwrap().name, name);
+        for foreign in [
             "a/b/c",
             "a/b/c.parquet",
             "a/b/n.x.1.1.1.1.1.parquet",
             "a/b/n.1.1.1.1.1.parquet",
         ] {
-            assert_eq!(Named::parse(&Path::from(strange), 0), None);
+            assert_eq!(StoredFile::parse(&Path::from(foreign), 0), None);
         }
     }
 
     #[test]
-    fn any_day_has_a_folder_of_its_own() {
+    fn every_day_has_its_own_directory() {
         let stamps = [i64::MIN, i64::MIN + DAY, -1, 0, i64::MAX - DAY, i64::MAX];
         let folders: BTreeSet<_> = stamps
             .iter()
@@ -227,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_took_over_does_not_count() {
+    fn superseded_and_unflushed_files_are_not_valid() {
         let files = vec![
             file("a", 1, 1),
             file("b", 1, 1),
@@ -236,9 +245,9 @@ mod tests {
             file("a", 4, 4),
             file("a", 5, 6),
         ];
-        let (count, over) = part(files.clone(), |_| None);
+        let (valid, superseded) = split_superseded(files.clone(), |_| None);
         assert_eq!(
-            count,
+            valid,
             [
                 file("a", 1, 3),
                 file("a", 4, 4),
@@ -246,16 +255,16 @@ mod tests {
                 file("b", 1, 1)
             ]
         );
-        assert_eq!(over, [file("a", 1, 1), file("a", 3, 3)]);
-        let (count, over) = part(files, |node| (node == "a").then_some(2));
+        assert_eq!(superseded, [file("a", 1, 1), file("a", 3, 3)]);
+        let (valid, superseded) = split_superseded(files, |node| (node == "a").then_some(2));
         assert_eq!(
-            (count, over),
+            (valid, superseded),
             (vec![file("a", 1, 1), file("b", 1, 1)], vec![])
         );
     }
 
     #[test]
-    fn a_name_that_leads_elsewhere_is_refused() {
+    fn names_that_are_unsafe_in_a_path_are_rejected() {
         for name in [
             "",
             ".",
@@ -270,10 +279,10 @@ mod tests {
             "%2e",
             &"a".repeat(65),
         ] {
-            assert!(check(name).is_err(), "{name:?}");
+            assert!(check_name(name).is_err(), "{name:?}");
         }
         for name in ["abcdefghijklmnopqrst", "default", "A-1_b"] {
-            assert!(check(name).is_ok(), "{name:?}");
+            assert!(check_name(name).is_ok(), "{name:?}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Files on the local disk as an object store that keeps what it says it has: the one of the library does not wait for the disk.
+//! A durable object store on the local disk. The implementation of the `object_store` crate does
+//! not flush to disk.
 
 use std::{
     fmt, fs,
@@ -18,85 +19,120 @@ use datafusion::object_store::{
 };
 use futures_util::{StreamExt, stream::BoxStream};
 
-use super::disk::sync_folder;
+use super::disk::sync_directory;
 
-/// What this is called in errors.
+/// The store name in error messages.
 const STORE: &str = "local files";
+/// Maximum number of renames that are repeated because the directory disappeared.
+const RENAME_RETRIES_MAX: usize = 10;
 
-/// A folder of files: whole and durable before they have their name.
+/// A directory of files. A file becomes visible only after its content is durable.
 #[derive(Debug, Clone)]
 pub(super) struct LocalObjects {
     files: Arc<LocalFileSystem>,
     root: PathBuf,
-    /// Where files are written before they have their name. On the same file system.
+    /// The directory for files in progress, on the same file system as `root`.
     staging: PathBuf,
-    staged: Arc<AtomicU64>,
+    /// Number of files written, which names the next file in progress.
+    written: Arc<AtomicU64>,
 }
 
 impl LocalObjects {
-    /// Opens folders, which are made if need be. What was left half-written is removed.
+    /// Opens the directories and creates them if necessary. Removes unfinished files of earlier
+    /// processes.
     pub(super) fn open(root: &FilePath, staging: PathBuf) -> io::Result<Self> {
         match fs::remove_dir_all(&staging) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        for folder in [root, &staging] {
-            fs::create_dir_all(folder)?;
-            folder.parent().map_or(Ok(()), sync_folder)?;
+        for directory in [root, &staging] {
+            fs::create_dir_all(directory)?;
+            if let Some(parent) = directory.parent() {
+                sync_directory(parent)?;
+            }
         }
         let files = LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?;
-        // Paths are compared below: they must be spelt as the library spells them.
+        // Paths are compared below, so the root must have the canonical form that the library uses.
         let root = root.canonicalize()?;
         Ok(Self {
             files: Arc::new(files),
             root,
             staging,
-            staged: Arc::default(),
+            written: Arc::default(),
         })
     }
 
     fn put(&self, to: &FilePath, payload: &PutPayload) -> io::Result<()> {
-        let staged = self
-            .staging
-            .join(self.staged.fetch_add(1, Ordering::Relaxed).to_string());
-        Self::stage(&staged, to, payload).inspect_err(|_| drop(fs::remove_file(&staged)))?;
-        self.folders(to).try_for_each(sync_folder)
+        let number = self.written.fetch_add(1, Ordering::Relaxed);
+        let in_progress = self.staging.join(number.to_string());
+        if let Err(error) = Self::write_and_rename(&in_progress, to, payload) {
+            let _ = fs::remove_file(&in_progress);
+            return Err(error);
+        }
+        self.directories(to).try_for_each(sync_directory)
     }
 
-    fn stage(staged: &FilePath, to: &FilePath, payload: &PutPayload) -> io::Result<()> {
-        let mut file = fs::File::create(staged)?;
-        payload.iter().try_for_each(|part| file.write_all(part))?;
+    fn write_and_rename(
+        in_progress: &FilePath,
+        to: &FilePath,
+        payload: &PutPayload,
+    ) -> io::Result<()> {
+        let mut file = fs::File::create(in_progress)?;
+        for part in payload {
+            file.write_all(part)?;
+        }
         file.sync_all()?;
-        // A folder may be removed as empty between its making and the move.
+        // A concurrent deletion can remove the empty directory between its creation and the rename.
         let mut attempts = 0;
         loop {
-            to.parent().map_or(Ok(()), fs::create_dir_all)?;
-            match fs::rename(staged, to) {
-                Err(error) if error.kind() == ErrorKind::NotFound && attempts < 10 => attempts += 1,
-                done => return done,
+            if let Some(parent) = to.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            match fs::rename(in_progress, to) {
+                Err(error)
+                    if error.kind() == ErrorKind::NotFound && attempts < RENAME_RETRIES_MAX =>
+                {
+                    attempts += 1;
+                }
+                result => return result,
             }
         }
     }
 
     fn delete(&self, path: &FilePath) -> io::Result<()> {
         fs::remove_file(path)?;
-        for folder in self.folders(path) {
-            if folder == self.root || fs::remove_dir(folder).is_err() {
-                return match sync_folder(folder) {
-                    // Somebody else removed it: then its parent is theirs to wait for.
+        for directory in self.directories(path) {
+            if directory == self.root || fs::remove_dir(directory).is_err() {
+                return match sync_directory(directory) {
+                    // A concurrent deletion removed the directory and flushes its parent.
                     Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                    done => done,
+                    result => result,
                 };
             }
         }
         Ok(())
     }
 
-    /// The folders that a file is in, innermost first, up to the root.
-    fn folders<'a>(&'a self, path: &'a FilePath) -> impl Iterator<Item = &'a FilePath> {
+    async fn delete_object(self, location: Path) -> Result<Path> {
+        let path = self.files.path_to_filesystem(&location)?;
+        let result = tokio::task::spawn_blocking(move || self.delete(&path))
+            .await
+            .map_err(generic_error)?;
+        match result {
+            Ok(()) => Ok(location),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound {
+                path: location.to_string(),
+                source: Box::new(error),
+            }),
+            Err(error) => Err(generic_error(error)),
+        }
+    }
+
+    /// Returns the directories of a file, innermost first, up to the root.
+    fn directories<'a>(&'a self, path: &'a FilePath) -> impl Iterator<Item = &'a FilePath> {
         path.ancestors()
             .skip(1)
-            .take_while(|folder| folder.starts_with(&self.root))
+            .take_while(|directory| directory.starts_with(&self.root))
     }
 }
 
@@ -106,14 +142,14 @@ impl fmt::Display for LocalObjects {
     }
 }
 
-fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+fn generic_error(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::Generic {
         store: STORE,
         source: Box::new(error),
     }
 }
 
-fn not_needed(operation: &str) -> Error {
+fn unsupported(operation: &str) -> Error {
     Error::NotImplemented {
         operation: operation.to_owned(),
         implementer: STORE.to_owned(),
@@ -129,13 +165,14 @@ impl ObjectStore for LocalObjects {
         options: PutOptions,
     ) -> Result<PutResult> {
         if !matches!(options.mode, PutMode::Overwrite) {
-            return Err(not_needed("putting on a condition"));
+            return Err(unsupported("conditional put"));
         }
-        let (this, to) = (self.clone(), self.files.path_to_filesystem(location)?);
+        let this = self.clone();
+        let to = self.files.path_to_filesystem(location)?;
         tokio::task::spawn_blocking(move || this.put(&to, &payload))
             .await
-            .map_err(failed)?
-            .map_err(failed)?;
+            .map_err(generic_error)?
+            .map_err(generic_error)?;
         Ok(PutResult {
             e_tag: None,
             version: None,
@@ -147,7 +184,7 @@ impl ObjectStore for LocalObjects {
         _: &Path,
         _: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        Err(not_needed("putting in parts"))
+        Err(unsupported("multipart upload"))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -159,24 +196,12 @@ impl ObjectStore for LocalObjects {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
-        let delete = move |location: Result<Path>| {
-            let this = this.clone();
-            async move {
-                let location = location?;
-                let path = this.files.path_to_filesystem(&location)?;
-                let done = tokio::task::spawn_blocking(move || this.delete(&path))
-                    .await
-                    .map_err(failed)?;
-                match done {
-                    Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::NotFound {
-                        path: location.to_string(),
-                        source: Box::new(error),
-                    }),
-                    done => done.map(|()| location).map_err(failed),
-                }
-            }
-        };
-        locations.then(delete).boxed()
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move { this.delete_object(location?).await }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
@@ -188,6 +213,6 @@ impl ObjectStore for LocalObjects {
     }
 
     async fn copy_opts(&self, _: &Path, _: &Path, _: CopyOptions) -> Result<()> {
-        Err(not_needed("copying"))
+        Err(unsupported("copy"))
     }
 }

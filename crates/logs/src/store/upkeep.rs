@@ -1,4 +1,4 @@
-//! What is done beside: the log becomes files, small files become larger ones, old ones go.
+//! Background maintenance: flushes the log to files, merges small files and deletes expired ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,84 +16,153 @@ use futures_util::{StreamExt, stream};
 use smol_str::SmolStr;
 
 use super::{
-    Options, Shared, Store, StoreError,
+    Options, Store, StoreError, StoreState,
+    codec::LineSpan,
     disk::LogFile,
     files,
-    index::Extent,
+    index::FrameExtent,
     log,
-    names::{self, Name, Named},
+    merge_policy::{merge_candidates, merged_name},
+    names::{self, FileName, StoredFile},
     view,
-    writer::Job,
+    writer::WriteJob,
 };
+use crate::event::Event;
 
-/// Segments that are ended for their age while those before wait: each is an open file.
+/// Maximum number of unflushed segments that are sealed by age. Each segment is an open file.
 const SEGMENTS_MAX: usize = 64;
-/// Projects of a segment whose files are made at the same time.
-const AT_ONCE: usize = 4;
-/// Files that are removed at the same time.
-const REMOVED_AT_ONCE: usize = 8;
-/// Folders in which files are merged in one turn.
-const MERGES_A_TURN: usize = 4;
-/// What is remembered of folders and of files to remove; beyond it the next sweep finds them.
+/// Number of projects flushed concurrently.
+const FLUSHES_MAX: usize = 4;
+/// Number of files deleted concurrently.
+const DELETIONS_MAX: usize = 8;
+/// Maximum number of merges per call.
+const MERGES_PER_CALL: usize = 4;
+/// Maximum number of remembered directories and obsolete files. The next sweep finds the others
+/// again.
 const REMEMBERED_MAX: usize = 64 * 1024;
-/// Files of so many bytes are of the smallest size; each next size is eight times the one before.
-const SMALLEST: u64 = 64 * 1024;
-/// The first pause after a failure, and the longest, in microseconds.
-const PAUSE: Range<i64> = 1_000_000..60_000_000;
+/// Initial and maximum delay after a failure, in microseconds.
+const BACKOFF: Range<i64> = 1_000_000..60_000_000;
 
-/// What upkeep remembers from one turn to the next. All of it may be lost.
+/// State between calls of [`Store::upkeep`]. Losing it is harmless.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep {
-    /// When the object store failed, and for how long it is left alone.
-    failed: Option<(i64, i64)>,
-    swept: Option<i64>,
-    /// Files that nobody needs once their readers are gone.
-    unneeded: BTreeMap<Path, Unneeded>,
-    /// How many small files were made in a folder since it was last looked into.
-    made: HashMap<Path, usize>,
-    /// Folders with files to merge.
+    failure: Option<Failure>,
+    last_sweep: Option<i64>,
+    /// Superseded or expired files that are deleted after the grace period.
+    obsolete: BTreeMap<Path, ObsoleteFile>,
+    /// Number of files written per directory since its last merge.
+    new_files: HashMap<Path, usize>,
+    /// Directories with files to merge.
     merge: BTreeSet<Path>,
 }
 
+/// The last failure of the object store.
 #[derive(Debug, Clone, Copy)]
-struct Unneeded {
-    since: i64,
-    /// Readers that began before may hold it.
-    moment: u64,
+struct Failure {
+    at: i64,
+    /// Time without further attempts, in microseconds.
+    backoff: i64,
 }
 
-/// The oldest segment that is not written to any more.
-struct Sealed {
+impl Failure {
+    fn is_recent(self, now: i64) -> bool {
+        (0..self.backoff).contains(&now.saturating_sub(self.at))
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ObsoleteFile {
+    since: i64,
+    /// Views up to this number may still read the file.
+    latest_view: u64,
+}
+
+/// The oldest segment that is no longer written to.
+struct SealedSegment {
     number: u64,
     file: Arc<dyn LogFile>,
-    projects: Vec<(SmolStr, Vec<Extent>)>,
+    projects: Vec<(SmolStr, Vec<FrameExtent>)>,
+}
+
+/// The lines of a project in a sealed segment.
+struct SealedLines {
+    number: u64,
+    file: Arc<dyn LogFile>,
+    extents: Vec<FrameExtent>,
+    /// Earlier days have expired.
+    first_day: i64,
+}
+
+impl SealedLines {
+    /// Reads the lines and writes them to one file per day.
+    fn into_files(self, node: &str) -> Result<Vec<(FileName, Bytes)>, StoreError> {
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        for extent in &self.extents {
+            view::read_lines(&*self.file, *extent, &mut events)?;
+            bytes += extent.length as u64;
+        }
+        let row_bytes = bytes / (events.len() as u64).max(1);
+        let mut days: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
+        for event in events {
+            let day = names::day(event.timestamp);
+            days.entry(day).or_default().push(event);
+        }
+        // Only whole days expire, so that a repetition on a later day writes identical files for
+        // the other days.
+        let retained = days.split_off(&self.first_day);
+        let mut files = Vec::with_capacity(retained.len());
+        for mut events in retained.into_values() {
+            let span = LineSpan::of(&events);
+            let name = FileName {
+                node: node.to_owned(),
+                first: self.number,
+                last: self.number,
+                earliest: span.earliest,
+                latest: span.latest,
+                rows: span.rows,
+                bytes: span.rows * row_bytes,
+            };
+            let content = files::write_sorted(&mut events, name.volume())?;
+            files.push((name, content));
+        }
+        Ok(files)
+    }
 }
 
 impl Upkeep {
-    fn unneeded(&mut self, shared: &Shared, files: impl IntoIterator<Item = Named>, now: i64) {
-        let moment = shared.pins.moment();
+    /// Remembers files for deletion.
+    fn mark_obsolete(
+        &mut self,
+        shared: &StoreState,
+        files: impl IntoIterator<Item = StoredFile>,
+        now: i64,
+    ) {
+        let latest_view = shared.pins.latest();
         for file in files {
-            if self.unneeded.len() < REMEMBERED_MAX {
-                self.unneeded
-                    .entry(file.path)
-                    .or_insert(Unneeded { since: now, moment });
+            if self.obsolete.len() < REMEMBERED_MAX {
+                self.obsolete.entry(file.path).or_insert(ObsoleteFile {
+                    since: now,
+                    latest_view,
+                });
             }
         }
     }
 
-    fn made(&mut self, folder: Path, options: &Options) {
-        if self.made.len() >= REMEMBERED_MAX {
-            self.made.clear();
+    /// Counts a new file and schedules a merge once there are enough.
+    fn count_new_file(&mut self, directory: Path, options: &Options) {
+        if self.new_files.len() >= REMEMBERED_MAX {
+            self.new_files.clear();
         }
-        let made = self.made.entry(folder.clone()).or_default();
-        *made += 1;
-        if *made >= options.merge_files {
-            self.made.remove(&folder);
-            self.look_into(folder);
+        let count = self.new_files.entry(directory.clone()).or_default();
+        *count += 1;
+        if *count >= options.merge_files {
+            self.new_files.remove(&directory);
+            self.schedule_merge(directory);
         }
     }
 
-    fn look_into(&mut self, folder: Path) {
+    fn schedule_merge(&mut self, folder: Path) {
         if self.merge.len() < REMEMBERED_MAX {
             self.merge.insert(folder);
         }
@@ -101,208 +170,197 @@ impl Upkeep {
 }
 
 impl Store {
-    /// Does what is due at a time, in microseconds since 1970: the log becomes files by size or age, small files are merged, old
-    /// ones removed. To be called every second or so, and not to be cut off; while a call works, others return at once. What fails is logged once, and
-    /// tried again after pauses that grow to a minute.
+    /// Performs due maintenance at `now`, in microseconds since 1970: flushes by size and age,
+    /// merges and deletions. Call it about once a second and await it to the end. Concurrent calls
+    /// return immediately. Failures are logged once and retried with backoff up to a minute.
     pub async fn upkeep(&self, now: i64) {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
         };
         if let Err(error) = self.seal_old(now).await {
-            tracing::debug!(%error, "a segment of the log cannot be ended");
+            tracing::debug!(%error, "segment of the log cannot be sealed");
         }
-        if upkeep
-            .failed
-            .is_some_and(|(at, pause)| (0..pause).contains(&now.saturating_sub(at)))
-        {
+        let failure = upkeep.failure;
+        if failure.is_some_and(|failure| failure.is_recent(now)) {
             return;
         }
-        match (self.work(&mut upkeep, now).await, upkeep.failed) {
-            (Ok(()), None) => {}
-            (Ok(()), Some(_)) => {
-                tracing::info!("files of log lines are made again");
-                upkeep.failed = None;
+        match self.maintain(&mut upkeep, now).await {
+            Ok(()) => {
+                if failure.is_some() {
+                    tracing::info!("log files can be written again");
+                }
+                upkeep.failure = None;
             }
-            (Err(error), before) => {
+            Err(error) => {
                 self.shared.counters.failures.add(1);
-                if before.is_none() {
+                if failure.is_none() {
                     let error: &dyn std::error::Error = &error;
                     tracing::error!(
                         error,
-                        "files of log lines cannot be made: lines stay in the log, and it is tried again"
+                        "log files cannot be written, lines stay in the log until a retry succeeds"
                     );
                 }
-                let pause = before.map_or(PAUSE.start, |(_, pause)| (2 * pause).min(PAUSE.end));
-                upkeep.failed = Some((now, pause));
+                let backoff = match failure {
+                    Some(failure) => (2 * failure.backoff).min(BACKOFF.end),
+                    None => BACKOFF.start,
+                };
+                upkeep.failure = Some(Failure { at: now, backoff });
             }
         }
     }
 
-    /// Ends the segment that is written to once its lines are old enough.
+    /// Seals the active segment if its lines are old enough.
     async fn seal_old(&self, now: i64) -> Result<(), StoreError> {
-        let after = micros(self.shared.options.seal_after);
-        let old = {
-            let mut index = self.shared.index();
-            let held = index
-                .segments
-                .iter_mut()
-                .filter(|segment| segment.frames > 0);
-            let since = held.map(|segment| *segment.since.get_or_insert(now)).last();
-            index.segments.len() < SEGMENTS_MAX
-                && since.is_some_and(|since| passed(now, since, after))
-        };
-        if old {
-            self.ask(|done| Job::Seal { done }).await
-        } else {
-            Ok(())
+        if self.should_seal(now) {
+            self.submit(|reply| WriteJob::Seal { reply }).await?;
         }
+        Ok(())
     }
 
-    async fn work(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        // As many as there are now: what comes faster than it is written does not keep from the rest.
-        let there = self.shared.index().segments.len();
-        for _ in 0..there {
+    fn should_seal(&self, now: i64) -> bool {
+        let mut index = self.shared.index();
+        let mut newest = None;
+        for segment in &mut index.segments {
+            if segment.frames > 0 {
+                newest = Some(*segment.first_seen.get_or_insert(now));
+            }
+        }
+        let seal_after = micros(self.shared.options.seal_after);
+        index.segments.len() < SEGMENTS_MAX
+            && newest.is_some_and(|first_seen| has_elapsed(now, first_seen, seal_after))
+    }
+
+    async fn maintain(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
+        // Bounded by the current number of segments, so that constant appends cannot starve the
+        // other tasks.
+        let segments = self.shared.index().segments.len();
+        for _ in 0..segments {
             let Some(sealed) = self.oldest_sealed() else {
                 break;
             };
             self.flush(upkeep, sealed, now).await?;
         }
-        self.remove_unneeded(upkeep, now).await?;
-        for _ in 0..MERGES_A_TURN {
-            let Some(folder) = upkeep.merge.pop_first() else {
+        self.delete_obsolete(upkeep, now).await?;
+        for _ in 0..MERGES_PER_CALL {
+            let Some(directory) = upkeep.merge.pop_first() else {
                 break;
             };
-            self.merge(upkeep, folder, now).await?;
+            self.merge(upkeep, directory, now).await?;
         }
-        if upkeep
-            .swept
-            .is_none_or(|swept| passed(now, swept, micros(self.shared.options.sweep_every)))
-        {
+        let sweep_every = micros(self.shared.options.sweep_every);
+        let is_due = match upkeep.last_sweep {
+            Some(last_sweep) => has_elapsed(now, last_sweep, sweep_every),
+            None => true,
+        };
+        if is_due {
             self.sweep(upkeep, now).await?;
-            upkeep.swept = Some(now);
+            upkeep.last_sweep = Some(now);
         }
         Ok(())
     }
 
-    fn oldest_sealed(&self) -> Option<Sealed> {
+    fn oldest_sealed(&self) -> Option<SealedSegment> {
         let index = self.shared.index();
-        let segment = index
-            .segments
-            .front()
-            .filter(|_| index.segments.len() > 1)?;
+        if index.segments.len() < 2 {
+            return None;
+        }
+        let segment = index.segments.front()?;
         let mut projects: Vec<_> = segment
             .projects
             .iter()
             .map(|(project, pending)| (project.clone(), pending.extents.clone()))
             .collect();
         projects.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Some(Sealed {
+        Some(SealedSegment {
             number: segment.number,
             file: Arc::clone(&segment.file),
             projects,
         })
     }
 
-    /// Makes the files of a segment, then removes it. Done again after a crash it makes the same files.
-    async fn flush(&self, upkeep: &mut Upkeep, sealed: Sealed, now: i64) -> Result<(), StoreError> {
-        let Sealed {
+    /// Writes the files of a segment, then removes the segment. Repeating it after a crash writes
+    /// the same files.
+    async fn flush(
+        &self,
+        upkeep: &mut Upkeep,
+        sealed: SealedSegment,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let SealedSegment {
             number,
             file,
             projects,
         } = sealed;
         let failed = AtomicBool::new(false);
-        let made: Vec<Result<Vec<Path>, StoreError>> = stream::iter(projects)
-            .map(|(project, extents)| {
-                let (first_day, file, failed) =
-                    (self.first_day(&project, now), Arc::clone(&file), &failed);
-                async move {
-                    // After a failure no other is begun; but those that were are waited for, lest they come after what follows.
-                    if failed.load(Ordering::Relaxed) {
-                        return Ok(Vec::new());
-                    }
-                    let made = self
-                        .flush_project(number, file, project, extents, first_day)
-                        .await;
-                    failed.fetch_or(made.is_err(), Ordering::Relaxed);
-                    made
+        let failed = &failed;
+        let flushes = projects.into_iter().map(|(project, extents)| {
+            let first_day = self.first_day(&project, now);
+            let lines = SealedLines {
+                number,
+                file: Arc::clone(&file),
+                extents,
+                first_day,
+            };
+            async move {
+                // After a failure no further project starts, but running ones finish, because a
+                // late write could follow a merge.
+                if failed.load(Ordering::Relaxed) {
+                    return Ok(Vec::new());
                 }
-            })
-            .buffer_unordered(AT_ONCE)
+                let written = self.flush_project(&project, lines).await;
+                failed.fetch_or(written.is_err(), Ordering::Relaxed);
+                written
+            }
+        });
+        let results: Vec<Result<Vec<Path>, StoreError>> = stream::iter(flushes)
+            .buffer_unordered(FLUSHES_MAX)
             .collect()
             .await;
-        let made = made.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // Before anything is built on these files: a segment that came back would make them count no more.
+        let mut directories = Vec::new();
+        for result in results {
+            directories.extend(result?);
+        }
+        self.remove_oldest_segment(number).await?;
+        for directory in directories {
+            upkeep.count_new_file(directory, &self.shared.options);
+        }
+        Ok(())
+    }
+
+    /// Removes a flushed segment. Must be durable before its files are merged: if the segment
+    /// reappeared, the files would be ignored.
+    async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
         let disk = Arc::clone(&self.disk);
         let remove = move || {
-            disk.remove(&log::file_name(number))
-                .and_then(|()| disk.sync())
+            disk.remove(&log::file_name(number))?;
+            disk.sync()
         };
         tokio::task::spawn_blocking(remove)
             .await
             .map_err(io::Error::other)??;
-        let gone = self.shared.index().segments.pop_front();
-        drop(gone);
-        made.into_iter()
-            .flatten()
-            .for_each(|folder| upkeep.made(folder, &self.shared.options));
+        // Dropped outside of the lock.
+        let removed = self.shared.index().segments.pop_front();
+        drop(removed);
         Ok(())
     }
 
-    /// Makes the files of a project's lines in a segment, one a day. Returns their folders.
+    /// Writes the lines of a project in a segment, one file per day. Returns the directories of the
+    /// files.
     async fn flush_project(
         &self,
-        number: u64,
-        file: Arc<dyn LogFile>,
-        project: SmolStr,
-        extents: Vec<Extent>,
-        first_day: i64,
+        project: &str,
+        lines: SealedLines,
     ) -> Result<Vec<Path>, StoreError> {
         let node = self.shared.options.node.clone();
-        let make = move || {
-            let mut events = Vec::new();
-            extents
-                .iter()
-                .try_for_each(|extent| view::read(&*file, *extent, &mut events))?;
-            let bytes: u64 = extents.iter().map(|extent| extent.length as u64).sum();
-            let average = bytes / (events.len() as u64).max(1);
-            let mut days: BTreeMap<i64, Vec<_>> = BTreeMap::new();
-            for event in events {
-                days.entry(names::day(event.timestamp))
-                    .or_default()
-                    .push(event);
-            }
-            // Whole days: so a repetition on a later day makes no other files of the others.
-            let kept = days.split_off(&first_day);
-            let files = kept.into_values().map(|mut events| {
-                let rows = events.len() as u64;
-                let stamps = || events.iter().map(|event| event.timestamp);
-                let (earliest, latest) = (stamps().min().unwrap_or(0), stamps().max().unwrap_or(0));
-                let name = Name {
-                    node: node.clone(),
-                    first: number,
-                    last: number,
-                    earliest,
-                    latest,
-                    rows,
-                    bytes: rows * average,
-                };
-                let of = files::Extent {
-                    rows,
-                    bytes: name.bytes,
-                };
-                Ok((name, files::of_events(&mut events, of)?))
-            });
-            files.collect::<Result<Vec<_>, StoreError>>()
-        };
-        let made = tokio::task::spawn_blocking(make)
+        let files = tokio::task::spawn_blocking(move || lines.into_files(&node))
             .await
             .map_err(io::Error::other)??;
-        let mut folders = Vec::with_capacity(made.len());
-        for (name, bytes) in made {
-            self.put(&name.path(&project), bytes).await?;
-            folders.push(names::day_folder(&project, names::day(name.latest)));
+        let mut directories = Vec::with_capacity(files.len());
+        for (name, bytes) in files {
+            self.put(&name.path(project), bytes).await?;
+            directories.push(names::day_folder(project, names::day(name.latest)));
         }
-        Ok(folders)
+        Ok(directories)
     }
 
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
@@ -311,7 +369,7 @@ impl Store {
         Ok(())
     }
 
-    /// The first day whose lines are kept.
+    /// Returns the first day within the retention period of a project.
     fn first_day(&self, project: &str, now: i64) -> i64 {
         let days = self
             .retention
@@ -322,222 +380,128 @@ impl Store {
         names::day(now) - i64::from(days)
     }
 
-    /// Merges files of one folder that this node made, if there are enough of a size.
-    async fn merge(&self, upkeep: &mut Upkeep, folder: Path, now: i64) -> Result<(), StoreError> {
+    /// Merges files of one directory that this node wrote, if enough of similar size exist.
+    async fn merge(
+        &self,
+        upkeep: &mut Upkeep,
+        directory: Path,
+        now: i64,
+    ) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let listed = shared.list(Some(&folder)).await?;
-        let (files, over) = self.own(listed);
-        upkeep.unneeded(shared, over, now);
-        let Some(run) = run(&files, &shared.options, now) else {
+        let listed = shared.list(Some(&directory)).await?;
+        let (mut files, superseded) = self.own_files(listed);
+        upkeep.mark_obsolete(shared, superseded, now);
+        let Some(range) = merge_candidates(&files, &shared.options, now) else {
             return Ok(());
         };
-        let parts = files[run].to_vec();
-        let [first, .., last] = parts.as_slice() else {
+        let parts: Vec<StoredFile> = files.drain(range).collect();
+        let Some(name) = merged_name(&parts) else {
             return Ok(());
-        };
-        let sum = |of: fn(&Name) -> u64| parts.iter().map(|file| of(&file.name)).sum();
-        let name = Name {
-            node: shared.options.node.clone(),
-            first: first.name.first,
-            last: last.name.last,
-            earliest: parts
-                .iter()
-                .map(|file| file.name.earliest)
-                .min()
-                .unwrap_or(0),
-            latest: parts.iter().map(|file| file.name.latest).max().unwrap_or(0),
-            rows: sum(|name| name.rows),
-            bytes: sum(|name| name.bytes),
         };
         let mut contents = Vec::with_capacity(parts.len());
         for part in &parts {
             contents.push(shared.objects.get(&part.path).await?.bytes().await?);
         }
-        let of = files::Extent {
-            rows: name.rows,
-            bytes: name.bytes,
-        };
-        let merged = tokio::task::spawn_blocking(move || files::merge(contents, of))
+        let volume = name.volume();
+        let merged = tokio::task::spawn_blocking(move || files::merge(contents, volume))
             .await
             .map_err(io::Error::other)??;
-        let project = folder
-            .parts()
-            .next()
-            .map(|part| part.as_ref().to_owned())
-            .unwrap_or_default();
-        self.put(&name.path(&project), merged).await?;
+        self.put(&name.path(&project_of(&directory)), merged)
+            .await?;
         shared.counters.merged.add(parts.len() as u64);
-        upkeep.unneeded(shared, parts, now);
-        // There may be more.
-        upkeep.look_into(folder);
+        upkeep.mark_obsolete(shared, parts, now);
+        // The directory may contain further candidates.
+        upkeep.schedule_merge(directory);
         Ok(())
     }
 
-    /// Of the files of one folder those of this node that count, and all that others took over.
-    fn own(&self, files: Vec<Named>) -> (Vec<Named>, Vec<Named>) {
-        let (own, next) = (&self.shared.options.node, self.shared.index().next());
-        let (mut count, over) = names::part(files, |node| (node == own).then_some(next));
-        count.retain(|file| file.name.node == *own);
-        (count, over)
+    /// Returns the valid files of this node and the superseded files of all nodes in one directory.
+    fn own_files(&self, files: Vec<StoredFile>) -> (Vec<StoredFile>, Vec<StoredFile>) {
+        let own = &self.shared.options.node;
+        let first_unflushed = self.shared.index().first_unflushed();
+        let (mut valid, superseded) =
+            names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
+        valid.retain(|file| file.name.node == *own);
+        (valid, superseded)
     }
 
-    /// Looks through all files for what is old, taken over or small.
+    /// Scans all files for expired, superseded and mergeable ones.
     async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        let mut found = self.shared.objects.list(None);
-        let mut folder: Vec<Named> = Vec::new();
-        while let Some(meta) = found.next().await {
+        let mut listing = self.shared.objects.list(None);
+        let mut files: Vec<StoredFile> = Vec::new();
+        while let Some(meta) = listing.next().await {
             let meta = meta?;
-            let Some(file) = Named::parse(&meta.location, meta.size) else {
+            let Some(file) = StoredFile::parse(&meta.location, meta.size) else {
                 continue;
             };
-            let same = folder
+            let is_next_directory = files
                 .first()
-                .is_none_or(|first| first.path.parts().take(2).eq(file.path.parts().take(2)));
-            if !same {
-                self.sweep_folder(upkeep, std::mem::take(&mut folder), now);
+                .is_some_and(|first| !first.path.parts().take(2).eq(file.path.parts().take(2)));
+            if is_next_directory {
+                self.sweep_directory(upkeep, std::mem::take(&mut files), now);
             }
-            folder.push(file);
+            files.push(file);
         }
-        self.sweep_folder(upkeep, folder, now);
+        self.sweep_directory(upkeep, files, now);
         Ok(())
     }
 
-    fn sweep_folder(&self, upkeep: &mut Upkeep, files: Vec<Named>, now: i64) {
+    fn sweep_directory(&self, upkeep: &mut Upkeep, files: Vec<StoredFile>, now: i64) {
         let Some(first) = files.first() else { return };
-        let project = first
-            .path
-            .parts()
-            .next()
-            .map(|part| part.as_ref().to_owned())
-            .unwrap_or_default();
+        let project = project_of(&first.path);
         let day = names::day(first.name.latest);
         if day < self.first_day(&project, now) {
-            return upkeep.unneeded(&self.shared, files, now);
+            return upkeep.mark_obsolete(&self.shared, files, now);
         }
-        let (own, over) = self.own(files);
-        upkeep.unneeded(&self.shared, over, now);
-        if run(&own, &self.shared.options, now).is_some() {
-            upkeep.look_into(names::day_folder(&project, day));
+        let (own, superseded) = self.own_files(files);
+        upkeep.mark_obsolete(&self.shared, superseded, now);
+        if merge_candidates(&own, &self.shared.options, now).is_some() {
+            upkeep.schedule_merge(names::day_folder(&project, day));
         }
     }
 
-    /// Removes files that no reader can hold any more.
-    async fn remove_unneeded(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
+    /// Deletes obsolete files that no view can reference.
+    async fn delete_obsolete(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
         let grace = micros(self.shared.options.grace);
-        let ripe =
-            |it: &Unneeded| passed(now, it.since, grace) && self.shared.pins.passed(it.moment);
-        let ripe: Vec<Path> = upkeep
-            .unneeded
-            .iter()
-            .filter(|(_, it)| ripe(it))
-            .map(|(path, _)| path.clone())
-            .collect();
-        let mut removals = stream::iter(ripe)
+        let mut deletable = Vec::new();
+        for (path, file) in &upkeep.obsolete {
+            if has_elapsed(now, file.since, grace)
+                && self.shared.pins.all_dropped_up_to(file.latest_view)
+            {
+                deletable.push(path.clone());
+            }
+        }
+        let mut deletions = stream::iter(deletable)
             .map(|path| async move {
-                let done = self.shared.objects.delete(&path).await;
-                (path, done)
+                let result = self.shared.objects.delete(&path).await;
+                (path, result)
             })
-            .buffer_unordered(REMOVED_AT_ONCE);
-        while let Some((path, done)) = removals.next().await {
-            match done {
+            .buffer_unordered(DELETIONS_MAX);
+        while let Some((path, result)) = deletions.next().await {
+            match result {
                 Ok(()) => self.shared.counters.removed.add(1),
                 Err(object_store::Error::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
-            upkeep.unneeded.remove(&path);
+            upkeep.obsolete.remove(&path);
         }
         Ok(())
     }
 }
 
-/// Which files to merge: neighbours, since the file that takes them over says one range of segments. Small ones first, so that a
-/// line is written again only as often as its file grows by a size; all of them once their day is over.
-fn run(files: &[Named], options: &Options, now: i64) -> Option<Range<usize>> {
-    let size = |file: &Named| (file.name.bytes / SMALLEST).max(1).ilog(8);
-    let over = files
-        .first()
-        .is_some_and(|file| names::day(file.name.latest) < names::day(now));
-    let enough = if over { 2 } else { options.merge_files.max(2) };
-    let sizes: BTreeSet<u32> = files.iter().map(size).collect();
-    sizes.into_iter().find_map(|largest| {
-        let (mut start, mut bytes) = (0, 0);
-        for (at, file) in files.iter().enumerate() {
-            bytes += file.name.bytes;
-            if size(file) > largest || bytes > options.merge_bytes {
-                if at - start >= enough {
-                    return Some(start..at);
-                }
-                let begins = size(file) <= largest;
-                (start, bytes) = if begins {
-                    (at, file.name.bytes)
-                } else {
-                    (at + 1, 0)
-                };
-            }
-        }
-        (files.len() - start >= enough).then_some(start..files.len())
-    })
+/// Returns the project of a path, which is its first component.
+fn project_of(path: &Path) -> String {
+    match path.parts().next() {
+        Some(project) => project.as_ref().to_owned(),
+        None => String::new(),
+    }
 }
 
-/// Whether so long has passed. A clock that went back is not waited for.
-fn passed(now: i64, since: i64, long: i64) -> bool {
-    now < since || now - since >= long
+/// Whether an interval has passed. A clock that moved backwards counts as passed.
+fn has_elapsed(now: i64, since: i64, interval: i64) -> bool {
+    now < since || now - since >= interval
 }
 
 fn micros(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn files(sizes: &[u64]) -> Vec<Named> {
-        let named = |(at, bytes): (usize, &u64)| {
-            let at = at as u64;
-            let name = Name {
-                node: "n".into(),
-                first: at,
-                last: at,
-                earliest: 0,
-                latest: 0,
-                rows: 1,
-                bytes: *bytes,
-            };
-            Named {
-                path: name.path("p"),
-                name,
-                size: 0,
-            }
-        };
-        sizes.iter().enumerate().map(named).collect()
-    }
-
-    #[test]
-    fn neighbours_of_a_size_are_merged() {
-        let options = Options {
-            merge_files: 3,
-            merge_bytes: 10 * SMALLEST,
-            ..Options::new("f", "n")
-        };
-        let (small, large) = (SMALLEST, 9 * SMALLEST);
-        for (sizes, expected) in [
-            (vec![], None),
-            (vec![small; 2], None),
-            (vec![small; 3], Some(0..3)),
-            (vec![small; 12], Some(0..10)),
-            (vec![small, small, large, small, small], None),
-            (vec![small, small, large, small, small, small], Some(3..6)),
-            (vec![large, large, large], None),
-            (vec![11 * SMALLEST, small, small, small], Some(1..4)),
-        ] {
-            assert_eq!(run(&files(&sizes), &options, 0), expected, "{sizes:?}");
-        }
-        assert_eq!(
-            run(&files(&[small, small]), &options, names::DAY),
-            Some(0..2),
-            "the day is over"
-        );
-        assert_eq!(run(&files(&[small]), &options, names::DAY), None);
-    }
 }

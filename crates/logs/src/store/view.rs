@@ -1,4 +1,4 @@
-//! What a reader is given: the lines of one project at one moment.
+//! Consistent snapshots of one project's lines for readers.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,161 +13,113 @@ use datafusion::{
 use parking_lot::Mutex;
 
 use super::{
-    Shared, Store, StoreError, bounded, codec,
-    codec::Span,
+    Store, StoreError, StoreState, check_limit, codec,
+    codec::LineSpan,
     disk::LogFile,
-    index::{Charge, Extent, Index, LaidOut, Pending, Segment},
-    names,
+    index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
+    names::{self, StoredFile},
 };
-use crate::layout;
+use crate::{event::Event, layout};
 
-/// Days of a window whose folders are looked into one by one; for more, all of a project's are.
-const DAYS_ONE_BY_ONE: i64 = 4;
-/// What a reader may ask to have laid out, as it is in the log, in bytes.
+/// Maximum number of days that are listed directory by directory. Longer windows list the whole
+/// project.
+const LISTED_DAYS_MAX: i64 = 4;
+/// Maximum size of unflushed lines that one view converts, measured as size in the log.
 const RECENT_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// One file of lines, as its name says.
+/// A file of lines, described by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Where it is in [`View::objects`].
+    /// The path in [`View::objects`].
     pub path: Path,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// How many lines it holds.
+    /// Number of lines.
     pub rows: u64,
-    /// The timestamp of its earliest line.
+    /// The earliest timestamp of a line.
     pub earliest: i64,
-    /// The timestamp of its latest line.
+    /// The latest timestamp of a line.
     pub latest: i64,
 }
 
-/// Lines of one project as they were at one moment. Every line is in exactly one of `recent` and `files`; both may hold some
-/// that lie outside of the window that was asked for. What is listed stays readable until this is dropped.
+/// A snapshot of one project's lines. Every line is in exactly one of `recent` and `files`. Both
+/// can contain lines outside of the requested window. The files stay readable until the view is
+/// dropped.
 #[derive(Debug)]
 pub struct View {
-    /// Lines that are in no file yet, in no order, laid out as [`layout::schema`] says.
+    /// Lines that are not in files yet, unordered, with the columns of [`layout::schema`].
     pub recent: Vec<RecordBatch>,
-    /// Files, each sorted by source, then timestamp. Older ones may lack columns that [`layout::COLUMNS`] has at its end.
+    /// Files sorted by source and timestamp. Older files may lack the last columns of
+    /// [`layout::COLUMNS`].
     pub files: Vec<FileEntry>,
-    /// Where the files are.
+    /// The object store of the files.
     pub objects: Arc<dyn ObjectStore>,
-    _pin: Pin,
+    _pin: ViewPin,
 }
 
-/// The views that live, by the order in which they began.
+/// The last view number, and the numbers of live views.
 #[derive(Debug, Default)]
-pub(super) struct Pins(Mutex<(u64, BTreeSet<u64>)>);
+pub(super) struct ViewPins(Mutex<(u64, BTreeSet<u64>)>);
 
-/// As long as this lives, files that were there when it began stay.
+/// Keeps the files of a view from being deleted.
 #[derive(Debug)]
-struct Pin {
-    pins: Arc<Pins>,
+struct ViewPin {
+    pins: Arc<ViewPins>,
     number: u64,
 }
 
-impl Pins {
-    fn pin(self: &Arc<Self>) -> Pin {
+impl ViewPins {
+    fn pin(self: &Arc<Self>) -> ViewPin {
         let mut pins = self.0.lock();
         pins.0 += 1;
         let number = pins.0;
         pins.1.insert(number);
-        Pin {
+        ViewPin {
             pins: Arc::clone(self),
             number,
         }
     }
 
-    /// A moment: views that begin later have higher numbers.
-    pub(super) fn moment(&self) -> u64 {
+    /// Returns the number of the latest view.
+    pub(super) fn latest(&self) -> u64 {
         self.0.lock().0
     }
 
-    /// Whether all views that had begun by a moment are gone.
-    pub(super) fn passed(&self, moment: u64) -> bool {
-        self.0.lock().1.first().is_none_or(|first| *first > moment)
+    /// Whether all views up to a number are dropped.
+    pub(super) fn all_dropped_up_to(&self, latest: u64) -> bool {
+        self.0.lock().1.first().is_none_or(|first| *first > latest)
     }
 }
 
-impl Drop for Pin {
+impl Drop for ViewPin {
     fn drop(&mut self) {
         self.pins.0.lock().1.remove(&self.number);
     }
 }
 
-/// Lines of one segment that are asked for.
-struct Part {
+/// The lines of a project in one segment.
+struct SegmentLines {
     segment: u64,
     file: Arc<dyn LogFile>,
-    laid_out: LaidOut,
-    /// Those that were not laid out yet.
-    extents: Vec<Extent>,
+    columnar: ColumnarCache,
+    /// Extents after the cached ones.
+    extents: Vec<FrameExtent>,
 }
 
 impl Store {
-    /// The lines of a project with `after < timestamp <= until`: those that were acknowledged on this node before this was called,
-    /// and those that other nodes had made files of.
+    /// Returns the lines of a project with `after < timestamp <= until`: lines acknowledged by this
+    /// node before the call, and lines of other nodes that are in files.
     pub async fn view(&self, project: &str, after: i64, until: i64) -> Result<View, StoreError> {
-        names::check(project)?;
+        names::check_name(project)?;
         let pin = self.shared.pins.pin();
-        // At one moment: what is in the log, and from which segment on files do not count.
-        let (parts, next) = {
+        // Taken under one lock, so that each line is found either in the log or in a file.
+        let (segments, first_unflushed) = {
             let index = self.shared.index();
-            (parts(&index, project), index.next())
+            (unflushed_lines(&index, project), index.first_unflushed())
         };
-        let bytes = parts
-            .iter()
-            .flat_map(|part| &part.extents)
-            .map(|extent| extent.length)
-            .sum();
-        bounded(
-            "lines that wait for their files, in bytes,",
-            bytes,
-            RECENT_BYTES_MAX,
-        )?;
-        let (shared, name) = (Arc::clone(&self.shared), project.to_owned());
-        let inside = move |span: &Span| after < span.latest && span.earliest <= until;
-        let read = tokio::task::spawn_blocking(move || {
-            let all = parts
-                .into_iter()
-                .map(|part| lay_out(&shared, &name, part, inside));
-            all.collect::<Result<Vec<_>, _>>()
-        });
-        let laid_out = read.await.map_err(io::Error::other)??;
-        let recent = laid_out
-            .into_iter()
-            .flatten()
-            .filter(|(_, span)| inside(span))
-            .map(|(batch, _)| batch)
-            .collect();
-
-        let mut files = Vec::new();
-        let (first, last) = (names::day(after.saturating_add(1)), names::day(until));
-        let few = last.saturating_sub(first) < DAYS_ONE_BY_ONE;
-        let folders = if few {
-            (first..=last)
-                .map(|day| names::day_folder(project, day))
-                .collect()
-        } else {
-            vec![names::project_folder(project)]
-        };
-        for folder in folders {
-            files.extend(self.shared.list(Some(&folder)).await?);
-        }
-        let mut by_day: BTreeMap<i64, Vec<_>> = BTreeMap::new();
-        for file in files {
-            by_day
-                .entry(names::day(file.name.latest))
-                .or_default()
-                .push(file);
-        }
-        let own = &self.shared.options.node;
-        let count = by_day
-            .into_values()
-            .flat_map(|files| names::part(files, |node| (node == own).then_some(next)).0);
-        let files = count
-            .filter(|file| after < file.name.latest && file.name.earliest <= until)
-            .map(|file| file.entry())
-            .collect();
+        let window = Window { after, until };
+        let recent = self.recent(project, segments, window).await?;
+        let files = self.files(project, first_unflushed, window).await?;
         Ok(View {
             recent,
             files,
@@ -175,110 +127,199 @@ impl Store {
             _pin: pin,
         })
     }
+
+    /// Returns the unflushed lines as batches.
+    async fn recent(
+        &self,
+        project: &str,
+        segments: Vec<SegmentLines>,
+        window: Window,
+    ) -> Result<Vec<RecordBatch>, StoreError> {
+        let mut bytes = 0;
+        for segment in &segments {
+            bytes += segment.extents.iter().map(|it| it.length).sum::<usize>();
+        }
+        check_limit(
+            "size of unflushed log lines in bytes",
+            bytes,
+            RECENT_BYTES_MAX,
+        )?;
+        let shared = Arc::clone(&self.shared);
+        let project = project.to_owned();
+        let convert = move || {
+            let mut recent = Vec::new();
+            for lines in segments {
+                for (batch, span) in columnar_lines(&shared, &project, lines, window)? {
+                    if window.overlaps(&span) {
+                        recent.push(batch);
+                    }
+                }
+            }
+            Ok(recent)
+        };
+        tokio::task::spawn_blocking(convert)
+            .await
+            .map_err(io::Error::other)?
+    }
+
+    /// Returns the valid files that overlap the window.
+    async fn files(
+        &self,
+        project: &str,
+        first_unflushed: u64,
+        window: Window,
+    ) -> Result<Vec<FileEntry>, StoreError> {
+        let first = names::day(window.after.saturating_add(1));
+        let last = names::day(window.until);
+        let directories = if last.saturating_sub(first) < LISTED_DAYS_MAX {
+            (first..=last)
+                .map(|day| names::day_folder(project, day))
+                .collect()
+        } else {
+            vec![names::project_folder(project)]
+        };
+        let mut by_day: BTreeMap<i64, Vec<StoredFile>> = BTreeMap::new();
+        for directory in directories {
+            for file in self.shared.list(Some(&directory)).await? {
+                let day = names::day(file.name.latest);
+                by_day.entry(day).or_default().push(file);
+            }
+        }
+        let own = &self.shared.options.node;
+        let mut entries = Vec::new();
+        for files in by_day.into_values() {
+            let (valid, _) =
+                names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
+            for file in valid {
+                if window.after < file.name.latest && file.name.earliest <= window.until {
+                    entries.push(file.to_entry());
+                }
+            }
+        }
+        Ok(entries)
+    }
 }
 
-fn parts(index: &Index, project: &str) -> Vec<Part> {
-    let with = index
-        .segments
-        .iter()
-        .filter_map(|segment| Some((segment, segment.projects.get(project)?)));
-    let part = |(segment, pending): (&Segment, &Pending)| Part {
-        segment: segment.number,
-        file: Arc::clone(&segment.file),
-        laid_out: pending.laid_out.clone(),
-        extents: pending.extents[pending.laid_out.extents..].to_vec(),
-    };
-    with.map(part).collect()
+/// A time window that excludes `after` and includes `until`.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    after: i64,
+    until: i64,
 }
 
-/// Lays out what was not yet, and keeps it for the next reader if there is room.
-fn lay_out(
-    shared: &Shared,
+impl Window {
+    fn overlaps(self, span: &LineSpan) -> bool {
+        self.after < span.latest && span.earliest <= self.until
+    }
+}
+
+fn unflushed_lines(index: &Index, project: &str) -> Vec<SegmentLines> {
+    let mut segments = Vec::new();
+    for segment in &index.segments {
+        if let Some(pending) = segment.projects.get(project) {
+            segments.push(SegmentLines {
+                segment: segment.number,
+                file: Arc::clone(&segment.file),
+                columnar: pending.columnar.clone(),
+                extents: pending.extents[pending.columnar.extents..].to_vec(),
+            });
+        }
+    }
+    segments
+}
+
+/// Converts uncached extents that overlap the window, and caches them if memory permits.
+fn columnar_lines(
+    shared: &StoreState,
     project: &str,
-    part: Part,
-    inside: impl Fn(&Span) -> bool,
-) -> Result<Vec<(RecordBatch, Span)>, StoreError> {
-    let Part {
+    lines: SegmentLines,
+    window: Window,
+) -> Result<Vec<(RecordBatch, LineSpan)>, StoreError> {
+    let SegmentLines {
         segment,
         file,
-        mut laid_out,
+        mut columnar,
         extents,
-    } = part;
-    let before = laid_out.extents;
-    let asked = extents.iter().any(|extent| inside(&extent.span));
-    let Some(span) = extents
-        .iter()
-        .map(|extent| extent.span)
-        .reduce(both)
-        .filter(|_| asked)
-    else {
-        return Ok(laid_out.batches);
+    } = lines;
+    let spans = extents.iter().map(|extent| extent.span);
+    let Some(span) = spans.reduce(LineSpan::union) else {
+        return Ok(columnar.batches);
     };
-    let mut events = Vec::new();
-    extents
-        .iter()
-        .try_for_each(|extent| read(&*file, *extent, &mut events))?;
-    laid_out.batches.push((layout::batch(&events)?, span));
-    laid_out.extents += extents.len();
-    // Few batches, each row copied a few times: like digits of a number that is counted up.
-    while let [.., (a, a_span), (b, b_span)] = laid_out.batches.as_slice()
-        && a.num_rows() <= 2 * b.num_rows()
-    {
-        let merged = (
-            concat_batches(&layout::schema(), [a, b])?,
-            both(*a_span, *b_span),
-        );
-        laid_out.batches.truncate(laid_out.batches.len() - 2);
-        laid_out.batches.push(merged);
+    if !extents.iter().any(|extent| window.overlaps(&extent.span)) {
+        return Ok(columnar.batches);
     }
-    let bytes = laid_out
-        .batches
-        .iter()
-        .map(|(batch, _)| batch.get_array_memory_size() as u64)
-        .sum();
+    let mut events = Vec::new();
+    for extent in &extents {
+        read_lines(&*file, *extent, &mut events)?;
+    }
+    let cached_before = columnar.extents;
+    columnar.batches.push((layout::batch(&events)?, span));
+    columnar.extents += extents.len();
+    merge_small_batches(&mut columnar.batches)?;
+
     let mut index = shared.index();
-    let there = index
+    let pending = index
         .segments
         .iter_mut()
         .find(|it| it.number == segment)
         .and_then(|it| it.projects.get_mut(project));
-    // Unless another reader was faster, or the project was removed meanwhile and other lines came.
-    let same = |pending: &Pending| {
-        let last = pending.extents.get(laid_out.extents - 1);
-        pending.laid_out.extents == before
-            && last.map(|it| it.offset) == extents.last().map(|it| it.offset)
-    };
-    if let Some(pending) = there
-        && same(pending)
-        && let Some(charge) = Charge::take(&shared.laid_out, bytes, shared.options.laid_out_bytes)
+    if let Some(pending) = pending
+        && is_unchanged(pending, cached_before, &columnar, &extents)
     {
-        laid_out.charge = Some(Arc::new(charge));
-        pending.laid_out = laid_out.clone();
+        let bytes = memory_of(&columnar.batches);
+        let max = shared.options.columnar_bytes;
+        if let Some(reservation) = MemoryReservation::new(&shared.columnar_memory, bytes, max) {
+            columnar.reservation = Some(Arc::new(reservation));
+            pending.columnar = columnar.clone();
+        }
     }
-    Ok(laid_out.batches)
+    Ok(columnar.batches)
+}
+
+/// Merges adjacent batches of similar size, which keeps the number of batches logarithmic and
+/// copies each row a few times only.
+fn merge_small_batches(batches: &mut Vec<(RecordBatch, LineSpan)>) -> Result<(), StoreError> {
+    while let [.., (a, a_span), (b, b_span)] = batches.as_slice()
+        && a.num_rows() <= 2 * b.num_rows()
+    {
+        let batch = concat_batches(&layout::schema(), [a, b])?;
+        let span = a_span.union(*b_span);
+        batches.truncate(batches.len() - 2);
+        batches.push((batch, span));
+    }
+    Ok(())
+}
+
+/// Whether the extents of a project are those that were converted. They differ if another reader
+/// was faster, or if the project was deleted and written again.
+fn is_unchanged(
+    pending: &PendingLines,
+    cached_before: usize,
+    columnar: &ColumnarCache,
+    extents: &[FrameExtent],
+) -> bool {
+    let last = pending.extents.get(columnar.extents - 1);
+    pending.columnar.extents == cached_before
+        && last.map(|extent| extent.offset) == extents.last().map(|extent| extent.offset)
+}
+
+fn memory_of(batches: &[(RecordBatch, LineSpan)]) -> u64 {
+    batches
+        .iter()
+        .map(|(batch, _)| batch.get_array_memory_size() as u64)
+        .sum()
 }
 
 /// Reads the lines of a frame.
-pub(super) fn read(
+pub(super) fn read_lines(
     file: &dyn LogFile,
-    extent: Extent,
-    into: &mut Vec<crate::event::Event>,
+    extent: FrameExtent,
+    into: &mut Vec<Event>,
 ) -> Result<(), StoreError> {
     let payload = file.read(extent.offset, extent.length)?;
-    let read = codec::events(&payload, into);
-    read.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the log of lines changed on disk",
-        )
-        .into()
-    })
-}
-
-fn both(a: Span, b: Span) -> Span {
-    Span {
-        rows: a.rows + b.rows,
-        earliest: a.earliest.min(b.earliest),
-        latest: a.latest.max(b.latest),
+    if codec::events(&payload, into).is_none() {
+        let text = "a frame of the log changed after it was written";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
     }
+    Ok(())
 }

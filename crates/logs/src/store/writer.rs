@@ -1,146 +1,155 @@
-//! The one thread that writes the log: what arrives while it waits for the disk becomes durable together.
+//! The writer thread of the log with group commit: appends that arrive during a disk flush share
+//! the next one.
 
 use std::{io, sync::Arc};
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use super::{
-    Shared, StoreError,
+    StoreError, StoreState,
     codec::Record,
     disk::{Disk, LogFile},
     index::Segment,
-    log::{self, Before},
+    log::{self, SegmentEnd},
 };
 
-/// Bytes that are made durable together, more or less.
+/// Approximate maximum size of a group commit in bytes.
 const GROUP_BYTES: usize = 4 * 1024 * 1024;
-/// Frames of one segment at most.
+/// Maximum number of frames of one segment.
 const FRAMES_MAX: usize = 64 * 1024;
-/// Frames of lines in the whole log at most: about a hundred bytes of memory each.
+/// Maximum number of frames with lines in the whole log. Each takes about a hundred bytes of
+/// memory.
 const LOG_FRAMES_MAX: usize = 1024 * 1024;
-/// Files that one segment becomes, more or less at most.
+/// Approximate maximum number of files that one segment is flushed to.
 const FILES_MAX: u64 = 4096;
 
-/// What the thread is asked for.
-pub(super) enum Job {
+/// A request to the writer thread.
+pub(super) enum WriteJob {
     /// Makes a record durable.
     Append {
         record: Record,
         payload: Vec<u8>,
-        room: OwnedSemaphorePermit,
-        done: oneshot::Sender<Result<(), StoreError>>,
+        /// Releases the queue memory of the payload on drop.
+        queued: OwnedSemaphorePermit,
+        reply: oneshot::Sender<Result<(), StoreError>>,
     },
-    /// Ends the segment, so that its lines become files.
+    /// Seals the active segment, so that it can be flushed to files.
     Seal {
-        done: oneshot::Sender<Result<(), StoreError>>,
+        reply: oneshot::Sender<Result<(), StoreError>>,
     },
 }
 
-/// The segment that is written to.
-struct Active {
+/// The segment that receives appends.
+struct ActiveSegment {
     file: Arc<dyn LogFile>,
-    /// How long it was when it was empty.
-    empty: u64,
+    /// Its length before the first append.
+    initial_length: u64,
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct LogWriter {
+    shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
-    /// What is written to. `None`: the disk failed, and the next one has to be made.
-    active: Option<Active>,
-    /// The last one that was made, and how much of it is durable.
-    before: Before,
+    /// `None` after a disk failure: the next append starts a new segment.
+    active: Option<ActiveSegment>,
+    /// The number and the durable length of the last segment.
+    last: SegmentEnd,
     failing: bool,
 }
 
-impl Writer {
-    /// Begins a segment after those that are there.
-    pub(super) fn begin(
-        shared: Arc<Shared>,
+impl LogWriter {
+    /// Starts a new segment after the existing ones.
+    pub(super) fn start(
+        shared: Arc<StoreState>,
         disk: Arc<dyn Disk>,
-        before: Before,
+        last: SegmentEnd,
     ) -> Result<Self, StoreError> {
         let mut writer = Self {
             shared,
             disk,
             active: None,
-            before,
+            last,
             failing: false,
         };
-        writer.roll()?;
+        writer.start_segment()?;
         Ok(writer)
     }
 
-    /// Works until nobody asks any more.
-    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+    /// Processes jobs until the channel is closed.
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<WriteJob>) {
         while let Some(first) = jobs.blocking_recv() {
             let mut group = vec![first];
             let mut bytes = 0;
             while bytes < GROUP_BYTES
                 && let Ok(job) = jobs.try_recv()
             {
-                bytes += if let Job::Append { payload, .. } = &job {
-                    payload.len()
-                } else {
-                    0
-                };
+                if let WriteJob::Append { payload, .. } = &job {
+                    bytes += payload.len();
+                }
                 group.push(job);
             }
-            self.work(group);
+            self.process(group);
         }
     }
 
-    fn work(&mut self, group: Vec<Job>) {
-        let (mut appends, mut seals) = (Vec::new(), Vec::new());
+    fn process(&mut self, group: Vec<WriteJob>) {
+        let mut records = Vec::new();
+        let mut appenders = Vec::new();
+        let mut sealers = Vec::new();
         for job in group {
             match job {
-                Job::Append {
+                WriteJob::Append {
                     record,
                     payload,
-                    room,
-                    done,
-                } => match self.refusal(&record) {
-                    Some(refusal) => drop(done.send(Err(refusal))),
-                    None => appends.push((record, payload, room, done)),
-                },
-                Job::Seal { done } => seals.push(done),
+                    queued,
+                    reply,
+                } => {
+                    if let Some(error) = self.capacity_error(&record) {
+                        let _ = reply.send(Err(error));
+                        continue;
+                    }
+                    records.push((record, payload));
+                    appenders.push((queued, reply));
+                }
+                WriteJob::Seal { reply } => sealers.push(reply),
             }
         }
-        if !appends.is_empty() {
-            let bytes = appends.iter().map(|(_, payload, ..)| payload.len()).sum();
-            let mut result = self.room(bytes);
-            let mut records = Vec::with_capacity(appends.len());
-            let mut answers = Vec::with_capacity(appends.len());
-            for (record, payload, room, done) in appends {
-                records.push((record, payload));
-                answers.push((room, done));
-            }
-            result = result.and_then(|()| self.write(records));
-            self.tell(&result);
-            for (_, done) in answers {
-                let _ = done.send(again(&result).map_err(StoreError::Io));
+        if !records.is_empty() {
+            let result = self.append(records);
+            self.log_transition(&result);
+            for (_, reply) in appenders {
+                let _ = reply.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
-        if !seals.is_empty() {
-            let result = if self.holds_lines() {
-                self.roll()
-            } else {
-                Ok(())
-            };
-            self.tell(&result);
-            for done in seals {
-                let _ = done.send(again(&result).map_err(StoreError::Io));
+        if !sealers.is_empty() {
+            let result = self.seal();
+            self.log_transition(&result);
+            for reply in sealers {
+                let _ = reply.send(copy_result(&result).map_err(StoreError::Io));
             }
         }
     }
 
-    /// Says once that the disk fails, and once that it no longer does.
-    fn tell(&mut self, result: &io::Result<()>) {
+    fn append(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
+        let bytes = records.iter().map(|(_, payload)| payload.len()).sum();
+        self.ensure_capacity(bytes)?;
+        self.write(records)
+    }
+
+    /// Starts a new segment unless the active one is empty.
+    fn seal(&mut self) -> io::Result<()> {
+        if self.has_lines() {
+            self.start_segment()?;
+        }
+        Ok(())
+    }
+
+    /// Logs the first failure of the disk and its recovery.
+    fn log_transition(&mut self, result: &io::Result<()>) {
         match result {
             Err(error) if !self.failing => {
-                tracing::error!(%error, "the log of lines cannot be written: appends are refused")
+                tracing::error!(%error, "log cannot be written, appends are rejected");
             }
-            Ok(()) if self.failing => tracing::info!("the log of lines can be written again"),
+            Ok(()) if self.failing => tracing::info!("log can be written again"),
             _ => {}
         }
         self.failing = result.is_err();
@@ -149,8 +158,8 @@ impl Writer {
         }
     }
 
-    /// Why a record is not kept, though the disk would take it.
-    fn refusal(&self, record: &Record) -> Option<StoreError> {
+    /// Returns the error for a record that exceeds the limits of the log. Deletions always succeed.
+    fn capacity_error(&self, record: &Record) -> Option<StoreError> {
         let Record::Lines { .. } = record else {
             return None;
         };
@@ -162,7 +171,7 @@ impl Writer {
         })
     }
 
-    fn holds_lines(&self) -> bool {
+    fn has_lines(&self) -> bool {
         self.shared
             .index()
             .segments
@@ -170,12 +179,13 @@ impl Writer {
             .is_some_and(|segment| segment.frames > 0)
     }
 
-    /// Makes sure that there is a segment with room for so much, or an empty one.
-    fn room(&mut self, bytes: usize) -> io::Result<()> {
+    /// Starts a new segment if the active one has no room for `bytes`. An empty segment always has
+    /// room.
+    fn ensure_capacity(&mut self, bytes: usize) -> io::Result<()> {
         let Some(active) = &self.active else {
-            return self.roll();
+            return self.start_segment();
         };
-        let length = self.before.length;
+        let length = self.last.length;
         let fits = length + bytes as u64 <= self.shared.options.seal_bytes && {
             let index = self.shared.index();
             index
@@ -183,55 +193,59 @@ impl Writer {
                 .back()
                 .is_some_and(|segment| segment.frames < FRAMES_MAX && segment.files < FILES_MAX)
         };
-        if fits || length == active.empty {
+        if fits || length == active.initial_length {
             Ok(())
         } else {
-            self.roll()
+            self.start_segment()
         }
     }
 
-    /// Begins the next segment. From here on the one before is never written to again: what the next one says of it must hold.
-    fn roll(&mut self) -> io::Result<()> {
+    /// Starts the next segment. Its header fixes the valid length of the previous one, which is
+    /// never written to again.
+    fn start_segment(&mut self) -> io::Result<()> {
         self.active = None;
-        let marks = self.shared.index().marks.clone();
-        let (file, empty) = log::create(&*self.disk, self.before, &marks)?;
-        self.before = Before {
-            number: self.before.number + 1,
-            length: empty,
+        let reader_offsets = self.shared.index().reader_offsets.clone();
+        let (file, initial_length) = log::create(&*self.disk, self.last, &reader_offsets)?;
+        self.last = SegmentEnd {
+            number: self.last.number + 1,
+            length: initial_length,
         };
         self.shared.index().segments.push_back(Segment::new(
-            self.before.number,
+            self.last.number,
             Arc::clone(&file),
-            empty,
+            initial_length,
         ));
-        self.active = Some(Active { file, empty });
+        self.active = Some(ActiveSegment {
+            file,
+            initial_length,
+        });
         Ok(())
     }
 
-    /// Writes records, waits for the disk, and takes them into the index. What fails leaves nothing behind that counts: the next
-    /// segment says where this one ends.
+    /// Writes records, flushes the disk and updates the index. After a failure nothing written
+    /// counts, because the header of the next segment records the previous valid length.
     fn write(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
-        let Some(Active { file, .. }) = &self.active else {
+        let Some(ActiveSegment { file, .. }) = &self.active else {
             return Err(io::Error::other("no segment"));
         };
-        let at = self.before.length;
+        let at = self.last.length;
         let durable = u32::try_from(at).map_err(io::Error::other)?;
         let mut bytes =
             Vec::with_capacity(records.iter().map(|(_, payload)| payload.len() + 32).sum());
         let places: Vec<usize> = records
             .iter()
-            .map(|(_, payload)| log::frame(&mut bytes, payload, durable))
+            .map(|(_, payload)| log::append_frame(&mut bytes, payload, durable))
             .collect();
         if let Err(error) = file.write(at, &bytes).and_then(|()| file.sync()) {
             self.active = None;
             return Err(error);
         }
-        self.before.length += bytes.len() as u64;
+        self.last.length += bytes.len() as u64;
         let counters = &self.shared.counters;
         counters.syncs.add(1);
         let mut index = self.shared.index();
         if let Some(segment) = index.segments.back_mut() {
-            segment.length = self.before.length;
+            segment.length = self.last.length;
         }
         for ((record, payload), place) in records.into_iter().zip(places) {
             if let Record::Lines { span, .. } = &record {
@@ -244,8 +258,8 @@ impl Writer {
     }
 }
 
-/// One failure for many.
-fn again(result: &io::Result<()>) -> io::Result<()> {
+/// Copies a result for several waiting callers.
+fn copy_result(result: &io::Result<()>) -> io::Result<()> {
     result
         .as_ref()
         .copied()

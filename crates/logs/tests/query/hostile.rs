@@ -1,4 +1,4 @@
-//! What nobody means well with: it is refused, or it gives rows of nobody else, within its budget.
+//! Hostile statements are rejected, or return only lines of the own project within the limits.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -9,10 +9,10 @@ use proptest::{
     test_runner::TestRunner,
 };
 
-use super::Asked;
+use super::TestLogs;
 
-/// Refused in both dialects, whatever their functions are.
-const REFUSED: &[&str] = &[
+/// Statements that both dialects reject.
+const REJECTED: &[&str] = &[
     "",
     " ",
     ";",
@@ -156,8 +156,8 @@ const REFUSED: &[&str] = &[
     "ѕelect 1",
 ];
 
-/// Statements that may give an answer, but no long one, and not of others.
-const HARMLESS: &[&str] = &[
+/// Statements that may be rejected or return at most two rows of the own project.
+const TOLERATED: &[&str] = &[
     "select 'a'';drop table logs;--' as a",
     "select 'a\\'; select 1' as a",
     "select '\" from secret' as \"a\"\"b\"",
@@ -203,20 +203,20 @@ const HARMLESS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn hostile_statements_are_refused() {
-    let logs = Asked::open(Bounds::default()).await;
-    assert!(REFUSED.len() >= 80);
-    let mut wrong = Vec::new();
+async fn hostile_statements_are_rejected() {
+    let logs = TestLogs::open(Bounds::default()).await;
+    assert!(REJECTED.len() >= 80);
+    let mut failures = Vec::new();
     for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
-        for sql in REFUSED {
+        for sql in REJECTED {
             let sql = if dialect == Dialect::BigQuery {
                 sql.replace("from logs", "from edge_logs")
             } else {
                 (*sql).to_owned()
             };
-            match logs.ask(dialect, &sql).await {
-                Err(QueryError::Refused(text)) if !text.is_empty() && text.len() < 600 => {}
-                other => wrong.push(
+            match logs.query(dialect, &sql).await {
+                Err(QueryError::Invalid(text)) if !text.is_empty() && text.len() < 600 => {}
+                other => failures.push(
                     format!("{dialect:?} {sql}: {other:?}")
                         .chars()
                         .take(400)
@@ -224,13 +224,13 @@ async fn hostile_statements_are_refused() {
                 ),
             }
         }
-        for sql in HARMLESS {
-            match logs.ask(dialect, sql).await {
+        for sql in TOLERATED {
+            match logs.query(dialect, sql).await {
                 Ok(answer)
                     if answer.rows.len() <= 2
                         && !format!("{answer:?}").contains("another project") => {}
-                Err(QueryError::Refused(_)) => {}
-                other => wrong.push(
+                Err(QueryError::Invalid(_)) => {}
+                other => failures.push(
                     format!("{dialect:?} {sql}: {other:?}")
                         .chars()
                         .take(400)
@@ -239,81 +239,163 @@ async fn hostile_statements_are_refused() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Statements that grow: with how often they nest or repeat.
-fn growing() -> Vec<(&'static str, String)> {
-    let nested = |open: &str, inner: &str, close: &str, times: usize| {
-        format!("{}{inner}{}", open.repeat(times), close.repeat(times))
-    };
-    let chain = |first: &str, next: &str, times: usize| format!("{first}{}", next.repeat(times));
-    let aliases = |step: &dyn Fn(usize) -> String, times: usize| {
-        (1..times).fold(String::new(), |mut all, n| {
-            write!(all, ", {}", step(n)).unwrap();
-            all
-        })
-    };
-    let tables = (1..40).fold("with c0 as (select id from logs)".to_owned(), |all, n| {
-        let before = n - 1;
-        format!("{all}, c{n} as (select a.id as id from c{before} as a cross join c{before} as b)")
-    });
-    let texts = (0..12).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select concat(m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m, m) as m from {all} as a)")
-    });
-    let replaced = (0..8).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select replaceRegexpAll(m, '', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa') as m from {all} as a)")
-    });
-    let split = (0..8).fold("(select event_message as m from logs)".to_owned(), |all, _| {
-        format!("(select arrayJoin(splitByChar('', concat(m, m, m, m, m, m, m, m))) as m from {all} as a)")
-    });
+fn nested(open: &str, inner: &str, close: &str, times: usize) -> String {
+    format!("{}{inner}{}", open.repeat(times), close.repeat(times))
+}
+
+fn chain(first: &str, next: &str, times: usize) -> String {
+    format!("{first}{}", next.repeat(times))
+}
+
+/// A select list in which each alias repeats the previous one twice.
+fn doubling_aliases(times: usize) -> String {
+    let mut list = String::from("'a' as a0");
+    for n in 1..times {
+        let previous = n - 1;
+        write!(list, ", concat(a{previous}, a{previous}) as a{n}").unwrap();
+    }
+    list
+}
+
+/// Statements of extreme nesting, each with a label.
+fn nested_statements() -> Vec<(&'static str, String)> {
+    let parentheses = nested("(", "1", ")", 30_000);
+    let calls = nested("lower(", "'a'", ")", 7_000);
+    let negations = chain("", "not ", 10_000);
+    let signs = chain("", "- ", 20_000);
+    let cases = nested("case when true then ", "1", " end", 2_000);
+    let queries = nested("select id from (", "select id from logs", ")", 3_000);
+    let brackets = nested("[", "", "]", 20_000);
+    let subscripts = chain("a", "[1]", 20_000);
     vec![
-        ("parentheses", nested("select (", "1", ")", 1).replace("(1)", &nested("(", "1", ")", 30_000))),
-        ("calls", format!("select {} as a", nested("lower(", "'a'", ")", 7_000))),
-        ("negations", format!("select {} as a", chain("", "not ", 10_000) + "true")),
-        ("signs", format!("select {}1 as a", chain("", "- ", 20_000))),
-        ("cases", format!("select {} as a", nested("case when true then ", "1", " end", 2_000))),
-        ("queries", nested("select id from (", "select id from logs", ")", 3_000)),
-        ("lists", format!("select {}{} as a", "[".repeat(20_000), "]".repeat(20_000))),
-        ("subscripts", format!("select a{} as a", "[1]".repeat(20_000))),
-        ("sums", format!("select {} as a", chain("1", " + 1", 15_000))),
-        ("conditions", format!("select id from logs where {}", chain("1 = 1", " and 1 = 1", 6_000))),
-        ("turns", format!("select id from logs where {}", chain("1", " and 1 or 1", 5_000))),
-        ("unions", chain("select id from logs", " union all select id from logs", 2_000)),
-        ("joins", chain("select 1 as a from logs as b", " cross join logs", 4_000)),
-        ("columns", format!("select {}", (0..6_000).map(|n| format!("{n} as a{n}")).collect::<Vec<_>>().join(", "))),
-        ("members", format!("select 1 in ({}1) as a", "1, ".repeat(20_000))),
-        ("aliases", format!("select 'a' as a0{} from logs", aliases(&|n| format!("concat(a{0}, a{0}) as a{n}", n - 1), 100))),
-        ("circles", "select b as a, a as b, a + b as c from logs".into()),
-        ("tables", format!("{tables} select id from c39")),
-        ("texts", format!("select m from {texts} as a")),
-        ("replacements", format!("select m from {replaced} as a")),
-        ("items", format!("select m from {split} as a")),
-        ("patterns", r"select count() as n from logs where match(event_message, '((((a{100}){100}){100}){100})')".into()),
-        ("repetitions", r"select count() as n from logs where match(event_message, '(x+x+)+y')".into()),
-        ("everything", "select groupArray(a.log_attributes) as a from logs as a cross join logs as b cross join logs as c".into()),
-        ("bytes", format!("select '{}' as a", "a".repeat(10 << 20))),
-        ("comments", format!("select 1 as a {}", "/*".repeat(30_000))),
-        ("quotes", format!("select {}", "''".repeat(30_000))),
-        ("dots", format!("select {} from logs", chain("a", ".a", 20_000))),
+        ("parentheses", format!("select {parentheses}")),
+        ("calls", format!("select {calls} as a")),
+        ("negations", format!("select {negations}true as a")),
+        ("signs", format!("select {signs}1 as a")),
+        ("cases", format!("select {cases} as a")),
+        ("queries", queries),
+        ("lists", format!("select {brackets} as a")),
+        ("subscripts", format!("select {subscripts} as a")),
     ]
 }
 
+/// Statements of extreme length, each with a label.
+fn long_statements() -> Vec<(&'static str, String)> {
+    let sums = chain("1", " + 1", 15_000);
+    let conditions = chain("1 = 1", " and 1 = 1", 6_000);
+    let alternating = chain("1", " and 1 or 1", 5_000);
+    let unions = chain(
+        "select id from logs",
+        " union all select id from logs",
+        2_000,
+    );
+    let joins = chain("select 1 as a from logs as b", " cross join logs", 4_000);
+    let columns: Vec<_> = (0..6_000).map(|n| format!("{n} as a{n}")).collect();
+    let members = "1, ".repeat(20_000);
+    let bytes = "a".repeat(10 << 20);
+    let dots = chain("a", ".a", 20_000);
+    vec![
+        ("sums", format!("select {sums} as a")),
+        (
+            "conditions",
+            format!("select id from logs where {conditions}"),
+        ),
+        (
+            "alternating",
+            format!("select id from logs where {alternating}"),
+        ),
+        ("unions", unions),
+        ("joins", joins),
+        ("columns", format!("select {}", columns.join(", "))),
+        ("members", format!("select 1 in ({members}1) as a")),
+        ("bytes", format!("select '{bytes}' as a")),
+        ("comments", format!("select 1 as a {}", "/*".repeat(30_000))),
+        ("quotes", format!("select {}", "''".repeat(30_000))),
+        ("dots", format!("select {dots} from logs")),
+    ]
+}
+
+/// Short statements with huge results, each with a label.
+fn expensive_statements() -> Vec<(&'static str, String)> {
+    let mut tables = String::from("with c0 as (select id from logs)");
+    for n in 1..40 {
+        let previous = n - 1;
+        write!(
+            tables,
+            ", c{n} as (select a.id as id from c{previous} as a cross join c{previous} as b)"
+        )
+        .unwrap();
+    }
+    let copies = ["m"; 20].join(", ");
+    let texts = wrapped(12, &format!("concat({copies})"));
+    let long = "a".repeat(61);
+    let replacements = wrapped(8, &format!("replaceRegexpAll(m, '', '{long}')"));
+    let items = wrapped(
+        8,
+        "arrayJoin(splitByChar('', concat(m, m, m, m, m, m, m, m)))",
+    );
+    let bounded = "match(event_message, '((((a{100}){100}){100}){100})')";
+    let backtracking = "match(event_message, '(x+x+)+y')";
+    let aliases = doubling_aliases(100);
+    vec![
+        ("aliases", format!("select {aliases} from logs")),
+        (
+            "circles",
+            "select b as a, a as b, a + b as c from logs".into(),
+        ),
+        ("tables", format!("{tables} select id from c39")),
+        ("texts", format!("select m from {texts} as a")),
+        ("replacements", format!("select m from {replacements} as a")),
+        ("items", format!("select m from {items} as a")),
+        (
+            "patterns",
+            format!("select count() as n from logs where {bounded}"),
+        ),
+        (
+            "backtracking",
+            format!("select count() as n from logs where {backtracking}"),
+        ),
+        (
+            "cross joins",
+            "select groupArray(a.log_attributes) as a \
+             from logs as a cross join logs as b cross join logs as c"
+                .into(),
+        ),
+    ]
+}
+
+/// A subquery that applies an expression over `m` several times.
+fn wrapped(times: usize, expression: &str) -> String {
+    let mut query = String::from("(select event_message as m from logs)");
+    for _ in 0..times {
+        query = format!("(select {expression} as m from {query} as a)");
+    }
+    query
+}
+
 #[tokio::test]
-async fn what_grows_has_its_end() {
+async fn oversized_statement_is_rejected_within_the_limits() {
     let bounds = Bounds {
         memory_query: 32 << 20,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
         ..Bounds::default()
     };
-    let logs = Asked::open(bounds).await;
-    let mut wrong = Vec::new();
-    for (what, sql) in growing() {
+    let logs = TestLogs::open(bounds).await;
+    let mut failures = Vec::new();
+    let statements = [
+        nested_statements(),
+        long_statements(),
+        expensive_statements(),
+    ];
+    for (label, sql) in statements.concat() {
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
-            match logs.ask(dialect, &sql).await {
-                Ok(_) | Err(QueryError::Refused(_) | QueryError::TimedOut) => {}
-                other => wrong.push(
-                    format!("{dialect:?} {what}: {other:?}")
+            match logs.query(dialect, &sql).await {
+                Ok(_) | Err(QueryError::Invalid(_) | QueryError::TimedOut) => {}
+                other => failures.push(
+                    format!("{dialect:?} {label}: {other:?}")
                         .chars()
                         .take(400)
                         .collect::<String>(),
@@ -321,14 +403,14 @@ async fn what_grows_has_its_end() {
             }
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Whether it is looked at first in a file or in what is in no file yet.
+/// The filter is evaluated in a file scan or in a memory scan, depending on timing.
 #[tokio::test]
-async fn a_condition_that_fails_is_the_statements_fault() {
-    let logs = Asked::open(Bounds::default()).await;
-    for (condition, why) in [
+async fn failing_filter_is_an_invalid_statement() {
+    let logs = TestLogs::open(Bounds::default()).await;
+    for (condition, reason) in [
         (
             "match(event_message, '((((a{100}){100}){100}){100})')",
             "Invalid regular expression",
@@ -337,120 +419,50 @@ async fn a_condition_that_fails_is_the_statements_fault() {
     ] {
         for _ in 0..12 {
             let answer = logs
-                .ask(
+                .query(
                     Dialect::ClickHouse,
                     &format!("select count() as n from logs where {condition}"),
                 )
                 .await;
             assert!(
-                matches!(&answer, Err(QueryError::Refused(text)) if text.contains(why)),
+                matches!(&answer, Err(QueryError::Invalid(text)) if text.contains(reason)),
                 "{condition}: {answer:?}"
             );
         }
     }
 }
 
-/// Words of both dialects in any order never break anything.
+/// Tokens of both dialects.
+#[rustfmt::skip]
+const TOKENS: &[&str] = &[
+    "select", "from", "logs", "edge_logs", "where", "group by", "order by", "limit", "having",
+    "union all", "with", "as", "a", "b", "(", ")", ",", ".", "*", "1", "0", "2.5", "'x'", "\"y\"",
+    "`z`", "and", "or", "not", "in", "is null", "between", "like", "case", "when", "then", "else",
+    "end", "cast", "interval", "day", "cross join", "unnest", "metadata", "on", "true", "null",
+    "count", "count()", "sum", "toStartOfHour", "timestamp", "id", "log_attributes", "['k']", "[",
+    "]", "=", "<", "+", "-", "/", "%", "||", ";", "--", "/*", "*/", "distinct", "over",
+    "partition by", "quantile(0.5)", "arrayJoin", "if", "multiIf", "extract", "hour", "r'", "::",
+    "@", "\\", "\u{1f600}",
+];
+
+/// Random sequences of tokens never cause an internal error.
 #[tokio::test]
-async fn a_soup_of_tokens_breaks_nothing() {
-    const WORDS: &[&str] = &[
-        "select",
-        "from",
-        "logs",
-        "edge_logs",
-        "where",
-        "group by",
-        "order by",
-        "limit",
-        "having",
-        "union all",
-        "with",
-        "as",
-        "a",
-        "b",
-        "(",
-        ")",
-        ",",
-        ".",
-        "*",
-        "1",
-        "0",
-        "2.5",
-        "'x'",
-        "\"y\"",
-        "`z`",
-        "and",
-        "or",
-        "not",
-        "in",
-        "is null",
-        "between",
-        "like",
-        "case",
-        "when",
-        "then",
-        "else",
-        "end",
-        "cast",
-        "interval",
-        "day",
-        "cross join",
-        "unnest",
-        "metadata",
-        "on",
-        "true",
-        "null",
-        "count",
-        "count()",
-        "sum",
-        "toStartOfHour",
-        "timestamp",
-        "id",
-        "log_attributes",
-        "['k']",
-        "[",
-        "]",
-        "=",
-        "<",
-        "+",
-        "-",
-        "/",
-        "%",
-        "||",
-        ";",
-        "--",
-        "/*",
-        "*/",
-        "distinct",
-        "over",
-        "partition by",
-        "quantile(0.5)",
-        "arrayJoin",
-        "if",
-        "multiIf",
-        "extract",
-        "hour",
-        "r'",
-        "::",
-        "@",
-        "\\",
-        "\u{1f600}",
-    ];
-    let logs = Asked::open(Bounds::default()).await;
+async fn random_tokens_never_cause_an_internal_error() {
+    let logs = TestLogs::open(Bounds::default()).await;
     let mut runner = TestRunner::deterministic();
-    let words = prop::collection::vec((0..WORDS.len(), any::<bool>()), 1..40).prop_map(|words| {
+    let words = prop::collection::vec((0..TOKENS.len(), any::<bool>()), 1..40).prop_map(|words| {
         let started: String = words
             .iter()
-            .flat_map(|(at, space)| [WORDS[*at], if *space { " " } else { "  " }])
+            .flat_map(|(at, space)| [TOKENS[*at], if *space { " " } else { "  " }])
             .collect();
         format!("select {started}")
     });
     for _ in 0..400 {
         let sql = words.new_tree(&mut runner).unwrap().current();
         for dialect in [Dialect::ClickHouse, Dialect::BigQuery] {
-            let answer = logs.ask(dialect, &sql).await;
+            let answer = logs.query(dialect, &sql).await;
             assert!(
-                matches!(answer, Ok(_) | Err(QueryError::Refused(_))),
+                matches!(answer, Ok(_) | Err(QueryError::Invalid(_))),
                 "{sql}\n{answer:?}"
             );
         }

@@ -1,12 +1,12 @@
-//! Queries as clients send them, over lines that are known.
+//! End-to-end queries over known lines.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-mod alike;
+mod behaviour;
+mod dialects;
 mod hostile;
-mod latest;
 mod lines;
-mod rules;
+mod top_n;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,18 +22,18 @@ use serde_json::Value as Json;
 const DAY: i64 = 1_795_132_800_000_000;
 const HOUR: i64 = 3_600_000_000;
 
-struct Asked {
+struct TestLogs {
     logs: Logs,
     _folder: tempfile::TempDir,
 }
 
-impl Asked {
+impl TestLogs {
     async fn open(bounds: Bounds) -> Self {
-        Self::with(bounds, lines::mine()).await
+        Self::with_lines(bounds, lines::own_project()).await
     }
 
-    /// Other lines than those that all else is asked of.
-    async fn with(bounds: Bounds, mut filed: Vec<Event>) -> Self {
+    /// Fills a store with the given lines of the project `own`.
+    async fn with_lines(bounds: Bounds, mut flushed: Vec<Event>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(Options {
             retention_days: u32::MAX,
@@ -42,13 +42,13 @@ impl Asked {
         })
         .await
         .unwrap();
-        // The first half is in files, the rest in no file yet: queries read both.
-        let recent = filed.split_off(filed.len() / 2);
+        // Half of the lines are flushed to files, so that queries read files and the log.
+        let recent = flushed.split_off(flushed.len() / 2);
         store
             .append(Batch {
-                project: "mine".into(),
-                events: filed,
-                mark: None,
+                project: "own".into(),
+                events: flushed,
+                reader_offset: None,
             })
             .await
             .unwrap();
@@ -57,17 +57,17 @@ impl Asked {
         }
         store
             .append(Batch {
-                project: "mine".into(),
+                project: "own".into(),
                 events: recent,
-                mark: None,
+                reader_offset: None,
             })
             .await
             .unwrap();
         store
             .append(Batch {
                 project: "other".into(),
-                events: lines::other(),
-                mark: None,
+                events: lines::other_project(),
+                reader_offset: None,
             })
             .await
             .unwrap();
@@ -77,9 +77,9 @@ impl Asked {
         }
     }
 
-    async fn ask(&self, dialect: Dialect, sql: &str) -> Result<Answer, QueryError> {
+    async fn query(&self, dialect: Dialect, sql: &str) -> Result<Answer, QueryError> {
         let question = Question {
-            project: "mine".into(),
+            project: "own".into(),
             dialect,
             sql: sql.into(),
             after: DAY,
@@ -89,10 +89,10 @@ impl Asked {
         self.logs.query(question).await
     }
 
-    /// The rows, each with its columns in order.
+    /// Returns the rows as lists of values in column order.
     async fn rows(&self, dialect: Dialect, sql: &str) -> Vec<Vec<Json>> {
         let answer = self
-            .ask(dialect, sql)
+            .query(dialect, sql)
             .await
             .unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
         assert!(
@@ -114,9 +114,9 @@ impl Asked {
             .collect()
     }
 
-    async fn refusal(&self, dialect: Dialect, sql: &str) -> String {
-        match self.ask(dialect, sql).await {
-            Err(QueryError::Refused(text)) => text,
+    async fn rejection(&self, dialect: Dialect, sql: &str) -> String {
+        match self.query(dialect, sql).await {
+            Err(QueryError::Invalid(text)) => text,
             other => panic!("{sql}\n{other:?}"),
         }
     }

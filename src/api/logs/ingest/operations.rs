@@ -1,6 +1,6 @@
 //! Where stacks and collectors send lines. Who sends them shows an ingest key: it says whose lines they are.
 
-use axum::http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use gantry_logs::{event::Event, store::Mark};
+use gantry_logs::{event::Event, store::ReaderOffset};
 
 use self::{
     line::HostFolders,
@@ -73,7 +73,7 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
                 .opened()
                 .await?
                 .store
-                .mark(&mark_name(project));
+                .reader_offset(&mark_name(project));
             let at = mark
                 .map(|mark| Position::of_text(&mark.value))
                 .unwrap_or_default();
@@ -160,7 +160,7 @@ async fn keep(
     if left_out > 0 {
         tracing::debug!(%project, left_out, "lines of platform sessions stay in the server's log files");
     }
-    let mark = Mark {
+    let mark = ReaderOffset {
         name: mark_name(&project),
         value: portion.next.text(),
     };
@@ -177,8 +177,8 @@ fn mark_name(project: &ProjectRef) -> String {
 }
 
 /// How far the log of a server that is gone was read is of no use.
-pub(super) fn forgotten(project: &ProjectRef) -> Mark {
-    Mark {
+pub(super) fn forgotten(project: &ProjectRef) -> ReaderOffset {
+    ReaderOffset {
         name: mark_name(project),
         value: String::new(),
     }

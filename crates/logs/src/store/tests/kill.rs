@@ -1,9 +1,8 @@
-//! A process that appends is killed again and again.
+//! Crash tests: an appending process is killed repeatedly.
 
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use super::*;
@@ -21,9 +20,10 @@ fn options() -> Options {
     }
 }
 
-/// Appends in the working directory until it is killed, and says what was acknowledged. Goes on where its mark says.
+/// Appends in the working directory until killed and prints each acknowledged append. Resumes from
+/// its reader offset.
 #[test]
-#[ignore = "is run by the test below"]
+#[ignore = "started by the test below"]
 fn child() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -40,10 +40,10 @@ fn child() {
             }
         });
         let begin: u64 = store
-            .mark("m")
-            .map_or(0, |mark| mark.value.parse().unwrap());
+            .reader_offset("m")
+            .map_or(0, |reader_offset| reader_offset.value.parse().unwrap());
         for number in begin.. {
-            let mark = Some(Mark {
+            let reader_offset = Some(ReaderOffset {
                 name: "m".into(),
                 value: (number + 1).to_string(),
             });
@@ -55,17 +55,17 @@ fn child() {
                 .append(Batch {
                     project: "p".into(),
                     events,
-                    mark,
+                    reader_offset,
                 })
                 .await
                 .unwrap();
-            writeln!(std::io::stdout(), "kept {number}").unwrap();
+            writeln!(std::io::stdout(), "acknowledged {number}").unwrap();
         }
     });
 }
 
 #[test]
-fn a_process_that_is_killed_loses_and_repeats_nothing() {
+fn killed_process_keeps_acknowledged_lines_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let mut merged = 0;
     for round in 0..ROUNDS {
@@ -84,39 +84,40 @@ fn a_process_that_is_killed_loses_and_repeats_nothing() {
         let lines = BufReader::new(child.stdout.take().unwrap())
             .lines()
             .map_while(Result::ok);
-        let mut kept = None;
-        let mut heard = 0;
+        let mut acknowledged = None;
+        let mut lines_read = 0;
         for line in lines {
-            let Some(number) = line.split("kept ").nth(1) else {
+            let Some(number) = line.split("acknowledged ").nth(1) else {
                 continue;
             };
-            kept = Some(number.parse::<u64>().unwrap());
-            heard += 1;
-            // Killed once, at a place that differs; what it said before is heard to the end.
-            if heard == 20 + 37 * round % 101 {
+            acknowledged = Some(number.parse::<u64>().unwrap());
+            lines_read += 1;
+            // Each round kills the process at a different append. Lines printed before are read to
+            // the end.
+            if lines_read == 20 + 37 * round % 101 {
                 child.kill().unwrap();
             }
         }
         child.wait().unwrap();
-        let kept = kept.expect("it worked until it was killed");
+        let acknowledged = acknowledged.expect("the process appended until it was killed");
         block_on(async {
             let options = Options {
                 folder: folder.path().to_owned(),
                 ..options()
             };
             let store = Store::open(options).await.unwrap();
-            let mark: u64 = store.mark("m").unwrap().value.parse().unwrap();
+            let reader_offset: u64 = store.reader_offset("m").unwrap().value.parse().unwrap();
             assert!(
-                mark > kept,
-                "what was acknowledged is there: {mark} of {kept}"
+                reader_offset > acknowledged,
+                "acknowledged appends are present: {reader_offset} of {acknowledged}"
             );
-            let wanted: Vec<_> = (0..mark)
+            let expected: Vec<_> = (0..reader_offset)
                 .flat_map(|number| [format!("{number:08}-a"), format!("{number:08}-b")])
                 .collect();
-            assert_eq!(all(&store, "p").await, wanted, "in round {round}");
+            assert_eq!(all(&store, "p").await, expected, "in round {round}");
             let view = store.view("p", i64::MIN, i64::MAX).await.unwrap();
             merged += view.files.iter().filter(|file| file.rows > 20).count();
         });
     }
-    assert!(merged > 0, "files were merged meanwhile");
+    assert!(merged > 0, "files were merged");
 }

@@ -1,24 +1,29 @@
-//! What is acknowledged is there, once, whatever happens in between.
+//! Tests of durability: acknowledged lines are present exactly once after any sequence of failures.
 
+mod durability;
 mod kill;
+mod maintenance;
 mod model;
-mod rules;
+mod reading;
 mod sim;
 
-use std::{collections::BTreeMap, future::Future, sync::Arc};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use datafusion::{
     arrow::array::{AsArray, RecordBatch},
-    object_store::{ObjectStore, ObjectStoreExt},
+    object_store::{ObjectStore, ObjectStoreExt, memory::InMemory},
     parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder,
 };
 
-use super::{Batch, Mark, Options, Store, StoreError, View};
+use futures_util::TryStreamExt;
+
+use self::sim::{Faults, SimDisk, SimObjects};
+use super::{Batch, FileEntry, Options, ReaderOffset, Store, StoreError, View};
 use crate::event::{Attributes, Event, Source, Value};
 
-/// A second, in microseconds.
+/// Microseconds per second.
 const SECOND: i64 = 1_000_000;
-/// When tests begin.
+/// The start time of the tests.
 const NOW: i64 = 1_790_000_000 * SECOND;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -46,7 +51,7 @@ fn batch(project: &str, events: Vec<Event>) -> Batch {
     Batch {
         project: project.into(),
         events,
-        mark: None,
+        reader_offset: None,
     }
 }
 
@@ -62,7 +67,7 @@ fn ids_of(batch: &RecordBatch) -> impl Iterator<Item = String> {
     ids.into_iter()
 }
 
-/// The ids of a view's lines, sorted.
+/// Returns the sorted ids of the lines of a view.
 async fn read(view: &View) -> Vec<String> {
     let mut ids: Vec<_> = view.recent.iter().flat_map(ids_of).collect();
     for file in &view.files {
@@ -86,14 +91,48 @@ async fn read(view: &View) -> Vec<String> {
         assert_eq!(
             (ids.len() - before) as u64,
             file.rows,
-            "the name says how many"
+            "row count in the file name"
         );
     }
     ids.sort();
     ids
 }
 
-/// The ids of all lines of a project, sorted.
+/// Returns the sorted ids of all lines of a project.
 async fn all(store: &Store, project: &str) -> Vec<String> {
     read(&store.view(project, i64::MIN, i64::MAX).await.unwrap()).await
+}
+
+fn options(node: &str) -> Options {
+    Options {
+        seal_after: Duration::from_secs(10),
+        merge_files: 3,
+        grace: Duration::from_secs(30),
+        ..Options::new("unused", node)
+    }
+}
+
+/// Opens a store without faults.
+async fn open_store(options: Options, disk: &SimDisk, objects: &Arc<InMemory>) -> Store {
+    let objects = SimObjects {
+        inner: Arc::clone(objects),
+        faults: Faults::default(),
+    };
+    Store::open_with(options, Arc::new(disk.clone()), Arc::new(objects))
+        .await
+        .unwrap()
+}
+
+/// Returns all valid files of a project.
+async fn files(store: &Store, project: &str) -> Vec<FileEntry> {
+    store.view(project, i64::MIN, i64::MAX).await.unwrap().files
+}
+
+async fn count_objects(objects: &InMemory) -> usize {
+    objects
+        .list(None)
+        .try_collect::<Vec<_>>()
+        .await
+        .unwrap()
+        .len()
 }

@@ -1,84 +1,83 @@
-//! Random histories with power cuts and failures at every step: what is there equals what was acknowledged.
-
-use std::time::Duration;
+//! A model-based test: random histories with power loss and failures at every step.
 
 use proptest::prelude::*;
 
-use super::{
-    sim::{Luck, SimDisk, SimObjects},
-    *,
-};
+use super::*;
 
 const PROJECTS: [&str; 3] = ["alpha", "beta", "gamma"];
 
-/// One thing that happens.
+/// A step of a history.
 #[derive(Debug, Clone)]
-enum Act {
-    /// Lines are appended, over so many days, perhaps with a mark.
+enum Step {
+    /// Appends lines distributed over `days` days, optionally with a reader offset.
     Append {
         project: usize,
         rows: usize,
         days: i64,
-        marked: bool,
+        with_offset: bool,
     },
-    /// Time passes, and upkeep runs.
+    /// Advances the clock and runs upkeep.
     Upkeep { seconds: i64 },
-    /// A project's lines go.
+    /// Deletes a project.
     Forget { project: usize },
-    /// A reader looks.
-    Look { project: usize },
-    /// The store is closed and opened, or the power is cut.
+    /// Reads a project.
+    Read { project: usize },
+    /// Reopens the store, or cuts the power.
     Reopen,
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..3_usize, 0..5_usize, 1..3_i64, any::<bool>())
-            .prop_map(|(project, rows, days, marked)| Act::Append { project, rows, days, marked }),
-        5 => (0..40_i64).prop_map(|seconds| Act::Upkeep { seconds }),
-        1 => (0..3_usize).prop_map(|project| Act::Forget { project }),
-        2 => (0..3_usize).prop_map(|project| Act::Look { project }),
-        1 => Just(Act::Reopen),
+            .prop_map(|(project, rows, days, with_offset)| {
+                Step::Append { project, rows, days, with_offset }
+            }),
+        5 => (0..40_i64).prop_map(|seconds| Step::Upkeep { seconds }),
+        1 => (0..3_usize).prop_map(|project| Step::Forget { project }),
+        2 => (0..3_usize).prop_map(|project| Step::Read { project }),
+        1 => Just(Step::Reopen),
     ]
 }
 
-/// What must be there, and what may be.
+/// The expected lines of a project.
 #[derive(Debug, Default, Clone)]
 struct Expected {
-    /// Batches of ids: there.
-    kept: Vec<Vec<String>>,
-    /// Appended, but not acknowledged: not there; after an end before the next append perhaps, as a whole.
-    open: Vec<Vec<String>>,
-    /// Removed, but not acknowledged: each may be there.
-    fading: Vec<String>,
+    /// Acknowledged batches of ids. All must be present.
+    acknowledged: Vec<Vec<String>>,
+    /// Failed appends. None may be present before a restart; each batch may appear as a whole after
+    /// one.
+    failed: Vec<Vec<String>>,
+    /// Lines of a failed deletion. Each may be present.
+    deleting: Vec<String>,
 }
 
 impl Expected {
     fn check(&self, found: &[String]) {
-        let mut wanted = self.kept.concat();
-        wanted.extend(
-            self.fading
-                .iter()
-                .filter(|id| found.binary_search(id).is_ok())
-                .cloned(),
-        );
-        wanted.sort();
-        assert_eq!(found, wanted);
+        let mut expected = self.acknowledged.concat();
+        for id in &self.deleting {
+            if found.binary_search(id).is_ok() {
+                expected.push(id.clone());
+            }
+        }
+        expected.sort();
+        assert_eq!(found, expected);
     }
 }
 
-struct World {
+struct Simulation {
     disk: SimDisk,
     objects: SimObjects,
     store: Option<Store>,
     expected: BTreeMap<&'static str, Expected>,
-    /// The mark that was acknowledged, and those that may stand instead.
-    mark: (Option<String>, Vec<String>),
+    reader_offset: Option<String>,
+    /// Values of failed appends, which may be stored instead.
+    failed_offsets: Vec<String>,
     now: i64,
-    made: usize,
+    /// Number of appends, which makes ids unique.
+    appends: usize,
 }
 
-impl World {
+impl Simulation {
     fn options() -> Options {
         Options {
             seal_bytes: 600,
@@ -91,122 +90,137 @@ impl World {
     }
 
     async fn open(&mut self) {
-        let (disk, objects) = (Arc::new(self.disk.clone()), Arc::new(self.objects.clone()));
-        self.store = match Store::over(Self::options(), disk, objects).await {
+        let disk = Arc::new(self.disk.clone());
+        let objects = Arc::new(self.objects.clone());
+        self.store = match Store::open_with(Self::options(), disk, objects).await {
             Ok(store) => Some(store),
             Err(StoreError::Io(_)) => None,
             Err(error) => panic!("{error:?}"),
         };
     }
 
-    /// The power is cut, if it was not yet, and comes back: all must be as expected.
+    /// Cuts the power, restarts without faults and checks the content.
     async fn restart(&mut self) {
         self.store = None;
-        let dice = self.now.unsigned_abs();
+        let random = self.now.unsigned_abs();
         self.disk.restart();
-        self.disk.luck.plan(None, Vec::new(), dice);
+        self.disk.faults.plan(None, Vec::new(), random);
         self.open().await;
         self.settle().await;
     }
 
-    /// Decides what was open by what is there.
+    /// Resolves failed appends by reading the store.
     async fn settle(&mut self) {
-        let store = self.store.as_ref().expect("nothing fails");
-        let mark = store.mark("m").map(|mark| mark.value);
+        let store = self.store.as_ref().expect("no faults are planned");
+        let found = store.reader_offset("m").map(|offset| offset.value);
         assert!(
-            mark == self.mark.0 || mark.as_ref().is_some_and(|it| self.mark.1.contains(it)),
-            "{mark:?} of {:?}",
-            self.mark
+            found == self.reader_offset
+                || found
+                    .as_ref()
+                    .is_some_and(|it| self.failed_offsets.contains(it)),
+            "{found:?} is neither {:?} nor one of {:?}",
+            self.reader_offset,
+            self.failed_offsets
         );
-        self.mark = (mark, Vec::new());
+        self.reader_offset = found;
+        self.failed_offsets.clear();
         for project in PROJECTS {
             let found = all(store, project).await;
             let expected = self.expected.entry(project).or_default();
-            let open = std::mem::take(&mut expected.open);
-            expected.kept.extend(
-                open.into_iter()
-                    .filter(|ids| found.binary_search(&ids[0]).is_ok()),
-            );
+            let failed = std::mem::take(&mut expected.failed);
+            for ids in failed {
+                if found.binary_search(&ids[0]).is_ok() {
+                    expected.acknowledged.push(ids);
+                }
+            }
             expected.check(&found);
         }
     }
 
-    async fn act(&mut self, act: Act) {
+    async fn run(&mut self, step: Step) {
         let Some(store) = &self.store else {
             return self.reopen().await;
         };
-        match act {
-            Act::Append {
+        match step {
+            Step::Append {
                 project,
                 rows,
                 days,
-                marked,
+                with_offset,
             } => {
-                let project = PROJECTS[project];
-                let ids: Vec<_> = (0..rows)
-                    .map(|row| format!("{:05}-{row}", self.made))
-                    .collect();
-                let stamp =
-                    |row: usize| self.now - (i64::try_from(row).unwrap() % days) * 86_400 * SECOND;
-                let events = ids
-                    .iter()
-                    .enumerate()
-                    .map(|(row, id)| event(id.clone(), stamp(row)))
-                    .collect();
-                let value = self.made.to_string();
-                let mark = marked.then(|| Mark {
-                    name: "m".into(),
-                    value: value.clone(),
-                });
-                self.made += 1;
-                let done = store
-                    .append(Batch {
-                        project: project.into(),
-                        events,
-                        mark,
-                    })
+                self.append(PROJECTS[project], rows, days, with_offset)
                     .await;
-                let written = done.is_ok() && (rows > 0 || marked);
-                if written {
-                    self.close();
-                }
-                let expected = self.expected.entry(project).or_default();
-                let ids = Some(ids).filter(|ids| !ids.is_empty());
-                if let Ok(()) = done {
-                    expected.kept.extend(ids);
-                    if marked {
-                        self.mark = (Some(value), Vec::new());
-                    }
-                } else {
-                    expected.open.extend(ids);
-                    if marked {
-                        self.mark.1.push(value);
-                    }
-                }
             }
-            Act::Upkeep { seconds } => {
+            Step::Upkeep { seconds } => {
                 self.now += seconds * SECOND;
                 store.upkeep(self.now).await;
             }
-            Act::Forget { project } => {
-                let done = store.forget(PROJECTS[project]).await;
-                if done.is_ok() {
-                    self.close();
-                }
-                let expected = self.expected.entry(PROJECTS[project]).or_default();
-                match done {
-                    Ok(()) => *expected = Expected::default(),
-                    Err(_) => expected.fading.extend(expected.kept.drain(..).flatten()),
-                }
-            }
-            Act::Look { project } => {
+            Step::Forget { project } => self.forget(PROJECTS[project]).await,
+            Step::Read { project } => {
                 let found = all(store, PROJECTS[project]).await;
-                self.expected
-                    .entry(PROJECTS[project])
-                    .or_default()
-                    .check(&found);
+                let expected = self.expected.entry(PROJECTS[project]).or_default();
+                expected.check(&found);
             }
-            Act::Reopen => self.reopen().await,
+            Step::Reopen => self.reopen().await,
+        }
+    }
+
+    async fn append(&mut self, project: &'static str, rows: usize, days: i64, with_offset: bool) {
+        let mut ids = Vec::new();
+        let mut events = Vec::new();
+        for row in 0..rows {
+            let id = format!("{:05}-{row}", self.appends);
+            let days_ago = i64::try_from(row).unwrap() % days;
+            events.push(event(id.clone(), self.now - days_ago * 86_400 * SECOND));
+            ids.push(id);
+        }
+        let value = self.appends.to_string();
+        let reader_offset = with_offset.then(|| ReaderOffset {
+            name: "m".into(),
+            value: value.clone(),
+        });
+        self.appends += 1;
+        let batch = Batch {
+            project: project.into(),
+            events,
+            reader_offset,
+        };
+        let store = self.store.as_ref().expect("the store is open");
+        let result = store.append(batch).await;
+        if result.is_ok() && (rows > 0 || with_offset) {
+            self.discard_failed_appends();
+        }
+        let expected = self.expected.entry(project).or_default();
+        let batches = if result.is_ok() {
+            &mut expected.acknowledged
+        } else {
+            &mut expected.failed
+        };
+        if !ids.is_empty() {
+            batches.push(ids);
+        }
+        match (with_offset, result) {
+            (false, _) => {}
+            (true, Ok(())) => {
+                self.reader_offset = Some(value);
+                self.failed_offsets.clear();
+            }
+            (true, Err(_)) => self.failed_offsets.push(value),
+        }
+    }
+
+    async fn forget(&mut self, project: &'static str) {
+        let store = self.store.as_ref().expect("the store is open");
+        let result = store.forget(project).await;
+        if result.is_ok() {
+            self.discard_failed_appends();
+        }
+        let expected = self.expected.entry(project).or_default();
+        if result.is_ok() {
+            *expected = Expected::default();
+        } else {
+            let acknowledged = std::mem::take(&mut expected.acknowledged);
+            expected.deleting.extend(acknowledged.concat());
         }
     }
 
@@ -218,67 +232,61 @@ impl World {
         }
     }
 
-    /// Something was kept: what was refused before it never will be.
-    fn close(&mut self) {
-        self.mark.1.clear();
-        self.expected
-            .values_mut()
-            .for_each(|expected| expected.open.clear());
+    /// A durable write rules out that earlier failed appends appear later.
+    fn discard_failed_appends(&mut self) {
+        self.failed_offsets.clear();
+        for expected in self.expected.values_mut() {
+            expected.failed.clear();
+        }
     }
 }
 
-async fn history(acts: Vec<Act>, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
-    let luck = Luck::default();
-    let disk = SimDisk::new(luck.clone());
+async fn history(steps: Vec<Step>, power_loss: Option<u64>, failing_steps: Vec<u64>, random: u64) {
+    let faults = Faults::default();
+    let disk = SimDisk::new(faults.clone());
     let objects = SimObjects {
         inner: Arc::default(),
-        luck: luck.clone(),
+        faults: faults.clone(),
     };
-    let mut world = World {
+    let mut simulation = Simulation {
         disk,
         objects,
         store: None,
         expected: BTreeMap::new(),
-        mark: (None, Vec::new()),
+        reader_offset: None,
+        failed_offsets: Vec::new(),
         now: NOW,
-        made: 0,
+        appends: 0,
     };
-    world.open().await;
-    luck.plan(cut, fail, dice);
-    for act in acts {
-        if luck.is_cut() {
-            world.restart().await;
-            luck.plan(cut, Vec::new(), dice);
+    simulation.open().await;
+    faults.plan(power_loss, failing_steps, random);
+    for step in steps {
+        if faults.has_lost_power() {
+            simulation.restart().await;
+            faults.plan(power_loss, Vec::new(), random);
         }
-        world.act(act).await;
+        simulation.run(step).await;
     }
-    world.restart().await;
-    // In the end all becomes files, and little remains.
+    simulation.restart().await;
+    // After enough upkeep all lines are in files.
+    let store = simulation.store.as_ref().unwrap();
     for turn in 1..20 {
-        world
-            .store
-            .as_ref()
-            .unwrap()
-            .upkeep(world.now + turn * 61 * SECOND)
-            .await;
+        store.upkeep(simulation.now + turn * 61 * SECOND).await;
     }
-    assert_eq!(
-        world.store.as_ref().unwrap().stats(world.now).pending_rows,
-        0
-    );
-    world.settle().await;
+    assert_eq!(store.stats(simulation.now).pending_rows, 0);
+    simulation.settle().await;
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_and_nothing_is_there_twice(
-        acts in proptest::collection::vec(act(), 1..60),
-        cut in proptest::option::of(0..80_u64),
-        fail in proptest::collection::vec(0..120_u64, 0..6),
-        dice: u64,
+    fn acknowledged_lines_survive_faults_exactly_once(
+        steps in proptest::collection::vec(step(), 1..60),
+        power_loss in proptest::option::of(0..80_u64),
+        failing_steps in proptest::collection::vec(0..120_u64, 0..6),
+        random: u64,
     ) {
-        block_on(history(acts, cut, fail, dice));
+        block_on(history(steps, power_loss, failing_steps, random));
     }
 }

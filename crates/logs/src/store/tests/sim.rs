@@ -1,4 +1,4 @@
-//! A disk and an object store that fail where a test wants them to, and a power supply.
+//! A simulated disk and object store with fault injection and power loss.
 
 use std::{
     collections::BTreeMap,
@@ -9,162 +9,174 @@ use std::{
 use async_trait::async_trait;
 use datafusion::object_store::{
     self, CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory, path::Path,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory,
+    path::Path,
 };
 use futures_util::{StreamExt, stream::BoxStream};
 
 use crate::store::disk::{Disk, LogFile};
 
-/// What fails, and when: each write, wait, making and removal is one step.
+/// The fault plan. Each write, flush, creation and removal is one step.
 #[derive(Debug, Default)]
-struct Fate {
+struct FaultPlan {
     steps: u64,
-    /// At this step the power is cut.
-    cut: Option<u64>,
-    /// At these steps something fails.
-    fail: Vec<u64>,
-    /// Decides what a failure leaves behind.
-    dice: u64,
+    /// The step at which the power fails.
+    power_loss: Option<u64>,
+    /// The steps that fail.
+    failing_steps: Vec<u64>,
+    /// Random state that decides the effect of a failed step.
+    random: u64,
 }
 
-/// One machine's luck.
+/// Fault injection shared by the disk and the object store of one machine.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Luck(Arc<Mutex<Fate>>);
+pub(super) struct Faults(Arc<Mutex<FaultPlan>>);
 
-enum Outcome {
-    Works,
-    /// Fails, having done nothing.
-    Nothing,
-    /// Fails, having done all.
-    All,
+enum StepResult {
+    Succeeds,
+    /// Fails without any effect.
+    FailsBefore,
+    /// Fails after the full effect.
+    FailsAfter,
 }
 
-impl Luck {
-    pub(super) fn plan(&self, cut: Option<u64>, fail: Vec<u64>, dice: u64) {
-        *self.0.lock().unwrap() = Fate {
+impl Faults {
+    pub(super) fn plan(&self, power_loss: Option<u64>, failing_steps: Vec<u64>, random: u64) {
+        *self.0.lock().unwrap() = FaultPlan {
             steps: 0,
-            cut,
-            fail,
-            dice,
+            power_loss,
+            failing_steps,
+            random,
         };
     }
 
-    pub(super) fn is_cut(&self) -> bool {
-        let fate = self.0.lock().unwrap();
-        fate.cut.is_some_and(|cut| fate.steps > cut)
+    pub(super) fn has_lost_power(&self) -> bool {
+        let plan = self.0.lock().unwrap();
+        plan.power_loss
+            .is_some_and(|power_loss| plan.steps > power_loss)
     }
 
-    fn dice(&self, sides: u64) -> u64 {
-        let mut fate = self.0.lock().unwrap();
-        fate.dice = fate
-            .dice
+    fn random(&self, bound: u64) -> u64 {
+        let mut plan = self.0.lock().unwrap();
+        plan.random = plan
+            .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        (fate.dice >> 33) % sides
+        (plan.random >> 33) % bound
     }
 
-    fn step(&self) -> Outcome {
-        let (fails, dead) = {
-            let mut fate = self.0.lock().unwrap();
-            let at = fate.steps;
-            fate.steps += 1;
-            (
-                fate.fail.contains(&at) || fate.cut == Some(at),
-                fate.cut.is_some_and(|cut| at > cut),
-            )
-        };
-        match (dead, fails) {
-            (true, _) => Outcome::Nothing,
-            (false, false) => Outcome::Works,
-            (false, true) if self.dice(2) == 0 => Outcome::Nothing,
-            (false, true) => Outcome::All,
+    fn step(&self) -> StepResult {
+        let mut plan = self.0.lock().unwrap();
+        let at = plan.steps;
+        plan.steps += 1;
+        if plan.power_loss.is_some_and(|power_loss| at > power_loss) {
+            return StepResult::FailsBefore;
+        }
+        let fails = plan.failing_steps.contains(&at) || plan.power_loss == Some(at);
+        drop(plan);
+        if !fails {
+            StepResult::Succeeds
+        } else if self.random(2) == 0 {
+            StepResult::FailsBefore
+        } else {
+            StepResult::FailsAfter
         }
     }
 
-    /// Does something, or fails before or after.
-    fn try_to<T>(&self, what: impl FnOnce() -> T) -> io::Result<T> {
+    /// Performs a step, or fails before or after it.
+    fn perform<T>(&self, action: impl FnOnce() -> T) -> io::Result<T> {
         match self.step() {
-            Outcome::Works => Ok(what()),
-            Outcome::Nothing => Err(io::Error::other("no luck")),
-            Outcome::All => {
-                what();
-                Err(io::Error::other("no luck"))
+            StepResult::Succeeds => Ok(action()),
+            StepResult::FailsBefore => Err(io::Error::other("injected fault")),
+            StepResult::FailsAfter => {
+                action();
+                Err(io::Error::other("injected fault"))
             }
         }
     }
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct FileContent {
     bytes: Vec<u8>,
     durable: usize,
 }
 
-type File = Arc<Mutex<Content>>;
+type SharedFile = Arc<Mutex<FileContent>>;
 
 #[derive(Debug, Default)]
-struct Folder {
-    now: BTreeMap<String, File>,
-    durable: BTreeMap<String, File>,
+struct DirectoryState {
+    current: BTreeMap<String, SharedFile>,
+    durable: BTreeMap<String, SharedFile>,
 }
 
-/// A disk that forgets what was not waited for.
+/// A disk that loses unflushed data on power loss.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SimDisk {
-    folder: Arc<Mutex<Folder>>,
-    pub(super) luck: Luck,
+    directory: Arc<Mutex<DirectoryState>>,
+    pub(super) faults: Faults,
 }
 
 #[derive(Debug)]
 struct SimFile {
-    file: File,
-    luck: Luck,
+    file: SharedFile,
+    faults: Faults,
 }
 
 impl SimDisk {
-    pub(super) fn new(luck: Luck) -> Self {
+    pub(super) fn new(faults: Faults) -> Self {
         Self {
-            folder: Arc::default(),
-            luck,
+            directory: Arc::default(),
+            faults,
         }
     }
 
-    /// The power comes back: what was not waited for is there in part, or not.
+    /// Restores the power. Unflushed data survives in part or not at all.
     pub(super) fn restart(&self) {
-        let mut folder = self.folder.lock().unwrap();
-        let Folder { now, durable } = &mut *folder;
-        let names: Vec<String> = now.keys().chain(durable.keys()).cloned().collect();
+        let mut directory = self.directory.lock().unwrap();
+        let DirectoryState { current, durable } = &mut *directory;
+        let names: Vec<String> = current.keys().chain(durable.keys()).cloned().collect();
         for name in names {
-            if self.luck.dice(2) == 0 {
+            if self.faults.random(2) == 0 {
                 match durable.get(&name).cloned() {
-                    Some(file) => now.insert(name, file),
-                    None => now.remove(&name),
+                    Some(file) => current.insert(name, file),
+                    None => current.remove(&name),
                 };
             }
         }
-        for file in now.values() {
+        for file in current.values() {
             let mut file = file.lock().unwrap();
             let lost = file.bytes.len() - file.durable;
-            let kept = usize::try_from(self.luck.dice(lost as u64 + 1)).unwrap();
+            let kept = usize::try_from(self.faults.random(lost as u64 + 1)).unwrap();
             let length = file.durable + kept;
             file.bytes.truncate(length);
-            // Pages are written in any order.
-            if kept > 0 && self.luck.dice(3) == 0 {
-                let broken = file.durable + usize::try_from(self.luck.dice(kept as u64)).unwrap();
+            // Pages reach the disk in any order.
+            if kept > 0 && self.faults.random(3) == 0 {
+                let broken =
+                    file.durable + usize::try_from(self.faults.random(kept as u64)).unwrap();
                 file.bytes[broken] ^= 0x55;
             }
             file.durable = file.bytes.len();
         }
-        *durable = now.clone();
+        *durable = current.clone();
     }
 
-    /// Changes one byte of a file that is there.
+    /// Flips bits in one byte of a file.
     pub(super) fn damage(&self, name: &str, at: usize) {
-        self.folder.lock().unwrap().now[name].lock().unwrap().bytes[at] ^= 0x55;
+        self.directory.lock().unwrap().current[name]
+            .lock()
+            .unwrap()
+            .bytes[at] ^= 0x55;
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.folder.lock().unwrap().now.keys().cloned().collect()
+        self.directory
+            .lock()
+            .unwrap()
+            .current
+            .keys()
+            .cloned()
+            .collect()
     }
 }
 
@@ -174,68 +186,70 @@ impl Disk for SimDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
-        let file = File::default();
-        self.luck.try_to(|| {
-            self.folder
+        let file = SharedFile::default();
+        self.faults.perform(|| {
+            self.directory
                 .lock()
                 .unwrap()
-                .now
+                .current
                 .insert(name.to_owned(), Arc::clone(&file))
         })?;
         Ok(Arc::new(SimFile {
             file,
-            luck: self.luck.clone(),
+            faults: self.faults.clone(),
         }))
     }
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
-        let file = Arc::clone(&self.folder.lock().unwrap().now[name]);
+        let file = Arc::clone(&self.directory.lock().unwrap().current[name]);
         Ok(Arc::new(SimFile {
             file,
-            luck: self.luck.clone(),
+            faults: self.faults.clone(),
         }))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.luck
-            .try_to(|| drop(self.folder.lock().unwrap().now.remove(name)))
+        self.faults
+            .perform(|| drop(self.directory.lock().unwrap().current.remove(name)))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.luck.try_to(|| {
-            let mut folder = self.folder.lock().unwrap();
-            folder.durable = folder.now.clone();
+        self.faults.perform(|| {
+            let mut directory = self.directory.lock().unwrap();
+            directory.durable = directory.current.clone();
         })
+    }
+}
+
+impl SimFile {
+    fn overwrite_from(&self, offset: u64, bytes: &[u8]) {
+        let mut file = self.file.lock().unwrap();
+        let offset = usize::try_from(offset).unwrap();
+        assert!(file.durable <= offset, "durable data is never overwritten");
+        file.bytes.truncate(offset);
+        file.bytes.extend(bytes);
     }
 }
 
 impl LogFile for SimFile {
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let put = |bytes: &[u8]| {
-            let mut file = self.file.lock().unwrap();
-            assert!(
-                file.durable as u64 <= offset,
-                "what is durable is never written again"
-            );
-            file.bytes.truncate(usize::try_from(offset).unwrap());
-            file.bytes.extend(bytes);
-        };
-        match self.luck.step() {
-            Outcome::Works => {
-                put(bytes);
+        match self.faults.step() {
+            StepResult::Succeeds => {
+                self.overwrite_from(offset, bytes);
                 Ok(())
             }
-            Outcome::Nothing => Err(io::Error::other("no luck")),
-            Outcome::All => {
-                let some = self.luck.dice(bytes.len() as u64 + 1);
-                put(&bytes[..usize::try_from(some).unwrap()]);
-                Err(io::Error::other("no luck"))
+            StepResult::FailsBefore => Err(io::Error::other("injected fault")),
+            StepResult::FailsAfter => {
+                let written = self.faults.random(bytes.len() as u64 + 1);
+                let written = usize::try_from(written).unwrap();
+                self.overwrite_from(offset, &bytes[..written]);
+                Err(io::Error::other("injected fault"))
             }
         }
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.luck.try_to(|| {
+        self.faults.perform(|| {
             let mut file = self.file.lock().unwrap();
             file.durable = file.bytes.len();
         })
@@ -255,11 +269,11 @@ impl LogFile for SimFile {
     }
 }
 
-/// An object store whose puts and removals may fail, also after they worked.
+/// An object store with failing writes and deletions, before or after their effect.
 #[derive(Debug, Clone)]
 pub(super) struct SimObjects {
     pub(super) inner: Arc<InMemory>,
-    pub(super) luck: Luck,
+    pub(super) faults: Faults,
 }
 
 impl fmt::Display for SimObjects {
@@ -268,10 +282,26 @@ impl fmt::Display for SimObjects {
     }
 }
 
-fn no_luck() -> object_store::Error {
+impl SimObjects {
+    async fn delete(&self, location: Path) -> object_store::Result<Path> {
+        match self.faults.step() {
+            StepResult::Succeeds => {
+                self.inner.delete(&location).await?;
+                Ok(location)
+            }
+            StepResult::FailsBefore => Err(injected_fault()),
+            StepResult::FailsAfter => {
+                let _ = self.inner.delete(&location).await;
+                Err(injected_fault())
+            }
+        }
+    }
+}
+
+fn injected_fault() -> object_store::Error {
     object_store::Error::Generic {
         store: "simulated",
-        source: "no luck".into(),
+        source: "injected fault".into(),
     }
 }
 
@@ -283,12 +313,12 @@ impl ObjectStore for SimObjects {
         payload: PutPayload,
         options: PutOptions,
     ) -> object_store::Result<PutResult> {
-        match self.luck.step() {
-            Outcome::Works => self.inner.put_opts(location, payload, options).await,
-            Outcome::Nothing => Err(no_luck()),
-            Outcome::All => {
+        match self.faults.step() {
+            StepResult::Succeeds => self.inner.put_opts(location, payload, options).await,
+            StepResult::FailsBefore => Err(injected_fault()),
+            StepResult::FailsAfter => {
                 self.inner.put_opts(location, payload, options).await?;
-                Err(no_luck())
+                Err(injected_fault())
             }
         }
     }
@@ -314,27 +344,12 @@ impl ObjectStore for SimObjects {
         locations: BoxStream<'static, object_store::Result<Path>>,
     ) -> BoxStream<'static, object_store::Result<Path>> {
         let this = self.clone();
-        let delete = move |location: object_store::Result<Path>| {
-            let this = this.clone();
-            async move {
-                let location = location?;
-                let one = || futures_util::stream::iter([Ok(location.clone())]).boxed();
-                match this.luck.step() {
-                    Outcome::Works => this
-                        .inner
-                        .delete_stream(one())
-                        .next()
-                        .await
-                        .unwrap_or(Ok(location)),
-                    Outcome::Nothing => Err(no_luck()),
-                    Outcome::All => {
-                        let _ = this.inner.delete_stream(one()).next().await;
-                        Err(no_luck())
-                    }
-                }
-            }
-        };
-        locations.then(delete).boxed()
+        locations
+            .then(move |location| {
+                let this = this.clone();
+                async move { this.delete(location?).await }
+            })
+            .boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, object_store::Result<ObjectMeta>> {

@@ -1,0 +1,69 @@
+//! The result of a query.
+
+use datafusion::object_store;
+use serde_json::{Map, Value as Json};
+
+/// Maximum number of rows in an answer.
+pub const ROWS_MAX: usize = 1_000;
+
+/// The result of a query.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Answer {
+    /// Column names in the order of the select list.
+    pub columns: Vec<String>,
+    /// Rows as JSON objects keyed by column name.
+    pub rows: Vec<Map<String, Json>>,
+    /// Whether more rows matched than the answer contains.
+    pub truncated: bool,
+    /// Number of lines scanned.
+    pub scanned_rows: u64,
+    /// Number of bytes read by the scan.
+    pub scanned_bytes: u64,
+}
+
+/// The reason why a query failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QueryError {
+    /// The statement is invalid or unsupported. The text is safe to show to the client.
+    #[error("{0}")]
+    Invalid(String),
+    /// The query exceeded [`engine::Bounds::timeout`].
+    #[error("Query timed out. Retry your query or reduce the time range.")]
+    TimedOut,
+    /// The object store could not be read. The text is for the operator's log, not for the client.
+    #[error("The files of the logs cannot be read at the moment. Retry your query.")]
+    Unavailable(String),
+    /// An internal error. The text is for the operator's log, not for the client.
+    #[error("Backend error! Retry your query. Please contact support if this continues.")]
+    Backend(String),
+}
+
+impl QueryError {
+    /// Classifies an error as [`Self::Unavailable`] if an object-store error caused it, otherwise
+    /// as [`Self::Backend`].
+    pub(crate) fn from_source(error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut text = String::new();
+        let mut unavailable = false;
+        for cause in error_chain(error) {
+            unavailable |= cause.is::<object_store::Error>();
+            let cause = cause.to_string();
+            // Many errors already contain the text of their source.
+            if !text.contains(&cause) {
+                let separator = if text.is_empty() { "" } else { ": " };
+                text = format!("{text}{separator}{cause}");
+            }
+        }
+        if unavailable {
+            Self::Unavailable(text)
+        } else {
+            Self::Backend(text)
+        }
+    }
+}
+
+/// Iterates over an error and its sources, outermost first.
+pub(crate) fn error_chain<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}

@@ -1,0 +1,113 @@
+//! Statements over logs, in both dialects.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use gantry_logs::{
+    Dialect, Logs, QueryError, Question,
+    engine::Bounds,
+    store::{Options, Store},
+};
+use tempfile::TempDir;
+use tokio::runtime::{self, Runtime};
+
+use super::Target;
+
+pub(super) const TARGET: Target = Target {
+    name: "log_sql",
+    check,
+    cases: 200,
+    tokens: &[
+        "select ",
+        "from logs",
+        "from edge_logs",
+        " where ",
+        " group by ",
+        " order by ",
+        " limit 1",
+        " as a",
+        "count(*)",
+        "(",
+        ")",
+        ",",
+        "'",
+        "\"",
+        "`",
+        "\\",
+        "--",
+        "/*",
+        "*/",
+        ";",
+        "cast(",
+        " as int64)",
+        "interval 1 day",
+        "unnest(metadata)",
+        " cross join ",
+        "log_attributes['a']",
+        "toStartOfHour(timestamp)",
+        "timestamp_trunc(timestamp, hour)",
+        "[",
+        "]",
+        "null",
+        "1e400",
+        "::",
+        "\0",
+        "\u{1f600}",
+    ],
+};
+
+/// Microseconds of an hour.
+const HOUR: i64 = 3_600_000_000;
+
+/// Logs without a line.
+struct Empty {
+    runtime: Runtime,
+    logs: Logs,
+    _folder: TempDir,
+}
+
+static LOGS: LazyLock<Empty> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let store = runtime
+        .block_on(Store::open(Options::new(folder.path(), "a")))
+        .unwrap();
+    let bounds = Bounds {
+        timeout: Duration::from_secs(30),
+        ..Bounds::default()
+    };
+    Empty {
+        runtime,
+        logs: Logs::new(Arc::new(store), bounds).unwrap(),
+        _folder: folder,
+    }
+});
+
+/// A statement gives an answer, or an error with a text for its author. A panic inside is an internal error, and fails.
+fn check(bytes: &[u8]) {
+    let Ok(sql) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
+        let question = Question {
+            project: "mine".into(),
+            dialect,
+            sql: sql.into(),
+            after: 0,
+            until: HOUR,
+            now: HOUR / 2,
+        };
+        match LOGS.runtime.block_on(LOGS.logs.query(question)) {
+            Ok(_) | Err(QueryError::TimedOut) => {}
+            Err(QueryError::Invalid(text)) => assert!(!text.is_empty()),
+            Err(error @ (QueryError::Unavailable(_) | QueryError::Backend(_))) => {
+                panic!("{dialect:?}: {error:?}")
+            }
+        }
+    }
+}
