@@ -23,6 +23,7 @@ use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
 };
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 

@@ -1,4 +1,4 @@
-//! TCP, as what speaks HTTP over it writes.
+//! A TCP stream that merges small vectored writes into one `send`.
 
 use std::{
     io::{self, IoSlice},
@@ -11,17 +11,19 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Bytes that are rather copied than handed over in several pieces: a head and most bodies.
+/// Largest vectored write that is copied into one buffer, in bytes. Covers a response head and most
+/// bodies.
 const COALESCED_BYTES_MAX: usize = 8 * 1024;
 
-/// A TCP connection over which a message that is not large is sent in one piece.
+/// A TCP stream for HTTP connections.
 ///
-/// An HTTP library hands over a head and a body in two. The kernel takes pieces by `writev`, which costs it half a microsecond
-/// more than one by `send`, even if there is only one: more than to copy what is not large (decision 0064).
+/// An HTTP library writes a head and a body as two slices. `writev` costs the kernel half a
+/// microsecond more than `send`, even for one slice, which is more than copying a small message
+/// (decision 0064).
 #[derive(Debug)]
 pub struct CoalescingStream {
     stream: TcpStream,
-    /// What is buffer for one call, kept for the next.
+    /// Buffer for merged writes, reused between calls.
     buffer: Vec<u8>,
 }
 
@@ -119,7 +121,8 @@ mod tests {
                 .map(|(letter, size)| vec![letter; *size])
                 .collect();
             let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-            let (whole, written) = (pieces.concat(), wire.write_vectored(&slices).await.unwrap());
+            let whole = pieces.concat();
+            let written = wire.write_vectored(&slices).await.unwrap();
             assert!(
                 written == whole.len() || sizes.len() > 1 && written > 8192,
                 "{sizes:?}: {written}"

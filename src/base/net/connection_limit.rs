@@ -1,23 +1,24 @@
-//! So many limit for each of something, given back however who has one ends.
+//! A limit on concurrent holders per key. The permit is released on drop.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// ConnectionLimit holders, by whom. Holds only those who have one, so it is bounded by how many limit there are in all.
+/// Number of permits held for each key. Keys without a permit are removed, so the map is bounded by
+/// the number of permits in use.
 pub struct ConnectionLimit<K> {
     max: usize,
     holders: Mutex<HashMap<K, usize>>,
 }
 
-/// One of them.
+/// A permit for one key. Dropping it releases it.
 pub struct ConnectionPermit<K: Eq + Hash> {
     limit: Arc<ConnectionLimit<K>>,
     key: K,
 }
 
 impl<K: Copy + Eq + Hash> ConnectionLimit<K> {
-    /// At max `max` for each.
+    /// Creates a limit of `max` permits per key.
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -25,11 +26,11 @@ impl<K: Copy + Eq + Hash> ConnectionLimit<K> {
         })
     }
 
-    /// A place, if one is left.
+    /// Returns a permit, or `None` if `max` permits are held for `key`.
     pub fn try_acquire(self: &Arc<Self>, key: K) -> Option<ConnectionPermit<K>> {
         let mut holders = self.holders.lock();
         let count = holders.entry(key).or_default();
-        // Who has none is not in the map, and there is at least one for everybody.
+        // `max` is at least 1, so an entry of zero never remains in the map.
         (*count < self.max).then(|| {
             *count += 1;
             ConnectionPermit {
