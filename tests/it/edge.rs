@@ -77,7 +77,8 @@ impl Gate {
         wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let services = Service::ALL
             .into_iter()
             .filter(|service| *service != Service::Functions);
@@ -98,7 +99,9 @@ impl Gate {
             WildcardCertificate::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http, ask) = (bind().await, bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
+        let ask = bind().await;
         let [https_at, http_at, ask_at] =
             [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
         let listeners = ServiceProxyListeners {

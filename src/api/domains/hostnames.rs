@@ -25,10 +25,10 @@ use crate::{
     },
 };
 
-/// Two years: what browsers' lists of such names ask for.
+/// Two years, as browsers' preload lists require.
 const HSTS_SECS_MAX: i32 = 63_072_000;
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &DELETE,
     &GET,
@@ -39,7 +39,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &HSTS,
 ];
 
-/// A hostname, as the contract tells it.
+/// Response of the contract.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UpdateCustomHostnameResponse")]
 struct HostnameResponse {
@@ -90,19 +90,20 @@ struct HostnameData {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct HostnameDetail {
-    /// New whenever a name is asked for.
+    /// Changes with every request of a hostname.
     #[schemars(with = "String")]
     id: Uuid,
     hostname: String,
     ssl: HostnameSsl,
     ownership_verification: OwnershipVerification,
-    /// Where a CNAME record of the hostname must lead.
+    /// Required target of the hostname's CNAME record.
     custom_origin_server: String,
-    /// What DNS lacks.
+    /// Unmet DNS requirements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
     verification_errors: Vec<String>,
-    /// `pending`, `active`, `moved` if DNS has led elsewhere for a week, or `blocked` by the operator.
+    /// `pending`, `active`, `moved` if DNS has routed the name elsewhere for a week, or `blocked`
+    /// by the operator.
     status: &'static str,
 }
 
@@ -112,7 +113,7 @@ struct HostnameSsl {
     /// `pending_validation`, `initializing`, `validation_timed_out` or `active`.
     status: &'static str,
     validation_records: Vec<ValidationRecord>,
-    /// Why there is no certificate.
+    /// Reasons for a missing certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
     validation_errors: Vec<ValidationError>,
@@ -131,7 +132,7 @@ struct ValidationError {
     message: String,
 }
 
-/// The TXT record that proves the hostname; empty once it did.
+/// TXT record that verifies ownership. Empty after the verification.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct OwnershipVerification {
@@ -156,7 +157,7 @@ impl HostnameResponse {
             txt_value: required.proof.clone(),
         };
         let moved = hostname_reconciler::has_moved(&hostname, context.clock.now());
-        // Problems of the certificate are listed with the certificate, all others with the ownership.
+        // CAA problems are listed with the certificate, all others with the ownership.
         let (caa, problems): (Vec<_>, Vec<_>) = hostname
             .problems
             .into_iter()
@@ -243,7 +244,7 @@ static INITIALIZE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateCustomHostnameBody")]
 struct InitializeHostnameRequest {
-    /// A subdomain of a domain of yours.
+    /// A subdomain of a domain that you own.
     #[schemars(length(min = 1, max = 253))]
     custom_hostname: String,
 }
@@ -316,7 +317,7 @@ static DELETE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct DeleteHostnameQuery {
-    /// Of no meaning here: there is no add-on to pay for.
+    /// Ignored: there is no billing add-on.
     #[serde(default)]
     #[serde(rename = "remove_addon")]
     _remove_addon: bool,
@@ -344,7 +345,7 @@ static CHECKS: Endpoint = Endpoint {
     handler: || mount(checks),
 };
 
-/// A hostname, and what was found when everything it needs was looked at.
+/// A hostname with the results of all checks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CustomHostnameChecks")]
 struct HostnameChecksResponse {
@@ -378,11 +379,11 @@ static HSTS: Endpoint = Endpoint {
     handler: || mount(hsts).sample(r#"{"max_age_secs": 31536000}"#),
 };
 
-/// What `Strict-Transport-Security` says.
+/// Value of `Strict-Transport-Security`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CustomHostnameHsts")]
 struct Hsts {
-    /// Zero: nothing is said, besides by the services themselves.
+    /// Zero disables the header.
     #[schemars(range(min = 0, max = 63_072_000))]
     max_age_secs: i32,
 }

@@ -1,4 +1,4 @@
-//! Operations on the names under which a project is reached.
+//! Operations on vanity subdomains.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_VANITY,
     &CHECK_VANITY,
@@ -53,7 +53,7 @@ enum VanityStatus {
 #[schemars(rename = "VanitySubdomainConfigResponse")]
 struct VanityResponse {
     status: VanityStatus,
-    /// The name the project is reached under, besides that of its reference.
+    /// Name that routes to the project, besides its reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     custom_domain: Option<String>,
@@ -136,7 +136,7 @@ static ACTIVATE_VANITY: Endpoint = Endpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ActivateVanitySubdomainResponse")]
 struct VanityActivated {
-    /// The name with its domain.
+    /// Vanity subdomain with its domain.
     custom_domain: String,
 }
 

@@ -16,7 +16,7 @@ pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     let mut batch = Vec::new();
     while queue::next(&context.service_proxy.log, &mut batch, &mut ending).await {
         for row in &batch {
-            log::tell(row);
+            log::log_row(row);
         }
         // What reached no project is nobody's line.
         let rows = batch

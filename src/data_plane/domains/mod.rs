@@ -1,4 +1,5 @@
-//! Names under which a project is reached: a vanity subdomain of the projects' domain, or a hostname of its owner's.
+//! Names of a project besides its reference: a vanity subdomain of the projects' domain, or a
+//! custom hostname.
 
 pub mod hostnames;
 mod reserved;
@@ -19,7 +20,7 @@ use crate::{
     data_plane::{context::DataPlaneContext, projects},
 };
 
-/// Keeps others from changing the names of a project until the transaction ends. Refuses one that was removed.
+/// Locks the names of a project until the transaction ends. Rejects a removed project.
 async fn lock_project_names(
     transaction: &Transaction<'_>,
     project: ProjectId,
@@ -32,7 +33,7 @@ async fn lock_project_names(
     found.map(drop).ok_or_else(projects::removed)
 }
 
-/// The hostname a project has or wants, and its vanity subdomain: it has one of them at most.
+/// Returns the custom hostname and the vanity subdomain of a project, of which at most one is set.
 async fn current_names(
     transaction: &Transaction<'_>,
     project: ProjectId,
@@ -45,35 +46,35 @@ async fn current_names(
     Ok((row.get(0), row.get(1)))
 }
 
-/// A project, and the names it is reached under besides its reference.
+/// A project and the names that route to it.
 #[derive(Debug)]
 pub struct PublishedProject {
-    /// BudgetScope they are.
+    /// The project.
     pub project: ProjectId,
     /// Its reference.
     pub reference: ProjectRef,
-    /// Whether its services are stopped.
+    /// Whether the project is paused.
     pub paused: bool,
-    /// Below the projects' domain.
+    /// Vanity subdomain, without the domain.
     pub vanity: Option<String>,
-    /// Its owner's own.
+    /// Custom hostname, if certified.
     pub hostname: Option<PublishedHostname>,
 }
 
-/// A hostname that has a certificate.
+/// A custom hostname with a certificate.
 #[derive(Debug)]
 pub struct PublishedHostname {
-    /// The name in DNS.
+    /// DNS name.
     pub host: SmolStr,
     /// Whether it was activated.
     pub active: bool,
-    /// With what the edge answers for it.
+    /// Certificate and key.
     pub certificate: Option<Arc<CertifiedKey>>,
-    /// For how many seconds clients are to use nothing but HTTPS for it.
+    /// `max-age` of `Strict-Transport-Security`, in seconds.
     pub hsts_secs: Option<i32>,
 }
 
-/// Every project that is there, with its names.
+/// Returns every project that is not removed, with its names.
 pub async fn published(context: &DataPlaneContext) -> Result<Vec<PublishedProject>, Error> {
     let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
@@ -99,7 +100,7 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<PublishedProj
             sealed,
             until,
         )
-        // One that cannot be opened keeps no other name from being served.
+        // An unreadable certificate must not prevent other names from being served.
         .inspect_err(
             |error| tracing::error!(host, %error, "the certificate of a hostname is of no use"),
         )

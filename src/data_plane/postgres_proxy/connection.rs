@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Serves one client connection: startup, login at the project's server, then the session.
 
 use std::{
     io,
@@ -46,54 +46,55 @@ use crate::{
     },
 };
 
-/// What a client gets to say what it wants, TLS included.
+/// Timeout for the startup request, TLS handshake included.
 const OPENING: Duration = Duration::from_secs(10);
-/// What client and server together get to log in.
+/// Timeout for the login.
 const LOGIN: Duration = Duration::from_secs(30);
-/// How long a connection waits for a project that is just starting.
+/// Time that a connection waits for a project that is starting.
 const READY: Duration = Duration::from_secs(15);
-/// One attempt to reach a server; passing on a cancel request.
+/// Timeout for connecting to a server, and for forwarding a cancel request.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The pause before a server whose queue was full is asked again.
+/// Pause before another attempt to connect to a server with a full accept queue.
 const QUEUE: Duration = Duration::from_millis(10);
-/// What a client that is turned away gets to take its leave.
+/// Time that a rejected client gets to read the error.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Bytes a client that is turned away may still send, so that the answer is not lost with them.
+/// Bytes that are read from a rejected client, so that the error is not lost with a connection
+/// reset.
 const FAREWELL_BYTES_MAX: usize = 64 * 1024;
-/// How long too many wrong passwords ban an address.
+/// Duration of a ban after too many wrong passwords.
 const BAN: chrono::TimeDelta = chrono::TimeDelta::minutes(30);
-/// A connection that was silent for so long is asked whether it is still there, so often and so many times.
+/// TCP keepalive: idle time, interval and number of probes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_mins(1), Duration::from_secs(10), 6);
-/// The first byte of TLS itself: some clients do not ask before.
+/// First byte of a TLS record, sent by clients that negotiate TLS directly.
 const TLS_RECORD: u8 = 0x16;
-/// Questions before a session is asked for: one for TLS and one for Kerberos.
+/// Encryption requests before the startup message: one for TLS and one for GSSAPI.
 const QUESTIONS_MAX: usize = 2;
 
-/// A client that asked for a session.
+/// A client connection, with or without TLS.
 enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A client that asked for a session, and how it came.
+/// A client that requests a session.
 struct SessionRequest<C> {
     client: C,
     peer: SocketAddr,
-    /// The name it asked for with TLS.
+    /// Server name of the TLS handshake.
     sni: Option<String>,
     encrypted: bool,
     startup: StartupMessage,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 enum Intent {
     Session(ClientStream, Box<StartupMessage>),
     Cancel(CancelKey),
-    /// Nothing, or nothing that could be understood.
+    /// The connection was closed, or its startup request is rejected.
     None(Option<(ClientStream, ConnectionRejection)>),
 }
 
-/// Serves one connection to its end. `login_permits` is given back when it is logged in.
+/// Serves a connection until it ends. `login_permits` is released after the login.
 pub(super) async fn serve(
     context: &DataPlaneContext,
     stream: TcpStream,
@@ -143,7 +144,7 @@ pub(super) async fn serve(
         Ok(Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))) => {
             refuse(context, stream, &rejection).await
         }
-        // Nobody is left to tell, or said nothing at all.
+        // The client disconnected, or sent nothing.
         Ok(Ok(Intent::None(None)) | Err(_)) => {}
         Err(_) => context
             .data_plane_metrics
@@ -162,7 +163,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads until the client has said what it wants, with TLS if it asked for that.
+/// Reads startup requests until the client asks for a session or a cancellation. Negotiates TLS if
+/// requested.
 async fn open(mut stream: TcpStream, tls: Option<PostgresProxyTls>) -> io::Result<Intent> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
@@ -178,7 +180,8 @@ async fn open(mut stream: TcpStream, tls: Option<PostgresProxyTls>) -> io::Resul
         match opening(&mut stream).await? {
             Ok(StartupRequest::Tls) => {
                 if let Some(tls) = &tls {
-                    // Only what was asked was read: nothing sent in clear can pass for something encrypted.
+                    // Only the request itself was read, so bytes sent in plain text cannot pass as
+                    // encrypted.
                     stream.write_all(b"S").await?;
                     return open_encrypted(stream, tls).await;
                 }
@@ -221,7 +224,7 @@ async fn open_encrypted(stream: TcpStream, tls: &PostgresProxyTls) -> io::Result
     Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))
 }
 
-/// One opening packet, and not a byte more.
+/// Reads exactly one startup packet.
 async fn opening<S: AsyncRead + Unpin>(
     stream: &mut S,
 ) -> io::Result<Result<StartupRequest, ConnectionRejection>> {
@@ -236,7 +239,7 @@ async fn opening<S: AsyncRead + Unpin>(
     Ok(startup::opening(&packet))
 }
 
-/// Tells a client why it is turned away.
+/// Sends the error to a rejected client.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     mut stream: S,
@@ -249,8 +252,9 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     let farewell = async {
         stream.write_all(&rejection.message()).await?;
         stream.shutdown().await?;
-        // Closing with bytes unread resets the connection, and the answer may be lost.
-        let (mut rest, mut read) = ([0; 1024], 0);
+        // Closing with unread bytes resets the connection, and the error may be lost.
+        let mut rest = [0; 1024];
+        let mut read = 0;
         while read < FAREWELL_BYTES_MAX {
             match stream.read(&mut rest).await? {
                 0 => break,
@@ -259,11 +263,12 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
         }
         io::Result::Ok(())
     };
-    // It may be gone already.
+    // The client may have disconnected.
     let _ = timeout(FAREWELL, farewell).await;
 }
 
-/// Passes a cancel request on to the server that knows the key, and to no other. Nobody is told whether there was one.
+/// Forwards a cancel request to the server that issued the key. The client is not told whether the
+/// key is known.
 async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     context.data_plane_metrics.postgres_proxy.count("cancel");
     let Some(socket) = context.postgres_proxy.keys.lock().get(&key).cloned() else {
@@ -272,7 +277,7 @@ async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     let asked = timeout(CONNECT, async {
         let mut server = socket.connect().await?;
         server.write_all(&key.request()).await?;
-        // The server closes once it has sent the signal; the client waits for us to do the same.
+        // The server closes the connection once it has sent the signal; the client waits for that.
         server.read(&mut [0]).await
     });
     if let Ok(Err(error)) = asked.await {
@@ -280,7 +285,7 @@ async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     }
 }
 
-/// A session that is logged in.
+/// A session after its login.
 struct Session<C> {
     client: C,
     server: UnixStream,
@@ -294,7 +299,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     asked: SessionRequest<C>,
     login_permits: LoginPermits,
 ) {
-    // Boxed, so that a session that waits does not carry the room its login took.
+    // Boxed, so that an idle session does not hold the memory of its login.
     let begun = Box::pin(begin(context, asked)).await;
     drop(login_permits);
     let Some(mut session) = begun else { return };
@@ -320,12 +325,12 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     if ended == PipeEnd::Stopped {
         refuse(context, session.client, &ConnectionRejection::Stopping).await;
     } else {
-        // What is still in a buffer of TLS, and its last words.
+        // Flushes buffered TLS data and sends the closing alert.
         let _ = timeout(FAREWELL, session.client.shutdown()).await;
     }
 }
 
-/// Finds the project's server and logs in there; or tells the client why not.
+/// Finds the project's server and logs in there. Rejects the client on failure.
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     asked: SessionRequest<C>,
@@ -358,7 +363,8 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             return None;
         }
     };
-    let (mut client, mut server) = (MessageStream::new(client), MessageStream::new(server));
+    let mut client = MessageStream::new(client);
+    let mut server = MessageStream::new(server);
     let login = async {
         server.send(&packet).await?;
         login::relay(&mut client, &mut server).await
@@ -391,7 +397,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             }
             rejection
         }
-        // One of the two hung up.
+        // The client or the server disconnected.
         Ok(Err(_)) => return None,
         Err(_) => ConnectionRejection::Late,
     };
@@ -399,7 +405,8 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     None
 }
 
-/// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
+/// Checks the access rules of a project. Waits for a server that is starting, and starts one that
+/// was stopped for lack of use.
 async fn admit(
     context: &DataPlaneContext,
     named: &SessionTarget,
@@ -412,7 +419,8 @@ async fn admit(
             match door.status {
                 Status::ActiveHealthy if !door.asleep => {
                     match projects::note_use(context, door.id).await {
-                        // Nothing puts a project to sleep while the control database is away.
+                        // No project is stopped for lack of use while the control database is
+                        // unreachable.
                         Ok(()) | Err(Error::Unavailable { .. }) => return Ok(door),
                         Err(error) => return Err(fault(&error)),
                     }
@@ -422,7 +430,7 @@ async fn admit(
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
                     return Err(ConnectionRejection::Away);
                 }
-                // Then the door is looked at once more: its rules may have changed meanwhile.
+                // The rules are checked again afterwards, because they may have changed meanwhile.
                 Status::ActiveHealthy
                 | Status::ComingUp
                 | Status::ActiveUnhealthy
@@ -443,7 +451,7 @@ async fn admit(
         .unwrap_or(Err(ConnectionRejection::Away))
 }
 
-/// The project's door, if its rules let this client through it.
+/// Returns the project's access rules if they permit this client.
 async fn door(
     context: &DataPlaneContext,
     named: &SessionTarget,
@@ -485,7 +493,7 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection>
     let reached = async {
         loop {
             match socket.connect().await {
-                // More come at once than the server has room for in its queue, and nothing announces that there is some.
+                // The server's accept queue is full, and nothing announces free space in it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE).await,
                 other => return other,
             }
@@ -501,14 +509,15 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection>
     }
 }
 
-/// Counts a wrong password against the address, and bans it when there were too many.
+/// Counts a wrong password, and bans the address after too many.
 async fn note_failure(
     context: &DataPlaneContext,
     door: &Door,
     project: &ProjectRef,
     peer: SocketAddr,
 ) {
-    let (block, now): (_, Ticks) = (bans::block(peer.ip()), context.clock.ticks());
+    let block = bans::block(peer.ip());
+    let now: Ticks = context.clock.ticks();
     if !context.postgres_proxy.failures.note(door.id, block, now) {
         return;
     }

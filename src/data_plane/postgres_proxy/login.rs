@@ -1,7 +1,7 @@
-//! A login, passed on message by message until the session is there.
+//! Relays the login between client and server until the session is ready.
 //!
-//! The password's proof goes from the client to the server as it is; it says nothing about the password to who reads along. What
-//! the router makes sure of is that the server asked for one.
+//! The SCRAM messages are forwarded unchanged; they do not disclose the password. The proxy checks
+//! that the server completes SCRAM-SHA-256 before it accepts the client.
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -12,21 +12,21 @@ use super::{
     startup::CancelKey,
 };
 
-/// How a login ended, other than by a stream that broke.
+/// Result of a login, other than an I/O error.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum LoginOutcome {
-    /// In. With this key the session's work can be cancelled.
+    /// The login succeeded. The key cancels queries of the session.
     In(Option<CancelKey>),
-    /// The server said no, and the client was told. Whether it was because of who it is or what it knows.
+    /// The server rejected the login, and the client has received the error.
     Out {
-        /// The password was wrong, or the role may not log in.
+        /// The password is wrong, or the role must not log in.
         wrong_password: bool,
     },
-    /// The server may not be believed. The client was told nothing yet.
+    /// The server did not follow the protocol. The client has not received a response.
     Refused(ConnectionRejection),
 }
 
-/// Passes messages on until the server is ready for queries, or says no.
+/// Relays messages until the server is ready for queries or rejects the login.
 pub(super) async fn relay<C, S>(
     client: &mut MessageStream<C>,
     server: &mut MessageStream<S>,
@@ -37,7 +37,7 @@ where
 {
     let mut exchange = ScramExchange::default();
     let mut key = None;
-    // What comes together is sent together.
+    // Consecutive messages to the client are sent together.
     let mut outbox = BytesMut::new();
     loop {
         let message = server.message().await?;
@@ -75,28 +75,28 @@ where
     }
 }
 
-/// What to do with a message of the server.
+/// Action for a message of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RelayStep {
     Pass,
-    /// Pass it on; the client has to answer it.
+    /// Forward it; the client must answer.
     Answer,
-    /// Pass it on; the session is there.
+    /// Forward it; the session is ready.
     Ready,
-    /// Pass it on; there will be no session.
+    /// Forward it; the login failed.
     End,
-    /// Pass nothing on.
+    /// Reject the server.
     Refuse,
 }
 
-/// How far the server has got in asking for a password.
+/// State of the SCRAM exchange.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ScramExchange {
     #[default]
     Unasked,
     SessionRequest,
     Challenged,
-    /// The server has seen the proof and shown its own.
+    /// The server has verified the client's proof and sent its own.
     Proven,
     Open,
 }
@@ -106,15 +106,16 @@ impl ScramExchange {
         self == Self::Open
     }
 
-    /// Goes a step on, or refuses. A message is at least its header long.
+    /// Advances the state. `message` includes its five-byte header.
     fn see(&mut self, message: &[u8]) -> RelayStep {
-        let (kind, body) = (message[0], message.get(5..).unwrap_or_default());
+        let kind = message[0];
+        let body = message.get(5..).unwrap_or_default();
         let (next, step) = match (*self, kind, request(kind, body)) {
             (_, b'E', _) => (*self, RelayStep::End),
             (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => {
                 (*self, RelayStep::Pass)
             }
-            // `SCRAM-SHA-256` and nothing else: binding to a channel that ends here would be a lie.
+            // Only `SCRAM-SHA-256` without channel binding: the channel ends at the proxy.
             (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => {
                 (Self::SessionRequest, RelayStep::Answer)
             }
@@ -129,7 +130,7 @@ impl ScramExchange {
     }
 }
 
-/// Which authentication request it is, and what it says.
+/// Returns the code and the data of an authentication request.
 fn request(kind: u8, body: &[u8]) -> Option<(u32, &[u8])> {
     let (code, rest) = body.split_first_chunk()?;
     (kind == b'R').then_some((u32::from_be_bytes(*code), rest))
@@ -176,13 +177,14 @@ mod tests {
         for dialogue in [
             // `trust` and `peer`.
             vec![asks(0, b"")],
-            // The password in clear, as MD5, Kerberos; mechanisms that bind to a channel, or none.
+            // Password in plain text, MD5 and Kerberos; mechanisms with channel binding; no
+            // mechanism.
             vec![asks(3, b"")],
             vec![asks(5, b"salt")],
             vec![asks(7, b"")],
             vec![asks(10, b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0")],
             vec![asks(10, b"\0")],
-            // Let in before the proof.
+            // Accepted before the proof.
             vec![asks(10, SCRAM), asks(0, b"")],
             vec![asks(10, SCRAM), asks(11, b""), asks(0, b"")],
             vec![asks(12, b""), asks(0, b"")],

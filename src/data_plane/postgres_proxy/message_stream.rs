@@ -1,14 +1,14 @@
-//! Messages of the protocol, one at a time and bounded, until a session is a byte pipe.
+//! Reads and writes single messages of the protocol, limited in size. Used for the login.
 
 use std::io;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The longest message while logging in. A server's errors and settings are the longest there are.
+/// Longest message during a login.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// A stream, and what was read of it too early.
+/// A stream with a read buffer.
 pub(super) struct MessageStream<S> {
     stream: S,
     inbox: BytesMut,
@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageStream<S> {
         }
     }
 
-    /// The next message: its kind, its length and its body, as they came.
+    /// Reads the next message, including its type and length.
     pub(super) async fn message(&mut self) -> io::Result<BytesMut> {
         loop {
             if let Some(length) = message_length(&self.inbox)? {
@@ -40,13 +40,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> MessageStream<S> {
         self.stream.flush().await
     }
 
-    /// The stream, and what was read of it and is not a message of the login.
+    /// Returns the stream and the bytes that were read beyond the last message.
     pub(super) fn into_parts(self) -> (S, BytesMut) {
         (self.stream, self.inbox)
     }
 }
 
-/// The length of the message at the beginning, if all of it is there.
+/// Returns the length of the first message in the buffer, if the message is complete.
 fn message_length(inbox: &[u8]) -> io::Result<Option<usize>> {
     let Some((mut header, _)) = inbox.split_at_checked(5) else {
         return Ok(None);

@@ -1,11 +1,12 @@
-//! The way in to projects' databases: one address for all of them, speaking PostgreSQL's start-up.
+//! Proxy for projects' PostgreSQL servers: one address for all projects.
 //!
-//! A connection is taken in four steps: `connection` reads what it opens with, as `packet` understands it, and answers
-//! with TLS where asked; `named` finds the project it means; `login` passes the login on to the project's server and sees
-//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`rejection`).
+//! - `connection` reads the startup request, which `startup` parses, and negotiates TLS.
+//! - `session_target` finds the project in the startup message.
+//! - `login` relays the login and checks that the server authenticates the client by SCRAM-SHA-256.
+//! - `pipe` relays the session; `rejection` holds the errors that clients receive.
 //!
-//! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
-//! before it is looked at, and the server is a stranger until it has asked for a password.
+//! The proxy stores no passwords. Input of unauthenticated clients is limited in size and time, and
+//! a server is not trusted before it has completed SCRAM.
 
 mod connection;
 mod failures;
@@ -45,35 +46,37 @@ use crate::{
     data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
 };
 
-/// Connections of all projects, logged in or not.
+/// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 4000;
-/// Connections of one project. Its server takes fewer; the rest are those it is about to refuse.
+/// Maximum number of concurrent connections to one project. Its server accepts fewer; the rest
+/// receive the server's error.
 pub const PROJECT_CONNECTIONS_MAX: usize = 100;
-/// Connections that are not logged in yet.
+/// Maximum number of connections that are not logged in.
 const LOGINS_MAX: usize = 500;
-/// Of these, from one address: nobody keeps everybody else out by saying nothing.
+/// Maximum number of connections from one address block that are not logged in, so that idle
+/// connections of one client cannot exhaust [`LOGINS_MAX`].
 const ADDRESS_LOGINS_MAX: usize = 200;
-/// What sessions that work may take when the router stops. Idle ones end at once.
+/// Time that active sessions get to finish on shutdown. Idle sessions end at once.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Where clients reach the router, as connection strings say it.
+/// Public address of the proxy, as shown in connection strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedAddress {
-    /// Name or address.
+    /// Host name or IP address.
     pub host: String,
-    /// The first listener's.
+    /// Port of the first listener.
     pub port: u16,
-    /// Whether it can speak TLS.
+    /// Whether TLS is available.
     pub tls: bool,
 }
 
-/// What is known of the connections there are.
+/// State of the PostgreSQL proxy.
 pub struct PostgresProxy {
     connections: Arc<Semaphore>,
     logins: Arc<Semaphore>,
     addresses: Arc<ConnectionLimit<IpNet>>,
     projects: Arc<ConnectionLimit<ProjectId>>,
-    /// Which server knows a session by this key. One login_permits for each session.
+    /// Servers by cancel key, one entry per session.
     keys: Mutex<HashMap<CancelKey, ServerSocket>>,
     failures: LoginFailures,
     shutdown: CancellationToken,
@@ -93,16 +96,16 @@ impl Default for PostgresProxy {
     }
 }
 
-/// What is counted about connections.
+/// Metrics of the PostgreSQL proxy.
 #[derive(Clone)]
 pub struct PostgresProxyMetrics {
-    /// Sessions there are.
+    /// Number of sessions.
     pub sessions: Gauge,
-    /// Connections by how they ended.
+    /// Connections by outcome.
     pub outcomes: [(&'static str, Counter); 8],
 }
 
-/// How a connection may end, as the metrics have it.
+/// Values of the `outcome` label.
 pub const OUTCOMES: [&str; 8] = [
     "session",
     "cancel",
@@ -123,19 +126,19 @@ impl PostgresProxyMetrics {
 }
 
 impl PostgresProxy {
-    /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
+    /// Stops accepting connections and ends each session as soon as it is idle.
     pub fn stop(&self) {
         self.shutdown.cancel();
     }
 }
 
-/// What a connection holds until it is logged in.
+/// Permits held until the login is complete.
 struct LoginPermits {
     _login: OwnedSemaphorePermit,
     _address: ConnectionPermit<IpNet>,
 }
 
-/// A session that can be cancelled, for as long as it is there.
+/// Registration of a session's cancel key, removed on drop.
 struct CancelRegistration {
     context: DataPlaneContext,
     key: CancelKey,
@@ -161,7 +164,7 @@ impl Drop for CancelRegistration {
     }
 }
 
-/// Takes connections until [`PostgresProxy::stop`], then sees the sessions out.
+/// Accepts connections until [`PostgresProxy::stop`], then drains the sessions.
 pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<PostgresProxyTls>) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, tls.clone())
@@ -176,7 +179,7 @@ pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<P
     .await;
 }
 
-/// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
+/// Starts serving a connection, or rejects it if a limit is reached.
 fn take(
     context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
@@ -189,7 +192,7 @@ fn take(
             .data_plane_metrics
             .postgres_proxy
             .count(ConnectionRejection::Full.outcome());
-        // As much as fits into the socket's buffer, which is empty.
+        // Written without waiting: the error fits into the empty send buffer.
         let _ = stream.try_write(&ConnectionRejection::Full.message());
         return;
     };
@@ -200,7 +203,7 @@ fn take(
     });
 }
 
-/// A place among all connections, and one among those that log in.
+/// Acquires a connection permit and the permits of a login.
 fn enter(
     context: &DataPlaneContext,
     peer: SocketAddr,

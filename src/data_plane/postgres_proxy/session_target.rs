@@ -1,4 +1,4 @@
-//! Which project a client means, and who it wants to be there.
+//! Finds the project and the role that a startup message refers to.
 
 use super::{rejection::ConnectionRejection, startup::StartupMessage};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access},
 };
 
-/// What a client asked for, with the project's name taken out.
+/// Destination of a session, without the project's reference in role and options.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SessionTarget {
     pub(super) project: ProjectRef,
@@ -14,15 +14,15 @@ pub(super) struct SessionTarget {
     pub(super) options: Option<String>,
 }
 
-/// Roles that are not for customers to log in as. The server would not let most of them in either.
+/// Roles that clients must not log in as. Most of them cannot log in to the server either.
 const RESERVED: &[&str] = &["authenticator", "anon", "authenticated", "service_role"];
-/// Gantry's own, the platform's, PostgreSQL's own.
+/// Prefixes of roles of Gantry, the platform and PostgreSQL.
 const RESERVED_PREFIXES: &[&str] = &["gantry_", "supabase_", "pg_"];
-/// In `options`, names the project.
+/// The option that names the project.
 const REFERENCE: &str = "reference=";
 
-/// Finds the project by the role's suffix, the option, the host name sent with TLS, or the name of a login role that was made
-/// for it. Whatever names one must name the same.
+/// Finds the project by the suffix of the role, the option, the TLS server name, or the name of a
+/// temporary login role. All that name a project must name the same one.
 pub(super) fn find(
     startup: &StartupMessage,
     sni: Option<&str>,
@@ -58,7 +58,7 @@ pub(super) fn find(
         || RESERVED_PREFIXES
             .iter()
             .any(|prefix| user.starts_with(prefix));
-    // What members are let in as, for a time, has a password.
+    // Roles for temporary access of members have a password and are permitted.
     if ours && !user.starts_with(temporary_access::LOGIN_PREFIX) {
         return Err(ConnectionRejection::Reserved(user.to_owned()));
     }
@@ -69,7 +69,7 @@ pub(super) fn find(
     })
 }
 
-/// `role.<ref>`. A role may have dots of its own.
+/// Splits `role.<ref>`. A role may contain further dots.
 fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
     match user
         .rsplit_once('.')
@@ -80,7 +80,7 @@ fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
     }
 }
 
-/// `cli_login_<…>_<ref>_<random>`: clients that connect by a name which only they can resolve say nothing else.
+/// Parses `cli_login_<…>_<ref>_<random>`. Clients that connect to a local alias send no other hint.
 fn by_login_role(user: &str) -> Option<ProjectRef> {
     user.strip_prefix(LOGIN_ROLE_PREFIX)?
         .rsplit('_')
@@ -89,7 +89,7 @@ fn by_login_role(user: &str) -> Option<ProjectRef> {
         .ok()
 }
 
-/// `db.<ref>.<domain>` or `<ref>.<domain>`.
+/// Parses `db.<ref>.<domain>` or `<ref>.<domain>`.
 fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
     let host = host.to_ascii_lowercase();
     let name = host
@@ -98,9 +98,10 @@ fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
     name.strip_prefix("db.").unwrap_or(name).parse().ok()
 }
 
-/// The option that names the project, and the others as they were: split where PostgreSQL splits them.
+/// Returns the remaining options and the project, split by PostgreSQL's rules.
 fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), ConnectionRejection> {
-    let (mut kept, mut project): (Vec<&str>, Option<ProjectRef>) = (Vec::new(), None);
+    let mut kept: Vec<&str> = Vec::new();
+    let mut project: Option<ProjectRef> = None;
     for word in words(text) {
         let Some(reference) = word.strip_prefix(REFERENCE) else {
             kept.push(word);
@@ -119,7 +120,7 @@ fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), Connec
     Ok(((!kept.is_empty()).then(|| kept.join(" ")), project))
 }
 
-/// The words of `options`: white space separates them, unless a backslash stands before it.
+/// Splits `options` into words at white space that is not escaped by a backslash.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut escaped = false;
     let separates = move |c: char| {
@@ -175,8 +176,10 @@ mod tests {
 
     #[test]
     fn a_project_is_named_in_four_ways() {
-        let (suffix, option) = (format!("postgres.{A}"), format!("reference={A}"));
-        let (host, short) = (format!("DB.{A}.Example.test"), format!("{A}.example.test"));
+        let suffix = format!("postgres.{A}");
+        let option = format!("reference={A}");
+        let host = format!("DB.{A}.Example.test");
+        let short = format!("{A}.example.test");
         let login = format!("cli_login_postgres_{A}_qwertyui");
         let plain = || named(A, "postgres", None);
         assert_eq!(ask(&suffix, None, None).unwrap(), plain());

@@ -1,38 +1,38 @@
-//! What a client sends before it is logged in, and what it is refused with. Pure: bytes in, values out.
+//! Parses startup packets of clients and writes those for servers. Pure.
 //!
-//! Everything here is read from strangers. A packet is bounded before it is read, parsed as a whole or not at all, and
-//! written anew for the server: nothing reaches it that was not understood.
+//! The input is untrusted: a packet's length is limited before it is read, and a packet is rejected
+//! unless it parses completely. Packets for servers are written from the parsed values.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::rejection::ConnectionRejection;
 
-/// The longest opening packet, as in PostgreSQL.
+/// Longest startup packet, as in PostgreSQL.
 pub(super) const OPENING_BYTES_MAX: usize = 10_000;
-/// The longest name of a role or database. PostgreSQL cuts longer ones off, and would then look up another name than was
-/// looked at here.
+/// Longest name of a role or database. PostgreSQL truncates longer names, and would then use
+/// another name than the proxy checked.
 const NAME_BYTES_MAX: usize = 63;
-/// The longest cancel key, of protocol 3.2.
+/// Longest cancel key, in bytes (protocol 3.2).
 const KEY_BYTES_MAX: usize = 256;
 
 const CANCEL: u32 = 80_877_102;
 const TLS: u32 = 80_877_103;
 const GSS: u32 = 80_877_104;
 
-/// What a client may open with.
+/// A parsed startup packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StartupRequest {
-    /// Asks for TLS.
+    /// SSLRequest.
     Tls,
-    /// Asks for encryption by Kerberos, which there is not.
+    /// GSSENCRequest, which is not supported.
     Gss,
-    /// Asks to cancel what a session does.
+    /// CancelRequest.
     Cancel(CancelKey),
-    /// Begins a session.
+    /// StartupMessage.
     Start(StartupMessage),
 }
 
-/// By this a server knows the session that is to be cancelled. A secret: whoever has it can disturb the session.
+/// Identifies the session to cancel. A secret: its holder can cancel queries of the session.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct CancelKey {
     pub(super) pid: u32,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for CancelKey {
 }
 
 impl CancelKey {
-    /// From the body of a cancel request or of `BackendKeyData`.
+    /// Parses the body of a cancel request or of `BackendKeyData`.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let (pid, secret) = body.split_first_chunk()?;
         let bounded = (4..=KEY_BYTES_MAX).contains(&secret.len());
@@ -56,10 +56,10 @@ impl CancelKey {
         })
     }
 
-    /// As a request to a server.
+    /// Returns the cancel request for a server.
     pub(super) fn request(&self) -> Vec<u8> {
         let mut packet = Vec::with_capacity(12 + self.secret.len());
-        // Bounded when it was read.
+        // The length was limited when the key was parsed.
         packet.put_u32(u32::try_from(12 + self.secret.len()).unwrap_or(u32::MAX));
         packet.put_u32(CANCEL);
         packet.put_u32(self.pid);
@@ -68,21 +68,21 @@ impl CancelKey {
     }
 }
 
-/// A session that is asked for.
+/// A startup message of protocol 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StartupMessage {
     minor: u16,
-    /// As the client wrote it: the project may be named in it.
+    /// As sent by the client; may contain the project's reference.
     pub(super) user: String,
     pub(super) database: Option<String>,
     pub(super) options: Option<String>,
-    /// Asks for a logical replication session. A physical one is refused.
+    /// Whether logical replication is requested. Physical replication is rejected.
     replication: bool,
-    /// Everything else: settings and protocol extensions, for the server to judge.
+    /// All other parameters and protocol extensions, validated by the server.
     rest: Vec<(String, String)>,
 }
 
-/// The length a packet says it has, its own four bytes included.
+/// Returns the length of a startup packet, including its four-byte length field.
 pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, ConnectionRejection> {
     let length = usize::try_from(u32::from_be_bytes(prefix)).unwrap_or(usize::MAX);
     if (8..=OPENING_BYTES_MAX).contains(&length) {
@@ -94,7 +94,7 @@ pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, ConnectionRejecti
     }
 }
 
-/// Reads an opening packet, without its length.
+/// Parses a startup packet without its length field.
 pub(super) fn opening(packet: &[u8]) -> Result<StartupRequest, ConnectionRejection> {
     let (code, body) = packet
         .split_first_chunk()
@@ -126,7 +126,8 @@ fn startup(version: u32, body: &[u8]) -> Result<StartupMessage, ConnectionReject
         replication: false,
         rest: Vec::new(),
     };
-    let (mut user, mut replication) = (None, None);
+    let mut user = None;
+    let mut replication = None;
     let mut texts = body;
     loop {
         let name = text(&mut texts)?;
@@ -144,7 +145,7 @@ fn startup(version: u32, body: &[u8]) -> Result<StartupMessage, ConnectionReject
                 continue;
             }
         };
-        // PostgreSQL takes the last one; what was looked at and what is used must be the same.
+        // PostgreSQL uses the last value; the proxy must not check another one.
         if once.replace(value).is_some() {
             return Err(ConnectionRejection::Malformed(
                 "a startup parameter is there twice",
@@ -168,7 +169,7 @@ fn startup(version: u32, body: &[u8]) -> Result<StartupMessage, ConnectionReject
     Ok(startup)
 }
 
-/// Takes a zero-terminated text from the front.
+/// Splits a zero-terminated string off the front.
 fn text(from: &mut &[u8]) -> Result<String, ConnectionRejection> {
     let end = from
         .iter()
@@ -182,13 +183,14 @@ fn text(from: &mut &[u8]) -> Result<String, ConnectionRejection> {
 }
 
 impl StartupMessage {
-    /// The packet for the server: `user` logs in, and `options` are what is left of the client's.
+    /// Returns the startup packet for the server, with `user` and the remaining `options`.
     pub(super) fn packet(
         &self,
         user: &str,
         options: Option<&str>,
     ) -> Result<BytesMut, ConnectionRejection> {
-        // Without a database PostgreSQL takes the user's name: that of the role, not what the client wrote.
+        // PostgreSQL defaults the database to the user name: that of the role, without the
+        // reference.
         let database = self.database.as_deref().unwrap_or(user);
         if user.len() > NAME_BYTES_MAX || database.len() > NAME_BYTES_MAX {
             return Err(ConnectionRejection::Malformed(
@@ -227,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// A start-up packet's body with these parameters.
+    /// Returns the body of a startup packet with these parameters.
     fn body(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
         let mut body = version.to_be_bytes().to_vec();
         for text in parameters.iter().flat_map(|(name, value)| [name, value]) {

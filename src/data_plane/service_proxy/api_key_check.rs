@@ -1,5 +1,5 @@
-//! API keys of projects at the edge, where the operator wants them checked: which services want one, where a client may put it, and
-//! which are good, in memory.
+//! API key check: the services that require a key, the places where a client may send it, and a
+//! cache of valid keys.
 
 use std::sync::{
     Arc,
@@ -16,12 +16,13 @@ use crate::{
     data_plane::{api_keys, api_keys::Accepted, context::DataPlaneContext},
 };
 
-/// Projects whose keys are kept at hand.
+/// Number of projects whose keys are cached.
 const PROJECTS_MAX: usize = 10_000;
-/// Longest key that is looked at. The longest there is has half as many.
+/// Longest key that is checked, in bytes. Issued keys have at most half of that.
 const KEY_BYTES_MAX: usize = 1024;
-/// Paths of `auth` that browsers are sent to, or others ask who know no key of the project.
-const OPEN: [&str; 6] = [
+/// Paths of `auth` that need no key: browsers are redirected to them, or callers have no key of the
+/// project.
+const PATHS_WITHOUT_KEY: [&str; 6] = [
     "/authorize",
     "/callback",
     "/verify",
@@ -30,13 +31,13 @@ const OPEN: [&str; 6] = [
     "/.well-known",
 ];
 
-/// The keys of projects that were asked for lately.
+/// Cached keys of projects.
 pub(super) struct ApiKeyCache {
     accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
-    /// Counts changes of keys, of whichever project.
+    /// Generation counter, incremented when keys of any project change.
     changes: AtomicU64,
-    /// Rung at each change.
-    bell: Notify,
+    /// Notified on each change.
+    notify: Notify,
 }
 
 impl Default for ApiKeyCache {
@@ -44,30 +45,31 @@ impl Default for ApiKeyCache {
         Self {
             accepted: Cache::new(PROJECTS_MAX),
             changes: AtomicU64::new(0),
-            bell: Notify::new(),
+            notify: Notify::new(),
         }
     }
 }
 
 impl ApiKeyCache {
-    /// Keys changed, or may have: what is known is read again before it is gone by.
+    /// Invalidates all cached keys.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     /// Waits until keys have changed since the last call returned.
     pub(super) async fn changed(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
-    /// The keys of a project: as they were, if nobody can be asked how they are.
+    /// Returns the keys of a project. Falls back to outdated keys if the control database is
+    /// unreachable.
     pub(super) async fn accepted(
         &self,
         context: &DataPlaneContext,
         route: &Route,
     ) -> Result<Arc<Accepted>, RequestRejection> {
-        // Before they are read: what changes meanwhile is read the next time.
+        // Read before the query, so that a concurrent change invalidates its result.
         let now = self.changes.load(Ordering::Acquire);
         let known = self.accepted.get(&route.project);
         if let Some((then, accepted)) = &known
@@ -75,7 +77,7 @@ impl ApiKeyCache {
         {
             return Ok(accepted.clone());
         }
-        // Boxed, so that who finds them known does not carry the future of a query around.
+        // Boxed to keep the query's future out of the future of cache hits.
         match Box::pin(api_keys::accepted(context, route.project, &route.reference)).await {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
@@ -83,7 +85,7 @@ impl ApiKeyCache {
                 Ok(accepted)
             }
             Err(error) => {
-                // An outage of the control database is logged once, not for each request.
+                // An outage of the control database is logged elsewhere, once.
                 if !matches!(error, Error::Unavailable { .. }) {
                     tracing::warn!(project = %route.reference, %error, "could not read a project's API keys");
                 }
@@ -95,14 +97,14 @@ impl ApiKeyCache {
     }
 }
 
-/// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
+/// Returns whether requests to a project need an API key: the project's setting, or the default.
 pub(super) fn checks_keys(context: &DataPlaneContext, route: &Route) -> bool {
     route
         .check_keys
         .unwrap_or(context.data_plane_settings.service_proxy.check_keys)
 }
 
-/// Lets a request pass that has a key of the project, or needs none.
+/// Checks the API key of a request, if the request needs one.
 pub(super) async fn check(
     context: &DataPlaneContext,
     route: &Route,
@@ -126,8 +128,8 @@ pub(super) async fn check(
     }
 }
 
-/// Whether a request needs a key where keys are checked. Files may be public, functions decide for themselves, and browsers cannot send
-/// a key with `OPTIONS`.
+/// Returns whether a request needs a key where keys are checked. Storage objects may be public,
+/// functions authenticate callers themselves, and browsers cannot send a key with `OPTIONS`.
 pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     if method == Method::OPTIONS {
         return false;
@@ -135,14 +137,15 @@ pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     match service {
         Service::Storage | Service::Functions => false,
         Service::Rest | Service::Realtime => true,
-        Service::Auth => !OPEN.iter().any(|open| {
+        Service::Auth => !PATHS_WITHOUT_KEY.iter().any(|open| {
             rest.strip_prefix(open)
                 .is_some_and(|more| more.is_empty() || more.starts_with('/'))
         }),
     }
 }
 
-/// The key a client sent: in the header or the parameter `apikey`, or else in place of a user's token.
+/// Returns the key that the client sent: the header or query parameter `apikey`, otherwise the
+/// bearer token.
 pub(super) fn presented(parts: &Parts) -> Result<String, RequestRejection> {
     let header = |name: &str| {
         let mut values = parts.headers.get_all(name).iter();
@@ -192,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_key_is_wanted_where_the_project_could_be_read() {
-        let (get, post) = (Method::GET, Method::POST);
+        let get = Method::GET;
+        let post = Method::POST;
         for (service, rest, method, open) in [
             (Service::Rest, "/todos", &get, false),
             (Service::Rest, "/todos", &Method::OPTIONS, true),

@@ -1,8 +1,9 @@
-//! CapacityBounds on the requests, unfinished bodies and WebSockets that the edge carries for a project, and on the share of them that one
-//! client takes (decision 0073).
+//! Limits on concurrent requests, unfinished bodies and WebSockets of a project, and on the share
+//! of one client (decision 0073).
 //!
-//! A client is an IPv4 address or an IPv6 /64 network. When a bound is reached, the request body that has waited longest for its
-//! client's next byte is ended to make room, if it has waited for [`STALLED_MILLIS`].
+//! A client is an IPv4 address or an IPv6 /64 network. When a limit is reached, the request body
+//! that has waited longest for its client's next byte is aborted, if it has waited for
+//! [`STALLED_MILLIS`].
 
 use std::{
     collections::HashMap,
@@ -19,18 +20,20 @@ use parking_lot::Mutex;
 
 use crate::base::{clock::Ticks, ids::ProjectId};
 
-/// Time without a byte from the client, in milliseconds, after which a request body may be ended to make room for another request.
+/// Time without a byte from the client, in milliseconds, after which a request body may be aborted
+/// to free capacity.
 pub(super) const STALLED_MILLIS: Ticks = 2_000;
 
-/// In place of a time: the body does not wait for its client.
+/// Value of `waiting_since` while the body does not wait for its client.
 const NOT_WAITING: Ticks = Ticks::MAX;
 
-/// Something of which a project has a bounded number at once.
+/// A counted resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A request whose head is complete and whose body, if it has one, has begun to arrive, until its answer has ended.
+    /// A request in flight: from the first byte of its body, or the end of its head if it has none,
+    /// until the response ends.
     Request,
-    /// A request body of which more is to come, from the end of the request's head on.
+    /// A request body that is incomplete, from the end of the request's head on.
     Body,
     /// A WebSocket.
     WebSocket,
@@ -39,46 +42,46 @@ pub(super) enum Kind {
 /// A number for each [`Kind`].
 type Counts = [usize; 3];
 
-/// The largest numbers at once, in the order of [`Kind`].
+/// Maximum numbers, in the order of [`Kind`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapacityBounds {
     /// For one project.
     pub(super) project: Counts,
-    /// For one client, of one project.
+    /// For one client of one project.
     pub(super) client: Counts,
 }
 
-/// CapacityBounds of every edge. A client's share is a quarter.
+/// Limits of the proxy. A client's share is a quarter.
 pub(super) const BOUNDS: CapacityBounds = CapacityBounds {
     project: [1000, 500, 500],
     client: [250, 125, 125],
 };
 
-/// The project and the client that something is counted for.
+/// The project and the client that a resource is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CapacityKey {
     pub(super) project: ProjectId,
     pub(super) client: IpNet,
 }
 
-/// The bound that has been reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CapacityExceeded {
-    /// The project's.
+    /// The project's limit.
     Project,
     /// The client's share.
     ClientHeaders,
-    /// The body's own: it was ended to make room before its request was counted.
+    /// The request's body was aborted to free capacity before the request was counted.
     Body,
 }
 
-/// Counts for every project that has anything in use. Memory is bounded by the connections of the edge.
+/// Usage of every project with at least one counted resource. Bounded by the number of connections.
 pub(super) struct Capacity {
     bounds: CapacityBounds,
     projects: Mutex<HashMap<ProjectId, Usage>>,
 }
 
-/// Numbers in use for one project.
+/// Usage of one project.
 #[derive(Default)]
 struct Usage {
     all: Counts,
@@ -92,11 +95,11 @@ struct Usage {
 struct BodyProgress {
     number: u64,
     client: IpNet,
-    /// Since when the body waits for a byte, or [`NOT_WAITING`].
+    /// Time since which the body waits for a byte, or [`NOT_WAITING`].
     waiting_since: AtomicU64,
     /// Whether its request is counted as [`Kind::Request`]. Changed under the lock of the projects.
     in_flight: AtomicBool,
-    /// Whether it was ended to make room. Changed under the lock of the projects.
+    /// Whether it was aborted to free capacity. Changed under the lock of the projects.
     ended: AtomicBool,
     waker: AtomicWaker,
 }
@@ -108,7 +111,7 @@ impl BodyProgress {
     }
 }
 
-/// One of a kind, counted until it is dropped.
+/// A counted resource. Dropping it releases it.
 pub(super) struct CapacityPermit {
     capacity: Arc<Capacity>,
     capacity_key: CapacityKey,
@@ -116,7 +119,7 @@ pub(super) struct CapacityPermit {
     progress: Option<Arc<BodyProgress>>,
 }
 
-/// A request body of which more is to come, counted until it is dropped.
+/// An incomplete request body, counted until it is dropped.
 pub(super) struct UnfinishedBody(CapacityPermit);
 
 impl Capacity {
@@ -222,7 +225,8 @@ impl Usage {
         progress
     }
 
-    /// Makes room for one more of a kind. Returns the body that was ended for it, if one was.
+    /// Frees capacity for one more resource of `kind`, if needed. Returns the body that was
+    /// aborted, if any.
     fn make_room(
         &mut self,
         kind: Kind,
@@ -235,7 +239,7 @@ impl Usage {
             .get(&client)
             .map_or(0, |counts| counts[kind as usize]);
         if own >= bounds.client[kind as usize] {
-            // Within its own share: no other client gives way to this one.
+            // A client that exceeds its share does not displace other clients.
             return self
                 .end_oldest_stalled(kind, Some(client), now)
                 .map(Some)
@@ -250,7 +254,8 @@ impl Usage {
         Ok(None)
     }
 
-    /// Ends the body that has stalled for the longest time, of a client or of all, if that frees one of `kind`.
+    /// Aborts the body that has stalled for the longest time, of one client or of all, if that
+    /// frees a resource of `kind`.
     fn end_oldest_stalled(
         &mut self,
         kind: Kind,
@@ -287,7 +292,7 @@ impl Drop for CapacityPermit {
             return;
         };
         if let Some(progress) = &self.progress {
-            // Already subtracted when it was ended.
+            // Already subtracted when it was aborted.
             if progress.ended.load(Ordering::Relaxed) {
                 return Self::tidy(&mut projects, self.capacity_key.project);
             }
@@ -304,7 +309,7 @@ impl Drop for CapacityPermit {
 }
 
 impl CapacityPermit {
-    /// Forgets a project that has nothing in use.
+    /// Removes a project without counted resources.
     fn tidy(projects: &mut HashMap<ProjectId, Usage>, project: ProjectId) {
         if projects
             .get(&project)
@@ -316,7 +321,7 @@ impl CapacityPermit {
 }
 
 impl UnfinishedBody {
-    /// Counts the body's request as in flight, now that the body has begun to arrive.
+    /// Counts the body's request as in flight, after the first bytes arrived.
     pub(super) fn request(&self, now: Ticks) -> Result<CapacityPermit, CapacityExceeded> {
         self.0.capacity.take(
             Kind::Request,
@@ -326,17 +331,18 @@ impl UnfinishedBody {
         )
     }
 
-    /// Notes that bytes have arrived.
+    /// Records that bytes have arrived.
     pub(super) fn moved(&self) {
         if let Some(progress) = &self.0.progress {
             progress.waiting_since.store(NOT_WAITING, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the body waits for its client's next byte, and has the task woken when the body is ended to make room.
+    /// Records that the body waits for its client's next byte. The task is woken if the body is
+    /// aborted.
     pub(super) fn waits(&self, cx: &Context<'_>, now: Ticks) {
         if let Some(progress) = &self.0.progress {
-            // The time of the first wait since the last byte is kept.
+            // Keeps the time of the first wait since the last byte.
             let _ = progress.waiting_since.compare_exchange(
                 NOT_WAITING,
                 now,
@@ -347,7 +353,7 @@ impl UnfinishedBody {
         }
     }
 
-    /// Whether the body was ended to make room.
+    /// Returns whether the body was aborted to free capacity.
     pub(super) fn is_ended(&self) -> bool {
         self.0
             .progress
@@ -428,7 +434,7 @@ mod tests {
             Some(CapacityExceeded::Project),
             "none has waited for long enough"
         );
-        // The first two move: the oldest that waits is the third.
+        // The first two bodies make progress, so the third is the oldest stalled one.
         bodies[0].moved();
         bodies[1].moved();
         let now = STALLED_MILLIS + 10;
@@ -441,7 +447,7 @@ mod tests {
                 .collect::<Vec<_>>(),
             [false, false, true, false]
         );
-        // A client whose share is used up makes room within it.
+        // A client that has used up its share displaces a body of its own.
         assert_eq!(
             capacity.body(of(1, 1), now).err(),
             Some(CapacityExceeded::ClientHeaders)

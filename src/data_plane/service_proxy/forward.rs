@@ -1,4 +1,4 @@
-//! One request: whose it is, where it goes, what came back.
+//! Forwards one HTTP request to its upstream and returns the response.
 
 use std::{error::Error as StdError, pin::pin, sync::Arc, time::Duration};
 
@@ -33,20 +33,20 @@ use super::{
 };
 use crate::{base::clock::Ticks, data_plane::database_access::bans, platform::telemetry};
 
-/// What a service gets to begin its answer, once it has the request.
-const ANSWER: Duration = Duration::from_mins(1);
+/// Timeout for the head of the upstream's response, from the end of the request body.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
-/// What a client gets.
+/// Response to a client.
 pub(super) type ProxyResponse = Response<DownloadBody>;
 
-/// A request that is forwarded on.
+/// A validated request with its destination.
 pub(super) struct Forwarded<'a> {
     pub(super) route: Arc<Route>,
     pub(super) service: Service,
     pub(super) upstream: Arc<Upstream>,
-    /// The path behind the service's prefix.
+    /// The path after the service's prefix.
     pub(super) rest: &'a str,
     /// The project and the client that the request is counted for.
     pub(super) capacity_key: CapacityKey,
@@ -54,89 +54,98 @@ pub(super) struct Forwarded<'a> {
 
 /// Serves one request.
 pub(super) async fn serve(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     mut request: Request<Incoming>,
 ) -> ProxyResponse {
-    let record = RequestRecord::of(visit, &request);
+    let record = RequestRecord::of(connection, &request);
     let version = request.version();
-    // A body of unknown length, or an upgrade: what follows is not watched.
-    let last = version < Version::HTTP_2
+    // The end of a chunked body or an upgrade is not checked by `framing`, so the connection is not
+    // reused afterwards.
+    let is_last = version < Version::HTTP_2
         && [header::TRANSFER_ENCODING, header::UPGRADE]
             .iter()
             .any(|name| request.headers().contains_key(name));
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
-    let (uri, mut about) = (parts.uri.clone(), (None, None));
+    let uri = parts.uri.clone();
+    let mut destination = (None, None);
     let outcome = async {
-        let forwarded = admit(visit, &parts, &uri, &mut about).await?;
+        let forwarded = admit(connection, &parts, &uri, &mut destination).await?;
         if request::is_websocket(&parts) {
-            Box::pin(tunnel::open(visit, forwarded, parts, tunnel)).await
+            Box::pin(tunnel::open(connection, forwarded, parts, tunnel)).await
         } else {
-            forward(visit, forwarded, parts, body).await
+            forward(connection, forwarded, parts, body).await
         }
     };
-    let mut answer = outcome
+    let mut response = outcome
         .await
         .unwrap_or_else(|rejection| rejection.respond(version));
-    if last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        close(answer.headers_mut());
+    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        close(response.headers_mut());
     }
-    if let Some(hsts) = about.0.as_ref().and_then(|route| route.hsts.clone()) {
-        // What the service itself says of it holds.
-        answer
+    if let Some(hsts) = destination.0.as_ref().and_then(|route| route.hsts.clone()) {
+        // A value set by the upstream takes precedence.
+        response
             .headers_mut()
             .entry(header::STRICT_TRANSPORT_SECURITY)
             .or_insert(hsts);
     }
-    record.write(visit, &uri, about, answer.status());
-    answer
+    record.write(connection, &uri, destination, response.status());
+    response
 }
 
-/// Finds where a request goes, or why it goes nowhere.
+/// Validates a request and finds its upstream. Records the route and the service in `destination`
+/// for the log.
 async fn admit<'a>(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     parts: &Parts,
     uri: &'a Uri,
     (project, service): &mut (Option<Arc<Route>>, Option<Service>),
 ) -> Result<Forwarded<'a>, RequestRejection> {
-    if visit.ambiguous.is_set() {
+    if connection.ambiguous.is_set() {
         return Err(RequestRejection::Malformed);
     }
-    if !request::is_for(parts, &visit.name)? {
+    if !request::is_for(parts, &connection.name)? {
         return Err(RequestRejection::Misdirected);
     }
     request::check(parts)?;
-    let service_proxy = &visit.context.service_proxy;
-    // Again for each request: connections outlive what they were made for.
+    let service_proxy = &connection.context.service_proxy;
+    // Looked up for each request, because a connection outlives changes of the routes.
     let route = service_proxy
         .routes
-        .find(&visit.name)
+        .find(&connection.name)
         .await
         .ok_or(RequestRejection::NoProject)?;
     *project = Some(route.clone());
     match route.status {
-        RouteStatus::Yes => {}
+        RouteStatus::Active => {}
         RouteStatus::Paused => return Err(RequestRejection::Paused),
-        RouteStatus::NotYet => return Err(RequestRejection::NoProject),
+        RouteStatus::NotActivated => return Err(RequestRejection::NoProject),
     }
-    let (wanted, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
-    *service = Some(wanted);
+    let (requested, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
+    *service = Some(requested);
     let own = route
         .upstreams
         .as_ref()
-        .and_then(|upstreams| upstreams.get(wanted));
+        .and_then(|upstreams| upstreams.get(requested));
     let template = own
-        .or_else(|| visit.context.data_plane_settings.upstreams.get(wanted))
-        .ok_or(RequestRejection::NotConfigured(wanted))?;
+        .or_else(|| {
+            connection
+                .context
+                .data_plane_settings
+                .upstreams
+                .get(requested)
+        })
+        .ok_or(RequestRejection::NotConfigured(requested))?;
     let upstream = template
         .fill(&route.reference)
-        .ok_or(RequestRejection::NotConfigured(wanted))?;
-    api_key_check::check(&visit.context, &route, wanted, rest, parts).await?;
-    let client = visit
+        .ok_or(RequestRejection::NotConfigured(requested))?;
+    api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
+    let client = connection
         .context
         .settings
         .transport
-        .peer(visit.peer.ip(), &parts.headers)
+        .peer(connection.peer.ip(), &parts.headers)
         .address;
     let capacity_key = CapacityKey {
         project: route.project,
@@ -144,16 +153,16 @@ async fn admit<'a>(
     };
     Ok(Forwarded {
         route,
-        service: wanted,
+        service: requested,
         upstream,
         rest,
         capacity_key,
     })
 }
 
-/// Passes a request on, and its answer back.
+/// Forwards a request and returns the upstream's response.
 async fn forward(
-    visit: &ClientConnection,
+    connection: &ClientConnection,
     forwarded: Forwarded<'_>,
     parts: Parts,
     body: Incoming,
@@ -163,22 +172,23 @@ async fn forward(
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(RequestRejection::TooLarge);
     }
-    let (capacity, clock) = (&visit.context.service_proxy.capacity, &visit.context.clock);
-    let begun = if body.is_end_stream() {
+    let capacity = &connection.context.service_proxy.capacity;
+    let clock = &connection.context.clock;
+    let started = if body.is_end_stream() {
         None
     } else {
         let unfinished = capacity.body(forwarded.capacity_key, clock.ticks())?;
         ClientBody::new(body, unfinished, clock.clone())
-            .begin(capacity, forwarded.capacity_key)
+            .start(capacity, forwarded.capacity_key)
             .await?
     };
-    let (upload, held) = if let Some((body, held)) = begun {
+    let (upload, permit) = if let Some((body, permit)) = started {
         (
             Either::Right(Limited::new(
                 TimedBody::new(body, Some(SentSignal(sent.clone()))),
                 bytes_max,
             )),
-            held,
+            permit,
         )
     } else {
         sent.notify_one();
@@ -187,34 +197,38 @@ async fn forward(
             capacity.request(forwarded.capacity_key, clock.ticks())?,
         )
     };
-    let request = outgoing(visit, &forwarded, parts, upload)?;
-    let asked = pin!(visit.pool.ask(forwarded.upstream.authority(), request));
-    let response = in_time(forwarded.service, &sent, asked).await?;
+    let request = upstream_request(connection, &forwarded, parts, upload)?;
+    let exchange = pin!(
+        connection
+            .pool
+            .send(forwarded.upstream.authority(), request)
+    );
+    let response = with_response_timeout(forwarded.service, &sent, exchange).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(RequestRejection::Unreachable(forwarded.service));
     }
-    Ok(incoming(response, held))
+    Ok(client_response(response, permit))
 }
 
-/// The request as the service gets it.
-pub(super) fn outgoing(
-    visit: &ClientConnection,
+/// Builds the request for the upstream.
+pub(super) fn upstream_request(
+    connection: &ClientConnection,
     forwarded: &Forwarded<'_>,
     mut parts: Parts,
     body: UploadBody,
 ) -> Result<Request<UploadBody>, RequestRejection> {
-    let underscores = visit
+    let underscores = connection
         .context
         .data_plane_settings
         .service_proxy
         .underscore_headers;
-    let told = ForwardingHeaders {
-        client: &visit.told,
-        project: &forwarded.route.told,
+    let forwarding = ForwardingHeaders {
+        client: &connection.client_headers,
+        project: &forwarded.route.reference_header,
         prefix: forwarded.service.prefix(),
         underscores,
     };
-    request::rewrite(&mut parts.headers, &told);
+    request::rewrite(&mut parts.headers, &forwarding);
     parts.uri = forwarded
         .upstream
         .path(forwarded.rest, parts.uri.query())
@@ -232,22 +246,22 @@ pub(super) fn outgoing(
     Ok(request)
 }
 
-/// The head of the service's answer, if it comes in time.
-pub(super) async fn in_time<B>(
+/// Awaits the head of the upstream's response, with a timeout that starts when the body was sent.
+pub(super) async fn with_response_timeout<B>(
     service: Service,
     sent: &Notify,
-    asked: impl Future<Output = Result<Response<B>, Error>>,
+    exchange: impl Future<Output = Result<Response<B>, Error>>,
 ) -> Result<Response<B>, RequestRejection> {
-    let late = async {
+    let timed_out = async {
         sent.notified().await;
-        sleep_until(Instant::now() + ANSWER).await;
+        sleep_until(Instant::now() + RESPONSE_TIMEOUT).await;
     };
-    let answered = tokio::select! {
+    let result = tokio::select! {
         biased;
-        answered = asked => answered,
-        () = late => return Err(RequestRejection::Late(service)),
+        result = exchange => result,
+        () = timed_out => return Err(RequestRejection::Late(service)),
     };
-    answered.map_err(|error| {
+    result.map_err(|error| {
         let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
             if error.is::<LengthLimitError>() {
@@ -261,34 +275,37 @@ pub(super) async fn in_time<B>(
             }
             cause = error.source();
         }
-        tracing::debug!(%service, %error, "a service did not answer");
+        tracing::debug!(%service, %error, "a service did not response");
         RequestRejection::Unreachable(service)
     })
 }
 
-/// The answer as the client gets it.
-pub(super) fn incoming(response: Response<UpstreamBody>, held: CapacityPermit) -> ProxyResponse {
+/// Builds the response for the client.
+pub(super) fn client_response(
+    response: Response<UpstreamBody>,
+    permit: CapacityPermit,
+) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
     request::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let body = if body.is_end_stream() {
         full("")
     } else {
-        Either::Right(TimedBody::new(body, Some(held)))
+        Either::Right(TimedBody::new(body, Some(permit)))
     };
     Response::from_parts(parts, body)
 }
 
-/// What is written down about a request, taken before it is changed.
+/// Log fields of a request, read before its head is rewritten.
 struct RequestRecord {
-    began: Ticks,
+    started_at: Ticks,
     method: Method,
     version: Version,
     texts: [Option<String>; 3],
 }
 
 impl RequestRecord {
-    fn of(visit: &ClientConnection, request: &Request<Incoming>) -> Self {
+    fn of(connection: &ClientConnection, request: &Request<Incoming>) -> Self {
         let text = |name: HeaderName| {
             request
                 .headers()
@@ -297,7 +314,7 @@ impl RequestRecord {
                 .map(telemetry::cut)
         };
         Self {
-            began: visit.context.clock.ticks(),
+            started_at: connection.context.clock.ticks(),
             method: request.method().clone(),
             version: request.version(),
             texts: [header::USER_AGENT, header::REFERER, CLIENT_INFO].map(text),
@@ -306,12 +323,12 @@ impl RequestRecord {
 
     fn write(
         self,
-        visit: &ClientConnection,
+        connection: &ClientConnection,
         uri: &Uri,
         (route, service): (Option<Arc<Route>>, Option<Service>),
         status: StatusCode,
     ) {
-        let context = &visit.context;
+        let context = &connection.context;
         let [user_agent, referer, client_info] = self.texts;
         let row = log::Row {
             id: context.entropy.uuid(),
@@ -319,16 +336,16 @@ impl RequestRecord {
             project: route.map(|route| route.reference.clone()),
             service,
             method: self.method,
-            host: visit.name.clone(),
+            host: connection.name.clone(),
             path: telemetry::cut(uri.path()),
             search: uri.query().map(telemetry::without_secrets),
             version: self.version,
-            client: visit.peer.ip().to_canonical(),
+            client: connection.peer.ip().to_canonical(),
             user_agent,
             referer,
             client_info,
             status,
-            took_millis: context.clock.ticks().saturating_sub(self.began),
+            took_millis: context.clock.ticks().saturating_sub(self.started_at),
         };
         context
             .data_plane_metrics

@@ -1,8 +1,11 @@
-//! Watches the bytes of an HTTP/1 connection for requests that say twice how long they are.
+//! Detects requests of an HTTP/1 connection that have both `Transfer-Encoding` and
+//! `Content-Length`.
 //!
-//! hyper takes the one and hides the other. A proxy in front may have taken the other, and then what it thinks is the end of a
-//! body would be somebody's next request here. Such a request is refused, and its connection is closed. After a chunked body,
-//! or an upgrade, nothing is watched: those connections are not used for another request.
+//! hyper 1.12 accepts such a request: it removes `Content-Length` and closes the connection
+//! afterwards, which satisfies RFC 9112 §6.1. A proxy in front may have used the other length, so
+//! the request is rejected with 400 instead, which hyper alone cannot do because the removed field
+//! is not visible. The attack suite requires that. After a chunked body or an upgrade nothing is
+//! parsed, because the connection is not reused.
 
 use std::{
     io,
@@ -16,10 +19,10 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Longest line that is looked at. RouteCache of headers that matter are shorter; hyper bounds the rest.
+/// Longest line prefix that is kept. The relevant field names are shorter; hyper limits the rest.
 const LINE_BYTES_MAX: usize = 64;
 
-/// Whether somebody did so on a connection.
+/// Set once an ambiguous request was read from a connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AmbiguityFlag(Arc<AtomicBool>);
 
@@ -29,7 +32,7 @@ impl AmbiguityFlag {
     }
 }
 
-/// A connection that is watched.
+/// A connection whose bytes are checked while they are read.
 pub(super) struct FramingGuard<S> {
     stream: S,
     framing: FramingParser,
@@ -48,20 +51,20 @@ impl<S> FramingGuard<S> {
     }
 }
 
-/// Where in a connection's requests the next byte is.
+/// Position of the next byte within the requests of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FramingState {
     /// In a head.
     Head,
-    /// In a body with so many bytes to come.
+    /// In a body with this many bytes left.
     Body(u64),
-    /// Where nothing matters any more.
+    /// After a request whose end is not tracked.
     Beyond,
 }
 
 pub(super) struct FramingParser {
     at: FramingState,
-    /// The beginning of the line of a head that is being read.
+    /// Prefix of the current line of a head.
     line: Vec<u8>,
     first_line: bool,
     length: Option<u64>,
@@ -113,16 +116,18 @@ impl FramingParser {
     fn end_line(&mut self) {
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         if line.is_empty() {
-            // Empty lines before a request are none of it.
+            // Empty lines before a request line are ignored.
             if !self.first_line {
                 self.end_head();
             }
         } else if self.first_line {
             self.first_line = false;
         } else if let Some(colon) = line.iter().position(|byte| *byte == b':') {
-            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            let name = &line[..colon];
+            let value = line[colon + 1..].trim_ascii();
             if name.eq_ignore_ascii_case(b"content-length") {
-                // What is no number hyper refuses. One so long that it is not all here is meant to be read in two ways.
+                // hyper rejects a value that is not a number. A value longer than the kept prefix
+                // is treated as ambiguous.
                 self.length = std::str::from_utf8(value)
                     .ok()
                     .and_then(|text| text.parse().ok())
@@ -198,7 +203,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
 mod tests {
     use super::*;
 
-    /// However the bytes arrive.
+    /// Checks that the result is independent of how the bytes are split into reads.
     fn is_ambiguous(text: &str) -> bool {
         let seen = [1, 2, 7, text.len()].map(|size| {
             let ambiguous = AmbiguityFlag::default();

@@ -1,11 +1,14 @@
-//! The way in to projects' services: HTTPS under each project's names, forwarded on to where its services answer.
+//! Reverse proxy for projects' services: accepts HTTPS under each project's host names and forwards
+//! requests to the upstreams of its services.
 //!
-//! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
-//! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
-//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `pool` keeps connections to them.
-//! All that happens to one connection happens on one of the `workers`.
+//! - `connection` reads the server name, selects the certificate and serves HTTP.
+//! - `forward` validates a request with `request` and forwards it; `tunnel` forwards WebSockets.
+//! - `routes` maps host names to projects, `upstreams` names the addresses of services, and
+//!   `upstream_pool` keeps idle connections to them.
+//! - `worker_threads` run each connection on one thread.
 //!
-//! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
+//! Nothing that a client sends is trusted. If the operator enables it, `api_key_check` requires an
+//! API key of the project.
 
 mod api_key_check;
 mod body;
@@ -21,6 +24,7 @@ mod on_demand_tls;
 mod open_tunnels;
 pub mod overrides;
 mod plain_http;
+mod project_settings;
 mod rejection;
 mod request;
 mod routes;
@@ -68,33 +72,34 @@ use crate::{
     platform::tables::Cache,
 };
 
-/// Connections there are at once.
+/// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Of these, from one address: nobody keeps everybody else out.
+/// Maximum number of concurrent connections from one address block, so that one client cannot
+/// exhaust [`CONNECTIONS_MAX`].
 pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
-/// What requests in flight may take when the edge stops.
+/// Time that in-flight requests get to finish on shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A connection's place among all connections and among those of its address.
-type ConnectionPlace = (OwnedSemaphorePermit, ConnectionPermit<IpNet>);
+/// Permits of a connection: one of all connections, one of its address block.
+type ConnectionPermits = (OwnedSemaphorePermit, ConnectionPermit<IpNet>);
 
-/// What the operator decided about the edge, besides where services answer.
+/// Options of the service proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Where the world finds it.
+    /// Public ports.
     pub ports: Ports,
-    /// Whether clients must send an API key of the project, where the operator says nothing else of the project.
+    /// Whether requests need an API key of the project by default.
     pub check_keys: bool,
-    /// Whether services get header fields whose names have underscores.
+    /// Whether header fields with underscores in their names are forwarded.
     pub underscore_headers: bool,
 }
 
-/// Ports that names in DNS lead to.
+/// Public ports of the proxy, as seen from the internet.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
-    /// For authorities, and clients that begin in clear.
+    /// Port for ACME challenges and redirects to HTTPS.
     pub http: u16,
-    /// For clients.
+    /// Port for HTTPS.
     pub https: u16,
 }
 
@@ -107,17 +112,18 @@ impl Default for Ports {
     }
 }
 
-/// What is known of names, connections and requests.
+/// State of the service proxy.
 pub struct ServiceProxy {
     routes: RouteCache,
     api_keys: ApiKeyCache,
-    /// Since there are listeners. Connections to the database that requests open are theirs: they stay until the end.
+    /// Set when the listeners start. Never replaced, because the worker threads drive the database
+    /// connections that requests opened.
     workers: OnceLock<WorkerThreads>,
     connections: Arc<Semaphore>,
     addresses: Arc<ConnectionLimit<IpNet>>,
     capacity: Arc<Capacity>,
     open_tunnels: OpenTunnels,
-    /// One row for each request.
+    /// Log rows of finished requests.
     pub log: log::RequestLogQueue,
     https_port: OnceLock<u16>,
     shutdown: CancellationToken,
@@ -141,46 +147,46 @@ impl Default for ServiceProxy {
 }
 
 impl ServiceProxy {
-    /// Rereads what the cache holds.
+    /// Invalidates the caches that hold data of `cache`.
     pub(crate) fn invalidate(&self, cache: Cache) {
         match cache {
             Cache::Hosts => self.routes.change(),
-            Cache::HostStatus => self.routes.drift(),
+            Cache::HostStatus => self.routes.change_status(),
             Cache::ApiKeys => self.api_keys.change(),
             _ => {}
         }
     }
 
-    /// Nobody knows what was missed.
+    /// Invalidates all caches, after notifications may have been missed.
     pub(crate) fn reread(&self) {
         self.routes.change();
         self.api_keys.change();
     }
 
-    /// The port of the first HTTPS listener.
+    /// Returns the port of the first HTTPS listener.
     fn https_port(&self) -> Option<u16> {
         self.https_port.get().copied()
     }
 
-    /// Takes no new connections, and ends those that do nothing.
+    /// Stops accepting connections and closes idle ones.
     pub fn stop(&self) {
         self.shutdown.cancel();
     }
 }
 
-/// What is counted about the edge.
+/// Metrics of the service proxy.
 pub struct ServiceProxyMetrics {
-    /// Connections by how they began.
+    /// Connections by outcome.
     pub connections: [(&'static str, Counter); 9],
-    /// Requests by service, the last of which is none; and by hundreds of the status.
+    /// Requests by service and status class. The last row counts requests without a service.
     pub requests: [[Counter; 5]; 6],
-    /// WebSockets there are.
+    /// Number of open WebSockets.
     pub tunnels: Gauge,
-    /// Rows of the log that found no room.
+    /// Log rows dropped because the queue was full.
     pub dropped: Counter,
 }
 
-/// How a connection may begin, as the metrics have it.
+/// Values of the `outcome` label of connections.
 pub const OUTCOMES: [&str; 9] = [
     "open",
     "challenge",
@@ -217,7 +223,7 @@ impl ServiceProxyMetrics {
     }
 }
 
-/// What a listener is for.
+/// Protocol served by a listener.
 #[derive(Clone)]
 enum ListenerPurpose {
     Https(Arc<Tls>),
@@ -225,29 +231,29 @@ enum ListenerPurpose {
     Ask,
 }
 
-/// Sockets of the edge.
+/// Listening sockets of the service proxy.
 #[derive(Debug, Default)]
 pub struct ServiceProxyListeners {
-    /// For clients.
+    /// HTTPS.
     pub https: Vec<TcpListener>,
-    /// For authorities, and clients that begin in clear.
+    /// Plain HTTP: ACME challenges and redirects to HTTPS.
     pub http: Vec<TcpListener>,
-    /// For proxies on this machine that ask which names are ours.
+    /// Host name checks of a local proxy that issues certificates on demand.
     pub ask: Vec<TcpListener>,
 }
 
-/// Why no connections are taken. A complete line, fit for a terminal.
+/// A failure to start the listeners. The message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// There is no TLS.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There are no threads to serve them.
+    /// The worker threads cannot be started.
     #[error("starting threads for connections: {0}")]
     WorkerThreads(io::Error),
 }
 
-/// Begins to take connections. The tasks end after [`ServiceProxy::stop`], but for one that ends with the process.
+/// Starts the listeners. All tasks end after [`ServiceProxy::stop`].
 pub fn listen(
     context: &DataPlaneContext,
     listeners: ServiceProxyListeners,
@@ -260,21 +266,19 @@ pub fn listen(
         .and_then(|listener| listener.local_addr().ok())
         .map(|address| address.port())
     {
-        // A second call, which no server makes, would leave the first port standing.
+        // Only the first call sets the port; a server calls this once.
         let _ = context.service_proxy.https_port.set(port);
     }
     let workers = WorkerThreads::start().map_err(ListenError::WorkerThreads)?;
-    // The same.
+    // Only the first call sets the worker threads.
     let _ = context.service_proxy.workers.set(workers);
     let mut tasks = JoinSet::new();
-    let stopping =
-        |context: DataPlaneContext| async move { context.service_proxy.stopping().await };
-    let upkeep = context.clone();
+    let background = context.clone();
     tasks.spawn(async move {
         tokio::select! {
-            () = routes::run(upkeep.clone()) => {}
-            () = open_tunnels::run(upkeep.clone()) => {}
-            () = upkeep.service_proxy.shutdown.cancelled() => {}
+            () = routes::run(background.clone()) => {}
+            () = open_tunnels::run(background.clone()) => {}
+            () = background.service_proxy.shutdown.cancelled() => {}
         }
     });
     let https = https
@@ -292,30 +296,30 @@ pub fn listen(
     Ok(tasks)
 }
 
-/// Takes connections until [`ServiceProxy::stop`], then sees the requests out.
+/// Accepts connections until shutdown, then drains them.
 async fn run(context: DataPlaneContext, listener: TcpListener, purpose: ListenerPurpose) {
-    let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&context, connections, stream, peer, purpose.clone())
+    let serve = |connections: &mut JoinSet<()>, stream, peer| {
+        serve_connection(&context, connections, stream, peer, purpose.clone())
     };
     accept::accept_until_shutdown(
         "HTTPS",
         listener,
         &context.service_proxy.shutdown,
         DRAIN,
-        take,
+        serve,
     )
     .await;
 }
 
-/// Begins with a connection, unless there are too many.
-fn take(
+/// Starts serving a connection, or closes it if a limit is reached.
+fn serve_connection(
     context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
     purpose: ListenerPurpose,
 ) {
-    let place = context
+    let permits = context
         .service_proxy
         .connections
         .clone()
@@ -327,26 +331,27 @@ fn take(
                 .addresses
                 .try_acquire(bans::block(peer.ip())),
         );
-    let (Some(place), Some(workers)) = (place, context.service_proxy.workers.get()) else {
+    let (Some(permits), Some(workers)) = (permits, context.service_proxy.workers.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");
     };
     let context = context.clone();
     match purpose {
         ListenerPurpose::Https(tls) => {
             workers.serve(connections, stream, move |stream, pool| async move {
-                connection::serve(&context, stream, (peer, place), &tls, pool).await;
+                connection::serve(&context, stream, (peer, permits), &tls, pool).await;
             })
         }
         ListenerPurpose::Http => {
             connections.spawn(async move {
-                plain_http::serve(stream, |request| plain_http::answer(&context, request)).await;
-                drop(place);
+                plain_http::serve(stream, |request| plain_http::respond(&context, request)).await;
+                drop(permits);
             });
         }
         ListenerPurpose::Ask => {
             connections.spawn(async move {
-                plain_http::serve(stream, |request| on_demand_tls::answer(&context, request)).await;
-                drop(place);
+                plain_http::serve(stream, |request| on_demand_tls::respond(&context, request))
+                    .await;
+                drop(permits);
             });
         }
     }

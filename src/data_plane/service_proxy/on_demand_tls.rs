@@ -1,5 +1,5 @@
-//! For people who keep a proxy of their own before the edge: tells it whether a name is one of ours before it gets a certificate for
-//! it, at `GET /?domain=<name>`. Listens on this machine only.
+//! Host name check for a proxy in front that issues certificates on demand, such as Caddy: `GET
+//! /?domain=<name>`. Listens on loopback only.
 
 use hyper::{Request, Response, StatusCode, body::Incoming};
 
@@ -9,8 +9,9 @@ use super::{
 };
 use crate::data_plane::context::DataPlaneContext;
 
-/// 200 for a name that leads to a project, 404 for any other, and for all of them as long as nothing is known.
-pub(super) async fn answer(
+/// Returns 200 for a host name of a project, and 404 for any other name or before the routes are
+/// loaded.
+pub(super) async fn respond(
     context: &DataPlaneContext,
     request: Request<Incoming>,
 ) -> Response<DownloadBody> {
@@ -23,7 +24,7 @@ pub(super) async fn answer(
 
 async fn is_ours(context: &DataPlaneContext, query: &str) -> bool {
     let mut names = form_urlencoded::parse(query.as_bytes()).filter(|(name, _)| name == "domain");
-    // Said twice it means nothing.
+    // A repeated parameter is ambiguous.
     let (Some((_, name)), None) = (names.next(), names.next()) else {
         return false;
     };
@@ -32,5 +33,5 @@ async fn is_ours(context: &DataPlaneContext, query: &str) -> bool {
         .routes
         .find(&name.to_ascii_lowercase())
         .await;
-    route.is_some_and(|route| route.status != RouteStatus::NotYet)
+    route.is_some_and(|route| route.status != RouteStatus::NotActivated)
 }

@@ -1,4 +1,4 @@
-//! Plain HTTP: leads clients to HTTPS, answers certificate authorities, and serves nobody.
+//! Plain HTTP: redirects clients to HTTPS and answers ACME HTTP-01 challenges. Forwards nothing.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -21,14 +21,14 @@ use crate::data_plane::{
     domains::hostnames::{reach, reach::CHALLENGES},
 };
 
-/// What a client gets to send a request.
-const HEAD: Duration = Duration::from_secs(5);
-/// Longest head of a request.
+/// Timeout for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The port that needs not be said.
-const HTTPS: u16 = 443;
+/// Default port of HTTPS, which is left out of redirects.
+const HTTPS_PORT: u16 = 443;
 
-/// Serves one connection: one request.
+/// Serves one request, then closes the connection.
 pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
     stream: TcpStream,
     answer: impl Fn(Request<Incoming>) -> F,
@@ -39,7 +39,7 @@ pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .keep_alive(false)
@@ -49,8 +49,8 @@ pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
     }
 }
 
-/// Answers a request of a client or an authority.
-pub(super) async fn answer(
+/// Answers a challenge or redirects to HTTPS.
+pub(super) async fn respond(
     context: &DataPlaneContext,
     request: Request<Incoming>,
 ) -> Response<DownloadBody> {
@@ -61,7 +61,7 @@ pub(super) async fn answer(
         return response;
     };
     if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
-        if let Some(text) = challenged(context, &host, token).await {
+        if let Some(text) = challenge_response(context, &host, token).await {
             *response.status_mut() = StatusCode::OK;
             *response.body_mut() = full(text);
         }
@@ -70,7 +70,8 @@ pub(super) async fn answer(
     if context.service_proxy.routes.find(&host).await.is_none() {
         return response;
     }
-    // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
+    // A client on the default port 80 finds HTTPS on its default port as well, whatever the port
+    // mapping in between.
     let named_port = parts
         .headers
         .get(header::HOST)
@@ -79,7 +80,7 @@ pub(super) async fn answer(
     let port = context
         .service_proxy
         .https_port()
-        .filter(|port| named_port && *port != HTTPS);
+        .filter(|port| named_port && *port != HTTPS_PORT);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if let Ok(location) = HeaderValue::try_from(format!("https://{host}{port}{path}")) {
@@ -89,8 +90,8 @@ pub(super) async fn answer(
     response
 }
 
-/// What an authority is told that looks whether `host` leads here, or one of us that looks whether an authority would get here.
-async fn challenged(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
+/// Returns the response to an ACME challenge, or to a reachability probe of another node.
+async fn challenge_response(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
     let (probe, answer) = reach::probe(&context.settings.sealing, host);
     if token == probe {
         return Some(answer);

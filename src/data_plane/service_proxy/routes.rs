@@ -1,7 +1,8 @@
-//! Who is reached under which name, in memory: read whole from the control database, and again whenever it changes.
+//! Host names and the projects they route to: a complete in-memory copy, reloaded from the control
+//! database after each change.
 //!
-//! What is known is served on while the control database is away. What was taken away, on any node, is not served any more once
-//! the change was heard of: requests wait for the new table then.
+//! While the control database is unreachable, the last copy is used. After a notification that
+//! removes or changes a route, requests wait for the reloaded copy.
 
 use std::{
     collections::HashMap,
@@ -37,57 +38,58 @@ use crate::{
     },
 };
 
-/// Without a word from the database the table is read again so often: a notification may have been lost.
-const FULL_PASS: Duration = Duration::from_secs(30);
-/// Projects change their status often, which matters little: the table is not read more often for it.
-const GATHER: Duration = Duration::from_millis(500);
-/// How soon a failed reading is repeated.
-const RETRY: Duration = Duration::from_secs(1);
-/// How long a request waits for a table that is being read. Then it goes by the old one.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Reload interval without notifications, in case one was lost.
+const RELOAD_INTERVAL_MAX: Duration = Duration::from_secs(30);
+/// Minimum time between reloads for changes of project status, which are frequent and rarely
+/// matter.
+const RELOAD_INTERVAL_MIN: Duration = Duration::from_millis(500);
+/// Time until a failed reload is retried.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time that a request waits for a reload before it uses the outdated copy.
+const RELOAD_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Whether a name leads to a project's services.
+/// Whether a host name is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteStatus {
-    Yes,
+    Active,
     /// The project is paused.
     Paused,
-    /// A hostname with a certificate that was not activated.
-    NotYet,
+    /// A custom hostname that has a certificate and is not activated.
+    NotActivated,
 }
 
-/// What is reached under a name.
+/// The destination of a host name.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) project: ProjectId,
     pub(super) reference: ProjectRef,
-    /// The same for services.
-    pub(super) told: Option<HeaderValue>,
+    /// The reference as a header value.
+    pub(super) reference_header: Option<HeaderValue>,
     pub(super) status: RouteStatus,
-    /// Where services of this project answer, instead of where those of all do.
+    /// Upstreams that override the defaults for this project.
     pub(super) upstreams: Option<Arc<Upstreams>>,
-    /// Whether clients must send an API key of this project. None: as for all projects.
+    /// Whether clients must send an API key of this project. `None`: the default applies.
     pub(super) check_keys: Option<bool>,
-    /// Its own certificate. None: that of the projects' domain.
+    /// The host name's own certificate. `None`: the wildcard certificate of the projects' domain.
     pub(super) certificate: Option<Arc<CertifiedKey>>,
-    /// Whether there is a certificate for it at all.
+    /// Whether the host name is vanity_route the projects' domain.
     pub(super) own_domain: bool,
-    /// What clients are told about HTTPS, if the name's owner wants that.
+    /// Value of `Strict-Transport-Security`, if configured.
     pub(super) hsts: Option<HeaderValue>,
 }
 
-/// RouteCache and where they lead.
+/// Routes by host name.
 #[derive(Debug, Default)]
 pub(super) struct RouteTable {
     sites: HashMap<SmolStr, Arc<Route>>,
-    /// What authorities are answered that look whether a hostname leads here.
+    /// Responses to pending ACME challenges, by host name.
     challenges: HashMap<SmolStr, Arc<ChallengeResponse>>,
-    /// The certificate for names below the projects' domain, if it is an authority's.
+    /// Wildcard certificate of the projects' domain, if issued by ACME.
     pub(super) wildcard: Option<Arc<CertifiedKey>>,
 }
 
 impl RouteTable {
-    /// What is reached under `host`, which is in lower case.
+    /// Returns the route of `host`, which is in lower case.
     pub(super) fn get(&self, host: &str) -> Option<&Arc<Route>> {
         self.sites.get(host)
     }
@@ -108,8 +110,8 @@ impl RouteTable {
                          hsts_secs: Option<i32>| Route {
                 project: one.project,
                 reference: one.reference.clone(),
-                told: HeaderValue::from_str(one.reference.as_str()).ok(),
-                status: if one.paused && status == RouteStatus::Yes {
+                reference_header: HeaderValue::from_str(one.reference.as_str()).ok(),
+                status: if one.paused && status == RouteStatus::Active {
                     RouteStatus::Paused
                 } else {
                     status
@@ -121,15 +123,15 @@ impl RouteTable {
                 hsts: hsts_secs
                     .and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
             };
-            let below = Arc::new(route(RouteStatus::Yes, None, true, None));
+            let vanity_route = Arc::new(route(RouteStatus::Active, None, true, None));
             if let Some(name) = &one.vanity {
-                table.insert(format!("{name}.{domain}").into(), below.clone());
+                table.insert(format!("{name}.{domain}").into(), vanity_route.clone());
             }
             if let Some(hostname) = one.hostname {
                 let status = if hostname.active {
-                    RouteStatus::Yes
+                    RouteStatus::Active
                 } else {
-                    RouteStatus::NotYet
+                    RouteStatus::NotActivated
                 };
                 table.insert(
                     hostname.host,
@@ -141,8 +143,8 @@ impl RouteTable {
                     )),
                 );
             }
-            // Last: nothing takes the name of a project's reference.
-            table.insert(format!("{}.{domain}", one.reference).into(), below);
+            // Inserted last: a project's reference always routes to the project.
+            table.insert(format!("{}.{domain}", one.reference).into(), vanity_route);
         }
         Self {
             sites: table,
@@ -152,18 +154,19 @@ impl RouteTable {
     }
 }
 
-/// The table, and whether it is what the database says.
+/// Cached routes and their freshness.
 pub(super) struct RouteCache {
     table: RwLock<Arc<RouteTable>>,
-    /// Counts changes that requests wait for.
+    /// Generation counter of changes that requests wait for.
     wanted: AtomicU64,
-    /// The count that the table was read after. Zero: never.
+    /// Generation that the routes were loaded at. Zero: not yet loaded.
     read: watch::Sender<u64>,
-    /// Whether a change was heard of that requests do not wait for, unless they find nothing.
+    /// Whether a change was announced that requests do not wait for, unless a lookup misses.
     outdated: AtomicBool,
-    /// Whether the database was away when the table was to be read: requests do not wait for what cannot be read.
+    /// Whether the last reload failed because the control database is unreachable. Requests do not
+    /// wait then.
     stalled: watch::Sender<bool>,
-    bell: Notify,
+    notify: Notify,
 }
 
 impl Default for RouteCache {
@@ -174,66 +177,67 @@ impl Default for RouteCache {
             read: watch::channel(0).0,
             outdated: AtomicBool::new(false),
             stalled: watch::Sender::new(false),
-            bell: Notify::new(),
+            notify: Notify::new(),
         }
     }
 }
 
 impl RouteCache {
-    /// What is known, without waiting.
-    pub(super) fn known(&self) -> Arc<RouteTable> {
+    /// Returns the current routes without waiting.
+    pub(super) fn current(&self) -> Arc<RouteTable> {
         self.table.read().clone()
     }
 
-    /// What is reached under `host`: not before everything heard of was read.
+    /// Returns the route of `host`, after all announced changes were loaded.
     pub(super) async fn find(&self, host: &str) -> Option<Arc<Route>> {
-        self.caught_up().await;
-        let known = self.known().get(host).cloned();
+        self.reloaded().await;
+        let known = self.current().get(host).cloned();
         if known.is_some() || !self.outdated.load(Ordering::Acquire) || *self.stalled.borrow() {
             return known;
         }
-        // A project that was made a moment ago.
+        // The project may have been created since the last reload.
         self.change();
-        self.caught_up().await;
-        self.known().get(host).cloned()
+        self.reloaded().await;
+        self.current().get(host).cloned()
     }
 
-    /// What an authority is answered that looks whether `host` leads here, if one was asked to.
+    /// Returns the response to a pending ACME challenge for `host`.
     pub(super) async fn challenge(&self, host: &str) -> Option<Arc<ChallengeResponse>> {
-        self.caught_up().await;
-        self.known().challenges.get(host).cloned()
+        self.reloaded().await;
+        self.current().challenges.get(host).cloned()
     }
 
-    /// Something changed that nobody may be served by any more.
+    /// Announces a change that no request may miss.
     pub(super) fn change(&self) {
         self.wanted.fetch_add(1, Ordering::AcqRel);
         self.stalled.send_replace(false);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Something changed that can wait.
-    pub(super) fn drift(&self) {
+    /// Announces a change that requests need not wait for.
+    pub(super) fn change_status(&self) {
         self.outdated.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Changes whenever the table was read.
-    pub(super) fn readings(&self) -> watch::Receiver<u64> {
+    /// Returns a receiver that changes after each reload.
+    pub(super) fn reloads(&self) -> watch::Receiver<u64> {
         self.read.subscribe()
     }
 
-    async fn caught_up(&self) {
+    async fn reloaded(&self) {
         let wanted = self.wanted.load(Ordering::Acquire);
         if *self.read.borrow() < wanted {
-            let (mut read, mut stalled) = (self.read.subscribe(), self.stalled.subscribe());
-            // The senders are ours. Late is better than never: the old table is served then.
+            let mut read = self.read.subscribe();
+            let mut stalled = self.stalled.subscribe();
+            // The senders outlive this future. After the timeout the outdated routes are used.
             let settled = async {
                 tokio::select! {
                     _ = read.wait_for(|read| *read >= wanted) => {}
                     _ = stalled.wait_for(|stalled| *stalled) => {}
                 }
             };
-            let _ = Box::pin(timeout(PATIENCE, settled)).await;
+            let _ = Box::pin(timeout(RELOAD_WAIT_MAX, settled)).await;
         }
     }
 
@@ -261,31 +265,31 @@ impl RouteCache {
     }
 }
 
-/// Keeps the table up to date until the process ends.
+/// Reloads the routes after each change. Runs until it is dropped.
 pub(super) async fn run(context: DataPlaneContext) {
     let routes = &context.service_proxy.routes;
     loop {
-        let began = Instant::now();
+        let started = Instant::now();
         let pause = match Box::pin(routes.read(&context)).await {
-            Ok(()) => FULL_PASS,
+            Ok(()) => RELOAD_INTERVAL_MAX,
             Err(error) => {
                 let away = matches!(error, Error::Unavailable { .. });
                 if !routes.stalled.send_replace(away) {
                     tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");
                 }
                 routes.outdated.store(true, Ordering::Release);
-                RETRY
+                RETRY_PAUSE
             }
         };
-        // Whatever rang meanwhile is remembered by the bell.
-        let rung = timeout(pause, routes.bell.notified()).await.is_ok();
-        while rung
+        // `Notify` stores a notification that arrives before this wait.
+        let notified = timeout(pause, routes.notify.notified()).await.is_ok();
+        while notified
             && *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire)
-            && began.elapsed() < GATHER
+            && started.elapsed() < RELOAD_INTERVAL_MIN
         {
             tokio::select! {
-                () = routes.bell.notified() => {}
-                () = sleep_until(began + GATHER) => {}
+                () = routes.notify.notified() => {}
+                () = sleep_until(started + RELOAD_INTERVAL_MIN) => {}
             }
         }
     }
@@ -332,22 +336,27 @@ mod tests {
             HashMap::new(),
         );
         let at = |host: &str| table.get(host).map(|route| (route.project.0, route.status));
-        let (a, b, c) = ("a".repeat(20), "b".repeat(20), "c".repeat(20));
+        let a = "a".repeat(20);
+        let b = "b".repeat(20);
+        let c = "c".repeat(20);
         assert_eq!(
             at(&format!("{a}.example.test")),
-            Some((1, RouteStatus::Yes))
+            Some((1, RouteStatus::Active))
         );
-        assert_eq!(at("shop.example.test"), Some((1, RouteStatus::Yes)));
+        assert_eq!(at("shop.example.test"), Some((1, RouteStatus::Active)));
         assert_eq!(
             at(&format!("{b}.example.test")),
-            Some((2, RouteStatus::Yes))
+            Some((2, RouteStatus::Active))
         );
-        assert_eq!(at("api.customer.test"), Some((2, RouteStatus::Yes)));
+        assert_eq!(at("api.customer.test"), Some((2, RouteStatus::Active)));
         assert_eq!(
             at(&format!("{c}.example.test")),
             Some((3, RouteStatus::Paused))
         );
-        assert_eq!(at("new.customer.test"), Some((3, RouteStatus::NotYet)));
+        assert_eq!(
+            at("new.customer.test"),
+            Some((3, RouteStatus::NotActivated))
+        );
         for nobody in [
             "example.test",
             "shop",
@@ -366,12 +375,12 @@ mod tests {
         let settled =
             |routes: &RouteCache| *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire);
         assert!(settled(&routes));
-        routes.drift();
+        routes.change_status();
         assert!(settled(&routes), "nobody waits for a status");
         routes.change();
         assert!(!settled(&routes));
         routes.read.send_replace(2);
-        timeout(Duration::from_secs(1), routes.caught_up())
+        timeout(Duration::from_secs(1), routes.reloaded())
             .await
             .unwrap();
     }
@@ -387,12 +396,12 @@ mod tests {
             routes.stalled.send_replace(true);
         });
         assert!(
-            found.is_none() && begun.elapsed() < PATIENCE,
+            found.is_none() && begun.elapsed() < RELOAD_WAIT_MAX,
             "{:?}",
             begun.elapsed()
         );
         routes.change();
-        timeout(Duration::from_millis(20), routes.caught_up())
+        timeout(Duration::from_millis(20), routes.reloaded())
             .await
             .unwrap_err();
     }

@@ -1,7 +1,8 @@
-//! Connections to services: kept for the next request, and driven by the request that uses them.
+//! Pool of idle HTTP/1 connections to upstreams.
 //!
-//! Nothing else looks after a connection, so a request and its answer never wait for another task to be woken. What a service
-//! did to a connection that nobody used is seen when it is taken up again.
+//! The request that uses a connection also polls it, so that a request needs no task switch
+//! (decision 0061). A connection that the upstream closed while idle is detected when it is taken
+//! from the pool.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,22 +31,22 @@ use tokio::{
 use super::body::{Error, UploadBody};
 use crate::base::net::coalescing_stream::CoalescingStream;
 
-/// Connections to one service that a worker keeps,
+/// Maximum number of idle connections to one upstream per worker thread.
 const SERVICE_IDLE_MAX: usize = 64;
-/// and all workers to all services.
+/// Maximum number of idle connections of all worker threads.
 pub(super) const IDLE_MAX: usize = 1024;
-/// How long a connection is kept that nobody uses.
-const IDLE: Duration = Duration::from_mins(1);
-/// What a service gets to take a connection.
-const CONNECT: Duration = Duration::from_secs(5);
-/// Addresses of one service that are tried.
+/// Time after which an idle connection is closed.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Timeout for connecting to an upstream.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of addresses of one upstream that are tried.
 const ADDRESSES_MAX: usize = 4;
 
-/// The connections of one worker that nobody uses.
+/// Idle connections of one worker thread.
 pub(super) struct UpstreamPool(Mutex<Idle>);
 
 struct Idle {
-    /// The one that was used last is the last one.
+    /// By upstream, least recently used first.
     of: HashMap<Authority, VecDeque<(Instant, Box<UpstreamConnection>)>>,
     count: usize,
     max: usize,
@@ -56,16 +57,16 @@ impl Idle {
         let pool = self.of.get_mut(service)?;
         let (since, connection) = pool.pop_back()?;
         self.count -= 1;
-        if since.elapsed() < IDLE {
+        if since.elapsed() < IDLE_TIMEOUT {
             return Some(connection);
         }
-        // All before it are older.
+        // All other connections of this upstream have been idle for longer.
         self.count -= pool.len();
         self.of.remove(service);
         None
     }
 
-    fn keep(&mut self, connection: Box<UpstreamConnection>) {
+    fn put(&mut self, connection: Box<UpstreamConnection>) {
         if self.count >= self.max {
             return;
         }
@@ -79,11 +80,11 @@ impl Idle {
         }
     }
 
-    fn tidy(&mut self) {
+    fn remove_expired(&mut self) {
         for pool in self.of.values_mut() {
             let old = pool
                 .iter()
-                .take_while(|(since, _)| since.elapsed() >= IDLE)
+                .take_while(|(since, _)| since.elapsed() >= IDLE_TIMEOUT)
                 .count();
             pool.drain(..old);
         }
@@ -92,7 +93,7 @@ impl Idle {
     }
 }
 
-/// A connection to a service.
+/// A connection to an upstream.
 struct UpstreamConnection {
     service: Authority,
     sender: http1::SendRequest<UploadBody>,
@@ -112,15 +113,16 @@ impl UpstreamConnection {
         })
     }
 
-    /// Reads and writes what can be.
+    /// Reads and writes without blocking.
     fn drive(&mut self, cx: &mut Context<'_>) {
         if !self.ended {
-            // What went wrong is told to the request.
+            // The error is reported to the request.
             self.ended = Pin::new(&mut self.connection).poll(cx).is_ready();
         }
     }
 
-    /// Whether it can take a request: the answer before was read to its end, and the service did not hang up.
+    /// Returns whether the connection can take a request: the previous response was read completely
+    /// and the upstream has not closed the connection.
     fn is_free(&mut self) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
         !self.ended && self.sender.is_ready()
@@ -130,24 +132,24 @@ impl UpstreamConnection {
         &mut self,
         request: Request<UploadBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<UploadBody>>> {
-        let mut answered = pin!(self.sender.try_send_request(request));
+        let mut response = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             self.drive(cx);
-            answered.as_mut().poll(cx)
+            response.as_mut().poll(cx)
         })
         .await
     }
 }
 
-/// Connects to the first address of a service that takes it.
+/// Connects to the first address of an upstream that accepts.
 async fn connect(service: &Authority) -> Result<TcpStream, Error> {
     let host = service.host().trim_start_matches('[').trim_end_matches(']');
-    let connected = timeout(CONNECT, async {
+    let connected = timeout(CONNECT_TIMEOUT, async {
         let addresses: Vec<_> = lookup_host((host, service.port_u16().unwrap_or(80)))
             .await?
             .take(ADDRESSES_MAX)
             .collect();
-        let each = CONNECT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let each = CONNECT_TIMEOUT / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
             match timeout(each, TcpStream::connect(address)).await {
@@ -164,7 +166,7 @@ async fn connect(service: &Authority) -> Result<TcpStream, Error> {
 }
 
 impl UpstreamPool {
-    /// Keeps at most so many.
+    /// Creates a pool of at most `max` idle connections.
     pub(super) fn new(max: usize) -> Self {
         Self(Mutex::new(Idle {
             of: HashMap::new(),
@@ -173,21 +175,23 @@ impl UpstreamPool {
         }))
     }
 
-    /// A service's answer. A request that a kept connection did not take goes over another one.
-    pub(super) async fn ask(
+    /// Sends a request and returns the head of the response. A request that a reused connection
+    /// rejected unsent is retried on another connection.
+    pub(super) async fn send(
         self: &Arc<Self>,
         service: &Authority,
         mut request: Request<UploadBody>,
     ) -> Result<Response<UpstreamBody>, Error> {
         loop {
-            // Its own statement: the lock is not held while the connection is looked at.
-            let kept = self.0.lock().take(service);
-            let (mut connection, new) = match kept {
-                Some(mut kept) => {
-                    if !kept.is_free() {
+            // In a statement of its own, so that the lock is released before the connection is
+            // polled.
+            let idle = self.0.lock().take(service);
+            let (mut connection, new) = match idle {
+                Some(mut idle) => {
+                    if !idle.is_free() {
                         continue;
                     }
-                    (kept, false)
+                    (idle, false)
                 }
                 None => (
                     Box::new(Box::pin(UpstreamConnection::new(service)).await?),
@@ -201,7 +205,7 @@ impl UpstreamPool {
                         parts,
                         UpstreamBody {
                             body,
-                            over: Some((connection, self.clone())),
+                            via: Some((connection, self.clone())),
                         },
                     ));
                 }
@@ -213,8 +217,8 @@ impl UpstreamPool {
         }
     }
 
-    /// A service's answer over a connection that may become something else.
-    pub(super) async fn ask_to_upgrade(
+    /// Sends an upgrade request via a new connection.
+    pub(super) async fn send_upgrade(
         service: &Authority,
         request: Request<UploadBody>,
     ) -> Result<Response<Incoming>, Error> {
@@ -227,42 +231,43 @@ impl UpstreamPool {
         Ok(sender.send_request(request).await?)
     }
 
-    /// Ends connections that nobody uses, every now and then.
+    /// Closes expired connections periodically.
     pub(super) async fn run(self: Arc<Self>) {
-        let mut rounds = tokio::time::interval(IDLE);
+        let mut rounds = tokio::time::interval(IDLE_TIMEOUT);
         loop {
             rounds.tick().await;
-            self.0.lock().tidy();
+            self.0.lock().remove_expired();
         }
     }
 }
 
-/// The body of an answer, with the connection that it comes over. Read to its end, it gives the connection back.
+/// The body of an upstream's response. When it was read to its end, the connection returns to the
+/// pool.
 pub(super) struct UpstreamBody {
     body: Incoming,
-    over: Option<(Box<UpstreamConnection>, Arc<UpstreamPool>)>,
+    via: Option<(Box<UpstreamConnection>, Arc<UpstreamPool>)>,
 }
 
 impl From<Incoming> for UpstreamBody {
-    /// A body whose connection something else looks after.
+    /// A body whose connection is driven by another task.
     fn from(body: Incoming) -> Self {
-        Self { body, over: None }
+        Self { body, via: None }
     }
 }
 
 impl UpstreamBody {
     fn release(&mut self) {
-        if let Some((mut connection, pool)) = self.over.take()
+        if let Some((mut connection, pool)) = self.via.take()
             && connection.is_free()
         {
-            pool.0.lock().keep(connection);
+            pool.0.lock().put(connection);
         }
     }
 }
 
 impl Drop for UpstreamBody {
     fn drop(&mut self) {
-        // Who knows its length may not ask for its end.
+        // A caller that knows the length may drop the body without polling for its end.
         if self.body.is_end_stream() {
             self.release();
         }
@@ -280,7 +285,7 @@ impl Body for UpstreamBody {
         let this = &mut *self;
         let mut polled = Pin::new(&mut this.body).poll_frame(cx);
         if polled.is_pending()
-            && let Some((connection, _)) = &mut this.over
+            && let Some((connection, _)) = &mut this.via
         {
             connection.drive(cx);
             polled = Pin::new(&mut this.body).poll_frame(cx);

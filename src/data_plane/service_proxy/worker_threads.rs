@@ -1,7 +1,7 @@
-//! WorkerThreads: threads that each serve the connections they were given, alone.
+//! Worker threads, each with a single-threaded runtime. A connection stays on one thread.
 //!
-//! Connections have nothing to do with one another. Were any thread to go on with any of them, each event would wake one more
-//! thread, which finds the connection in another processor's cache.
+//! With a work-stealing runtime, each event may wake another thread, which finds the connection's
+//! data in another processor's cache (decision 0061).
 
 use std::{io, sync::Arc, thread};
 
@@ -14,33 +14,34 @@ use tokio::{
 
 use super::upstream_pool::{IDLE_MAX, UpstreamPool};
 
-/// A machine with more processors has not more workers.
+/// Maximum number of worker threads.
 const LANES_MAX: usize = 64;
-/// RouteCache of services that a worker looks up at once.
+/// Concurrent DNS lookups per worker thread.
 const LOOKUPS_MAX: usize = 16;
 
-/// As many as the machine has processors. They end when this is dropped.
+/// The worker threads, one per processor. Dropping this shutdown them.
 pub(super) struct WorkerThreads(Vec<WorkerThread>);
 
 struct WorkerThread {
     runtime: Handle,
     pool: Arc<UpstreamPool>,
-    /// One more for each connection.
-    seats: Arc<()>,
-    /// The thread ends when this goes.
-    _ends: oneshot::Sender<()>,
+    /// Reference count minus one is the number of connections of this thread.
+    load: Arc<()>,
+    /// Dropping this shutdown the thread.
+    _shutdown: oneshot::Sender<()>,
 }
 
 impl WorkerThreads {
     pub(super) fn start() -> io::Result<Self> {
-        let many = thread::available_parallelism().map_or(1, |many| many.get().min(LANES_MAX));
-        (0..many)
-            .map(|_| WorkerThread::start(IDLE_MAX / many))
+        let count = thread::available_parallelism().map_or(1, |count| count.get().min(LANES_MAX));
+        (0..count)
+            .map(|_| WorkerThread::start(IDLE_MAX / count))
             .collect::<io::Result<_>>()
             .map(Self)
     }
 
-    /// Serves a connection on the worker that has the fewest, with the connections to services that are that worker's.
+    /// Serves a connection on the thread with the fewest connections, with that thread's upstream
+    /// pool.
     pub(super) fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
         connections: &mut JoinSet<()>,
@@ -50,12 +51,14 @@ impl WorkerThreads {
         let Some(worker) = self
             .0
             .iter()
-            .min_by_key(|worker| Arc::strong_count(&worker.seats))
+            .min_by_key(|worker| Arc::strong_count(&worker.load))
         else {
             return;
         };
-        let (pool, seat) = (worker.pool.clone(), worker.seats.clone());
-        // The worker hears itself of what comes in. A stream that cannot be handed over is closed.
+        let pool = worker.pool.clone();
+        let load = worker.load.clone();
+        // The stream is registered again with the worker's runtime. If that fails, the stream is
+        // closed.
         let Ok(stream) = stream.into_std() else {
             return;
         };
@@ -63,7 +66,7 @@ impl WorkerThreads {
             if let Ok(stream) = TcpStream::from_std(stream) {
                 serve(stream, pool).await;
             }
-            drop(seat);
+            drop(load);
         };
         connections.spawn_on(served, &worker.runtime);
     }
@@ -75,12 +78,13 @@ impl WorkerThread {
             .max_blocking_threads(LOOKUPS_MAX)
             .enable_all()
             .build()?;
-        let (pool, (ends, ended)) = (Arc::new(UpstreamPool::new(idle_max)), oneshot::channel());
+        let (pool, (shutdown, shut_down)) =
+            (Arc::new(UpstreamPool::new(idle_max)), oneshot::channel());
         let worker = Self {
             runtime: runtime.handle().clone(),
             pool: pool.clone(),
-            seats: Arc::default(),
-            _ends: ends,
+            load: Arc::default(),
+            _shutdown: shutdown,
         };
         thread::Builder::new()
             .name("edge".to_owned())
@@ -88,11 +92,12 @@ impl WorkerThread {
                 runtime.block_on(async {
                     tokio::select! {
                         () = pool.run() => {}
-                        // That the other half was dropped is what is waited for.
-                        _ = ended => {}
+                        // Resolves with an error when the sender is dropped, which is the signal to
+                        // end.
+                        _ = shut_down => {}
                     }
                 });
-                // Whoever looks up a name must not hold up the end.
+                // Does not wait for DNS lookups in progress.
                 runtime.shutdown_background();
             })?;
         Ok(worker)
@@ -116,8 +121,9 @@ mod tests {
                 .unwrap(),
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (tells, mut told) = mpsc::unbounded_channel();
-        let (mut clients, mut connections) = (Vec::new(), JoinSet::new());
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let mut clients = Vec::new();
+        let mut connections = JoinSet::new();
         for _ in 0..9 {
             clients.push(
                 TcpStream::connect(listener.local_addr().unwrap())
@@ -125,17 +131,17 @@ mod tests {
                     .unwrap(),
             );
             let (stream, _) = listener.accept().await.unwrap();
-            let tells = tells.clone();
+            let sender = sender.clone();
             workers.serve(&mut connections, stream, move |stream, _| async move {
                 let before = thread::current().id();
-                // Until the client goes.
+                // Resolves when the client closes the connection.
                 stream.readable().await.unwrap();
-                tells.send((before, thread::current().id())).unwrap();
+                sender.send((before, thread::current().id())).unwrap();
             });
         }
-        drop((clients, tells));
+        drop((clients, sender));
         let mut served: HashMap<_, u32> = HashMap::new();
-        while let Some((before, after)) = told.recv().await {
+        while let Some((before, after)) = receiver.recv().await {
             assert_eq!(before, after);
             *served.entry(before).or_default() += 1;
         }

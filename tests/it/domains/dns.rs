@@ -33,8 +33,10 @@ impl NameServer {
     pub(crate) async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let (zone, remembered) = (Records::default(), Records::default());
-        let (says, remembers) = (zone.clone(), remembered.clone());
+        let zone = Records::default();
+        let remembered = Records::default();
+        let says = zone.clone();
+        let remembers = remembered.clone();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut buffer = [0; 4096];

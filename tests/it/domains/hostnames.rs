@@ -24,7 +24,8 @@ struct Zone {
 
 impl Zone {
     async fn new() -> Self {
-        let (app, said) = (TestApp::new().await, Said::default());
+        let app = TestApp::new().await;
+        let said = Said::default();
         said.0.lock().insert(HOST.to_owned(), Seen::default());
         let node = app.another_with(
             Settings {
@@ -270,7 +271,8 @@ async fn names_that_nobody_can_own_are_refused() {
 #[tokio::test]
 async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
     // Asking for a name keeps nobody else from it.
     let theirs = zone
         .ask(stranger, foreign, "/initialize")
@@ -324,7 +326,8 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
 #[tokio::test]
 async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
     zone.proven().await;
     let refused = zone.ask(stranger, foreign, "/initialize").await.expect(409);
     assert_eq!(

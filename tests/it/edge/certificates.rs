@@ -34,7 +34,8 @@ async fn a_certificate_is_exchanged_without_dropping_a_connection() {
         )
     };
     let gate = Gate::with(files, gantry::data_plane::service_proxy::Options::default()).await;
-    let (host, dir) = (gate.host(), gate.app.machine.dir().to_owned());
+    let host = gate.host();
+    let dir = gate.app.machine.dir().to_owned();
     let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let before = trusting(&dir.join("edge.pem"));
     let mut first = Client(connect(gate.https, &host, before.clone()).await.unwrap());

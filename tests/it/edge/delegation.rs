@@ -35,7 +35,8 @@ enum By {
 
 /// A program that does what `--acme-dns-hook` wants with `knsupdate`, and writes down what it was told.
 fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
-    let (program, port) = (dir.join("hook"), knot.address.port());
+    let program = dir.join("hook");
+    let port = knot.address.port();
     let text = format!(
         "#!/bin/sh\necho \"$1 $2 $#\" >> {dir}/hooked\nenv >> {dir}/environment\n\
          [ \"$1\" = present ] && verb=add || verb=del\n\

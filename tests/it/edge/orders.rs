@@ -132,9 +132,11 @@ impl Town {
         deaf: bool,
         change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http) = (bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
         let ports = (
             if deaf {
                 free()
@@ -724,10 +726,8 @@ async fn a_revocation_is_given_up_when_it_is_of_no_use() {
     let town = Town::new(false).await;
     let now = town.app.clock.now();
     let sql = "insert into acme_revocations (directory, chain, not_after, attempts) values ($1, 'x', $2, 48), ($1, 'x', $3, 0), ('other', 'x', $2, 0)";
-    let (later, directory) = (
-        now + TimeDelta::days(9),
-        town.settings.authority.as_ref().unwrap().directory.clone(),
-    );
+    let later = now + TimeDelta::days(9);
+    let directory = town.settings.authority.as_ref().unwrap().directory.clone();
     town.app
         .app
         .db

@@ -1,4 +1,5 @@
-//! Orders of certificates (RFC 8555): rows that are driven from wherever they are, by whoever has claimed the hostname.
+//! ACME orders (RFC 8555). Orders are persisted and can be resumed by any node that has claimed the
+//! hostname.
 
 use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -29,65 +30,65 @@ use crate::{
     platform::{notifications, tables::Table},
 };
 
-/// Orders begun in a time, of all of them, of one organization's and of one hostname's: below what authorities allow for their account
-/// and for a name, however often somebody deletes it and asks for it again.
+/// Limits on new orders: scope, period and number. They stay below the rate limits of certificate
+/// authorities, also if a hostname is deleted and requested repeatedly.
 const BUDGETS: [(BudgetScope, TimeDelta, i64); 4] = [
     (BudgetScope::All, TimeDelta::minutes(1), 10),
     (BudgetScope::All, TimeDelta::hours(3), 250),
     (BudgetScope::Organizations, TimeDelta::hours(3), 25),
     (BudgetScope::Hostnames, TimeDelta::hours(1), 4),
 ];
-/// As whose the operator's orders are counted.
+/// Organization id that the operator's orders are counted for.
 const OPERATOR: i64 = 0;
-/// How long an authority is waited for in one go. The order goes on in the next.
+/// Time to wait for the authority in one attempt. The next attempt resumes the order.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// One go, in all. Shorter than a claim.
+/// Timeout of one attempt. Shorter than a claim.
 const GO: Duration = Duration::from_secs(90);
-/// An order that is older is begun anew: what it was answered with may have run out.
+/// Age after which an order is replaced, because its authorizations may have expired.
 const ORDER_LIFE: TimeDelta = TimeDelta::days(1);
 
-/// The authority that certifies hostnames.
+/// The ACME certificate authority.
 #[derive(Debug, Clone)]
 pub struct CertificateAuthority {
-    /// Where its directory is.
+    /// Directory URL.
     pub directory: String,
-    /// Certificate that it is trusted by, if it is not a public one.
+    /// PEM file with the root certificate of a private authority.
     pub root: Option<PathBuf>,
-    /// Address it may write to.
+    /// Contact e-mail address.
     pub contact: Option<String>,
-    /// As whom CAA records know it.
+    /// Domain name of the authority in CAA records.
     pub issuer: Option<String>,
-    /// Where it is answered when it looks by DNS.
+    /// Zone for DNS-01 challenges.
     pub zone: Option<Zone>,
-    /// Whether it certifies `*.<domain>` as well.
+    /// Whether the authority issues the wildcard certificate of the projects' domain.
     pub wildcard: bool,
 }
 
-/// What a certificate is asked for.
+/// A name to be certified.
 #[derive(Debug, Clone)]
 pub(crate) struct CertificateSubject {
-    /// Of the hostname.
+    /// Id of the hostname.
     pub(crate) id: Uuid,
-    /// The name, or a wildcard.
+    /// DNS name, which may be a wildcard.
     pub(crate) name: String,
-    /// BudgetScope it is. None: the operator's.
+    /// Organization of the hostname. `None`: the operator's.
     pub(crate) organization: Option<OrganizationId>,
-    /// Orders that failed in a row.
+    /// Consecutive failed orders.
     pub(crate) attempts: i32,
-    /// Where its owner may lead authorities that look by DNS.
+    /// Name in the operator's zone to which the owner may delegate DNS-01 challenges.
     pub(crate) delegate: Option<String>,
 }
 
-/// How an authority finds out whether a name is ours.
+/// Challenge type of an order.
 enum ChallengeMethod {
-    /// It asks the edge.
+    /// HTTP-01 or TLS-ALPN-01, answered by the service proxy.
     Edge(ChallengeType),
-    /// It asks DNS, where it is led to this name.
+    /// DNS-01, with the record at this name.
     Dns(String),
 }
 
 impl CertificateAuthority {
-    /// Where our account there is sealed.
+    /// Returns the context that the account's credentials are encrypted for.
     fn place(&self) -> String {
         format!("acme account at {}", self.directory)
     }
@@ -100,7 +101,7 @@ impl CertificateAuthority {
     }
 }
 
-/// BudgetScope orders a budget counts.
+/// Scope of an order limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BudgetScope {
     All,
@@ -108,20 +109,20 @@ pub(crate) enum BudgetScope {
     Hostnames,
 }
 
-/// How an order ended, or did not yet.
+/// Result of an attempt.
 #[derive(Debug)]
 pub(crate) enum OrderOutcome {
-    /// There is a certificate; it is to be renewed then.
+    /// The certificate was issued; renew it at this time.
     Certified(DateTime<Utc>),
-    /// The authority will not have it.
+    /// The authority rejected the order.
     Refused(String),
-    /// It must wait for a while.
+    /// A limit or a missing precondition delays the order.
     Postponed(String),
-    /// Another go is needed.
+    /// Another attempt is needed.
     Unfinished(String),
 }
 
-/// What is kept of an order.
+/// The persisted part of an order.
 struct PersistedOrder {
     url: String,
     key: SecretString,
@@ -139,17 +140,17 @@ impl From<Error> for OrderError {
     }
 }
 
-/// What went wrong on the way.
+/// A failure of an attempt.
 pub(crate) enum OrderError {
     CertificateAuthority(instant_acme::Error),
     Ours(Error),
-    /// The order came to nothing.
+    /// The authority rejected the order.
     Invalid(String),
-    /// As much was asked for as may be.
+    /// A limit on new orders is reached.
     Exhausted(BudgetScope),
-    /// Somebody here has to do something first.
+    /// A precondition on this server's side is missing.
     Hindered(String),
-    /// Not now.
+    /// The attempt must be repeated later.
     Later(&'static str),
 }
 
@@ -173,8 +174,9 @@ impl fmt::Display for OrderError {
     }
 }
 
-/// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
-/// crashes before it is written down that there is one finds it again, instead of ordering another.
+/// Advances the order of a certificate as far as possible. The order of an issued certificate is
+/// kept until [`forget`], so that it is found again after a crash instead of ordering another
+/// certificate.
 pub(crate) async fn obtain(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
@@ -193,7 +195,7 @@ pub(crate) async fn obtain(
         Err(exhausted @ (OrderError::Exhausted(_) | OrderError::Hindered(_))) => Ok(
             OrderOutcome::Postponed(format!("{exhausted}; it is tried again by itself")),
         ),
-        // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
+        // All other failures may be temporary: `badNonce`, rate limits, internal errors.
         Err(other) => Ok(OrderOutcome::Unfinished(other.to_string())),
     }
 }
@@ -204,7 +206,7 @@ async fn go(
     subject: &CertificateSubject,
 ) -> Result<DateTime<Utc>, OrderError> {
     let account = account(context, authority).await?;
-    // Before an order counts: of one whose answer cannot be given nothing comes.
+    // Before the order is counted: without a challenge method the order would fail.
     let way = way(context, authority, subject).await?;
     let (mut order, key) = match begun(context, subject.id).await? {
         Some(begun) => (account.order(begun.url).await?, begun.key),
@@ -234,7 +236,7 @@ async fn go(
     Ok(renew_at)
 }
 
-/// Our account at the authority, made when it is first needed.
+/// Returns the account at the authority. Creates it on first use.
 async fn account(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
@@ -261,7 +263,7 @@ async fn account(
             .settings
             .sealing
             .seal(&context.entropy, &authority.place(), &text)?;
-        // Of two nodes that make one at once the first one's is used.
+        // If two nodes create an account concurrently, the first one is used.
         let sql =
             "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
         context
@@ -276,7 +278,7 @@ async fn account(
         .context(doing)?)
 }
 
-/// Our account at the authority, if there is one.
+/// Returns the account at the authority, if there is one.
 pub(crate) async fn known_account(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
@@ -314,7 +316,7 @@ async fn credentials(
 
 async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<PersistedOrder>, Error> {
     let doing = "reading an order";
-    // Also what crashes left of others.
+    // Deletes leftovers of crashed attempts as well.
     let sql = "delete from acme_orders where created_at < $1";
     context
         .db
@@ -341,15 +343,16 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<PersistedO
     }))
 }
 
-/// Begins an order, within the budgets, and writes it down.
+/// Creates an order within the limits and persists it.
 async fn begin(
     context: &DataPlaneContext,
     account: &Account,
     authority: &CertificateAuthority,
     subject: &CertificateSubject,
 ) -> Result<(Order, SecretString), OrderError> {
-    let (doing, now) = ("beginning an order", context.clock.now());
-    // The operator is an organization that nobody else has.
+    let doing = "beginning an order";
+    let now = context.clock.now();
+    // Organization ids begin at 1.
     let owner = subject
         .organization
         .map_or(OPERATOR, |organization| organization.0);
@@ -393,7 +396,7 @@ async fn begin(
             .settings
             .sealing
             .seal(&context.entropy, &certificates::place(subject.id), &key)?;
-    // Not for a hostname that is gone meanwhile.
+    // Inserts nothing if the hostname was deleted meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into acme_orders (hostname_id, url, sealed_key, created_at) \
                select id, $2, $3, $4 from (select id from held union all select id from wildcards where id = $1) s";
@@ -405,7 +408,7 @@ async fn begin(
     Ok((order, key))
 }
 
-/// Asks for an order, which says what it replaces unless the authority will not have it.
+/// Creates an order that names the certificate it replaces, unless the authority rejects that.
 async fn new_order(
     account: &Account,
     name: &str,
@@ -426,7 +429,8 @@ async fn new_order(
     Ok(account.new_order(&NewOrder::new(&names)).await?)
 }
 
-/// How the authority is asked to look: by DNS where it is led to the zone; else by HTTP, and after a refusal by TLS, in turns.
+/// Selects the challenge method: DNS-01 if the name delegates to the zone, otherwise HTTP-01,
+/// alternating with TLS-ALPN-01 after failures.
 async fn way(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
@@ -456,7 +460,7 @@ async fn way(
             Some(place) if of_the_operator || subject.attempts % 3 == 0 => {
                 return Ok(ChallengeMethod::Dns(place));
             }
-            // After a refusal by DNS the others have their turns.
+            // After a failure of DNS-01 the other methods are tried.
             Some(_) => {
                 return Ok(ChallengeMethod::Edge(
                     ways.swap_remove(usize::from(subject.attempts % 3 == 2)),
@@ -477,7 +481,7 @@ async fn way(
     ))
 }
 
-/// Has the answer ready wherever the authority may look, then tells it to.
+/// Publishes the responses to all pending challenges, then notifies the authority.
 async fn answer_challenges(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
@@ -531,7 +535,7 @@ async fn answer_challenges(
                 .await
                 .context("answering a challenge")?;
             context.table_changed(Table::AcmeOrders);
-            // The authority may ask any node.
+            // The authority may connect to any node.
             notifications::settle(&context.db).await?;
         }
         challenge.set_ready().await?;
@@ -539,8 +543,8 @@ async fn answer_challenges(
     Ok(())
 }
 
-/// An authority takes an authorization of an account for weeks, and the account is all projects'. So nothing is left of it for whoever has
-/// the hostname next.
+/// Deactivates the authorizations of an order. An authority reuses authorizations of an account for
+/// weeks, and all projects share the account, so the next owner of the name could skip validation.
 async fn give_up_authorizations(name: &str, order: &mut Order) {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
@@ -549,13 +553,13 @@ async fn give_up_authorizations(name: &str, order: &mut Order) {
             Err(error) => Err(error),
         };
         if let Err(error) = given_up {
-            // Proving a name to us does not rest on it.
+            // Validation of ownership does not depend on this.
             tracing::info!(name, %error, "an authorization could not be given up");
         }
     }
 }
 
-/// What the authority says it found.
+/// Returns the authority's reason for an invalid order.
 async fn why_invalid(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
@@ -570,7 +574,7 @@ async fn why_invalid(order: &mut Order) -> String {
     "the authority does not say why".to_owned()
 }
 
-/// An authority's problem in words. Clients know a refusal for CAA records by the word `caa_error`.
+/// Formats a problem document. API clients recognize CAA failures by `caa_error`.
 fn told(problem: &Problem) -> String {
     let caa = problem
         .r#type
@@ -583,7 +587,7 @@ fn told(problem: &Problem) -> String {
     }
 }
 
-/// Forgets the order of a hostname.
+/// Deletes the order of a hostname.
 pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), Error> {
     context
         .db
@@ -594,16 +598,16 @@ pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), E
     Ok(())
 }
 
-/// What an authority is answered that looks whether a hostname leads here.
+/// The response to an HTTP-01 or TLS-ALPN-01 challenge.
 #[derive(Debug)]
 pub struct ChallengeResponse {
-    /// What it asks for.
+    /// Token of the challenge.
     pub token: String,
-    /// What it is told.
+    /// Key authorization, the expected response.
     pub key_authorization: String,
 }
 
-/// What authorities are answered at the moment, by hostname.
+/// Returns the pending challenges by host name.
 pub async fn challenges(
     context: &DataPlaneContext,
 ) -> Result<HashMap<SmolStr, Arc<ChallengeResponse>>, Error> {

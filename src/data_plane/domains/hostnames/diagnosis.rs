@@ -1,4 +1,4 @@
-//! What stands between a hostname and its being served: everything looked at at once, each with what to do about it.
+//! Diagnosis of a custom hostname: every precondition with its status and the next action.
 
 use std::time::Duration;
 
@@ -19,51 +19,49 @@ use crate::{
     data_plane::{context::DataPlaneContext, domains::zone::challenge_name},
 };
 
-/// What the name servers get to answer.
+/// Timeout for queries to name servers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum CheckStatus {
-    /// As it should be.
+    /// The requirement is met.
     Passed,
-    /// Something is to be done.
+    /// An action is required.
     Failed,
-    /// It is on its way; nothing is to be done.
+    /// In progress; no action is required.
     Waiting,
-    /// Something may be done, and need not be.
+    /// An action is possible and not required.
     Optional,
-    /// Not looked at, because of another check or because it does not matter any more.
+    /// Not checked, because of another check or because it is no longer relevant.
     Skipped,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 pub struct HostnameCheck {
     /// `spelling`, `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
     pub name: &'static str,
-    /// How it is.
+    /// Result.
     pub status: CheckStatus,
-    /// How it should be.
+    /// Required value.
     pub expected: String,
-    /// How it was found.
+    /// Value found.
     pub observed: String,
-    /// What to do, if anything is to be done.
+    /// Action that resolves the problem.
     pub next_action: Option<String>,
 }
 
-/// Looks at everything, within a bounded time.
+/// Runs all checks within a bounded time.
 pub async fn examine(
     context: &DataPlaneContext,
     hostname: &CustomHostname,
 ) -> Result<Vec<HostnameCheck>, Error> {
-    let (required, kept) = (
-        hostname.required(context),
-        certificates::kept(context, hostname).await?,
-    );
+    let required = hostname.required(context);
+    let kept = certificates::kept(context, hostname).await?;
     let looked = timeout(
         PATIENCE,
         context
@@ -99,7 +97,7 @@ pub async fn examine(
     Ok(checks)
 }
 
-/// The name of a record's check, and how the record is written that is expected.
+/// Returns the name of a record's check and the required record.
 fn written(
     required: &RequiredRecords,
     record: RecordKind,
@@ -124,7 +122,7 @@ fn record(
     let host = &hostname.host;
     let (status, next_action) = match finding.record {
         _ if finding.fits => (CheckStatus::Passed, None),
-        // It was needed once.
+        // Only needed before the verification.
         RecordKind::Txt if hostname.state != State::Initiated => (CheckStatus::Skipped, None),
         RecordKind::Cname => {
             let action = format!(
@@ -157,7 +155,7 @@ fn record(
     }
 }
 
-/// A check of a record that nobody told anything about.
+/// Returns the check of a record for which the DNS query failed.
 fn unasked(required: &RequiredRecords, finding: &RecordCheck, why: &str) -> HostnameCheck {
     let (name, expected) = written(required, finding.record, &finding.expected);
     let next_action = Some(
@@ -173,7 +171,7 @@ fn unasked(required: &RequiredRecords, finding: &RecordCheck, why: &str) -> Host
     }
 }
 
-/// How a name of other letters is read. Who gives it to others should know what they may take it for.
+/// Shows how an internationalized name is displayed, and its similarity to other names.
 fn spelled(Spelling { unicode, doubts }: Spelling) -> HostnameCheck {
     let action = format!(
         "Look twice whether this is the name that was meant: {}.",
@@ -193,7 +191,7 @@ fn spelled(Spelling { unicode, doubts }: Spelling) -> HostnameCheck {
     }
 }
 
-/// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.
+/// Checks the optional delegation of DNS-01 challenges to the operator's zone.
 async fn delegation(
     context: &DataPlaneContext,
     hostname: &CustomHostname,
@@ -233,10 +231,8 @@ async fn reachability(
     kept: Option<&StoredCertificate>,
     leads_here: bool,
 ) -> [HostnameCheck; 2] {
-    let (http, https) = (
-        "this server answers on port 80",
-        "this server answers on port 443, with the certificate",
-    );
+    let http = "this server answers on port 80";
+    let https = "this server answers on port 443, with the certificate";
     let check = |name, status, expected: &str, observed, next_action| HostnameCheck {
         name,
         status,
@@ -370,7 +366,7 @@ fn certificate(
                 })),
             )
         } else if let Some(why) = &hostname.refusal {
-            // It is good still; the next one is in danger.
+            // The current certificate is valid; its renewal failed.
             (
                 CheckStatus::Failed,
                 Some(format!(

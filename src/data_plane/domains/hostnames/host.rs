@@ -1,48 +1,48 @@
-//! Names that can be somebody's own hostname: parsed once, as DNS has them.
+//! Parsing of custom hostnames into their normalized DNS form.
 
 use std::{fmt, net::IpAddr};
 
 use smol_str::SmolStr;
 
-/// Longest name of DNS, without its last dot.
+/// Longest DNS name, without trailing dot.
 const BYTES_MAX: usize = 253;
-/// Top-level names under which nobody has a name that others can reach, or can prove to be theirs.
+/// Top-level domains without public registrations.
 const RESERVED: [&str; 6] = ["arpa", "example", "invalid", "local", "localhost", "onion"];
-/// The same of other names: they are for documents.
+/// Domains reserved for documentation.
 const FOR_DOCUMENTS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
-/// A name as DNS has it: lower case, A-labels, no dot at the end.
+/// Normalizes a name: lower case, A-labels, no trailing dot.
 pub(crate) fn ascii(text: &str) -> Option<String> {
     let name = idna::domain_to_ascii_strict(text.strip_suffix('.').unwrap_or(text)).ok()?;
     (!name.is_empty() && name.len() <= BYTES_MAX).then_some(name)
 }
 
-/// A hostname: lower case, A-labels, below a name that can be registered.
+/// A hostname: lower case, A-labels, below a registrable domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host(SmolStr);
 
-/// Why a text is not one.
+/// The reason for rejecting a hostname.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// Not a name.
+    /// Not a DNS name.
     #[error("expected a hostname such as api.customer.com, without scheme, port or path")]
     Malformed,
-    /// An address.
+    /// An IP address.
     #[error("expected a hostname, not an address")]
     Address,
-    /// Nobody has it.
+    /// A reserved domain.
     #[error("this name is reserved")]
     Reserved,
-    /// Below the projects' domain.
+    /// At or below the projects' domain.
     #[error("names below this server's own domain are vanity subdomains")]
     Ours,
-    /// A CNAME record cannot stand there.
+    /// A registrable domain itself, which cannot have a CNAME record.
     #[error("expected a subdomain: a CNAME record cannot stand at the top of a domain")]
     Apex,
 }
 
 impl Host {
-    /// Reads a name as a person types it. `ours` is the projects' domain.
+    /// Parses user input. `ours` is the projects' domain.
     pub fn parse(text: &str, ours: &str) -> Result<Self, HostError> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.parse::<IpAddr>().is_ok() {
@@ -50,7 +50,7 @@ impl Host {
         }
         let name = idna::domain_to_ascii_strict(text).map_err(|_| HostError::Malformed)?;
         let last = name.rsplit('.').next().unwrap_or_default();
-        // What some programs take for an address, however it is spelled.
+        // Some programs parse such a name as an IP address.
         if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(if last.is_empty() {
                 HostError::Malformed
@@ -77,18 +77,18 @@ impl Host {
         }
     }
 
-    /// One that was parsed before.
+    /// Creates a host from a name that was parsed before.
     pub(crate) fn trusted(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The name in DNS.
+    /// Returns the DNS name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A name, and those above it down to the last but one label.
+/// Iterates over a name and its ancestors with at least two labels.
 pub(crate) fn and_above(name: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(name);
     std::iter::from_fn(move || {

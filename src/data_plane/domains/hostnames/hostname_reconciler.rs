@@ -1,5 +1,5 @@
-//! Looks at hostnames when their time has come: at those that are to be proven often at first and then ever less, at those that
-//! are served once a day.
+//! Reconciles custom hostnames with DNS and the certificate authority: unverified ones with
+//! increasing intervals, served ones once a day.
 
 use std::time::Duration;
 
@@ -17,32 +17,32 @@ use crate::{
     platform::tables::Table,
 };
 
-/// Hostnames looked at at once.
+/// Hostnames processed concurrently.
 const WORKERS: usize = 4;
-/// Hostnames taken in one pass; the rest follow in the next.
+/// Hostnames claimed per batch.
 const BATCH: i64 = 64;
 /// Longest pause between passes.
 const PASS: Duration = Duration::from_secs(30);
-/// For how long who looks at a hostname keeps others from it. Longer than any look takes.
+/// Duration of a claim. Longer than processing takes.
 pub(crate) const CLAIM: TimeDelta = TimeDelta::minutes(2);
-/// The pause after an authority refused, which allows few failures in an hour; the same where a certificate is there still;
-/// where as much was asked for as may be; and after an order that did not come to its end.
+/// Pauses after a rejected order (authorities limit failures per hour), after a rejected renewal,
+/// after a reached limit, and after an incomplete attempt.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::minutes(15);
 const RENEWAL_PAUSE: TimeDelta = TimeDelta::hours(1);
 pub(crate) const POSTPONED_PAUSE: TimeDelta = TimeDelta::minutes(10);
 pub(crate) const UNFINISHED_PAUSE: TimeDelta = TimeDelta::seconds(20);
-/// Quick looks, the pause between them, and the longest pause later.
+/// Number of initial checks with a constant pause, that pause, and the longest pause afterwards.
 const QUICK: i32 = 10;
 const QUICK_PAUSE: TimeDelta = TimeDelta::minutes(2);
 const PAUSE_MAX: TimeDelta = TimeDelta::hours(4);
-/// A hostname that is served is looked at so often.
+/// Interval of checks of a served hostname.
 const DAILY: TimeDelta = TimeDelta::days(1);
-/// After this time without the right records a hostname is told to have moved.
+/// Time without the required records after which a hostname is reported as moved.
 const MOVED: TimeDelta = TimeDelta::days(7);
-/// After this time it is removed.
+/// Time without the required records after which a hostname is deleted.
 const GONE: TimeDelta = TimeDelta::days(14);
 
-/// The hostname_reconciler's bell.
+/// Wakes the reconciler and caches decrypted certificates.
 #[derive(Debug, Default)]
 pub struct HostnameReconciler {
     bell: Notify,
@@ -50,7 +50,7 @@ pub struct HostnameReconciler {
 }
 
 impl HostnameReconciler {
-    /// Something is to be looked at now.
+    /// Wakes the reconciler.
     pub fn wake(&self) {
         self.bell.notify_one();
     }
@@ -63,12 +63,13 @@ pub async fn run(context: DataPlaneContext) {
             tracing::warn!(%error, "could not look at hostnames");
         }
         let pause = pause_until_due(&context).await.unwrap_or(PASS);
-        // Rung or not: what is due is looked for.
+        // Woken or not, due hostnames are processed.
         let _ = timeout(pause, context.hostname_reconciler.bell.notified()).await;
     }
 }
 
-/// How long no hostname is to be looked at: [`PASS`] at most, for other nodes set times as well.
+/// Returns the time until the next hostname is due, at most [`PASS`] because other nodes schedule
+/// checks as well.
 async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> {
     let now = context.clock.now();
     let sql = "select min(not_before) from custom_hostnames where not_before > $1";
@@ -83,9 +84,9 @@ async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> 
         .map_or(PASS, |pause| pause.min(PASS)))
 }
 
-/// Looks at everything whose time has come.
+/// Processes everything that is due.
 pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
-    // None of them waits for, or fails with, what the authority or the zone does to another.
+    // The four parts are independent: none delays the others or prevents them from running.
     let (wildcard, hostnames) = tokio::join!(wildcard::pass(context), look_at_hostnames(context));
     let (answers, revocations) =
         tokio::join!(challenge_records::tidy(context), revocations::pass(context));
@@ -95,7 +96,7 @@ pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
 async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
     loop {
         let now = context.clock.now();
-        // Claimed by the time of the next look: whoever comes later, on any node, finds it taken.
+        // Claimed by setting the time of the next check, so that other nodes skip it.
         let sql = "update custom_hostnames set not_before = $2 where id in \
                    (select id from custom_hostnames where not_before <= $1 order by not_before limit $3 for update skip locked) returning id";
         let rows = context
@@ -117,7 +118,7 @@ async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
             .map(CustomHostname::read)
             .collect::<Result<Vec<_>, _>>()?;
         let work = due.into_iter().map(|hostname| async move {
-            // One that fails holds up no other.
+            // A failure does not affect other hostnames.
             if let Err(error) = advance(context, &hostname).await {
                 tracing::warn!(host = %hostname.host, %error, "a hostname could not be looked at; it will be tried again");
             }
@@ -164,10 +165,10 @@ async fn advance(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
     }
 }
 
-/// Why a hostname that is proven stays as it is.
+/// Message for verified hostnames on a server without a certificate authority.
 const NO_AUTHORITY: &str = "This server has no certificate authority, so the custom hostname gets no certificate; its operator can name one with --acme-directory.";
 
-/// Has a hostname certified, for the first time or again.
+/// Orders or renews the certificate of a hostname.
 async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
     let now = context.clock.now();
     let Some(authority) = &context.data_plane_settings.authority else {
@@ -208,7 +209,7 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
             )
             .await?;
             acme::forget(context, hostname.id).await?;
-            // The authority knows more about when that is than can be told from the certificate.
+            // The authority may suggest another renewal time than the default.
             bring_forward(
                 context,
                 hostname,
@@ -218,7 +219,8 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
         }
         OrderOutcome::Refused(why) => {
             tracing::warn!(host = %hostname.host, why, "a hostname was refused a certificate");
-            // The records are looked at before it is tried again. What is served is served on.
+            // The records are checked again before the next order. A served hostname remains
+            // served.
             let state = if renewing {
                 hostname.state
             } else {
@@ -267,15 +269,16 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
     }
 }
 
-/// The pause after so many looks that found something wrong.
+/// Returns the pause after this many failed checks.
 fn pause(attempts: i32) -> TimeDelta {
     let late = attempts.saturating_sub(QUICK).clamp(0, 100);
     (0..late).fold(QUICK_PAUSE, |pause, _| (pause * 115 / 100).min(PAUSE_MAX))
 }
 
-/// Looks whether DNS says that a hostname is its project's. If it does, it is proven.
+/// Checks the required records, and marks the hostname as verified if they are present.
 pub async fn look(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
-    let (now, required) = (context.clock.now(), hostname.required(context));
+    let now = context.clock.now();
+    let required = hostname.required(context);
     let problems = match context
         .data_plane_settings
         .dns
@@ -323,19 +326,20 @@ pub async fn look(context: &DataPlaneContext, hostname: &CustomHostname) -> Resu
     .map(drop)
 }
 
-/// Looks whether a hostname that has a certificate still leads to its project.
+/// Checks that a certified hostname still routes to its project.
 async fn look_again(context: &DataPlaneContext, hostname: &CustomHostname) -> Result<(), Error> {
-    let (now, required) = (context.clock.now(), hostname.required(context));
+    let now = context.clock.now();
+    let required = hostname.required(context);
     let problems = match context
         .data_plane_settings
         .dns
         .look(&hostname.host, &required.proof_name)
         .await
     {
-        // Only where it leads: who has the record can have others.
+        // The CNAME record is sufficient: it proves control of the name.
         Ok(records) if required.alias_fits(&records) => Vec::new(),
         Ok(records) => required.problems(&records).into_iter().take(1).collect(),
-        // No answer is no word that it has moved.
+        // A failed query does not show that the hostname has moved.
         Err(why) => {
             let problems = vec![format!("DNS could not be asked: {why}")];
             return write(
@@ -361,7 +365,7 @@ async fn look_again(context: &DataPlaneContext, hostname: &CustomHostname) -> Re
         misrouted_since,
         ..hostname.clone()
     };
-    // Of a name that leads elsewhere no certificate is renewed.
+    // No certificate is renewed for a name that routes elsewhere.
     let renewal = if fits {
         renewal::settle(context, hostname.id).await?
     } else {
@@ -375,7 +379,7 @@ async fn look_again(context: &DataPlaneContext, hostname: &CustomHostname) -> Re
         .map(drop)
 }
 
-/// When a hostname is looked at again: within a day.
+/// Returns the time of the next check, at most one day from now.
 pub(crate) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTime<Utc> {
     let moments = renewal
         .into_iter()
@@ -386,7 +390,7 @@ pub(crate) fn next_look(renewal: Option<Renewal>, now: DateTime<Utc>) -> DateTim
         .fold(now + DAILY, DateTime::min)
 }
 
-/// Has a hostname looked at no later than its certificate wants.
+/// Reschedules the next check to no later than the renewal requires.
 async fn bring_forward(
     context: &DataPlaneContext,
     hostname: &CustomHostname,
@@ -404,7 +408,7 @@ async fn bring_forward(
         .map(drop)
 }
 
-/// Whether a hostname is told to have moved.
+/// Returns whether a hostname is reported as moved.
 pub(crate) fn has_moved(hostname: &CustomHostname, now: DateTime<Utc>) -> bool {
     hostname
         .misrouted_since

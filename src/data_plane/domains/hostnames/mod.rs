@@ -1,7 +1,8 @@
-//! Custom hostnames: names of projects' owners, from the wish to the activation.
+//! Custom hostnames: host names of a project's owner, from the request to the activation.
 //!
-//! A wish is a row. Two records of DNS prove it: a CNAME to this project, and a text that is bound to the project and the name. Then
-//! it is its project's alone, gets a certificate, and is served when it is activated.
+//! A request is a row. Two DNS records verify it: a CNAME to this project, and a TXT record derived
+//! from project and hostname. A verified hostname belongs to its project exclusively, gets a
+//! certificate, and is served after its activation.
 
 pub mod acme;
 pub mod blocked;
@@ -41,19 +42,19 @@ use crate::{
     platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
-/// Hostnames that the projects of an organization have or want at once: each is looked at again and again.
+/// Maximum number of hostnames of an organization's projects. Each is checked repeatedly.
 const HOSTNAMES_MAX: i64 = 100;
 
-/// How far a hostname is.
+/// State of a hostname.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Asked for. DNS does not say yet that it is the project's.
+    /// Requested; ownership is not verified.
     Initiated,
-    /// Proven to be the project's. It has no certificate yet.
+    /// Verified; the certificate is being ordered.
     Verified,
-    /// It has a certificate, and is not served.
+    /// Certified; not activated.
     Certified,
-    /// It is served.
+    /// Served.
     Active,
 }
 
@@ -65,7 +66,7 @@ impl State {
         Self::Active,
     ];
 
-    /// The value of the column.
+    /// Returns the value of the column.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initiated => "initiated",
@@ -76,34 +77,34 @@ impl State {
     }
 }
 
-/// A project's hostname.
+/// The custom hostname of a project.
 #[derive(Debug, Clone)]
 pub struct CustomHostname {
-    /// BudgetScope it is, or would be.
+    /// Project.
     pub project: ProjectId,
-    /// The project's reference.
+    /// Reference of the project.
     pub reference: ProjectRef,
-    /// New whenever a name is asked for.
+    /// Id of the request.
     pub id: Uuid,
-    /// The name.
+    /// DNS name.
     pub host: Host,
-    /// How far it is.
+    /// State.
     pub state: State,
-    /// What the last look at DNS found wrong.
+    /// Unmet requirements at the last check.
     pub problems: Vec<String>,
-    /// Why the last order of a certificate failed.
+    /// Reason of the last failed order.
     pub refusal: Option<String>,
-    /// Since when DNS leads elsewhere.
+    /// Time since which DNS routes the name elsewhere.
     pub misrouted_since: Option<DateTime<Utc>>,
-    /// Looks and orders that failed in a row.
+    /// Consecutive failed checks and orders.
     pub attempts: i32,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: DateTime<Utc>,
-    /// BudgetScope project that is.
+    /// Organization of the project.
     pub organization: OrganizationId,
-    /// Whether the operator does not want it to be served.
+    /// Whether the operator blocks the name.
     pub blocked: bool,
-    /// For how many seconds clients are to use nothing but HTTPS for it.
+    /// `max-age` of `Strict-Transport-Security`, in seconds.
     pub hsts_secs: Option<i32>,
 }
 
@@ -143,7 +144,7 @@ impl CustomHostname {
         })
     }
 
-    /// What DNS is to say of it.
+    /// Returns the required DNS records.
     pub fn required(&self, context: &DataPlaneContext) -> RequiredRecords {
         let issuer = context
             .data_plane_settings
@@ -159,7 +160,7 @@ impl CustomHostname {
         )
     }
 
-    /// What a certificate of it is asked for.
+    /// Returns the subject of its certificate order.
     fn subject(&self, context: &DataPlaneContext) -> CertificateSubject {
         CertificateSubject {
             id: self.id,
@@ -170,7 +171,8 @@ impl CustomHostname {
         }
     }
 
-    /// Where an authority that looks by DNS finds answers, if the operator has a zone for them and the name's owner leads there.
+    /// Returns the target for a delegation of DNS-01 challenges, if the operator has configured a
+    /// zone.
     fn delegate(&self, context: &DataPlaneContext) -> Option<String> {
         let zone = context
             .data_plane_settings
@@ -185,7 +187,7 @@ impl CustomHostname {
         ))
     }
 
-    /// As the audit log has it.
+    /// Returns the value for the audit log.
     fn told(&self) -> Value {
         json!({"custom_hostname": self.host.as_str(), "state": self.state.name()})
     }
@@ -195,7 +197,7 @@ fn none() -> Error {
     Error::Rejected("No custom hostname configuration found.".into())
 }
 
-/// The hostname of a project, if it has or wants one.
+/// Returns the hostname of a project, if one is requested or active.
 pub async fn find(
     context: &DataPlaneContext,
     project: ProjectId,
@@ -217,7 +219,7 @@ pub async fn find(
     rows.first().map(CustomHostname::read).transpose()
 }
 
-/// The hostname of a project that has one.
+/// Returns the hostname of a project, or an error if there is none.
 pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<CustomHostname, Error> {
     find(context, project.id).await?.ok_or_else(none)
 }
@@ -236,14 +238,15 @@ async fn lock(
     row.as_ref().map(CustomHostname::read).transpose()
 }
 
-/// Writes down that a project wants this hostname.
+/// Requests a hostname for a project.
 pub async fn initialize(
     context: &DataPlaneContext,
     project: &Project,
     host: &Host,
     audit: &Recorder,
 ) -> Result<CustomHostname, Error> {
-    let (doing, now) = ("initializing a hostname", context.clock.now());
+    let doing = "initializing a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock_project_names(&transaction, project.id).await?;
@@ -281,13 +284,15 @@ fn blocked(host: &Host) -> Error {
     Error::Rejected(format!("The operator of this server does not serve {host}.").into())
 }
 
-/// Refuses names that are blocked, names that another project has proven, and more of them than an organization may have.
+/// Rejects blocked names, names verified by another project, and hostnames beyond the
+/// organization's limit.
 ///
-/// A project that only asked for a name keeps it from no other. One that has proven it does, until DNS is records to lead elsewhere: then
-/// others can ask for it, and wait until it is removed from that project.
+/// An unverified hostname does not exclude other projects. A verified one does until DNS routes it
+/// elsewhere; then other projects can request it and wait for its deletion.
 async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) -> Result<(), Error> {
     let doing = "initializing a hostname";
-    // One at a time of an organization, so that the count holds. Its projects are hostname already, each by one at a time.
+    // Serializes requests of an organization, so that the count is exact. The projects are locked
+    // already.
     let lock =
         "select pg_advisory_xact_lock(hashtextextended('custom hostnames of an organization', $1))";
     transaction
@@ -318,7 +323,7 @@ async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) ->
     Ok(())
 }
 
-/// Looks at DNS now, and goes on if it is as it should be.
+/// Checks the DNS records now and advances the state if they are correct.
 pub async fn reverify(
     context: &DataPlaneContext,
     project: &Project,
@@ -358,13 +363,14 @@ pub async fn reverify(
     Ok(after)
 }
 
-/// Serves the project under its hostname from now on.
+/// Activates the certified hostname of a project.
 pub async fn activate(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
 ) -> Result<CustomHostname, Error> {
-    let (doing, now) = ("activating a hostname", context.clock.now());
+    let doing = "activating a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock_project_names(&transaction, project.id).await?;
@@ -407,14 +413,15 @@ pub async fn activate(
     Ok(after)
 }
 
-/// Says for how many seconds clients are to use nothing but HTTPS for the hostname; none says nothing.
+/// Sets `max-age` of `Strict-Transport-Security`. `None` sends no header.
 pub async fn set_hsts(
     context: &DataPlaneContext,
     project: &Project,
     secs: Option<i32>,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("setting the HSTS of a hostname", context.clock.now());
+    let doing = "setting the HSTS of a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock_project_names(&transaction, project.id).await?;
@@ -435,13 +442,14 @@ pub async fn set_hsts(
     Ok(())
 }
 
-/// Takes a project's hostname from it. No node serves it any more when this returns.
+/// Deletes the hostname of a project. When this returns, no node serves it.
 pub async fn remove(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("removing a hostname", context.clock.now());
+    let doing = "removing a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock_project_names(&transaction, project.id).await?;
@@ -462,13 +470,13 @@ pub async fn remove(
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::CustomHostnames);
-    // What is left elsewhere is current_names back, and nobody waits for that.
+    // DNS records and certificates are cleaned up in the background.
     context.hostname_reconciler.wake();
     notifications::settle(&context.db).await
 }
 
-/// Writes down what became of a hostname that was `from`, unless it is another one or something else became of it meanwhile. Returns
-/// whether it was written. A name that is another project's already is a conflict.
+/// Stores the result of a check if the hostname is still in state `from`. Returns whether it was
+/// stored. Fails with a conflict if another project has verified the name.
 async fn write(
     context: &DataPlaneContext,
     from: State,

@@ -1,66 +1,66 @@
-//! What DNS must say of a hostname before anything is done for it. Pure.
+//! DNS records that a custom hostname needs before it is certified. Pure.
 
 use super::host::Host;
 use crate::base::{ids::ProjectRef, sealing::SealingKey};
 
-/// What the label of the proof is, below which is the hostname.
+/// Label of the ownership record below which the hostname follows.
 const CHALLENGE: &str = "_gantry-challenge";
 
-/// Begins a problem with CAA records: a word that clients of the API know.
+/// Prefix of a CAA problem, which API clients recognize.
 pub const CAA_ERROR: &str = "caa_error";
 
-/// What DNS says.
+/// DNS records found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DnsRecords {
-    /// Where the name leads, without its last dot.
+    /// Target of the CNAME record, without trailing dot.
     pub alias: Option<String>,
-    /// What stands where the proof is expected.
+    /// TXT records at the ownership name.
     pub texts: Vec<String>,
-    /// Who may certify the name. Empty: anybody.
+    /// CAs that CAA records permit. Empty: any.
     pub issuers: Vec<String>,
-    /// Who said so: the name servers of the zone.
+    /// Name servers of the zone, which returned the records.
     pub servers: Vec<String>,
 }
 
-/// What DNS is to say.
+/// DNS records required.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequiredRecords {
-    /// Where the name is to lead: to this project, and no other.
+    /// Target of the CNAME record: this project's name.
     pub alias: String,
-    /// Where the proof is expected.
+    /// Name of the ownership TXT record.
     pub proof_name: String,
-    /// The proof: bound to the project and the name, the same whenever it is asked for.
+    /// Value of the ownership record: derived from project and hostname, so it never changes.
     pub proof: String,
-    /// As whom the authority is known that is to certify the name. None: nobody knows.
+    /// CAA identity of the certificate authority. `None`: unknown.
     pub issuer: Option<String>,
 }
 
-/// A record that is looked at.
+/// A kind of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordKind {
-    /// Where the name leads.
+    /// Routes the name to the project.
     Cname,
-    /// BudgetScope it is.
+    /// Proves ownership.
     Txt,
-    /// Who may certify it.
+    /// Permits the certificate authority.
     Caa,
 }
 
-/// A record beside what it is to be.
+/// Comparison of a record with its requirement.
 #[derive(Debug)]
 pub struct RecordCheck {
-    /// Which record.
+    /// Kind of record.
     pub record: RecordKind,
-    /// What it is to say.
+    /// Required value.
     pub expected: String,
-    /// What it says.
+    /// Value found.
     pub observed: String,
-    /// Whether that will do.
+    /// Whether the requirement is met.
     pub fits: bool,
 }
 
 impl RequiredRecords {
-    /// Of a hostname of a project.
+    /// Returns the required records of a project's hostname.
     pub fn new(
         host: &Host,
         project: &ProjectRef,
@@ -76,7 +76,7 @@ impl RequiredRecords {
         }
     }
 
-    /// What each record says beside what it is to say: where the name leads, its proof, who may certify it.
+    /// Compares CNAME, TXT and CAA records with their requirements.
     pub fn findings(&self, records: &DnsRecords) -> [RecordCheck; 3] {
         let several = |values: &[String], none: &str| {
             if values.is_empty() {
@@ -114,7 +114,7 @@ impl RequiredRecords {
         ]
     }
 
-    /// What is wrong with what was records, as people are told.
+    /// Returns a message for each unmet requirement.
     pub fn problems(&self, records: &DnsRecords) -> Vec<String> {
         let wrong = self
             .findings(records)
@@ -134,7 +134,7 @@ impl RequiredRecords {
             .collect()
     }
 
-    /// Whether the name leads to the project.
+    /// Returns whether the name routes to the project.
     pub fn alias_fits(&self, records: &DnsRecords) -> bool {
         records
             .alias
@@ -142,12 +142,12 @@ impl RequiredRecords {
             .is_some_and(|alias| alias.eq_ignore_ascii_case(&self.alias))
     }
 
-    /// Whether the proof is there.
+    /// Returns whether the ownership record is present.
     pub fn proof_fits(&self, records: &DnsRecords) -> bool {
         records.texts.contains(&self.proof)
     }
 
-    /// Whether the authority may certify the name.
+    /// Returns whether CAA records permit the authority.
     pub fn issuer_fits(&self, records: &DnsRecords) -> bool {
         records.issuers.is_empty()
             || self.issuer.as_ref().is_none_or(|issuer| {

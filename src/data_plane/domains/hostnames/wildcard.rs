@@ -1,4 +1,5 @@
-//! The certificate for `*.<domain>`, below which projects are reached, if it is the authority's: proven by DNS, and kept as those of hostnames.
+//! The wildcard certificate of the projects' domain, if issued by ACME: validated by DNS-01 and
+//! stored like those of hostnames.
 
 use std::sync::Arc;
 
@@ -19,10 +20,10 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// The pause after the authority refused.
+/// Pause after a rejected order.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::hours(1);
 
-/// The name, where its certificate is the authority's.
+/// Returns the authority and the wildcard name, if the authority issues it.
 fn name(context: &DataPlaneContext) -> Option<(&CertificateAuthority, String)> {
     let authority = context
         .data_plane_settings
@@ -35,15 +36,13 @@ fn name(context: &DataPlaneContext) -> Option<(&CertificateAuthority, String)> {
     ))
 }
 
-/// Looks whether the certificate is there and not to be renewed, when it is time to.
+/// Orders or renews the certificate if that is due.
 pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     let Some((authority, name)) = name(context) else {
         return Ok(());
     };
-    let (doing, now) = (
-        "looking for the certificate of the projects' domain",
-        context.clock.now(),
-    );
+    let doing = "looking for the certificate of the projects' domain";
+    let now = context.clock.now();
     let sql =
         "insert into wildcards (name, id, not_before) values ($1, $2, $3) on conflict do nothing";
     context
@@ -51,7 +50,7 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
         .query(sql, &[&name, &context.entropy.uuid(), &now])
         .await
         .context(doing)?;
-    // Claimed by the time of the next look: of several nodes one orders.
+    // Claimed by setting the time of the next check, so that one node orders.
     let sql = "update wildcards set not_before = $3 where name = $1 and not_before <= $2 returning id, attempts";
     let rows = context
         .db
@@ -86,7 +85,8 @@ async fn order(
     authority: &CertificateAuthority,
     subject: CertificateSubject,
 ) -> Result<(), Error> {
-    let (now, name) = (context.clock.now(), subject.name.as_str());
+    let now = context.clock.now();
+    let name = subject.name.as_str();
     match acme::obtain(context, authority, &subject).await? {
         OrderOutcome::Certified(renew_at) => {
             tracing::info!(name, %renew_at, "the projects' domain has a certificate");
@@ -163,7 +163,7 @@ async fn write(
         .map(drop)
 }
 
-/// The certificate, opened, if it is the authority's and there is one.
+/// Returns the certificate with its decrypted key, if there is one.
 pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<CertifiedKey>>, Error> {
     let Some((_, name)) = name(context) else {
         return Ok(None);
@@ -177,10 +177,12 @@ pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<Certif
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    let (id, chain, sealed, until): (Uuid, &str, &[u8], DateTime<Utc>) =
-        (row.get(0), row.get(1), row.get(2), row.get(3));
+    let id: Uuid = row.get(0);
+    let chain: &str = row.get(1);
+    let sealed: &[u8] = row.get(2);
+    let until: DateTime<Utc> = row.get(3);
     let opened = certificates::open(context, id, chain, sealed, until);
-    // One that cannot be opened keeps no hostname from being served.
+    // An unreadable certificate must not prevent hostnames from being served.
     Ok(opened
         .inspect_err(
             |error| tracing::error!(%error, "the certificate of the projects' domain is of no use"),

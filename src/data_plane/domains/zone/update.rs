@@ -1,4 +1,4 @@
-//! Dynamic updates (RFC 2136), signed with a key that the name server knows (RFC 8945).
+//! Dynamic updates (RFC 2136), signed with TSIG (RFC 8945).
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -24,16 +24,16 @@ use tokio::{
 
 use super::RecordChange;
 
-/// What the name server gets to take an update.
+/// Timeout of an update.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For how many seconds resolvers may keep an answer: the next one is another.
+/// Time to live of challenge records, in seconds. Short, because the next challenge differs.
 const TTL: u32 = 10;
-/// By how many seconds its clock and ours may differ.
+/// Permitted clock difference, in seconds.
 const FUDGE: u16 = 300;
-/// Shorter keys are guessed.
+/// Shortest key, in bytes. Shorter keys can be guessed.
 const KEY_BYTES_MIN: usize = 16;
 
-/// A key that updates are signed with.
+/// A TSIG key.
 #[derive(Clone)]
 pub struct TsigKey {
     name: Name,
@@ -48,7 +48,7 @@ impl fmt::Debug for TsigKey {
 }
 
 impl TsigKey {
-    /// Reads `algorithm:name:base64`. What is wrong is told without the key.
+    /// Parses `algorithm:name:base64`. Errors do not contain the key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let mut parts = text.splitn(3, ':');
         let (Some(algorithm), Some(name), Some(secret)) =
@@ -82,7 +82,8 @@ pub(super) fn fqdn(name: &str) -> Result<Name, ProtoError> {
     Ok(Name::from_ascii(format!("{name}."))?.to_lowercase())
 }
 
-/// Has the name server change one record. Its word is not relied upon: whether the record is there is asked of all of the zone's.
+/// Sends an update of one record. Publication is checked separately, at all name servers of the
+/// zone.
 pub(super) async fn send(
     server: SocketAddr,
     key: &TsigKey,
@@ -113,7 +114,7 @@ pub(super) async fn send(
     }
 }
 
-/// What a message is signed with. Nobody takes it out of the other records for us.
+/// Returns the TSIG record of a message, which the library leaves among the additional records.
 fn signature(message: &Message) -> Option<&TSIG> {
     message.additionals.iter().find_map(|record| {
         if let RData::TSIG(signature) = &record.data {
@@ -124,7 +125,7 @@ fn signature(message: &Message) -> Option<&TSIG> {
     })
 }
 
-/// The update on the wire.
+/// Encodes a signed update.
 fn message(
     key: &TsigKey,
     zone: &str,
@@ -148,7 +149,7 @@ fn message(
         RData::TXT(TXT::new(vec![value.to_owned()])),
     );
     if change == RecordChange::Cleanup {
-        // This record is taken away, and others of the name stay (RFC 2136, 2.5.4).
+        // Class NONE deletes this record only (RFC 2136 §2.5.4).
         record.dns_class = DNSClass::NONE;
     }
     let mut message = Message::new(id, MessageType::Query, OpCode::Update);
@@ -171,7 +172,7 @@ fn message(
     message.to_vec()
 }
 
-/// Over TCP, where each message is told its length first, in two bytes.
+/// Exchanges messages over TCP, each prefixed with its length in two bytes.
 async fn exchange(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(message.len()).map_err(std::io::Error::other)?;
