@@ -71,12 +71,6 @@ pub async fn of(db: &Db, project: &ProjectRef) -> Result<Option<bool>, Error> {
     rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
 }
 
-const SETTING: ProjectSetting = ProjectSetting {
-    action: "setting a key check",
-    delete: "delete from project_key_checks where project_id = $1 returning enabled",
-    insert: "insert into project_key_checks (project_id, enabled) values ($1, $2)",
-};
-
 /// Sets whether clients of a project must send an API key; `None` restores the server's default.
 /// Returns the previous setting.
 pub async fn set(
@@ -86,8 +80,11 @@ pub async fn set(
     clock: &Clock,
     audit: Recorder,
 ) -> Result<Option<bool>, Error> {
-    let describe = |enabled: &bool| json!({ "check_keys": enabled });
-    SETTING
-        .set(db, project, &[], enabled, describe, clock, audit)
-        .await
+    let setting = ProjectSetting {
+        action: "setting a key check",
+        delete: "delete from project_key_checks where project_id = $1 returning enabled",
+        insert: "insert into project_key_checks (project_id, enabled) values ($1, $2)",
+        describe: |enabled: &bool| json!({ "check_keys": enabled }),
+    };
+    setting.set(db, project, &[], enabled, clock, audit).await
 }

@@ -7,8 +7,10 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::project_settings::ProjectSetting;
-use super::upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams};
+use super::{
+    project_settings::ProjectSetting,
+    upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams},
+};
 use crate::{
     base::{
         clock::Clock,
@@ -104,12 +106,6 @@ pub async fn of(db: &Db, project: &ProjectRef) -> Result<Upstreams, Error> {
     Ok(upstreams)
 }
 
-const SETTING: ProjectSetting = ProjectSetting {
-    action: "setting an upstream",
-    delete: "delete from project_upstreams where project_id = $1 and service = $2 returning url",
-    insert: "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)",
-};
-
 /// Sets the upstream of a project's service; `None` restores the server's default. Returns the
 /// previous URL.
 pub async fn set(
@@ -121,8 +117,13 @@ pub async fn set(
     audit: Recorder,
 ) -> Result<Option<String>, Error> {
     let url = upstream.map(|upstream| upstream.template.to_string());
-    let describe = |url: &String| json!({ "service": service.name(), "url": url });
-    SETTING
-        .set(db, project, &[&service.name()], url, describe, clock, audit)
+    let setting = ProjectSetting {
+        action: "setting an upstream",
+        delete: "delete from project_upstreams where project_id = $1 and service = $2 returning url",
+        insert: "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)",
+        describe: |url: &String| json!({ "service": service.name(), "url": url }),
+    };
+    setting
+        .set(db, project, &[&service.name()], url, clock, audit)
         .await
 }

@@ -17,31 +17,34 @@ use crate::{
 };
 
 /// A setting of single projects. A project without a row uses the server's default.
-pub(super) struct ProjectSetting {
+pub(super) struct ProjectSetting<F> {
     /// Action for error messages.
     pub(super) action: &'static str,
     /// Deletes a row by project id and key, and returns its value.
     pub(super) delete: &'static str,
     /// Inserts project id, key and value.
     pub(super) insert: &'static str,
+    /// Formats a value for the audit log.
+    pub(super) describe: F,
 }
 
-impl ProjectSetting {
+impl<F> ProjectSetting<F> {
     /// Sets the value of a project, or removes it if `value` is `None`. Returns the previous value.
     /// An unchanged value is neither stored nor written to the audit log.
     ///
-    /// `key` is the rest of the row's primary key after the project id; `describe` formats a value
-    /// for the audit log.
+    /// `key` is the rest of the row's primary key after the project id.
     pub(super) async fn set<V: FromSqlOwned + ToSql + Sync + PartialEq>(
         &self,
         db: &Db,
         project: &ProjectRef,
         key: &[Param<'_>],
         value: Option<V>,
-        describe: impl Fn(&V) -> Value,
         clock: &Clock,
         audit: Recorder,
-    ) -> Result<Option<V>, Error> {
+    ) -> Result<Option<V>, Error>
+    where
+        F: Fn(&V) -> Value,
+    {
         let mut client = db.client().await?;
         let transaction = client.transaction().await.context(self.action)?;
         let sql = "select id, organization_id from projects where ref = $1 and desired <> 'removed' for update";
@@ -71,8 +74,8 @@ impl ProjectSetting {
                 .context(self.action)?;
         }
         let change = (
-            before.as_ref().map(&describe),
-            value.as_ref().map(&describe),
+            before.as_ref().map(&self.describe),
+            value.as_ref().map(&self.describe),
         );
         audit
             .write_in(&transaction, 200, change, clock.now())

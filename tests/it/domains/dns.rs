@@ -4,8 +4,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use gantry::data_plane::domains::hostnames::{
     Host,
-    check::Seen,
     dns::{Dns, Resolver},
+    required_records::DnsRecords,
 };
 use hickory_resolver::proto::{
     op::{Message, ResponseCode},
@@ -86,7 +86,7 @@ impl NameServer {
             .push(data);
     }
 
-    async fn look(&self, host: &str) -> Result<Seen, String> {
+    async fn look(&self, host: &str) -> Result<DnsRecords, String> {
         let host = Host::parse(host, "projects.test").unwrap();
         Resolver::with_port(&[self.address], self.address.port())
             .unwrap()
