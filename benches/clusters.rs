@@ -152,7 +152,7 @@ impl Bench {
             idle_pause_after: None,
             counting: Options::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
             dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
                 &[],
             )?),

@@ -137,7 +137,7 @@ impl Bench {
             databases: None,
             prepared: Wanted::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
             dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
                 &[],
             )?),
@@ -427,7 +427,7 @@ impl Server {
                         listener,
                         None,
                         |peer| api.connection(peer),
-                        server::Stop::default(),
+                        tokio_util::sync::CancellationToken::new(),
                     )
                     .await;
                     std::io::Result::Ok(())

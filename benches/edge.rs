@@ -96,7 +96,8 @@ fn main() -> Outcome<()> {
         );
         return Ok(());
     }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
     for _ in 0..ROUNDS {
         for (address, pids, rates) in [
             (edge, vec![gantry.pid()], &mut ours),
@@ -108,7 +109,8 @@ fn main() -> Outcome<()> {
             rates.push(f64::from(REQUESTS) * TICKS / f64::from(used));
         }
     }
-    let (ours, theirs) = (median(ours), median(theirs));
+    let ours = median(ours);
+    let theirs = median(theirs);
     println!(
         "requests per second of processor time: edge {ours:.0}, nginx {theirs:.0}, ratio {:.2}",
         ours / theirs
@@ -252,12 +254,10 @@ impl Load {
         let left = Arc::new(AtomicU32::new(requests));
         let mut clients = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let (connector, name, request, left) = (
-                TlsConnector::from(self.config.clone()),
-                self.name.clone(),
-                self.request.clone(),
-                left.clone(),
-            );
+            let connector = TlsConnector::from(self.config.clone());
+            let name = self.name.clone();
+            let request = self.request.clone();
+            let left = left.clone();
             clients.spawn(async move {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;

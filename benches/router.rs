@@ -179,8 +179,10 @@ struct Server {
 
 impl Server {
     fn start(engine: &Engine, dir: &Path) -> Outcome<Self> {
-        let (account, port) = (Account::for_servers()?, free_port()?);
-        let (data, password) = (dir.join("data"), dir.join("password"));
+        let account = Account::for_servers()?;
+        let port = free_port()?;
+        let data = dir.join("data");
+        let password = dir.join("password");
         fs::create_dir(dir)?;
         fs::create_dir(&data)?;
         fs::write(&password, PASSWORD)?;

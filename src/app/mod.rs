@@ -26,9 +26,9 @@ use crate::{
         context::{DataPlaneContext, DataPlaneSettings},
         domains::{
             hostnames,
-            hostnames::{acme::Authority, dns::Dns},
+            hostnames::{acme::CertificateAuthority, dns::Dns},
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
         service_proxy::upstreams::Upstreams,
@@ -54,7 +54,7 @@ pub struct Settings {
     /// Databases are `db.<ref>.<this>`.
     pub project_domain: String,
     /// Where clients reach databases, if they do.
-    pub databases: Option<Published>,
+    pub databases: Option<PublishedAddress>,
     /// Published beside the API.
     pub links: Links,
     /// This node: the owner of the clusters in its data folder.
@@ -72,11 +72,11 @@ pub struct Settings {
     /// Where the services of projects answer, unless the operator says otherwise of one.
     pub upstreams: Upstreams,
     /// How their clients get to them.
-    pub edge: service_proxy::Options,
+    pub service_proxy: service_proxy::Options,
     /// Tells what DNS says.
     pub dns: Arc<dyn Dns>,
     /// Who certifies hostnames, if anybody does.
-    pub authority: Option<Authority>,
+    pub authority: Option<CertificateAuthority>,
     /// Encrypts secrets that are shown again.
     pub sealing: SealingKey,
     /// Scheme, host and port by which clients reach this server. OAuth needs it.
@@ -107,7 +107,7 @@ impl Settings {
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             upstreams: self.upstreams,
-            edge: self.edge,
+            service_proxy: self.service_proxy,
             dns: self.dns,
             authority: self.authority,
         };
@@ -226,7 +226,7 @@ impl Background {
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
-        tasks.spawn(hostnames::keeper::run(app.data_plane.clone()));
+        tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         let kinds = endpoints::all()
             .iter()

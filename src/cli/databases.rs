@@ -13,7 +13,7 @@ use crate::{
     data_plane::{
         clusters::Home,
         postgres_proxy,
-        postgres_proxy::{Published, Tls},
+        postgres_proxy::{PostgresProxyTls, PublishedAddress},
     },
 };
 
@@ -33,7 +33,7 @@ pub(super) enum Choice {
 pub(super) struct Databases {
     listeners: Vec<TcpListener>,
     choice: Choice,
-    tls: Option<Tls>,
+    tls: Option<PostgresProxyTls>,
     /// Ports that somebody else has.
     pub(super) taken: Vec<u16>,
     /// The certificate of the authority that clients may trust.
@@ -74,9 +74,10 @@ impl Databases {
     /// Reads or makes the certificate.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
-            self.tls = Some(Tls::from_files(cert, key)?);
+            self.tls = Some(PostgresProxyTls::from_files(cert, key)?);
         } else if self.choice == Choice::Convenient {
-            let (tls, authority) = Tls::own_authority(home.dir(), &config.project_domain)?;
+            let (tls, authority) =
+                PostgresProxyTls::own_authority(home.dir(), &config.project_domain)?;
             (self.tls, self.authority) = (Some(tls), Some(authority));
         }
         Ok(())
@@ -91,13 +92,13 @@ impl Databases {
     }
 
     /// What connection strings say.
-    pub(super) fn published(&self, config: &Config) -> Option<Published> {
+    pub(super) fn published(&self, config: &Config) -> Option<PublishedAddress> {
         let port = self.addresses().first()?.port();
         let host = config
             .db_host
             .clone()
             .unwrap_or_else(|| format!("pooler.{}", config.project_domain));
-        Some(Published {
+        Some(PublishedAddress {
             host,
             port,
             tls: self.tls.is_some(),

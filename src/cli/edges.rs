@@ -10,7 +10,7 @@ use crate::{
     data_plane::{
         clusters::Home,
         service_proxy,
-        service_proxy::{Listeners, Wildcard},
+        service_proxy::{ServiceProxyListeners, WildcardCertificate},
     },
 };
 
@@ -23,7 +23,7 @@ pub(super) struct Edges {
     http: Vec<TcpListener>,
     ask: Vec<TcpListener>,
     choice: Choice,
-    wildcard: Option<Wildcard>,
+    wildcard: Option<WildcardCertificate>,
 }
 
 impl Edges {
@@ -54,11 +54,12 @@ impl Edges {
     /// Reads or makes the certificate.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
-            (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
+            (Some(cert), Some(key)) => Some(WildcardCertificate::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.choice == Choice::Convenient => {
-                Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
-            }
+            _ if self.choice == Choice::Convenient => Some(WildcardCertificate::own_authority(
+                home.dir(),
+                &config.project_domain,
+            )?),
             _ => None,
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
@@ -89,7 +90,7 @@ impl Edges {
                 .map(tokio::net::TcpListener::from_std)
                 .collect::<Result<Vec<_>, _>>()
         };
-        let listeners = Listeners {
+        let listeners = ServiceProxyListeners {
             https: all(self.https)?,
             http: all(self.http)?,
             ask: all(self.ask)?,

@@ -23,6 +23,7 @@ use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
 };
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
 
@@ -51,11 +52,11 @@ use crate::{
             Location, OldVersions, Resources, sandbox_available, server::Host,
         },
         domains::{
-            hostnames::{acme::Authority, dns::Resolver},
+            hostnames::{acme::CertificateAuthority, dns::Resolver},
             zone,
             zone::Zone,
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{lease, warm_pool},
         service_proxy,
     },
@@ -81,7 +82,7 @@ pub(super) struct Running {
     pub(super) databases: Reached,
     /// Where projects' services are reached.
     pub(super) services: Vec<SocketAddr>,
-    stop: server::Stop,
+    shutdown: CancellationToken,
     background: JoinSet<()>,
     routers: JoinSet<()>,
     edges: JoinSet<()>,
@@ -344,12 +345,14 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     let services = edges.addresses();
     let routers = databases.listen(&app)?;
     let edges = edges.listen(&app)?;
-    let (stop, mut listeners, api) = (server::Stop::default(), JoinSet::new(), app.api());
+    let shutdown = CancellationToken::new();
+    let mut listeners = JoinSet::new();
+    let api = app.api();
     listeners.spawn(server::serve(
         listener,
         tls,
         move |peer| api.connection(peer),
-        stop.clone(),
+        shutdown.clone(),
     ));
     if let Some(admin) = admin {
         let router = admin_router(app.clone(), &warnings);
@@ -357,18 +360,18 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             admin,
             None,
             move |_| admin_service(router.clone()),
-            stop.clone(),
+            shutdown.clone(),
         ));
     }
     if let Some(socket) = operator {
-        listeners.spawn(operator_api::serve(app.clone(), socket, stop.clone()));
+        listeners.spawn(operator_api::serve(app.clone(), socket, shutdown.clone()));
     }
     Ok(Running {
         app,
         address,
         databases: reached,
         services,
-        stop,
+        shutdown,
         background,
         routers,
         edges,
@@ -388,9 +391,9 @@ impl Running {
 
     /// Finishes what was begun, then stops what this process started.
     pub(super) async fn stop(mut self, clusters: Clusters) -> anyhow::Result<()> {
-        self.stop.stop();
-        self.app.router.stop();
-        self.app.edge.stop();
+        self.shutdown.cancel();
+        self.app.postgres_proxy.stop();
+        self.app.service_proxy.stop();
         while self.listeners.join_next().await.is_some() {}
         while self.routers.join_next().await.is_some() {}
         while self.edges.join_next().await.is_some() {}
@@ -479,7 +482,7 @@ pub(super) fn old_versions(config: &Config) -> OldVersions {
 /// What is made when a data folder is first used, by one process at a time.
 async fn first_steps(
     config: &Config,
-    databases: Option<Published>,
+    databases: Option<PublishedAddress>,
     home: Arc<Home>,
     db: &Db,
     entropy: Entropy,
@@ -518,7 +521,7 @@ fn issuer(config: &Config, choice: Choice, address: SocketAddr) -> Option<String
 
 fn settings(
     config: &Config,
-    databases: Option<Published>,
+    databases: Option<PublishedAddress>,
     home: &Home,
     entropy: &Entropy,
 ) -> anyhow::Result<Settings> {
@@ -548,7 +551,7 @@ fn settings(
         dns: Arc::new(Resolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
-        edge: service_proxy::Options {
+        service_proxy: service_proxy::Options {
             check_keys: config.edge_check_keys,
             underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
             ..service_proxy::Options::default()
@@ -571,7 +574,7 @@ fn settings(
 }
 
 /// Who certifies hostnames, if anybody is named.
-fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
+fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
     let Some(directory) = config.acme_directory.clone() else {
         return Ok(None);
     };
@@ -580,8 +583,10 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
         &config.acme_dns_key,
         &config.acme_dns_hook,
     ) {
-        (Some(server), Some(key), _) => Some(zone::Writer::Update(server, zone::Key::read(key)?)),
-        (_, _, Some(hook)) => Some(zone::Writer::Hook(zone::Hook::new(hook)?)),
+        (Some(server), Some(key), _) => {
+            Some(zone::ZoneWriter::Update(server, zone::TsigKey::read(key)?))
+        }
+        (_, _, Some(hook)) => Some(zone::ZoneWriter::Hook(zone::ZoneHook::new(hook)?)),
         _ => None,
     };
     let zone = config
@@ -590,7 +595,7 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
         .zip(writer)
         .map(|(name, writer)| Zone::new(name, writer))
         .transpose()?;
-    Ok(Some(Authority {
+    Ok(Some(CertificateAuthority {
         directory,
         root: config.acme_root.clone(),
         contact: config.acme_contact.clone(),

@@ -12,7 +12,7 @@ use crate::{
     },
     data_plane::service_proxy::{
         overrides,
-        upstreams::{Named, Service},
+        upstreams::{Service, ServiceUpstream},
     },
 };
 
@@ -25,7 +25,7 @@ pub(super) enum Upstream {
         project: ProjectRef,
         /// The service, `rest`, `auth`, `storage`, `realtime` or `functions`, and its address. `{ref}` stands for the ref.
         #[arg(value_name = "SERVICE=URL")]
-        upstream: Named,
+        upstream: ServiceUpstream,
         #[command(flatten)]
         common: Common,
     },
@@ -101,7 +101,7 @@ async fn set(
     common: &Common,
     project: &ProjectRef,
     service: Service,
-    named: Option<&Named>,
+    named: Option<&ServiceUpstream>,
     command: &'static str,
 ) -> anyhow::Result<Option<String>> {
     OpenControl::with(&common.control, async |db| {

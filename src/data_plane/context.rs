@@ -14,16 +14,16 @@ use super::{
     database_access::AccessRuleCache,
     domains::{
         hostnames,
-        hostnames::{acme::Authority, dns::Dns},
+        hostnames::{acme::CertificateAuthority, dns::Dns},
     },
     metrics::DataPlaneMetrics,
-    postgres_proxy::{Published, Router},
+    postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
         idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool, warm_pool::Pool,
         watchdog::Watchdog,
     },
     service_proxy,
-    service_proxy::{Edge, upstreams::Upstreams},
+    service_proxy::{ServiceProxy, upstreams::Upstreams},
     temporary_access,
 };
 use crate::{
@@ -41,7 +41,7 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct DataPlaneSettings {
     /// Where clients reach databases, if they do.
-    pub databases: Option<Published>,
+    pub databases: Option<PublishedAddress>,
     /// Whether the control database lies in the data folder.
     pub own_database: bool,
     /// First of the numeric user ids of project clusters.
@@ -53,11 +53,11 @@ pub struct DataPlaneSettings {
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
-    pub edge: service_proxy::Options,
+    pub service_proxy: service_proxy::Options,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// The certificate authority of custom hostnames.
-    pub authority: Option<Authority>,
+    pub authority: Option<CertificateAuthority>,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.
@@ -87,13 +87,13 @@ pub struct DataPlaneState {
     /// Creates and revokes temporary logins.
     pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
-    pub router: Router,
+    pub postgres_proxy: PostgresProxy,
     /// Last known access rules of projects' databases.
     pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
-    pub hostnames: hostnames::Keeper,
+    pub hostname_reconciler: hostnames::HostnameReconciler,
     /// Proxy of requests to the projects' services.
-    pub edge: Edge,
+    pub service_proxy: ServiceProxy,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -146,10 +146,10 @@ impl DataPlaneContext {
             lease,
             pool: Pool::default(),
             temporary_access: temporary_access::LoginReconciler::default(),
-            router: Router::default(),
+            postgres_proxy: PostgresProxy::default(),
             access_rules: AccessRuleCache::default(),
-            hostnames: hostnames::Keeper::default(),
-            edge: Edge::default(),
+            hostname_reconciler: hostnames::HostnameReconciler::default(),
+            service_proxy: ServiceProxy::default(),
             removal: OnceLock::new(),
         });
         let weak = Arc::downgrade(&state);
@@ -175,7 +175,7 @@ impl DataPlaneState {
 
 impl ChangeListener for DataPlaneState {
     fn invalidate(&self, cache: Cache) {
-        self.edge.invalidate(cache);
+        self.service_proxy.invalidate(cache);
     }
 
     fn wake(&self, task: Task) {
@@ -187,6 +187,6 @@ impl ChangeListener for DataPlaneState {
     }
 
     fn set_subscribed(&self, _: bool) {
-        self.edge.reread();
+        self.service_proxy.reread();
     }
 }

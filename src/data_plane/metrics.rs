@@ -12,9 +12,9 @@ pub struct DataPlaneMetrics {
     /// Of clusters.
     pub clusters: ClusterMetrics,
     /// Of connections to databases.
-    pub postgres_proxy: postgres_proxy::Tally,
+    pub postgres_proxy: postgres_proxy::PostgresProxyMetrics,
     /// Of requests to projects' services.
-    pub service_proxy: service_proxy::Tally,
+    pub service_proxy: service_proxy::ServiceProxyMetrics,
 }
 
 impl DataPlaneMetrics {
@@ -22,7 +22,7 @@ impl DataPlaneMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             clusters: ClusterMetrics::new(metrics),
-            postgres_proxy: postgres_proxy::Tally {
+            postgres_proxy: postgres_proxy::PostgresProxyMetrics {
                 sessions: metrics.gauge("gantry_router_sessions", &[]),
                 outcomes: postgres_proxy::OUTCOMES.map(|outcome| {
                     let labels = [("outcome", outcome)];
@@ -32,7 +32,7 @@ impl DataPlaneMetrics {
                     )
                 }),
             },
-            service_proxy: service_proxy_tally(metrics),
+            service_proxy: service_proxy_metrics(metrics),
         }
     }
 }
@@ -142,7 +142,7 @@ impl ClusterMetrics {
     }
 }
 
-fn service_proxy_tally(metrics: &Metrics) -> service_proxy::Tally {
+fn service_proxy_metrics(metrics: &Metrics) -> service_proxy::ServiceProxyMetrics {
     let requests = |service| {
         CLASSES.map(|class| {
             let labels = [("service", service), ("status", class)];
@@ -151,7 +151,7 @@ fn service_proxy_tally(metrics: &Metrics) -> service_proxy::Tally {
     };
     let [rest, auth, storage, realtime, functions] =
         Service::ALL.map(|service| requests(service.name()));
-    service_proxy::Tally {
+    service_proxy::ServiceProxyMetrics {
         connections: service_proxy::OUTCOMES.map(|outcome| {
             let labels = [("outcome", outcome)];
             (

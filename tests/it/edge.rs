@@ -19,8 +19,8 @@ use gantry::{
     data_plane::{
         service_proxy,
         service_proxy::{
-            Listeners, Wildcard,
-            upstreams::{Named, Service, Upstreams},
+            ServiceProxyListeners, WildcardCertificate,
+            upstreams::{Service, ServiceUpstream, Upstreams},
         },
     },
     platform::{http::Transport, tables::Table},
@@ -65,7 +65,7 @@ impl Gate {
 
     /// The same, with the certificate for the projects' domain from elsewhere.
     async fn with(
-        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,
     ) -> Self {
         Self::over(Transport::default(), wildcard, options).await
@@ -74,33 +74,37 @@ impl Gate {
     /// The same, behind these proxies.
     async fn over(
         transport: Transport,
-        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let services = Service::ALL
             .into_iter()
             .filter(|service| *service != Service::Functions);
         let upstreams: Upstreams = services
             .map(|service| {
                 format!("{service}=http://{}/base", echo.address)
-                    .parse::<Named>()
+                    .parse::<ServiceUpstream>()
                     .unwrap()
             })
             .collect();
         let settings = Settings {
             upstreams,
-            edge: options,
+            service_proxy: options,
             ..settings(transport, Uuid::from_u128(7))
         };
         let node = app.another_with(settings, app.machine.clone());
-        let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
+        let authority =
+            WildcardCertificate::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http, ask) = (bind().await, bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
+        let ask = bind().await;
         let [https_at, http_at, ask_at] =
             [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
-        let listeners = Listeners {
+        let listeners = ServiceProxyListeners {
             https: vec![https],
             http: vec![http],
             ask: vec![ask],
@@ -351,7 +355,7 @@ async fn once<F: Future<Output = ()> + Send + 'static>(
 impl Gate {
     /// Says where a service of the project answers, as `gantry upstream set` does on another node.
     async fn point(&self, service: Service, address: SocketAddr) {
-        let named: Named = format!("{service}=http://{address}").parse().unwrap();
+        let named: ServiceUpstream = format!("{service}=http://{address}").parse().unwrap();
         let audit = gantry::platform::audit::Recorder::operator(
             "test",
             &self.app.app.entropy,

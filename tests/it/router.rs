@@ -9,7 +9,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use gantry::{
     base::ids::ProjectRef,
-    data_plane::{postgres_proxy, postgres_proxy::Tls},
+    data_plane::{postgres_proxy, postgres_proxy::PostgresProxyTls},
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -48,7 +48,8 @@ impl Way {
     }
 
     async fn to(app: TestApp, project: ProjectRef) -> Self {
-        let (tls, authority) = Tls::own_authority(app.machine.dir(), "example.test").unwrap();
+        let (tls, authority) =
+            PostgresProxyTls::own_authority(app.machine.dir(), "example.test").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = tokio::spawn(postgres_proxy::run(

@@ -18,7 +18,6 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve.rs"];
 
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
-    ("src/base/net/accept.rs", "implements hyper's timer"),
     (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",

@@ -14,9 +14,9 @@ use crate::{
 /// Takes rows until the edge has ended and none is left. There is one of it.
 pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     let mut batch = Vec::new();
-    while queue::next(&context.edge.log, &mut batch, &mut ending).await {
+    while queue::next(&context.service_proxy.log, &mut batch, &mut ending).await {
         for row in &batch {
-            log::tell(row);
+            log::log_row(row);
         }
         // What reached no project is nobody's line.
         let rows = batch

@@ -1,14 +1,14 @@
-//! Labels below the projects' domain that no project can have as its vanity subdomain.
+//! Reserved labels below the projects' domain, which cannot be vanity subdomains.
 
-/// Labels with one reason to be reserved.
+/// Labels reserved for the same reason.
 struct Group {
-    /// Why none of them is given to a project.
+    /// Reason of the reservation.
     reason: &'static str,
     /// Sorted.
     labels: &'static [&'static str],
 }
 
-/// Reserved labels. A project that has one since before it was reserved keeps it.
+/// Reserved labels. A project keeps a label that was reserved after its activation.
 const RESERVED: &[Group] = &[
     Group {
         reason: "programs look the name up by themselves and trust the answer with mail, proxies or certificates",
@@ -150,13 +150,13 @@ const RESERVED: &[Group] = &[
     },
 ];
 
-/// Kinds of servers, reserved with any number behind them: `ns`, `ns1`, `ns-02`. Sorted.
+/// Server names, reserved with any number appended: `ns`, `ns1`, `ns-02`. Sorted.
 const SERVERS: &[&str] = &[
     "dns", "ftp", "imap", "ldap", "mail", "mx", "ns", "ntp", "pop", "relay", "resolver", "smtp",
     "time", "vpn", "web", "www",
 ];
 
-/// Why a label in lower case is given to no project. None: it may be.
+/// Returns the reason for which a lower-case label is reserved, or `None`.
 pub(crate) fn reason(label: &str) -> Option<&'static str> {
     let listed = |label: &str| {
         RESERVED
@@ -182,7 +182,8 @@ pub(crate) fn reason(label: &str) -> Option<&'static str> {
     })
 }
 
-/// The labels that a label could be read as: with the letters that `0`, `1`, `rn` and `vv` look like.
+/// Returns the labels that a label can be mistaken for: `0`, `1`, `rn` and `vv` replaced by similar
+/// letters.
 fn look_alikes(label: &str) -> [String; 2] {
     let letters = label
         .replace('0', "o")

@@ -4,8 +4,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use gantry::data_plane::domains::hostnames::{
     Host,
-    check::Seen,
     dns::{Dns, Resolver},
+    required_records::DnsRecords,
 };
 use hickory_resolver::proto::{
     op::{Message, ResponseCode},
@@ -33,8 +33,10 @@ impl NameServer {
     pub(crate) async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let (zone, remembered) = (Records::default(), Records::default());
-        let (says, remembers) = (zone.clone(), remembered.clone());
+        let zone = Records::default();
+        let remembered = Records::default();
+        let says = zone.clone();
+        let remembers = remembered.clone();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut buffer = [0; 4096];
@@ -84,7 +86,7 @@ impl NameServer {
             .push(data);
     }
 
-    async fn look(&self, host: &str) -> Result<Seen, String> {
+    async fn look(&self, host: &str) -> Result<DnsRecords, String> {
         let host = Host::parse(host, "projects.test").unwrap();
         Resolver::with_port(&[self.address], self.address.port())
             .unwrap()

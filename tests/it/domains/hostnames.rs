@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gantry::{
     app::Settings,
     base::ids::ProjectRef,
-    data_plane::domains::hostnames::{blocked, check::Seen, keeper},
+    data_plane::domains::hostnames::{blocked, hostname_reconciler, required_records::DnsRecords},
     platform::http::Transport,
 };
 use serde_json::{Value, json};
@@ -24,8 +24,9 @@ struct Zone {
 
 impl Zone {
     async fn new() -> Self {
-        let (app, said) = (TestApp::new().await, Said::default());
-        said.0.lock().insert(HOST.to_owned(), Seen::default());
+        let app = TestApp::new().await;
+        let said = Said::default();
+        said.0.lock().insert(HOST.to_owned(), DnsRecords::default());
         let node = app.another_with(
             Settings {
                 dns: Arc::new(said.clone()),
@@ -37,10 +38,10 @@ impl Zone {
     }
 
     fn say(&self, alias: &str, text: &str) {
-        let seen = Seen {
+        let seen = DnsRecords {
             alias: Some(alias.to_owned()),
             texts: vec![text.to_owned()],
-            ..Seen::default()
+            ..DnsRecords::default()
         };
         self.said.0.lock().insert(HOST.to_owned(), seen);
     }
@@ -270,7 +271,8 @@ async fn names_that_nobody_can_own_are_refused() {
 #[tokio::test]
 async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
     // Asking for a name keeps nobody else from it.
     let theirs = zone
         .ask(stranger, foreign, "/initialize")
@@ -324,7 +326,8 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
 #[tokio::test]
 async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
     zone.proven().await;
     let refused = zone.ask(stranger, foreign, "/initialize").await.expect(409);
     assert_eq!(
@@ -338,7 +341,7 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     // Once DNS was seen to lead elsewhere, the name's new owner can ask for it.
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(
         zone.ask(stranger, foreign, "/initialize")
             .await
@@ -376,18 +379,18 @@ async fn records_that_keep_authorities_away_stand_among_the_certificates_errors(
 async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     let errors = zone.mine("").await.json()["data"]["result"]["verification_errors"].clone();
     assert_eq!(errors.as_array().unwrap().len(), 2);
     zone.prove(&wanted);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(
         zone.mine("").await.json()["status"],
         "2_initiated",
         "its time has not come"
     );
     zone.app.advance(2 * 60);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(zone.mine("").await.json()["status"], "3_challenge_verified");
 
     zone.delete().await.expect(200);
@@ -395,14 +398,14 @@ async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     zone.mine("/initialize").await.expect(201);
     for (days, status) in [(6, "pending"), (2, "moved")] {
         zone.app.advance(days * 24 * 3600);
-        keeper::pass(&zone.node.app).await.unwrap();
+        hostname_reconciler::pass(&zone.node.app).await.unwrap();
         assert_eq!(
             zone.mine("").await.expect(200).json()["data"]["result"]["status"],
             status
         );
     }
     zone.app.advance(7 * 24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.mine("").await.expect(400);
 }
 
@@ -416,7 +419,7 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
         async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
     let day = async || {
         zone.app.advance(24 * 3600);
-        keeper::pass(&zone.node.app).await.unwrap();
+        hostname_reconciler::pass(&zone.node.app).await.unwrap();
     };
     day().await;
     assert_eq!(status().await, "active");
@@ -519,9 +522,9 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
     // Proven, its text is not needed any more; and nobody certifies it here.
     zone.prove(&wanted);
     zone.mine("/reverify").await.expect(201);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.app.advance(2 * 60);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.say(&server, "other");
     let told = checks().await;
     assert_eq!(
@@ -607,7 +610,7 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
     // Nor is anything done about it, though it leads elsewhere by now.
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert!(zone.mine("").await.json()["data"]["result"]["verification_errors"].is_null());
     zone.block(HOST, false).await;
     assert_eq!((served().await, status().await), (true, json!("active")));

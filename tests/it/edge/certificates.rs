@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use gantry::data_plane::service_proxy::Wildcard;
+use gantry::data_plane::service_proxy::WildcardCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::{Client, Gate, connect, trusting};
@@ -28,10 +28,14 @@ fn write(dir: &Path) {
 async fn a_certificate_is_exchanged_without_dropping_a_connection() {
     let files = |dir: &Path| {
         write(dir);
-        Some(Wildcard::from_files(&dir.join("edge.pem"), &dir.join("edge-key.pem")).unwrap())
+        Some(
+            WildcardCertificate::from_files(&dir.join("edge.pem"), &dir.join("edge-key.pem"))
+                .unwrap(),
+        )
     };
     let gate = Gate::with(files, gantry::data_plane::service_proxy::Options::default()).await;
-    let (host, dir) = (gate.host(), gate.app.machine.dir().to_owned());
+    let host = gate.host();
+    let dir = gate.app.machine.dir().to_owned();
     let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let before = trusting(&dir.join("edge.pem"));
     let mut first = Client(connect(gate.https, &host, before.clone()).await.unwrap());

@@ -5,9 +5,9 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 use gantry::{
     base::sealing::SealingKey,
     data_plane::domains::{
-        hostnames::{dns::Resolver, keeper},
+        hostnames::{dns::Resolver, hostname_reconciler},
         zone,
-        zone::{Writer, Zone, challenge_name},
+        zone::{Zone, ZoneWriter, challenge_name},
     },
 };
 use serde_json::json;
@@ -34,8 +34,9 @@ enum By {
 }
 
 /// A program that does what `--acme-dns-hook` wants with `knsupdate`, and writes down what it was told.
-fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
-    let (program, port) = (dir.join("hook"), knot.address.port());
+fn hook(dir: &Path, knot: &Knot) -> zone::ZoneHook {
+    let program = dir.join("hook");
+    let port = knot.address.port();
     let text = format!(
         "#!/bin/sh\necho \"$1 $2 $#\" >> {dir}/hooked\nenv >> {dir}/environment\n\
          [ \"$1\" = present ] && verb=add || verb=del\n\
@@ -44,7 +45,7 @@ fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
     );
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    zone::Hook::new(&program).unwrap()
+    zone::ZoneHook::new(&program).unwrap()
 }
 
 /// A town whose authority asks knot, and whose edge the authority does not reach.
@@ -56,8 +57,10 @@ async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Tow
         let name = if wildcard { "example.test" } else { ZONE };
         let server = Knot::start(dir, name, &more(&place)).await;
         let writer = match by {
-            By::Update => Writer::Update(server.address, zone::Key::read(&server.key).unwrap()),
-            By::Hook => Writer::Hook(hook(dir, &server)),
+            By::Update => {
+                ZoneWriter::Update(server.address, zone::TsigKey::read(&server.key).unwrap())
+            }
+            By::Hook => ZoneWriter::Hook(hook(dir, &server)),
         };
         let authority = settings.authority.as_mut().unwrap();
         authority.zone = Some(Zone::new(name, writer).unwrap());
@@ -76,7 +79,10 @@ async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Tow
 
 /// Where the hostname's answers stand.
 fn place(sealing: &SealingKey, project: &str) -> String {
-    let writer = Writer::Update(([127, 0, 0, 1], 1).into(), zone::Key::parse(KEY).unwrap());
+    let writer = ZoneWriter::Update(
+        ([127, 0, 0, 1], 1).into(),
+        zone::TsigKey::parse(KEY).unwrap(),
+    );
     Zone::new(ZONE, writer)
         .unwrap()
         .place(sealing, HOST, project)
@@ -97,7 +103,7 @@ async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bo
                 .await
                 .unwrap();
         }
-        keeper::pass(&node.app).await.unwrap();
+        hostname_reconciler::pass(&node.app).await.unwrap();
         town.node.app.set_subscribed(true);
         if holds().await {
             return;
@@ -141,7 +147,7 @@ async fn who_leads_the_authority_to_the_zone_needs_no_port() {
         connect(town.https, HOST, trusting(&town.roots))
             .await
             .unwrap();
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         let place = place(&town.settings.sealing, town.app.home.project.as_str());
         assert_eq!(
             (answers(&town).await, knot.texts(&place).await.unwrap()),
@@ -189,7 +195,7 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
         .clone()
         .unwrap();
     zone.write(
-        zone::Change::Present,
+        zone::RecordChange::Present,
         &place,
         "left",
         (town.app.clock.now(), 7),
@@ -203,7 +209,7 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
         .send()
         .await
         .expect(200);
-    keeper::pass(&town.node.app).await.unwrap();
+    hostname_reconciler::pass(&town.node.app).await.unwrap();
     assert_eq!(
         (answers(&town).await, knot.texts(&place).await.unwrap()),
         (0, vec![])
@@ -248,9 +254,9 @@ async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
 #[tokio::test]
 async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
     let (mut town, _knot) = town(By::Update, false, delegated).await;
-    let writer = Writer::Update(
+    let writer = ZoneWriter::Update(
         ([127, 0, 0, 1], free()).into(),
-        zone::Key::parse(KEY).unwrap(),
+        zone::TsigKey::parse(KEY).unwrap(),
     );
     let authority = town.settings.authority.as_mut().unwrap();
     let right = authority.zone.replace(Zone::new(ZONE, writer).unwrap());
@@ -346,7 +352,7 @@ async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
         (answer.status, answer.saw("x-project-ref")),
         (200, Some(town.app.home.project.to_string()))
     );
-    keeper::pass(&town.node.app).await.unwrap();
+    hostname_reconciler::pass(&town.node.app).await.unwrap();
     assert_eq!(
         (
             answers(&town).await,
@@ -395,12 +401,12 @@ async fn a_hook_is_bounded_and_heard_out() {
         let program = dir.join("hook");
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-        zone::Hook::new(&program)
+        zone::ZoneHook::new(&program)
     };
     let run = async |hook| {
-        let zone = Zone::new(ZONE, Writer::Hook(hook)).unwrap();
+        let zone = Zone::new(ZONE, ZoneWriter::Hook(hook)).unwrap();
         zone.write(
-            zone::Change::Present,
+            zone::RecordChange::Present,
             "a.customer.test",
             "$(touch /tmp/x); `id`",
             (town.app.clock.now(), 1),

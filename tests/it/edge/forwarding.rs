@@ -63,7 +63,8 @@ async fn a_path_leads_to_its_service_and_what_is_not_configured_says_so() {
 #[tokio::test]
 async fn a_service_believes_the_edge_and_not_the_client() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let sent = "Connection: close, X-Hidden\r\nX-Hidden: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\n\
                 Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Ssl: on\r\nX-Real-IP: 1.2.3.4\r\n\
                 X-Project-Ref: evil\r\nauthorization: Bearer t\r\napikey: k\r\nCookie: a=b";
@@ -98,7 +99,8 @@ async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_th
             },
         )
         .await;
-        let (host, mut client) = (gate.host(), gate.client().await);
+        let host = gate.host();
+        let mut client = gate.client().await;
         client
             .send(&format!(
                 "GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{sent}\r\n"
@@ -186,7 +188,8 @@ async fn trailers_of_a_client_do_not_reach_a_service() {
     })
     .await;
     gate.point(Service::Functions, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let chunks = "3\r\nabc\r\n0\r\nX-Project-Ref: evil\r\n\r\n";
     client
         .send(&format!(
@@ -202,7 +205,8 @@ async fn trailers_of_a_client_do_not_reach_a_service() {
 #[tokio::test]
 async fn bodies_pass_both_ways_and_a_connection_is_used_again() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     for bytes in [0, 1, 100_000, 3_000_000] {
         client
             .send(&format!(
@@ -274,7 +278,8 @@ async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
         }
     });
     // What one client's requests left is there for the next of the same lane: its own are.
-    let (mut client, host) = (gate.client().await, gate.host());
+    let mut client = gate.client().await;
+    let host = gate.host();
     for connection in 0..2 {
         assert_eq!(
             client.get(&host, "/functions/v1/").await.body,
@@ -403,7 +408,8 @@ async fn a_new_project_is_reached_at_once() {
 #[tokio::test]
 async fn each_request_is_one_row_of_the_log() {
     let gate = Gate::new().await;
-    let (log, mut rows) = (&gate.node.app.edge.log, Vec::new());
+    let log = &gate.node.app.service_proxy.log;
+    let mut rows = Vec::new();
     gate.get("/rest/v1/todos?apikey=secret&select=*").await;
     gate.get("/nothing").await;
     log.any().await;

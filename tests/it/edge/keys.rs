@@ -143,7 +143,8 @@ async fn only_keys_of_the_project_open_its_services() {
 async fn a_key_that_was_taken_away_opens_nothing_any_more() {
     let gate = Gate::checking_keys().await;
     let keys = gate.keys(&gate.app.at("")).await;
-    let (secret, anon) = (key(&keys, "type", "secret"), key(&keys, "id", "anon"));
+    let secret = key(&keys, "type", "secret");
+    let anon = key(&keys, "id", "anon");
     assert_eq!(
         (gate.with_key(&secret).await, gate.with_key(&anon).await),
         (200, 200)
@@ -216,10 +217,8 @@ async fn the_operator_switches_the_key_check_of_one_project() {
         let gate = Gate::with(|_| None, options).await;
         let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
         gate.node.app.table_changed(Table::Projects);
-        let (host, by_default) = (
-            format!("{sibling}.example.test"),
-            if general { 401 } else { 200 },
-        );
+        let host = format!("{sibling}.example.test");
+        let by_default = if general { 401 } else { 200 };
         for (enabled, status) in [
             (None, by_default),
             (Some(true), 401),

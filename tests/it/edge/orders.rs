@@ -13,13 +13,13 @@ use gantry::{
     data_plane::{
         domains::hostnames::{
             Host,
-            acme::Authority,
-            check::Seen,
-            dns::{Dns, Looking, Resolver, Told},
-            keeper,
+            acme::CertificateAuthority,
+            dns::{Dns, DnsFuture, Propagation, Resolver},
+            hostname_reconciler,
+            required_records::DnsRecords,
         },
         service_proxy,
-        service_proxy::Listeners,
+        service_proxy::ServiceProxyListeners,
     },
     platform::{http::Transport, notifications},
 };
@@ -46,18 +46,18 @@ pub(super) const HOST: &str = "api.customer.test";
 /// What DNS says of every name.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    pub(super) seen: Mutex<Seen>,
+    pub(super) seen: Mutex<DnsRecords>,
     /// What says where names lead, and what stands in zones.
     pub(super) zone: Mutex<Option<Arc<Resolver>>>,
 }
 
 impl Dns for Said {
-    fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
+    fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> DnsFuture<'a> {
         let seen = self.seen.lock().clone();
         Box::pin(async { Ok(seen) })
     }
 
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>> {
         let zone = self.zone.lock().clone();
         Box::pin(async move {
             if let Some(zone) = zone {
@@ -68,18 +68,18 @@ impl Dns for Said {
         })
     }
 
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation> {
         let zone = self.zone.lock().clone();
         Box::pin(async move {
             if let Some(zone) = zone {
                 zone.told(name, text).await
             } else {
-                Ok(Told::NotYet)
+                Ok(Propagation::NotYet)
             }
         })
     }
 
-    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async { Ok(vec![Ipv4Addr::LOCALHOST.into()]) })
     }
 }
@@ -115,7 +115,7 @@ impl Town {
     pub(super) async fn suggesting() -> (Self, Suggestions) {
         let mut town = Self::new(false).await;
         let suggestions = Suggestions::before(town.app.machine.dir(), town.pebble.port).await;
-        let authority = Authority {
+        let authority = CertificateAuthority {
             directory: suggestions.directory.clone(),
             ..town.settings.authority.clone().unwrap()
         };
@@ -132,9 +132,11 @@ impl Town {
         deaf: bool,
         change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http) = (bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
         let ports = (
             if deaf {
                 free()
@@ -149,7 +151,7 @@ impl Town {
             (Clock::system().now() - app.clock.now()).num_seconds(),
         ));
         let said = Arc::new(Said::default());
-        let authority = Authority {
+        let authority = CertificateAuthority {
             directory: String::new(),
             root: Some(dir.join("pebble-ca.pem")),
             contact: None,
@@ -162,7 +164,7 @@ impl Town {
             .collect();
         let mut settings = Settings {
             upstreams,
-            edge: service_proxy::Options {
+            service_proxy: service_proxy::Options {
                 ports: service_proxy::Ports {
                     http: ports.0,
                     https: ports.1.port(),
@@ -181,7 +183,7 @@ impl Town {
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = service_proxy::listen(
             &node.app,
-            Listeners {
+            ServiceProxyListeners {
                 https: vec![https],
                 http: vec![http],
                 ..Listeners::default()
@@ -249,10 +251,10 @@ impl Town {
         let told = self.ask("/initialize").await;
         let result = &told["data"]["result"];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let seen = Seen {
+        let seen = DnsRecords {
             alias: Some(text(&result["custom_origin_server"])),
             texts: vec![text(&result["ownership_verification"]["value"])],
-            ..Seen::default()
+            ..DnsRecords::default()
         };
         *self.said.seen.lock() = seen;
         assert_eq!(
@@ -264,7 +266,7 @@ impl Town {
     /// Lets the keeper work until the hostname is at this step. What an authority refuses at random is tried again.
     pub(super) async fn until(&self, node: &Node, step: &str) -> Value {
         for _ in 0..10 {
-            keeper::pass(&node.app).await.unwrap();
+            hostname_reconciler::pass(&node.app).await.unwrap();
             self.node.app.set_subscribed(true);
             let told = self.ask("").await;
             if told["status"] == step {
@@ -360,7 +362,7 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
         .unwrap();
     town.app.advance(24 * 3600);
     for _ in 0..10 {
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         town.app.advance(2 * 3600);
     }
     let renewed = connect(town.https, HOST, trusting(&town.roots))
@@ -421,7 +423,7 @@ async fn an_order_that_was_cut_off_is_finished_by_another_node() {
     let town = Town::new(false).await;
     town.prove().await;
     let working = town.node.app.clone();
-    let worker = tokio::spawn(async move { keeper::pass(&working).await });
+    let worker = tokio::spawn(async move { hostname_reconciler::pass(&working).await });
     let begun = async {
         while town.count("acme_orders").await == 0 {
             tokio::task::yield_now().await;
@@ -509,7 +511,7 @@ async fn checks_follow_a_hostname_to_its_certificate() {
         https: free(),
     };
     let elsewhere = Settings {
-        edge: service_proxy::Options {
+        service_proxy: service_proxy::Options {
             ports,
             ..service_proxy::Options::default()
         },
@@ -558,7 +560,7 @@ async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unpro
     let town = Town::new(false).await;
     town.ask("/initialize").await;
     for _ in 0..12 {
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         town.app.advance(10 * 60);
     }
     assert_eq!(
@@ -600,7 +602,7 @@ async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unpro
         db.query(sql, &[&at, &host, &organization, &count])
             .await
             .unwrap();
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         let told = town.ask("").await;
         let message = told["data"]["result"]["ssl"]["validation_errors"][0]["message"]
             .as_str()
@@ -648,7 +650,7 @@ async fn a_certificate_is_not_renewed_for_a_name_that_leads_elsewhere() {
         .unwrap();
     for _ in 0..3 {
         town.app.advance(24 * 3600);
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
     }
     assert_eq!(town.count("acme_begun").await, begun);
     let told = town.ask("").await;
@@ -704,14 +706,14 @@ async fn a_hostname_is_deleted_at_once_and_its_certificate_revoked_when_the_auth
             .unwrap()[0]
             .get(0)
     };
-    keeper::pass(&strange.app).await.unwrap();
+    hostname_reconciler::pass(&strange.app).await.unwrap();
     assert_eq!(
         (left().await, status(&town, &serial).await),
         (1, json!("Valid"))
     );
     for _ in 0..5 {
         town.app.advance(3601);
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
     }
     assert_eq!(
         (left().await, status(&town, &serial).await),
@@ -724,17 +726,15 @@ async fn a_revocation_is_given_up_when_it_is_of_no_use() {
     let town = Town::new(false).await;
     let now = town.app.clock.now();
     let sql = "insert into acme_revocations (directory, chain, not_after, attempts) values ($1, 'x', $2, 48), ($1, 'x', $3, 0), ('other', 'x', $2, 0)";
-    let (later, directory) = (
-        now + TimeDelta::days(9),
-        town.settings.authority.as_ref().unwrap().directory.clone(),
-    );
+    let later = now + TimeDelta::days(9);
+    let directory = town.settings.authority.as_ref().unwrap().directory.clone();
     town.app
         .app
         .db
         .query(sql, &[&directory, &later, &now])
         .await
         .unwrap();
-    keeper::pass(&town.node.app).await.unwrap();
+    hostname_reconciler::pass(&town.node.app).await.unwrap();
     let left = town
         .app
         .app

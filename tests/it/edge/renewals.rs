@@ -1,7 +1,7 @@
 //! When certificates are renewed, as their authority suggests (RFC 9773).
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::data_plane::domains::hostnames::keeper;
+use gantry::data_plane::domains::hostnames::hostname_reconciler;
 
 use super::orders::Town;
 use crate::support::{
@@ -47,7 +47,7 @@ fn in_six_hours(town: &Town, at: DateTime<Utc>) -> bool {
 
 async fn pass_after(town: &Town, node: &Node, hours: u32) {
     town.app.advance(hours * 3600);
-    keeper::pass(&node.app).await.unwrap();
+    hostname_reconciler::pass(&node.app).await.unwrap();
 }
 
 /// Days go by until there is another certificate. What pebble refuses at random is tried again.
@@ -145,7 +145,7 @@ async fn a_window_that_is_over_renews_soon_but_not_over_and_over() {
     // Every half hour for ten hours.
     for _ in 0..20 {
         town.app.advance(1800);
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
     }
     assert!(
         (5..=11).contains(&(suggestions.conduct.lock().asked.len() - asked)),

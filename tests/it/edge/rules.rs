@@ -16,10 +16,8 @@ use crate::support::machine::PATIENCE;
 #[tokio::test]
 async fn nobody_is_answered_under_a_name_that_is_nobodys() {
     let gate = Gate::new().await;
-    let (other, beyond) = (
-        "a".repeat(20) + ".example.test",
-        format!("x.{}", gate.host()),
-    );
+    let other = "a".repeat(20) + ".example.test";
+    let beyond = format!("x.{}", gate.host());
     for name in [
         "example.test",
         "shop.example.test",
@@ -58,7 +56,8 @@ async fn the_host_is_the_one_the_connection_was_made_for() {
     let gate = Gate::new().await;
     let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
     gate.node.app.table_changed(Table::Projects);
-    let (host, other) = (gate.host(), format!("{sibling}.example.test"));
+    let host = gate.host();
+    let other = format!("{sibling}.example.test");
     let cases = [
         (
             format!("GET /rest/v1/ HTTP/1.1\r\nHost: {other}\r\n\r\n"),
@@ -221,7 +220,8 @@ async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
 #[tokio::test]
 async fn after_a_body_of_unknown_length_a_connection_is_not_used_again() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let next = format!("GET /rest/v1/next HTTP/1.1\r\nHost: {host}\r\n\r\n");
     client
         .send(&format!(
@@ -328,7 +328,8 @@ async fn plainly(address: SocketAddr, host: &str, path: &str) -> String {
 async fn plain_http_leads_to_https_and_nowhere_else() {
     let gate = Gate::new().await;
     let ask = async |host: &str, path: &str| plainly(gate.http, host, path).await;
-    let (host, port) = (gate.host(), gate.https.port());
+    let host = gate.host();
+    let port = gate.https.port();
     let led = ask(&host, "/rest/v1/x?a=b").await;
     assert!(
         led.starts_with("http/1.1 308")
@@ -406,7 +407,7 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
     client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")).await;
     assert_eq!(client.answer().await.status, 100, "it has begun");
     let mut idle = gate.client().await;
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(idle.is_closed().await);
     client.send("abcd").await;
     let answer = client.answer().await;

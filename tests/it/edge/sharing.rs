@@ -159,17 +159,16 @@ impl Stalled {
         first: Option<&'static [u8]>,
     ) -> Self {
         let (tells, statuses) = mpsc::unbounded_channel();
-        let (mut callers, mut waiting) = (Vec::new(), JoinSet::new());
+        let mut callers = Vec::new();
+        let mut waiting = JoinSet::new();
         for _ in 0..count.div_ceil(STREAMS) {
             callers.push(gate.caller(address).await);
         }
         for n in 0..count {
             let caller: &mut Caller = &mut callers[n / STREAMS];
             caller.sender.ready().await.unwrap();
-            let (answered, tells) = (
-                caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1"),
-                tells.clone(),
-            );
+            let answered = caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1");
+            let tells = tells.clone();
             waiting.spawn(async move {
                 // The test may have seen enough.
                 let _ = tells.send(answered.await);

@@ -48,7 +48,8 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
     })
     .await;
     gate.point(Service::Realtime, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     client
         .send(&format!(
             "GET /realtime/v1/websocket?vsn=1.0.0 HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
@@ -151,14 +152,15 @@ async fn when_the_edge_stops_its_websockets_end() {
     })
     .await;
     gate.point(Service::Realtime, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     client
         .send(&format!(
             "GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
         ))
         .await;
     assert_eq!(client.answer().await.status, 101);
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(client.is_closed().await);
     timeout(PATIENCE, service.join_next())
         .await
@@ -258,10 +260,8 @@ impl Client {
 async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
     let town = Granting::new(Gate::new().await).await;
     town.vanity("shop").await;
-    let (mut by_name, mut by_reference) = (
-        town.open("shop.example.test", "").await,
-        town.open(&town.gate.host(), "").await,
-    );
+    let mut by_name = town.open("shop.example.test", "").await;
+    let mut by_reference = town.open(&town.gate.host(), "").await;
     town.gate
         .node
         .delete(&town.gate.app.at("/vanity-subdomain"))
@@ -320,14 +320,13 @@ async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
         ..service_proxy::Options::default()
     };
     let town = Granting::new(Gate::with(|_| None, options).await).await;
-    let (gate, host) = (&town.gate, town.gate.host());
+    let gate = &town.gate;
+    let host = town.gate.host();
     let keys = gate.keys(&gate.app.at("")).await;
     let of = |kind: &str| keys.iter().find(|key| key["type"] == kind).unwrap();
     let with = |kind: &str| format!("?apikey={}", of(kind)["api_key"].as_str().unwrap());
-    let (mut revoked, mut kept) = (
-        town.open(&host, &with("secret")).await,
-        town.open(&host, &with("publishable")).await,
-    );
+    let mut revoked = town.open(&host, &with("secret")).await;
+    let mut kept = town.open(&host, &with("publishable")).await;
     let id = of("secret")["id"].as_str().unwrap();
     gate.node
         .delete(&gate.app.at(&format!("/api-keys/{id}")))

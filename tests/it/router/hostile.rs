@@ -95,7 +95,8 @@ async fn the_server_itself_asks_everybody_but_us_for_a_password() {
 #[tokio::test]
 async fn a_server_that_trusts_anybody_is_not_believed() {
     let way = Way::new().await;
-    let (machine, data) = (&way.app.machine, way.app.machine.data(&way.project));
+    let machine = &way.app.machine;
+    let data = way.app.machine.data(&way.project);
     let admin = machine.clusters.admin_session(&way.project).await.unwrap();
     admin.batch_execute("create role plain login; alter role plain password 'md5aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'").await.unwrap();
     // Whoever runs the tests may be postgres, too.

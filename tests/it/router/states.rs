@@ -115,7 +115,8 @@ async fn a_project_that_is_gone_or_elsewhere_is_not_there() {
 #[tokio::test]
 async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     let way = Way::new().await;
-    let (idle, working) = (way.connect().await, way.connect().await);
+    let idle = way.connect().await;
+    let working = way.connect().await;
     let work = tokio::spawn(async move {
         let slept = working.simple_query("select pg_sleep(1)").await.map(drop);
         (slept, working)
@@ -124,7 +125,7 @@ async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     while number(&idle, busy).await == 0 {
         tokio::task::yield_now().await;
     }
-    way.app.app.router.stop();
+    way.app.app.postgres_proxy.stop();
     ended(&idle).await;
     let (slept, working) = work.await.unwrap();
     slept.expect("a statement was cut off");

@@ -26,10 +26,10 @@ use gantry::{
         cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
-            check::Seen,
-            dns::{Dns, Looking, Told},
+            dns::{Dns, DnsFuture, Propagation},
+            required_records::DnsRecords,
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{Status, warm_pool::Wanted},
         service_proxy::upstreams::Upstreams,
     },
@@ -56,23 +56,23 @@ const NOBODY: Uuid = Uuid::from_u128(0xff);
 
 /// What DNS says, by name. Names that are not there cannot be asked for.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said(pub(crate) Arc<Mutex<HashMap<String, Seen>>>);
+pub(crate) struct Said(pub(crate) Arc<Mutex<HashMap<String, DnsRecords>>>);
 
 impl Dns for Said {
-    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> Looking<'a> {
+    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> DnsFuture<'a> {
         let seen = self.0.lock().get(host.as_str()).cloned();
         Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
     }
 
-    fn alias<'a>(&'a self, _: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
-    fn told<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, Told> {
-        Box::pin(async { Ok(Told::NotYet) })
+    fn told<'a>(&'a self, _: &'a str, _: &'a str) -> DnsFuture<'a, Propagation> {
+        Box::pin(async { Ok(Propagation::NotYet) })
     }
 
-    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }
@@ -403,7 +403,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
     Settings {
         transport,
         project_domain: "example.test".to_owned(),
-        databases: Some(Published {
+        databases: Some(PublishedAddress {
             host: "pooler.example.test".to_owned(),
             port: 5432,
             tls: true,
@@ -418,7 +418,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         dns: Arc::new(Said::default()),
         authority: None,
         upstreams: Upstreams::default(),
-        edge: gantry::data_plane::service_proxy::Options::default(),
+        service_proxy: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         public_url: Some(ISSUER.to_owned()),
         oauth: oauth::OAuthSettings::default(),

@@ -1,4 +1,4 @@
-//! What stands between a hostname and its being served: everything looked at at once, each with what to do about it.
+//! Diagnosis of a custom hostname: every precondition with its status and the next action.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::{
-    Held, State, certificates,
-    certificates::Kept,
-    check::{Finding, Record, Seen, Wanted},
+    CustomHostname, State, certificates,
+    certificates::StoredCertificate,
     reach,
-    reach::Lines,
+    reach::PortReport,
+    required_records::{DnsRecords, RecordCheck, RecordKind, RequiredRecords},
     spelling::{Spelling, spelling},
 };
 use crate::{
@@ -19,123 +19,134 @@ use crate::{
     data_plane::{context::DataPlaneContext, domains::zone::challenge_name},
 };
 
-/// What the name servers get to answer.
+/// Timeout for queries to name servers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-pub enum Outcome {
-    /// As it should be.
+pub enum CheckStatus {
+    /// The requirement is met.
     Passed,
-    /// Something is to be done.
+    /// An action is required.
     Failed,
-    /// It is on its way; nothing is to be done.
+    /// In progress; no action is required.
     Waiting,
-    /// Something may be done, and need not be.
+    /// An action is possible and not required.
     Optional,
-    /// Not looked at, because of another check or because it does not matter any more.
+    /// Not checked, because of another check or because it is no longer relevant.
     Skipped,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-pub struct Check {
+pub struct HostnameCheck {
     /// `spelling`, `cname`, `txt`, `caa`, `delegation`, `http`, `https`, `certificate` or `chain`.
     pub name: &'static str,
-    /// How it is.
-    pub status: Outcome,
-    /// How it should be.
+    /// Result.
+    pub status: CheckStatus,
+    /// Required value.
     pub expected: String,
-    /// How it was found.
+    /// Value found.
     pub observed: String,
-    /// What to do, if anything is to be done.
+    /// Action that resolves the problem.
     pub next_action: Option<String>,
 }
 
-/// Looks at everything, within a bounded time.
-pub async fn examine(context: &DataPlaneContext, held: &Held) -> Result<Vec<Check>, Error> {
-    let (wanted, kept) = (
-        held.wanted(context),
-        certificates::kept(context, held).await?,
-    );
+/// Runs all checks within a bounded time.
+pub async fn examine(
+    context: &DataPlaneContext,
+    hostname: &CustomHostname,
+) -> Result<Vec<HostnameCheck>, Error> {
+    let required = hostname.required(context);
+    let kept = certificates::kept(context, hostname).await?;
     let looked = timeout(
         PATIENCE,
         context
             .data_plane_settings
             .dns
-            .look(&held.host, &wanted.proof_name),
+            .look(&hostname.host, &required.proof_name),
     )
     .await;
-    let seen = looked.unwrap_or_else(|_| Err("the name servers take too long".to_owned()));
-    let leads_here = seen.as_ref().is_ok_and(|seen| wanted.alias_fits(seen));
-    let mut checks: Vec<Check> = match &seen {
-        Ok(seen) => wanted
-            .findings(seen)
+    let records = looked.unwrap_or_else(|_| Err("the name servers take too long".to_owned()));
+    let leads_here = records
+        .as_ref()
+        .is_ok_and(|records| required.alias_fits(records));
+    let mut checks: Vec<HostnameCheck> = match &records {
+        Ok(records) => required
+            .findings(records)
             .into_iter()
-            .map(|finding| record(held, &wanted, finding))
+            .map(|finding| record(hostname, &required, finding))
             .collect(),
-        Err(why) => wanted
-            .findings(&Seen::default())
+        Err(why) => required
+            .findings(&DnsRecords::default())
             .iter()
-            .map(|finding| unasked(&wanted, finding, why))
+            .map(|finding| unasked(&required, finding, why))
             .collect(),
     };
-    if let Some(spelling) = spelling(&held.host) {
+    if let Some(spelling) = spelling(&hostname.host) {
         checks.insert(0, spelled(spelling));
     }
-    if let Some(place) = held.delegate(context) {
-        checks.push(delegation(context, held, &place).await);
+    if let Some(place) = hostname.delegate(context) {
+        checks.push(delegation(context, hostname, &place).await);
     }
-    checks.extend(reachability(context, held, &wanted, kept.as_ref(), leads_here).await);
-    checks.extend(certificate(context, held, kept.as_ref())?);
+    checks.extend(reachability(context, hostname, &required, kept.as_ref(), leads_here).await);
+    checks.extend(certificate(context, hostname, kept.as_ref())?);
     Ok(checks)
 }
 
-/// The name of a record's check, and how the record is written that is expected.
-fn written(wanted: &Wanted, record: Record, expected: &str) -> (&'static str, String) {
+/// Returns the name of a record's check and the required record.
+fn written(
+    required: &RequiredRecords,
+    record: RecordKind,
+    expected: &str,
+) -> (&'static str, String) {
     match record {
-        Record::Cname => ("cname", format!("CNAME {expected}")),
-        Record::Txt => ("txt", format!("TXT {expected} at {}", wanted.proof_name)),
-        Record::Caa => (
+        RecordKind::Cname => ("cname", format!("CNAME {expected}")),
+        RecordKind::Txt => ("txt", format!("TXT {expected} at {}", required.proof_name)),
+        RecordKind::Caa => (
             "caa",
             format!("no CAA record, or one with issue \"{expected}\""),
         ),
     }
 }
 
-fn record(held: &Held, wanted: &Wanted, finding: Finding) -> Check {
-    let (name, expected) = written(wanted, finding.record, &finding.expected);
-    let host = &held.host;
+fn record(
+    hostname: &CustomHostname,
+    required: &RequiredRecords,
+    finding: RecordCheck,
+) -> HostnameCheck {
+    let (name, expected) = written(required, finding.record, &finding.expected);
+    let host = &hostname.host;
     let (status, next_action) = match finding.record {
-        _ if finding.fits => (Outcome::Passed, None),
-        // It was needed once.
-        Record::Txt if held.state != State::Initiated => (Outcome::Skipped, None),
-        Record::Cname => {
+        _ if finding.fits => (CheckStatus::Passed, None),
+        // Only needed before the verification.
+        RecordKind::Txt if hostname.state != State::Initiated => (CheckStatus::Skipped, None),
+        RecordKind::Cname => {
             let action = format!(
                 "Where the DNS of {host} is kept, make it a CNAME of {} and remove its other records.",
                 finding.expected
             );
-            (Outcome::Failed, Some(action))
+            (CheckStatus::Failed, Some(action))
         }
-        Record::Txt => {
+        RecordKind::Txt => {
             let action = format!(
                 "Where the DNS of {host} is kept, add a TXT record {} with the text {}.",
-                wanted.proof_name, finding.expected
+                required.proof_name, finding.expected
             );
-            (Outcome::Failed, Some(action))
+            (CheckStatus::Failed, Some(action))
         }
-        Record::Caa => {
+        RecordKind::Caa => {
             let action = format!(
                 "Add a CAA record 0 issue \"{}\" for {host}, or remove those that name only others.",
                 finding.expected
             );
-            (Outcome::Failed, Some(action))
+            (CheckStatus::Failed, Some(action))
         }
     };
-    Check {
+    HostnameCheck {
         name,
         status,
         expected,
@@ -144,34 +155,34 @@ fn record(held: &Held, wanted: &Wanted, finding: Finding) -> Check {
     }
 }
 
-/// A check of a record that nobody told anything about.
-fn unasked(wanted: &Wanted, finding: &Finding, why: &str) -> Check {
-    let (name, expected) = written(wanted, finding.record, &finding.expected);
+/// Returns the check of a record for which the DNS query failed.
+fn unasked(required: &RequiredRecords, finding: &RecordCheck, why: &str) -> HostnameCheck {
+    let (name, expected) = written(required, finding.record, &finding.expected);
     let next_action = Some(
         "See to it that the name servers of the domain answer to everybody, then check again."
             .to_owned(),
     );
-    Check {
+    HostnameCheck {
         name,
-        status: Outcome::Failed,
+        status: CheckStatus::Failed,
         expected,
         observed: format!("DNS could not be asked: {why}"),
         next_action,
     }
 }
 
-/// How a name of other letters is read. Who gives it to others should know what they may take it for.
-fn spelled(Spelling { unicode, doubts }: Spelling) -> Check {
+/// Shows how an internationalized name is displayed, and its similarity to other names.
+fn spelled(Spelling { unicode, doubts }: Spelling) -> HostnameCheck {
     let action = format!(
         "Look twice whether this is the name that was meant: {}.",
         doubts.join("; ")
     );
     let (status, next_action) = if doubts.is_empty() {
-        (Outcome::Passed, None)
+        (CheckStatus::Passed, None)
     } else {
-        (Outcome::Optional, Some(action))
+        (CheckStatus::Optional, Some(action))
     };
-    Check {
+    HostnameCheck {
         name: "spelling",
         status,
         expected: "letters that cannot be taken for others".to_owned(),
@@ -180,9 +191,13 @@ fn spelled(Spelling { unicode, doubts }: Spelling) -> Check {
     }
 }
 
-/// Whether an authority that looks by DNS is led to the operator's zone: a wish of the name's owner's.
-async fn delegation(context: &DataPlaneContext, held: &Held, place: &str) -> Check {
-    let name = challenge_name(held.host.as_str());
+/// Checks the optional delegation of DNS-01 challenges to the operator's zone.
+async fn delegation(
+    context: &DataPlaneContext,
+    hostname: &CustomHostname,
+    place: &str,
+) -> HostnameCheck {
+    let name = challenge_name(hostname.host.as_str());
     let said = timeout(PATIENCE, context.data_plane_settings.dns.alias(&name)).await;
     let (fits, observed) =
         match said.unwrap_or_else(|_| Err("the name servers take too long".to_owned())) {
@@ -193,14 +208,14 @@ async fn delegation(context: &DataPlaneContext, held: &Held, place: &str) -> Che
     let action = format!(
         "Only where something else answers on port 80 and 443 of {}, such as a proxy: make {name} a CNAME of {place}, \
          and the authority looks there instead.",
-        held.host
+        hostname.host
     );
     let (status, next_action) = if fits {
-        (Outcome::Passed, None)
+        (CheckStatus::Passed, None)
     } else {
-        (Outcome::Optional, Some(action))
+        (CheckStatus::Optional, Some(action))
     };
-    Check {
+    HostnameCheck {
         name: "delegation",
         status,
         expected: format!("CNAME {place} at {name}"),
@@ -211,16 +226,14 @@ async fn delegation(context: &DataPlaneContext, held: &Held, place: &str) -> Che
 
 async fn reachability(
     context: &DataPlaneContext,
-    held: &Held,
-    wanted: &Wanted,
-    kept: Option<&Kept>,
+    hostname: &CustomHostname,
+    required: &RequiredRecords,
+    kept: Option<&StoredCertificate>,
     leads_here: bool,
-) -> [Check; 2] {
-    let (http, https) = (
-        "this server answers on port 80",
-        "this server answers on port 443, with the certificate",
-    );
-    let check = |name, status, expected: &str, observed, next_action| Check {
+) -> [HostnameCheck; 2] {
+    let http = "this server answers on port 80";
+    let https = "this server answers on port 443, with the certificate";
+    let check = |name, status, expected: &str, observed, next_action| HostnameCheck {
         name,
         status,
         expected: expected.to_owned(),
@@ -231,7 +244,7 @@ async fn reachability(
         let skipped = |name, expected| {
             check(
                 name,
-                Outcome::Skipped,
+                CheckStatus::Skipped,
                 expected,
                 "not asked: the hostname does not lead here".to_owned(),
                 Some("See to cname first.".to_owned()),
@@ -241,8 +254,8 @@ async fn reachability(
     }
     let reached = match reach::reach(
         context,
-        &held.host,
-        &wanted.alias,
+        &hostname.host,
+        &required.alias,
         kept.map(|kept| &kept.chain[..]),
     )
     .await
@@ -255,7 +268,7 @@ async fn reachability(
             let failed = |name, expected| {
                 check(
                     name,
-                    Outcome::Failed,
+                    CheckStatus::Failed,
                     expected,
                     why.clone(),
                     Some(action.clone()),
@@ -264,14 +277,14 @@ async fn reachability(
             return [failed("http", http), failed("https", https)];
         }
     };
-    let told = |name, expected, Lines { text, fits }, waits: bool, option| {
+    let told = |name, expected, PortReport { text, fits }, waits: bool, option| {
         let action = format!(
             "The operator of this server has to see to it that it is reached there: {option}."
         );
         let status = match (fits, waits) {
-            (true, false) => Outcome::Passed,
-            (true, true) => Outcome::Waiting,
-            (false, _) => Outcome::Failed,
+            (true, false) => CheckStatus::Passed,
+            (true, true) => CheckStatus::Waiting,
+            (false, _) => CheckStatus::Failed,
         };
         check(name, status, expected, text, (!fits).then_some(action))
     };
@@ -295,15 +308,15 @@ async fn reachability(
 
 fn certificate(
     context: &DataPlaneContext,
-    held: &Held,
-    kept: Option<&Kept>,
-) -> Result<[Check; 2], Error> {
+    hostname: &CustomHostname,
+    kept: Option<&StoredCertificate>,
+) -> Result<[HostnameCheck; 2], Error> {
     let now = context.clock.now();
     let expected = (
-        format!("a certificate for {}", held.host),
+        format!("a certificate for {}", hostname.host),
         "each certificate is signed by the next",
     );
-    let check = |name, status, expected: &str, observed, next_action| Check {
+    let check = |name, status, expected: &str, observed, next_action| HostnameCheck {
         name,
         status,
         expected: expected.to_owned(),
@@ -311,22 +324,22 @@ fn certificate(
         next_action,
     };
     let Some(kept) = kept else {
-        let (status, observed, action) = match (&held.refusal, held.state) {
+        let (status, observed, action) = match (&hostname.refusal, hostname.state) {
             (Some(why), State::Initiated) => {
                 let action = "Correct what the authority found. It is asked again by itself once the records are right.";
-                (Outcome::Failed, why.clone(), Some(action.to_owned()))
+                (CheckStatus::Failed, why.clone(), Some(action.to_owned()))
             }
-            (Some(why), _) => (Outcome::Failed, why.clone(), None),
+            (Some(why), _) => (CheckStatus::Failed, why.clone(), None),
             (None, State::Initiated) => (
-                Outcome::Waiting,
+                CheckStatus::Waiting,
                 "it is ordered once the records are right".to_owned(),
                 None,
             ),
-            (None, _) => (Outcome::Waiting, "it is being ordered".to_owned(), None),
+            (None, _) => (CheckStatus::Waiting, "it is being ordered".to_owned(), None),
         };
         let skipped = check(
             "chain",
-            Outcome::Skipped,
+            CheckStatus::Skipped,
             expected.1,
             "there is no certificate yet".to_owned(),
             None,
@@ -345,35 +358,35 @@ fn certificate(
         day(kept.renew_at)
     );
     let (status, action) =
-        if now >= kept.until || !names.iter().any(|name| name == held.host.as_str()) {
+        if now >= kept.until || !names.iter().any(|name| name == hostname.host.as_str()) {
             (
-                Outcome::Failed,
-                Some(held.refusal.clone().unwrap_or_else(|| {
+                CheckStatus::Failed,
+                Some(hostname.refusal.clone().unwrap_or_else(|| {
                     "It is renewed by itself once the records are right.".to_owned()
                 })),
             )
-        } else if let Some(why) = &held.refusal {
-            // It is good still; the next one is in danger.
+        } else if let Some(why) = &hostname.refusal {
+            // The current certificate is valid; its renewal failed.
             (
-                Outcome::Failed,
+                CheckStatus::Failed,
                 Some(format!(
                     "Correct what the authority found when it was asked for the next one: {why}"
                 )),
             )
         } else {
-            (Outcome::Passed, None)
+            (CheckStatus::Passed, None)
         };
-    let chain = match kept.verify(&held.host) {
+    let chain = match kept.verify(&hostname.host) {
         Ok(()) => check(
             "chain",
-            Outcome::Passed,
+            CheckStatus::Passed,
             expected.1,
             format!("{} certificates, and they fit", kept.chain.len()),
             None,
         ),
         Err(why) => {
             let action = "Delete the hostname and ask for it again; if that does not help, the authority is at fault.".to_owned();
-            check("chain", Outcome::Failed, expected.1, why, Some(action))
+            check("chain", CheckStatus::Failed, expected.1, why, Some(action))
         }
     };
     Ok([

@@ -1,4 +1,5 @@
-//! Answers to authorities that look by DNS: text records in the operator's zone, each a row for as long as it stands there.
+//! TXT records for DNS-01 challenges in the operator's zone. Each is persisted until it is removed
+//! from the zone.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use uuid::Uuid;
@@ -8,26 +9,26 @@ use crate::{
     data_plane::{
         context::DataPlaneContext,
         domains::{
-            hostnames::dns::Told,
-            zone::{Change, Zone},
+            hostnames::dns::Propagation,
+            zone::{RecordChange, Zone},
         },
     },
 };
 
-/// Records that are taken away in one pass, how soon it is tried again, and after which time it is given up.
+/// Records removed per pass, pause between attempts, and age after which removal is given up.
 const BATCH: i64 = 16;
 const PAUSE: TimeDelta = TimeDelta::minutes(10);
 const GIVEN_UP: TimeDelta = TimeDelta::days(14);
-/// How long a name server that says nothing is waited for. Authorities ask another one, as everybody does.
+/// Time after which an unresponsive name server is ignored. Authorities use another one.
 const SILENCE: TimeDelta = TimeDelta::minutes(5);
 
-/// How far a record is.
-pub(crate) enum Standing {
-    /// All name servers of the zone tell it, but for those that have been silent for long.
+/// Publication status of a record.
+pub(crate) enum ChallengeRecordStatus {
+    /// All responsive name servers return the record.
     Everywhere,
-    /// Not all of them tell it yet, as far as is known.
+    /// Some name servers do not return the record yet.
     OnItsWay,
-    /// It could not be written.
+    /// The record could not be written.
     Unwritten,
 }
 
@@ -38,15 +39,16 @@ fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
     )
 }
 
-/// Has a record stand in the zone, for the order of a hostname.
+/// Publishes a record for the order of a hostname.
 pub(crate) async fn stand(
     context: &DataPlaneContext,
     zone: &Zone,
     id: Uuid,
     name: &str,
     value: &str,
-) -> Result<Standing, Error> {
-    let (doing, now) = ("writing an answer into DNS", context.clock.now());
+) -> Result<ChallengeRecordStatus, Error> {
+    let doing = "writing an answer into DNS";
+    let now = context.clock.now();
     let sql = "insert into acme_answers (name, value, hostname_id, not_before, created_at) values ($1, $2, $3, $4, $4) \
                on conflict (name, value) do update set hostname_id = excluded.hostname_id returning written, created_at";
     let rows = context
@@ -59,7 +61,7 @@ pub(crate) async fn stand(
         .map_or((false, now), |row| (row.get(0), row.get(1)));
     if !written {
         if let Err(why) = zone
-            .write(Change::Present, name, value, stamp(context))
+            .write(RecordChange::Present, name, value, stamp(context))
             .await
         {
             tracing::warn!(
@@ -67,7 +69,7 @@ pub(crate) async fn stand(
                 why,
                 "an answer to the authority could not be written into DNS"
             );
-            return Ok(Standing::Unwritten);
+            return Ok(ChallengeRecordStatus::Unwritten);
         }
         context
             .db
@@ -79,28 +81,30 @@ pub(crate) async fn stand(
             .context(doing)?;
     }
     match context.data_plane_settings.dns.told(name, value).await {
-        Ok(Told::ByAll) => Ok(Standing::Everywhere),
-        Ok(Told::ButBySilent(servers)) if now - since >= SILENCE => {
+        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Everywhere),
+        Ok(Propagation::ButBySilent(servers)) if now - since >= SILENCE => {
             tracing::warn!(
                 name,
                 ?servers,
                 "name servers do not answer; the authority is told to look without them"
             );
-            Ok(Standing::Everywhere)
+            Ok(ChallengeRecordStatus::Everywhere)
         }
-        Ok(Told::ButBySilent(_) | Told::NotYet) => Ok(Standing::OnItsWay),
+        Ok(Propagation::ButBySilent(_) | Propagation::NotYet) => {
+            Ok(ChallengeRecordStatus::OnItsWay)
+        }
         Err(why) => {
             tracing::info!(
                 name,
                 why,
                 "whether an answer is in DNS could not be found out"
             );
-            Ok(Standing::OnItsWay)
+            Ok(ChallengeRecordStatus::OnItsWay)
         }
     }
 }
 
-/// Takes away what stands there for orders that are over, however they ended.
+/// Removes the records of finished orders from the zone.
 pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
     let Some(zone) = context
         .data_plane_settings
@@ -110,8 +114,9 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
     else {
         return Ok(());
     };
-    let (doing, now) = ("taking answers out of DNS", context.clock.now());
-    // Claimed by the time of the next attempt, as hostnames are.
+    let doing = "taking answers out of DNS";
+    let now = context.clock.now();
+    // Claimed by setting the time of the next attempt.
     let sql = "update acme_answers set not_before = $2 where (name, value) in (select name, value from acme_answers a where not_before <= $1 \
                and not exists (select from acme_orders o where o.hostname_id = a.hostname_id) limit $3 for update skip locked) \
                returning name, value, created_at";
@@ -121,10 +126,11 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
         .await
         .context(doing)?
     {
-        let (name, value, created_at): (&str, &str, DateTime<Utc>) =
-            (row.get(0), row.get(1), row.get(2));
+        let name: &str = row.get(0);
+        let value: &str = row.get(1);
+        let created_at: DateTime<Utc> = row.get(2);
         if let Err(why) = zone
-            .write(Change::Cleanup, name, value, stamp(context))
+            .write(RecordChange::Cleanup, name, value, stamp(context))
             .await
         {
             tracing::warn!(name, why, "a text record could not be taken out of DNS");

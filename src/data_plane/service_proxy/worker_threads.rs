@@ -1,7 +1,7 @@
-//! Lanes: threads that each serve the connections they were given, alone.
+//! Worker threads, each with a single-threaded runtime. A connection stays on one thread.
 //!
-//! Connections have nothing to do with one another. Were any thread to go on with any of them, each event would wake one more
-//! thread, which finds the connection in another processor's cache.
+//! With a work-stealing runtime, each event may wake another thread, which finds the connection's
+//! data in another processor's cache (decision 0061).
 
 use std::{io, sync::Arc, thread};
 
@@ -12,90 +12,95 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::links::{IDLE_MAX, Links};
+use super::upstream_pool::{IDLE_MAX, UpstreamPool};
 
-/// A machine with more processors has not more lanes.
+/// Maximum number of worker threads.
 const LANES_MAX: usize = 64;
-/// Names of services that a lane looks up at once.
+/// Concurrent DNS lookups per worker thread.
 const LOOKUPS_MAX: usize = 16;
 
-/// As many as the machine has processors. They end when this is dropped.
-pub(super) struct Lanes(Vec<Lane>);
+/// The worker threads, one per processor. Dropping this shutdown them.
+pub(super) struct WorkerThreads(Vec<WorkerThread>);
 
-struct Lane {
+struct WorkerThread {
     runtime: Handle,
-    links: Arc<Links>,
-    /// One more for each connection.
-    seats: Arc<()>,
-    /// The thread ends when this goes.
-    _ends: oneshot::Sender<()>,
+    pool: Arc<UpstreamPool>,
+    /// Reference count minus one is the number of connections of this thread.
+    load: Arc<()>,
+    /// Dropping this shutdown the thread.
+    _shutdown: oneshot::Sender<()>,
 }
 
-impl Lanes {
+impl WorkerThreads {
     pub(super) fn start() -> io::Result<Self> {
-        let many = thread::available_parallelism().map_or(1, |many| many.get().min(LANES_MAX));
-        (0..many)
-            .map(|_| Lane::start(IDLE_MAX / many))
+        let count = thread::available_parallelism().map_or(1, |count| count.get().min(LANES_MAX));
+        (0..count)
+            .map(|_| WorkerThread::start(IDLE_MAX / count))
             .collect::<io::Result<_>>()
             .map(Self)
     }
 
-    /// Serves a connection on the lane that has the fewest, with the connections to services that are that lane's.
+    /// Serves a connection on the thread with the fewest connections, with that thread's upstream
+    /// pool.
     pub(super) fn serve<F: Future<Output = ()> + Send + 'static>(
         &self,
         connections: &mut JoinSet<()>,
         stream: TcpStream,
-        serve: impl FnOnce(TcpStream, Arc<Links>) -> F + Send + 'static,
+        serve: impl FnOnce(TcpStream, Arc<UpstreamPool>) -> F + Send + 'static,
     ) {
-        let Some(lane) = self
+        let Some(worker) = self
             .0
             .iter()
-            .min_by_key(|lane| Arc::strong_count(&lane.seats))
+            .min_by_key(|worker| Arc::strong_count(&worker.load))
         else {
             return;
         };
-        let (links, seat) = (lane.links.clone(), lane.seats.clone());
-        // The lane hears itself of what comes in. A stream that cannot be handed over is closed.
+        let pool = worker.pool.clone();
+        let load = worker.load.clone();
+        // The stream is registered again with the worker's runtime. If that fails, the stream is
+        // closed.
         let Ok(stream) = stream.into_std() else {
             return;
         };
         let served = async move {
             if let Ok(stream) = TcpStream::from_std(stream) {
-                serve(stream, links).await;
+                serve(stream, pool).await;
             }
-            drop(seat);
+            drop(load);
         };
-        connections.spawn_on(served, &lane.runtime);
+        connections.spawn_on(served, &worker.runtime);
     }
 }
 
-impl Lane {
+impl WorkerThread {
     fn start(idle_max: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .max_blocking_threads(LOOKUPS_MAX)
             .enable_all()
             .build()?;
-        let (links, (ends, ended)) = (Arc::new(Links::new(idle_max)), oneshot::channel());
-        let lane = Self {
+        let (pool, (shutdown, shut_down)) =
+            (Arc::new(UpstreamPool::new(idle_max)), oneshot::channel());
+        let worker = Self {
             runtime: runtime.handle().clone(),
-            links: links.clone(),
-            seats: Arc::default(),
-            _ends: ends,
+            pool: pool.clone(),
+            load: Arc::default(),
+            _shutdown: shutdown,
         };
         thread::Builder::new()
             .name("edge".to_owned())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = links.run() => {}
-                        // That the other half was dropped is what is waited for.
-                        _ = ended => {}
+                        () = pool.run() => {}
+                        // Resolves with an error when the sender is dropped, which is the signal to
+                        // end.
+                        _ = shut_down => {}
                     }
                 });
-                // Whoever looks up a name must not hold up the end.
+                // Does not wait for DNS lookups in progress.
                 runtime.shutdown_background();
             })?;
-        Ok(lane)
+        Ok(worker)
     }
 }
 
@@ -109,15 +114,16 @@ mod tests {
 
     #[tokio::test]
     async fn connections_are_shared_out_and_stay() {
-        let lanes = Lanes(
+        let workers = WorkerThreads(
             (0..3)
-                .map(|_| Lane::start(8))
+                .map(|_| WorkerThread::start(8))
                 .collect::<io::Result<_>>()
                 .unwrap(),
         );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (tells, mut told) = mpsc::unbounded_channel();
-        let (mut clients, mut connections) = (Vec::new(), JoinSet::new());
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let mut clients = Vec::new();
+        let mut connections = JoinSet::new();
         for _ in 0..9 {
             clients.push(
                 TcpStream::connect(listener.local_addr().unwrap())
@@ -125,17 +131,17 @@ mod tests {
                     .unwrap(),
             );
             let (stream, _) = listener.accept().await.unwrap();
-            let tells = tells.clone();
-            lanes.serve(&mut connections, stream, move |stream, _| async move {
+            let sender = sender.clone();
+            workers.serve(&mut connections, stream, move |stream, _| async move {
                 let before = thread::current().id();
-                // Until the client goes.
+                // Resolves when the client closes the connection.
                 stream.readable().await.unwrap();
-                tells.send((before, thread::current().id())).unwrap();
+                sender.send((before, thread::current().id())).unwrap();
             });
         }
-        drop((clients, tells));
+        drop((clients, sender));
         let mut served: HashMap<_, u32> = HashMap::new();
-        while let Some((before, after)) = told.recv().await {
+        while let Some((before, after)) = receiver.recv().await {
             assert_eq!(before, after);
             *served.entry(before).or_default() += 1;
         }
@@ -144,20 +150,20 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_served_ends_with_the_lanes() {
-        let lanes = Lanes::start().unwrap();
+        let workers = WorkerThreads::start().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
         let mut connections = JoinSet::new();
-        lanes.serve(
+        workers.serve(
             &mut connections,
             listener.accept().await.unwrap().0,
             |stream, _| async move {
                 let _ = stream.readable().await;
             },
         );
-        drop(lanes);
+        drop(workers);
         assert!(
             connections
                 .join_next()

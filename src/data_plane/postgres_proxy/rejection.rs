@@ -1,58 +1,58 @@
-//! Why a connection is refused, in the words and codes a PostgreSQL client shows.
+//! Errors that the proxy sends to PostgreSQL clients.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::base::ids::ProjectRef;
 
-/// A reason to end a connection before it reaches a server.
+/// The reason for rejecting a connection before it reaches a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Not the protocol.
+pub(super) enum ConnectionRejection {
+    /// Protocol violation.
     Malformed(&'static str),
-    /// A version of the protocol that nobody speaks any more.
+    /// Unsupported protocol version.
     Protocol,
-    /// No role is named.
+    /// The startup message names no role.
     NoUser,
     /// Physical replication.
     Replication,
-    /// Nothing says which project is meant.
+    /// The startup message names no project.
     NoProject,
-    /// Two things say two projects.
+    /// The startup message names two projects.
     Conflict(ProjectRef, ProjectRef),
-    /// There is no such project, or it was removed.
+    /// The project does not exist or was removed.
     Unknown,
-    /// The role is not for customers.
+    /// The role is reserved.
     Reserved(String),
-    /// The project wants TLS.
+    /// The project requires TLS.
     TlsRequired,
-    /// The project lets in other addresses only.
+    /// The project's network restrictions exclude the address.
     Restricted,
-    /// Too many wrong passwords came from this address.
+    /// The address is banned after too many wrong passwords.
     Banned,
-    /// Paused.
+    /// The project is paused.
     Paused,
-    /// Neither running nor about to.
+    /// The project's server is not running.
     Away,
-    /// The control database, which knows who may connect, does not answer.
+    /// The control database, which holds the access rules, is unreachable.
     ControlAway,
-    /// Its server is on another machine.
+    /// The project's server runs on another node.
     Elsewhere,
-    /// As many connections as there may be.
+    /// The proxy's connection limit is reached.
     Full,
-    /// As many connections as the project may have.
+    /// The project's connection limit is reached.
     ProjectFull,
-    /// The server would let somebody in without a password, or wants to be told one.
+    /// The server does not authenticate clients by SCRAM-SHA-256.
     Unguarded,
-    /// Took too long.
+    /// Timeout.
     Late,
-    /// Gantry is about to end.
+    /// Shutdown.
     Stopping,
-    /// A fault of ours, logged where it happened.
+    /// Internal error, logged where it occurred.
     Fault,
 }
 
-impl Refusal {
-    /// SQLSTATE, message, and what to do.
+impl ConnectionRejection {
+    /// Returns the SQLSTATE, message and hint.
     fn text(&self) -> (&'static str, String, Option<&'static str>) {
         const NAME_IT: &str = "Log in as <role>.<ref>, give options=reference=<ref>, or connect with TLS to db.<ref>.<domain>.";
         let hint = match self {
@@ -97,7 +97,7 @@ impl Refusal {
         (state, message, hint)
     }
 
-    /// As an `ErrorResponse`.
+    /// Returns an `ErrorResponse` message.
     pub(super) fn message(&self) -> BytesMut {
         let (state, message, hint) = self.text();
         let mut out = BytesMut::with_capacity(256);
@@ -111,7 +111,7 @@ impl Refusal {
         ];
         for (field, text) in fields.into_iter().chain(hint.map(|text| (b'H', text))) {
             out.put_u8(field);
-            // A zero would end the field early.
+            // A zero byte would terminate the field.
             out.extend(text.bytes().filter(|byte| *byte != 0));
             out.put_u8(0);
         }
@@ -121,7 +121,7 @@ impl Refusal {
         out
     }
 
-    /// Label in the metrics.
+    /// Returns the `outcome` label of the metrics.
     pub(super) fn outcome(&self) -> &'static str {
         match self {
             Self::Malformed(_) | Self::Protocol | Self::NoUser | Self::Replication | Self::Late => {
@@ -144,7 +144,7 @@ impl Refusal {
     }
 }
 
-/// The field of an `ErrorResponse`'s body that names the SQLSTATE.
+/// Returns the SQLSTATE field of an `ErrorResponse` body.
 pub(super) fn sqlstate(body: &[u8]) -> Option<&[u8]> {
     body.split(|byte| *byte == 0)
         .find_map(|field| field.strip_prefix(b"C"))
@@ -158,25 +158,25 @@ mod tests {
 
     #[test]
     fn a_client_understands_every_refusal() {
-        for refusal in [
-            Refusal::NoProject,
-            Refusal::Unknown,
-            Refusal::Reserved("a\0b".to_owned()),
-            Refusal::Paused,
-            Refusal::Stopping,
+        for rejection in [
+            ConnectionRejection::NoProject,
+            ConnectionRejection::Unknown,
+            ConnectionRejection::Reserved("a\0b".to_owned()),
+            ConnectionRejection::Paused,
+            ConnectionRejection::Stopping,
         ] {
-            let mut bytes = refusal.message();
+            let mut bytes = rejection.message();
             assert_eq!(
                 sqlstate(&bytes[5..]).unwrap(),
-                refusal.text().0.as_bytes(),
-                "{refusal:?}"
+                rejection.text().0.as_bytes(),
+                "{rejection:?}"
             );
             assert!(
                 matches!(
                     Message::parse(&mut bytes).unwrap().unwrap(),
                     Message::ErrorResponse(_)
                 ),
-                "{refusal:?}"
+                "{rejection:?}"
             );
             assert!(bytes.is_empty());
         }

@@ -1,29 +1,33 @@
-//! Which project a client means, and who it wants to be there.
+//! Finds the project and the role that a startup message refers to.
 
-use super::{packet::Startup, refusal::Refusal};
+use super::{rejection::ConnectionRejection, startup::StartupMessage};
 use crate::{
     base::ids::ProjectRef,
     data_plane::{database_access::LOGIN_ROLE_PREFIX, temporary_access},
 };
 
-/// What a client asked for, with the project's name taken out.
+/// Destination of a session, without the project's reference in role and options.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct SessionTarget {
     pub(super) project: ProjectRef,
     pub(super) user: String,
     pub(super) options: Option<String>,
 }
 
-/// Roles that are not for customers to log in as. The server would not let most of them in either.
+/// Roles that clients must not log in as. Most of them cannot log in to the server either.
 const RESERVED: &[&str] = &["authenticator", "anon", "authenticated", "service_role"];
-/// Gantry's own, the platform's, PostgreSQL's own.
+/// Prefixes of roles of Gantry, the platform and PostgreSQL.
 const RESERVED_PREFIXES: &[&str] = &["gantry_", "supabase_", "pg_"];
-/// In `options`, names the project.
+/// The option that names the project.
 const REFERENCE: &str = "reference=";
 
-/// Finds the project by the role's suffix, the option, the host name sent with TLS, or the name of a login role that was made
-/// for it. Whatever names one must name the same.
-pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result<Named, Refusal> {
+/// Finds the project by the suffix of the role, the option, the TLS server name, or the name of a
+/// temporary login role. All that name a project must name the same one.
+pub(super) fn find(
+    startup: &StartupMessage,
+    sni: Option<&str>,
+    domain: &str,
+) -> Result<SessionTarget, ConnectionRejection> {
     let (user, by_user) = by_user(&startup.user);
     let (options, by_options) = match &startup.options {
         Some(text) => by_options(text)?,
@@ -40,30 +44,32 @@ pub(super) fn find(startup: &Startup, sni: Option<&str>, domain: &str) -> Result
     .flatten()
     {
         match &project {
-            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            Some(first) if *first != found => {
+                return Err(ConnectionRejection::Conflict(first.clone(), found));
+            }
             _ => project = Some(found),
         }
     }
-    let project = project.ok_or(Refusal::NoProject)?;
+    let project = project.ok_or(ConnectionRejection::NoProject)?;
     if user.is_empty() {
-        return Err(Refusal::NoUser);
+        return Err(ConnectionRejection::NoUser);
     }
     let ours = RESERVED.contains(&user)
         || RESERVED_PREFIXES
             .iter()
             .any(|prefix| user.starts_with(prefix));
-    // What members are let in as, for a time, has a password.
+    // Roles for temporary access of members have a password and are permitted.
     if ours && !user.starts_with(temporary_access::LOGIN_PREFIX) {
-        return Err(Refusal::Reserved(user.to_owned()));
+        return Err(ConnectionRejection::Reserved(user.to_owned()));
     }
-    Ok(Named {
+    Ok(SessionTarget {
         project,
         user: user.to_owned(),
         options,
     })
 }
 
-/// `role.<ref>`. A role may have dots of its own.
+/// Splits `role.<ref>`. A role may contain further dots.
 fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
     match user
         .rsplit_once('.')
@@ -74,7 +80,7 @@ fn by_user(user: &str) -> (&str, Option<ProjectRef>) {
     }
 }
 
-/// `cli_login_<…>_<ref>_<random>`: clients that connect by a name which only they can resolve say nothing else.
+/// Parses `cli_login_<…>_<ref>_<random>`. Clients that connect to a local alias send no other hint.
 fn by_login_role(user: &str) -> Option<ProjectRef> {
     user.strip_prefix(LOGIN_ROLE_PREFIX)?
         .rsplit('_')
@@ -83,7 +89,7 @@ fn by_login_role(user: &str) -> Option<ProjectRef> {
         .ok()
 }
 
-/// `db.<ref>.<domain>` or `<ref>.<domain>`.
+/// Parses `db.<ref>.<domain>` or `<ref>.<domain>`.
 fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
     let host = host.to_ascii_lowercase();
     let name = host
@@ -92,24 +98,29 @@ fn by_host(host: &str, domain: &str) -> Option<ProjectRef> {
     name.strip_prefix("db.").unwrap_or(name).parse().ok()
 }
 
-/// The option that names the project, and the others as they were: split where PostgreSQL splits them.
-fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), Refusal> {
-    let (mut kept, mut project): (Vec<&str>, Option<ProjectRef>) = (Vec::new(), None);
+/// Returns the remaining options and the project, split by PostgreSQL's rules.
+fn by_options(text: &str) -> Result<(Option<String>, Option<ProjectRef>), ConnectionRejection> {
+    let mut kept: Vec<&str> = Vec::new();
+    let mut project: Option<ProjectRef> = None;
     for word in words(text) {
         let Some(reference) = word.strip_prefix(REFERENCE) else {
             kept.push(word);
             continue;
         };
-        let found: ProjectRef = reference.parse().map_err(|_| Refusal::Unknown)?;
+        let found: ProjectRef = reference
+            .parse()
+            .map_err(|_| ConnectionRejection::Unknown)?;
         match &project {
-            Some(first) if *first != found => return Err(Refusal::Conflict(first.clone(), found)),
+            Some(first) if *first != found => {
+                return Err(ConnectionRejection::Conflict(first.clone(), found));
+            }
             _ => project = Some(found),
         }
     }
     Ok(((!kept.is_empty()).then(|| kept.join(" ")), project))
 }
 
-/// The words of `options`: white space separates them, unless a backslash stands before it.
+/// Splits `options` into words at white space that is not escaped by a backslash.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     let mut escaped = false;
     let separates = move |c: char| {
@@ -123,14 +134,18 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::packet::{Opening, opening},
+        super::startup::{StartupRequest, opening},
         *,
     };
 
     const A: &str = "aaaaaaaaaaaaaaaaaaaa";
     const B: &str = "bbbbbbbbbbbbbbbbbbbb";
 
-    fn ask(user: &str, options: Option<&str>, sni: Option<&str>) -> Result<Named, Refusal> {
+    fn ask(
+        user: &str,
+        options: Option<&str>,
+        sni: Option<&str>,
+    ) -> Result<SessionTarget, ConnectionRejection> {
         let mut packet = [0, 3, 0, 0].to_vec();
         for text in [
             Some("user"),
@@ -145,14 +160,14 @@ mod tests {
             packet.push(0);
         }
         packet.push(0);
-        let Opening::Start(startup) = opening(&packet)? else {
+        let StartupRequest::Start(startup) = opening(&packet)? else {
             panic!()
         };
         find(&startup, sni, "example.test")
     }
 
-    fn named(project: &str, user: &str, options: Option<&str>) -> Named {
-        Named {
+    fn named(project: &str, user: &str, options: Option<&str>) -> SessionTarget {
+        SessionTarget {
             project: project.parse().unwrap(),
             user: user.to_owned(),
             options: options.map(str::to_owned),
@@ -161,8 +176,10 @@ mod tests {
 
     #[test]
     fn a_project_is_named_in_four_ways() {
-        let (suffix, option) = (format!("postgres.{A}"), format!("reference={A}"));
-        let (host, short) = (format!("DB.{A}.Example.test"), format!("{A}.example.test"));
+        let suffix = format!("postgres.{A}");
+        let option = format!("reference={A}");
+        let host = format!("DB.{A}.Example.test");
+        let short = format!("{A}.example.test");
         let login = format!("cli_login_postgres_{A}_qwertyui");
         let plain = || named(A, "postgres", None);
         assert_eq!(ask(&suffix, None, None).unwrap(), plain());
@@ -180,7 +197,10 @@ mod tests {
 
     #[test]
     fn names_that_disagree_or_are_missing_are_refused() {
-        let conflict = Err(Refusal::Conflict(A.parse().unwrap(), B.parse().unwrap()));
+        let conflict = Err(ConnectionRejection::Conflict(
+            A.parse().unwrap(),
+            B.parse().unwrap(),
+        ));
         assert_eq!(
             ask(
                 &format!("postgres.{A}"),
@@ -211,17 +231,24 @@ mod tests {
             ("postgres.", None),
             ("postgres", Some("db.example.test")),
         ] {
-            assert_eq!(ask(user, None, sni), Err(Refusal::NoProject), "{user}");
+            assert_eq!(
+                ask(user, None, sni),
+                Err(ConnectionRejection::NoProject),
+                "{user}"
+            );
         }
         assert_eq!(
             ask("postgres", Some("reference=short"), None),
-            Err(Refusal::Unknown)
+            Err(ConnectionRejection::Unknown)
         );
         assert_eq!(
             ask("postgres", None, Some(&format!("db.{A}.elsewhere.test"))),
-            Err(Refusal::NoProject)
+            Err(ConnectionRejection::NoProject)
         );
-        assert_eq!(ask(&format!(".{A}"), None, None), Err(Refusal::NoUser));
+        assert_eq!(
+            ask(&format!(".{A}"), None, None),
+            Err(ConnectionRejection::NoUser)
+        );
     }
 
     #[test]
@@ -256,7 +283,7 @@ mod tests {
         ] {
             assert_eq!(
                 ask(&format!("{role}.{A}"), None, None),
-                Err(Refusal::Reserved(role.to_owned()))
+                Err(ConnectionRejection::Reserved(role.to_owned()))
             );
         }
     }
@@ -270,7 +297,7 @@ mod tests {
         );
         assert_eq!(
             ask(&format!("gantry_jit.{A}"), None, None),
-            Err(Refusal::Reserved("gantry_jit".to_owned()))
+            Err(ConnectionRejection::Reserved("gantry_jit".to_owned()))
         );
     }
 

@@ -1,66 +1,66 @@
-//! What DNS must say of a hostname before anything is done for it. Pure.
+//! DNS records that a custom hostname needs before it is certified. Pure.
 
 use super::host::Host;
 use crate::base::{ids::ProjectRef, sealing::SealingKey};
 
-/// What the label of the proof is, below which is the hostname.
+/// Label of the ownership record below which the hostname follows.
 const CHALLENGE: &str = "_gantry-challenge";
 
-/// Begins a problem with CAA records: a word that clients of the API know.
+/// Prefix of a CAA problem, which API clients recognize.
 pub const CAA_ERROR: &str = "caa_error";
 
-/// What DNS says.
+/// DNS records found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
-    /// Where the name leads, without its last dot.
+pub struct DnsRecords {
+    /// Target of the CNAME record, without trailing dot.
     pub alias: Option<String>,
-    /// What stands where the proof is expected.
+    /// TXT records at the ownership name.
     pub texts: Vec<String>,
-    /// Who may certify the name. Empty: anybody.
+    /// CAs that CAA records permit. Empty: any.
     pub issuers: Vec<String>,
-    /// Who said so: the name servers of the zone.
+    /// Name servers of the zone, which returned the records.
     pub servers: Vec<String>,
 }
 
-/// What DNS is to say.
+/// DNS records required.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Where the name is to lead: to this project, and no other.
+pub struct RequiredRecords {
+    /// Target of the CNAME record: this project's name.
     pub alias: String,
-    /// Where the proof is expected.
+    /// Name of the ownership TXT record.
     pub proof_name: String,
-    /// The proof: bound to the project and the name, the same whenever it is asked for.
+    /// Value of the ownership record: derived from project and hostname, so it never changes.
     pub proof: String,
-    /// As whom the authority is known that is to certify the name. None: nobody knows.
+    /// CAA identity of the certificate authority. `None`: unknown.
     pub issuer: Option<String>,
 }
 
-/// A record that is looked at.
+/// A kind of record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record {
-    /// Where the name leads.
+pub enum RecordKind {
+    /// Routes the name to the project.
     Cname,
-    /// Whose it is.
+    /// Proves ownership.
     Txt,
-    /// Who may certify it.
+    /// Permits the certificate authority.
     Caa,
 }
 
-/// A record beside what it is to be.
+/// Comparison of a record with its requirement.
 #[derive(Debug)]
-pub struct Finding {
-    /// Which record.
-    pub record: Record,
-    /// What it is to say.
+pub struct RecordCheck {
+    /// Kind of record.
+    pub record: RecordKind,
+    /// Required value.
     pub expected: String,
-    /// What it says.
+    /// Value found.
     pub observed: String,
-    /// Whether that will do.
+    /// Whether the requirement is met.
     pub fits: bool,
 }
 
-impl Wanted {
-    /// Of a hostname of a project.
+impl RequiredRecords {
+    /// Returns the required records of a project's hostname.
     pub fn new(
         host: &Host,
         project: &ProjectRef,
@@ -76,8 +76,8 @@ impl Wanted {
         }
     }
 
-    /// What each record says beside what it is to say: where the name leads, its proof, who may certify it.
-    pub fn findings(&self, seen: &Seen) -> [Finding; 3] {
+    /// Compares CNAME, TXT and CAA records with their requirements.
+    pub fn findings(&self, records: &DnsRecords) -> [RecordCheck; 3] {
         let several = |values: &[String], none: &str| {
             if values.is_empty() {
                 none.to_owned()
@@ -90,67 +90,69 @@ impl Wanted {
             .clone()
             .unwrap_or_else(|| "any authority".to_owned());
         [
-            Finding {
-                record: Record::Cname,
+            RecordCheck {
+                record: RecordKind::Cname,
                 expected: self.alias.clone(),
-                observed: seen
+                observed: records
                     .alias
                     .clone()
                     .unwrap_or_else(|| "no CNAME record".to_owned()),
-                fits: self.alias_fits(seen),
+                fits: self.alias_fits(records),
             },
-            Finding {
-                record: Record::Txt,
+            RecordCheck {
+                record: RecordKind::Txt,
                 expected: self.proof.clone(),
-                observed: several(&seen.texts, "no TXT record"),
-                fits: self.proof_fits(seen),
+                observed: several(&records.texts, "no TXT record"),
+                fits: self.proof_fits(records),
             },
-            Finding {
-                record: Record::Caa,
+            RecordCheck {
+                record: RecordKind::Caa,
                 expected: issuer,
-                observed: several(&seen.issuers, "no CAA record"),
-                fits: self.issuer_fits(seen),
+                observed: several(&records.issuers, "no CAA record"),
+                fits: self.issuer_fits(records),
             },
         ]
     }
 
-    /// What is wrong with what was seen, as people are told.
-    pub fn problems(&self, seen: &Seen) -> Vec<String> {
+    /// Returns a message for each unmet requirement.
+    pub fn problems(&self, records: &DnsRecords) -> Vec<String> {
         let wrong = self
-            .findings(seen)
+            .findings(records)
             .into_iter()
             .filter(|finding| !finding.fits);
         wrong
-            .map(|Finding { record, expected, observed, .. }| match record {
-                Record::Cname => format!("custom hostname does not CNAME to this project: found {observed}, expected {expected}"),
-                Record::Txt => format!(
+            .map(|RecordCheck { record, expected, observed, .. }| match record {
+                RecordKind::Cname => format!("custom hostname does not CNAME to this project: found {observed}, expected {expected}"),
+                RecordKind::Txt => format!(
                     "custom hostname is not proven to be this project's: found {observed} at {}, expected {expected}",
                     self.proof_name
                 ),
-                Record::Caa => {
+                RecordKind::Caa => {
                     format!("{CAA_ERROR}: CAA records let only {observed} certify the custom hostname, expected {expected} among them")
                 }
             })
             .collect()
     }
 
-    /// Whether the name leads to the project.
-    pub fn alias_fits(&self, seen: &Seen) -> bool {
-        seen.alias
+    /// Returns whether the name routes to the project.
+    pub fn alias_fits(&self, records: &DnsRecords) -> bool {
+        records
+            .alias
             .as_ref()
             .is_some_and(|alias| alias.eq_ignore_ascii_case(&self.alias))
     }
 
-    /// Whether the proof is there.
-    pub fn proof_fits(&self, seen: &Seen) -> bool {
-        seen.texts.contains(&self.proof)
+    /// Returns whether the ownership record is present.
+    pub fn proof_fits(&self, records: &DnsRecords) -> bool {
+        records.texts.contains(&self.proof)
     }
 
-    /// Whether the authority may certify the name.
-    pub fn issuer_fits(&self, seen: &Seen) -> bool {
-        seen.issuers.is_empty()
+    /// Returns whether CAA records permit the authority.
+    pub fn issuer_fits(&self, records: &DnsRecords) -> bool {
+        records.issuers.is_empty()
             || self.issuer.as_ref().is_none_or(|issuer| {
-                seen.issuers
+                records
+                    .issuers
                     .iter()
                     .any(|one| one.eq_ignore_ascii_case(issuer))
             })
@@ -161,9 +163,9 @@ impl Wanted {
 mod tests {
     use super::*;
 
-    fn wanted(host: &str, project: &str) -> Wanted {
+    fn required(host: &str, project: &str) -> RequiredRecords {
         let key = SealingKey::new(&[7; 32]).unwrap();
-        Wanted::new(
+        RequiredRecords::new(
             &Host::trusted(host),
             &project.repeat(20).parse().unwrap(),
             "Projects.test",
@@ -172,31 +174,31 @@ mod tests {
         )
     }
 
-    fn right(wanted: &Wanted) -> Seen {
-        Seen {
-            alias: Some(wanted.alias.clone()),
-            texts: vec![wanted.proof.clone()],
-            ..Seen::default()
+    fn right(required: &RequiredRecords) -> DnsRecords {
+        DnsRecords {
+            alias: Some(required.alias.clone()),
+            texts: vec![required.proof.clone()],
+            ..DnsRecords::default()
         }
     }
 
     #[test]
     fn a_hostname_is_proven_by_both_records_of_this_project() {
-        let ours = wanted("api.customer.test", "a");
+        let ours = required("api.customer.test", "a");
         assert_eq!(
             (ours.alias.as_str(), ours.proof.len()),
             (format!("{}.projects.test", "a".repeat(20)).as_str(), 40)
         );
         assert_eq!(ours.problems(&right(&ours)), Vec::<String>::new());
         assert_eq!(
-            ours.problems(&Seen {
+            ours.problems(&DnsRecords {
                 alias: Some(ours.alias.to_uppercase()),
                 ..right(&ours)
             }),
             Vec::<String>::new()
         );
         assert_eq!(
-            ours.problems(&Seen {
+            ours.problems(&DnsRecords {
                 texts: vec!["other".into(), ours.proof.clone()],
                 ..right(&ours)
             }),
@@ -204,25 +206,25 @@ mod tests {
         );
         assert_eq!(
             ours,
-            wanted("api.customer.test", "a"),
+            required("api.customer.test", "a"),
             "it is the same whenever it is asked for"
         );
         for theirs in [
-            wanted("api.customer.test", "b"),
-            wanted("app.customer.test", "a"),
+            required("api.customer.test", "b"),
+            required("app.customer.test", "a"),
         ] {
             assert!(
                 !ours.proof_fits(&right(&theirs)),
                 "it is nobody else's, and of no other name"
             );
         }
-        assert!(!ours.alias_fits(&right(&wanted("api.customer.test", "b"))));
+        assert!(!ours.alias_fits(&right(&required("api.customer.test", "b"))));
     }
 
     #[test]
     fn each_fault_is_named_with_what_was_found_and_what_was_expected() {
-        let ours = wanted("api.customer.test", "a");
-        let nothing = ours.problems(&Seen::default());
+        let ours = required("api.customer.test", "a");
+        let nothing = ours.problems(&DnsRecords::default());
         assert_eq!(
             nothing[0],
             format!(
@@ -235,7 +237,7 @@ mod tests {
                 && nothing[1].ends_with(&ours.proof)
         );
         assert_eq!(nothing.len(), 2);
-        let elsewhere = ours.problems(&Seen {
+        let elsewhere = ours.problems(&DnsRecords {
             alias: Some("x.test".into()),
             ..right(&ours)
         });
@@ -243,7 +245,7 @@ mod tests {
             elsewhere.len() == 1 && elsewhere[0].contains("found x.test, expected"),
             "{elsewhere:?}"
         );
-        let caa = ours.problems(&Seen {
+        let caa = ours.problems(&DnsRecords {
             issuers: vec!["other.test".into()],
             ..right(&ours)
         });
@@ -251,16 +253,16 @@ mod tests {
             caa.len() == 1 && caa[0].starts_with("caa_error: CAA records let only other.test"),
             "{caa:?}"
         );
-        assert!(ours.issuer_fits(&Seen {
+        assert!(ours.issuer_fits(&DnsRecords {
             issuers: vec!["other.test".into(), "CA.test".into()],
             ..right(&ours)
         }));
         assert!(
-            Wanted {
+            RequiredRecords {
                 issuer: None,
                 ..ours.clone()
             }
-            .issuer_fits(&Seen {
+            .issuer_fits(&DnsRecords {
                 issuers: vec!["other.test".into()],
                 ..right(&ours)
             })

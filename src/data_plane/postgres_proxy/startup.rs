@@ -1,38 +1,38 @@
-//! What a client sends before it is logged in, and what it is refused with. Pure: bytes in, values out.
+//! Parses startup packets of clients and writes those for servers. Pure.
 //!
-//! Everything here is read from strangers. A packet is bounded before it is read, parsed as a whole or not at all, and
-//! written anew for the server: nothing reaches it that was not understood.
+//! The input is untrusted: a packet's length is limited before it is read, and a packet is rejected
+//! unless it parses completely. Packets for servers are written from the parsed values.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::refusal::Refusal;
+use super::rejection::ConnectionRejection;
 
-/// The longest opening packet, as in PostgreSQL.
+/// Longest startup packet, as in PostgreSQL.
 pub(super) const OPENING_BYTES_MAX: usize = 10_000;
-/// The longest name of a role or database. PostgreSQL cuts longer ones off, and would then look up another name than was
-/// looked at here.
+/// Longest name of a role or database. PostgreSQL truncates longer names, and would then use
+/// another name than the proxy checked.
 const NAME_BYTES_MAX: usize = 63;
-/// The longest cancel key, of protocol 3.2.
+/// Longest cancel key, in bytes (protocol 3.2).
 const KEY_BYTES_MAX: usize = 256;
 
 const CANCEL: u32 = 80_877_102;
 const TLS: u32 = 80_877_103;
 const GSS: u32 = 80_877_104;
 
-/// What a client may open with.
+/// A parsed startup packet.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Opening {
-    /// Asks for TLS.
+pub(super) enum StartupRequest {
+    /// SSLRequest.
     Tls,
-    /// Asks for encryption by Kerberos, which there is not.
+    /// GSSENCRequest, which is not supported.
     Gss,
-    /// Asks to cancel what a session does.
+    /// CancelRequest.
     Cancel(CancelKey),
-    /// Begins a session.
-    Start(Startup),
+    /// StartupMessage.
+    Start(StartupMessage),
 }
 
-/// By this a server knows the session that is to be cancelled. A secret: whoever has it can disturb the session.
+/// Identifies the session to cancel. A secret: its holder can cancel queries of the session.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) struct CancelKey {
     pub(super) pid: u32,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for CancelKey {
 }
 
 impl CancelKey {
-    /// From the body of a cancel request or of `BackendKeyData`.
+    /// Parses the body of a cancel request or of `BackendKeyData`.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let (pid, secret) = body.split_first_chunk()?;
         let bounded = (4..=KEY_BYTES_MAX).contains(&secret.len());
@@ -56,10 +56,10 @@ impl CancelKey {
         })
     }
 
-    /// As a request to a server.
+    /// Returns the cancel request for a server.
     pub(super) fn request(&self) -> Vec<u8> {
         let mut packet = Vec::with_capacity(12 + self.secret.len());
-        // Bounded when it was read.
+        // The length was limited when the key was parsed.
         packet.put_u32(u32::try_from(12 + self.secret.len()).unwrap_or(u32::MAX));
         packet.put_u32(CANCEL);
         packet.put_u32(self.pid);
@@ -68,49 +68,57 @@ impl CancelKey {
     }
 }
 
-/// A session that is asked for.
+/// A startup message of protocol 3.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Startup {
+pub(super) struct StartupMessage {
     minor: u16,
-    /// As the client wrote it: the project may be named in it.
+    /// As sent by the client; may contain the project's reference.
     pub(super) user: String,
     pub(super) database: Option<String>,
     pub(super) options: Option<String>,
-    /// Asks for a logical replication session. A physical one is refused.
+    /// Whether logical replication is requested. Physical replication is rejected.
     replication: bool,
-    /// Everything else: settings and protocol extensions, for the server to judge.
+    /// All other parameters and protocol extensions, validated by the server.
     rest: Vec<(String, String)>,
 }
 
-/// The length a packet says it has, its own four bytes included.
-pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, Refusal> {
+/// Returns the length of a startup packet, including its four-byte length field.
+pub(super) fn opening_length(prefix: [u8; 4]) -> Result<usize, ConnectionRejection> {
     let length = usize::try_from(u32::from_be_bytes(prefix)).unwrap_or(usize::MAX);
     if (8..=OPENING_BYTES_MAX).contains(&length) {
         Ok(length)
     } else {
-        Err(Refusal::Malformed("invalid length of startup packet"))
+        Err(ConnectionRejection::Malformed(
+            "invalid length of startup packet",
+        ))
     }
 }
 
-/// Reads an opening packet, without its length.
-pub(super) fn opening(packet: &[u8]) -> Result<Opening, Refusal> {
+/// Parses a startup packet without its length field.
+pub(super) fn opening(packet: &[u8]) -> Result<StartupRequest, ConnectionRejection> {
     let (code, body) = packet
         .split_first_chunk()
-        .ok_or(Refusal::Malformed("incomplete startup packet"))?;
+        .ok_or(ConnectionRejection::Malformed("incomplete startup packet"))?;
     match (u32::from_be_bytes(*code), body) {
-        (TLS, []) => Ok(Opening::Tls),
-        (GSS, []) => Ok(Opening::Gss),
-        (TLS | GSS, _) => Err(Refusal::Malformed("invalid length of startup packet")),
-        (CANCEL, key) => CancelKey::read(key)
-            .map(Opening::Cancel)
-            .ok_or(Refusal::Malformed("invalid length of cancel request")),
-        (version, body) if version >> 16 == 3 => startup(version, body).map(Opening::Start),
-        _ => Err(Refusal::Protocol),
+        (TLS, []) => Ok(StartupRequest::Tls),
+        (GSS, []) => Ok(StartupRequest::Gss),
+        (TLS | GSS, _) => Err(ConnectionRejection::Malformed(
+            "invalid length of startup packet",
+        )),
+        (CANCEL, key) => {
+            CancelKey::read(key)
+                .map(StartupRequest::Cancel)
+                .ok_or(ConnectionRejection::Malformed(
+                    "invalid length of cancel request",
+                ))
+        }
+        (version, body) if version >> 16 == 3 => startup(version, body).map(StartupRequest::Start),
+        _ => Err(ConnectionRejection::Protocol),
     }
 }
 
-fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
-    let mut startup = Startup {
+fn startup(version: u32, body: &[u8]) -> Result<StartupMessage, ConnectionRejection> {
+    let mut startup = StartupMessage {
         minor: u16::try_from(version & 0xffff).unwrap_or_default(),
         user: String::new(),
         database: None,
@@ -118,7 +126,8 @@ fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
         replication: false,
         rest: Vec::new(),
     };
-    let (mut user, mut replication) = (None, None);
+    let mut user = None;
+    let mut replication = None;
     let mut texts = body;
     loop {
         let name = text(&mut texts)?;
@@ -136,48 +145,55 @@ fn startup(version: u32, body: &[u8]) -> Result<Startup, Refusal> {
                 continue;
             }
         };
-        // PostgreSQL takes the last one; what was looked at and what is used must be the same.
+        // PostgreSQL uses the last value; the proxy must not check another one.
         if once.replace(value).is_some() {
-            return Err(Refusal::Malformed("a startup parameter is there twice"));
+            return Err(ConnectionRejection::Malformed(
+                "a startup parameter is there twice",
+            ));
         }
     }
     if !texts.is_empty() {
-        return Err(Refusal::Malformed(
+        return Err(ConnectionRejection::Malformed(
             "invalid startup packet layout: expected terminator as last byte",
         ));
     }
     startup.user = user
         .filter(|user| !user.is_empty())
-        .ok_or(Refusal::NoUser)?;
+        .ok_or(ConnectionRejection::NoUser)?;
     startup.database = startup.database.filter(|database| !database.is_empty());
     startup.replication = match replication.as_deref() {
         None | Some("false" | "off" | "no" | "0") => false,
         Some("database") => true,
-        Some(_) => return Err(Refusal::Replication),
+        Some(_) => return Err(ConnectionRejection::Replication),
     };
     Ok(startup)
 }
 
-/// Takes a zero-terminated text from the front.
-fn text(from: &mut &[u8]) -> Result<String, Refusal> {
+/// Splits a zero-terminated string off the front.
+fn text(from: &mut &[u8]) -> Result<String, ConnectionRejection> {
     let end = from
         .iter()
         .position(|byte| *byte == 0)
-        .ok_or(Refusal::Malformed("incomplete startup packet"))?;
+        .ok_or(ConnectionRejection::Malformed("incomplete startup packet"))?;
     let (text, rest) = from.split_at(end);
     *from = &rest[1..];
     std::str::from_utf8(text)
         .map(str::to_owned)
-        .map_err(|_| Refusal::Malformed("a startup parameter is not UTF-8"))
+        .map_err(|_| ConnectionRejection::Malformed("a startup parameter is not UTF-8"))
 }
 
-impl Startup {
-    /// The packet for the server: `user` logs in, and `options` are what is left of the client's.
-    pub(super) fn packet(&self, user: &str, options: Option<&str>) -> Result<BytesMut, Refusal> {
-        // Without a database PostgreSQL takes the user's name: that of the role, not what the client wrote.
+impl StartupMessage {
+    /// Returns the startup packet for the server, with `user` and the remaining `options`.
+    pub(super) fn packet(
+        &self,
+        user: &str,
+        options: Option<&str>,
+    ) -> Result<BytesMut, ConnectionRejection> {
+        // PostgreSQL defaults the database to the user name: that of the role, without the
+        // reference.
         let database = self.database.as_deref().unwrap_or(user);
         if user.len() > NAME_BYTES_MAX || database.len() > NAME_BYTES_MAX {
-            return Err(Refusal::Malformed(
+            return Err(ConnectionRejection::Malformed(
                 "the name of a role or database is longer than 63 bytes",
             ));
         }
@@ -213,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// A start-up packet's body with these parameters.
+    /// Returns the body of a startup packet with these parameters.
     fn body(version: u32, parameters: &[(&str, &str)]) -> Vec<u8> {
         let mut body = version.to_be_bytes().to_vec();
         for text in parameters.iter().flat_map(|(name, value)| [name, value]) {
@@ -224,9 +240,9 @@ mod tests {
         body
     }
 
-    fn start(parameters: &[(&str, &str)]) -> Result<Startup, Refusal> {
+    fn start(parameters: &[(&str, &str)]) -> Result<StartupMessage, ConnectionRejection> {
         match opening(&body(3 << 16, parameters))? {
-            Opening::Start(startup) => Ok(startup),
+            StartupRequest::Start(startup) => Ok(startup),
             other => panic!("{other:?}"),
         }
     }
@@ -245,7 +261,7 @@ mod tests {
             opening_length(packet[..4].try_into().unwrap()).unwrap(),
             packet.len()
         );
-        let Opening::Start(again) = opening(&packet[4..]).unwrap() else {
+        let StartupRequest::Start(again) = opening(&packet[4..]).unwrap() else {
             panic!()
         };
         assert_eq!(
@@ -264,14 +280,14 @@ mod tests {
 
     #[test]
     fn other_requests_are_told_apart() {
-        assert_eq!(opening(&TLS.to_be_bytes()).unwrap(), Opening::Tls);
-        assert_eq!(opening(&GSS.to_be_bytes()).unwrap(), Opening::Gss);
+        assert_eq!(opening(&TLS.to_be_bytes()).unwrap(), StartupRequest::Tls);
+        assert_eq!(opening(&GSS.to_be_bytes()).unwrap(), StartupRequest::Gss);
         let key = CancelKey {
             pid: 7,
             secret: Bytes::from_static(b"1234"),
         };
         let request = key.request();
-        assert_eq!(opening(&request[4..]).unwrap(), Opening::Cancel(key));
+        assert_eq!(opening(&request[4..]).unwrap(), StartupRequest::Cancel(key));
         for short in [
             &b""[..],
             &[0],
@@ -313,7 +329,7 @@ mod tests {
         );
         assert_eq!(
             opening(&body(2 << 16, &[("user", "a")])),
-            Err(Refusal::Protocol)
+            Err(ConnectionRejection::Protocol)
         );
         let mut trailing = body(3 << 16, &[("user", "a")]);
         trailing.extend_from_slice(b"more\0");
@@ -333,9 +349,9 @@ mod tests {
             Just(3_u32 << 16), Just(CANCEL), Just(TLS), Just(GSS), any::<u32>()])
         {
             let _ = opening(&bytes);
-            if let Ok(Opening::Start(startup)) = opening(&[&code.to_be_bytes()[..], &bytes].concat()) {
+            if let Ok(StartupRequest::Start(startup)) = opening(&[&code.to_be_bytes()[..], &bytes].concat()) {
                 let written = startup.packet("role", startup.options.as_deref()).map(|packet| opening(&packet[4..]));
-                prop_assert!(written.is_err() || matches!(written, Ok(Ok(Opening::Start(_)))));
+                prop_assert!(written.is_err() || matches!(written, Ok(Ok(StartupRequest::Start(_)))));
             }
         }
 
@@ -347,7 +363,7 @@ mod tests {
                 .filter(|(name, _)| !["user", "database", "options", "replication"].contains(name)).chain([("user", user.as_str())]).collect();
             let startup = start(&parameters).unwrap();
             prop_assert_eq!(&startup.user, &user);
-            let Opening::Start(again) = opening(&startup.packet("r", None).unwrap()[4..]).unwrap() else { panic!() };
+            let StartupRequest::Start(again) = opening(&startup.packet("r", None).unwrap()[4..]).unwrap() else { panic!() };
             prop_assert_eq!((again.user.as_str(), again.rest), ("r", startup.rest));
         }
     }

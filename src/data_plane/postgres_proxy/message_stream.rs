@@ -1,20 +1,20 @@
-//! Messages of the protocol, one at a time and bounded, until a session is a byte pipe.
+//! Reads and writes single messages of the protocol, limited in size. Used for the login.
 
 use std::io;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The longest message while logging in. A server's errors and settings are the longest there are.
+/// Longest message during a login.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
-/// A stream, and what was read of it too early.
-pub(super) struct Wire<S> {
+/// A stream with a read buffer.
+pub(super) struct MessageStream<S> {
     stream: S,
     inbox: BytesMut,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> MessageStream<S> {
     pub(super) fn new(stream: S) -> Self {
         Self {
             stream,
@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         }
     }
 
-    /// The next message: its kind, its length and its body, as they came.
+    /// Reads the next message, including its type and length.
     pub(super) async fn message(&mut self) -> io::Result<BytesMut> {
         loop {
             if let Some(length) = message_length(&self.inbox)? {
@@ -40,13 +40,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
         self.stream.flush().await
     }
 
-    /// The stream, and what was read of it and is not a message of the login.
+    /// Returns the stream and the bytes that were read beyond the last message.
     pub(super) fn into_parts(self) -> (S, BytesMut) {
         (self.stream, self.inbox)
     }
 }
 
-/// The length of the message at the beginning, if all of it is there.
+/// Returns the length of the first message in the buffer, if the message is complete.
 fn message_length(inbox: &[u8]) -> io::Result<Option<usize>> {
     let Some((mut header, _)) = inbox.split_at_checked(5) else {
         return Ok(None);
@@ -71,16 +71,16 @@ mod tests {
     #[tokio::test]
     async fn messages_come_whole_however_they_are_cut() {
         let (near, far) = tokio::io::duplex(3);
-        let mut wire = Wire::new(near);
+        let mut message_stream = MessageStream::new(near);
         let sent: &[u8] = b"R\0\0\0\x08\0\0\0\x0aZ\0\0\0\x05Irest!";
         let writer = tokio::spawn(async move {
             let mut far = far;
             far.write_all(sent).await.unwrap();
         });
-        assert_eq!(wire.message().await.unwrap(), &sent[..9]);
-        assert_eq!(wire.message().await.unwrap(), &sent[9..15]);
+        assert_eq!(message_stream.message().await.unwrap(), &sent[..9]);
+        assert_eq!(message_stream.message().await.unwrap(), &sent[9..15]);
         assert_eq!(
-            wire.message().await.unwrap_err().kind(),
+            message_stream.message().await.unwrap_err().kind(),
             io::ErrorKind::InvalidData,
             "`rest!` has no length that could be"
         );

@@ -1,4 +1,4 @@
-//! What the edge answers itself: JSON with a message, as the API does.
+//! Error responses of the proxy itself: JSON with a `message`, like those of the API.
 
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
@@ -6,51 +6,51 @@ use hyper::{
 };
 
 use super::{
-    body::{Download, full},
-    capacity::Exceeded,
+    body::{DownloadBody, full},
+    capacity::CapacityExceeded,
     upstreams::Service,
 };
 
-/// Why a request is not passed on, or came to nothing.
+/// The reason for which a request is not forwarded, or failed at the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// Not a request as HTTP has it, or one that can be read in two ways.
+pub(super) enum RequestRejection {
+    /// Not valid HTTP, or ambiguous.
     Malformed,
-    /// For another host than the connection was made for.
+    /// The host differs from the server name of the TLS connection.
     Misdirected,
-    /// Nobody is reached under this name.
+    /// No project has this host name.
     NoProject,
-    /// The project does not run.
+    /// The project is paused.
     Paused,
-    /// No service has this path.
+    /// No service has this path prefix.
     NoService,
-    /// Nobody said where the service answers.
+    /// The service has no configured upstream.
     NotConfigured(Service),
-    /// The client sent no API key.
+    /// The request has no API key.
     NoKey,
-    /// The client sent a key that is none of the project's.
+    /// The API key is invalid.
     WrongKey,
-    /// Nobody can say which keys are good.
+    /// API keys cannot be checked because the control database is unreachable.
     KeysUnknown,
-    /// The method is for proxies.
+    /// The method is reserved for forward proxies.
     Method,
-    /// The body is longer than the service takes.
+    /// The body exceeds the service's limit.
     TooLarge,
-    /// The project has as many requests or WebSockets as it may.
+    /// The project's limit of concurrent requests or WebSockets is reached.
     Busy,
-    /// The client has as many of the project's requests or WebSockets as one client may.
+    /// The client's share of the project's limit is reached.
     TooMany,
     /// The body stalled.
     Stalled,
-    /// The body is encoded for the way in a form that is not supported.
+    /// The transfer coding is not supported.
     TransferCoding,
-    /// The service could not be reached, or hung up.
+    /// The upstream cannot be reached or closed the connection.
     Unreachable(Service),
-    /// The service took too long.
+    /// The upstream did not respond in time.
     Late(Service),
 }
 
-impl Refusal {
+impl RequestRejection {
     fn status(self) -> StatusCode {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
@@ -98,7 +98,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the connection can be used for another request.
+    /// Returns whether the connection must be closed after this response.
     fn ends_connection(self) -> bool {
         matches!(
             self,
@@ -110,7 +110,7 @@ impl Refusal {
         )
     }
 
-    pub(super) fn respond(self, version: Version) -> Response<Download> {
+    pub(super) fn respond(self, version: Version) -> Response<DownloadBody> {
         let mut response = message(self.status(), &self.message());
         if self.ends_connection() && version < Version::HTTP_2 {
             close(response.headers_mut());
@@ -124,22 +124,22 @@ impl Refusal {
     }
 }
 
-impl From<Exceeded> for Refusal {
-    fn from(exceeded: Exceeded) -> Self {
+impl From<CapacityExceeded> for RequestRejection {
+    fn from(exceeded: CapacityExceeded) -> Self {
         match exceeded {
-            Exceeded::Project => Self::Busy,
-            Exceeded::Client => Self::TooMany,
-            Exceeded::Body => Self::Stalled,
+            CapacityExceeded::Project => Self::Busy,
+            CapacityExceeded::ClientHeaders => Self::TooMany,
+            CapacityExceeded::Body => Self::Stalled,
         }
     }
 }
 
-/// Ends the connection with this response.
+/// Closes the connection after this response.
 pub(super) fn close(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
 }
 
-fn message(status: StatusCode, message: &str) -> Response<Download> {
+fn message(status: StatusCode, message: &str) -> Response<DownloadBody> {
     let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(

@@ -1,5 +1,5 @@
-//! API keys of projects at the edge, where the operator wants them checked: which services want one, where a client may put it, and
-//! which are good, in memory.
+//! API key check: the services that require a key, the places where a client may send it, and a
+//! cache of valid keys.
 
 use std::sync::{
     Arc,
@@ -10,18 +10,19 @@ use hyper::{Method, http::request::Parts};
 use quick_cache::sync::Cache;
 use tokio::sync::Notify;
 
-use super::{answer::Refusal, names::Site, upstreams::Service};
+use super::{rejection::RequestRejection, routes::Route, upstreams::Service};
 use crate::{
     base::{error::Error, ids::ProjectId},
     data_plane::{api_keys, api_keys::AcceptedKeys, context::DataPlaneContext},
 };
 
-/// Projects whose keys are kept at hand.
+/// Number of projects whose keys are cached.
 const PROJECTS_MAX: usize = 10_000;
-/// Longest key that is looked at. The longest there is has half as many.
+/// Longest key that is checked, in bytes. Issued keys have at most half of that.
 const KEY_BYTES_MAX: usize = 1024;
-/// Paths of `auth` that browsers are sent to, or others ask who know no key of the project.
-const OPEN: [&str; 6] = [
+/// Paths of `auth` that need no key: browsers are redirected to them, or callers have no key of the
+/// project.
+const PATHS_WITHOUT_KEY: [&str; 6] = [
     "/authorize",
     "/callback",
     "/verify",
@@ -30,105 +31,105 @@ const OPEN: [&str; 6] = [
     "/.well-known",
 ];
 
-/// The keys of projects that were asked for lately.
-pub(super) struct Gate {
-    accepted: Cache<ProjectId, (u64, Arc<AcceptedKeys>)>,
-    /// Counts changes of keys, of whichever project.
+/// Cached keys of projects.
+pub(super) struct ApiKeyCache {
+    accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
+    /// Generation counter, incremented when keys of any project change.
     changes: AtomicU64,
-    /// Rung at each change.
-    bell: Notify,
+    /// Notified on each change.
+    notify: Notify,
 }
 
-impl Default for Gate {
+impl Default for ApiKeyCache {
     fn default() -> Self {
         Self {
             accepted: Cache::new(PROJECTS_MAX),
             changes: AtomicU64::new(0),
-            bell: Notify::new(),
+            notify: Notify::new(),
         }
     }
 }
 
-impl Gate {
-    /// Keys changed, or may have: what is known is read again before it is gone by.
+impl ApiKeyCache {
+    /// Invalidates all cached keys.
     pub(super) fn change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
-        self.bell.notify_one();
+        self.notify.notify_one();
     }
 
     /// Waits until keys have changed since the last call returned.
     pub(super) async fn changed(&self) {
-        self.bell.notified().await;
+        self.notify.notified().await;
     }
 
-    /// The keys of a project: as they were, if nobody can be asked how they are.
+    /// Returns the keys of a project. Falls back to outdated keys if the control database is
+    /// unreachable.
     pub(super) async fn accepted(
         &self,
         context: &DataPlaneContext,
-        site: &Site,
-    ) -> Result<Arc<AcceptedKeys>, Refusal> {
-        // Before they are read: what changes meanwhile is read the next time.
+        route: &Route,
+    ) -> Result<Arc<Accepted>, RequestRejection> {
+        // Read before the query, so that a concurrent change invalidates its result.
         let now = self.changes.load(Ordering::Acquire);
-        let known = self.accepted.get(&site.project);
+        let known = self.accepted.get(&route.project);
         if let Some((then, accepted)) = &known
             && *then == now
         {
             return Ok(accepted.clone());
         }
-        // Boxed, so that who finds them known does not carry the future of a query around.
-        match Box::pin(api_keys::accepted_keys(
-            context,
-            site.project,
-            &site.reference,
-        ))
-        .await
-        {
+        // Boxed to keep the query's future out of the future of cache hits.
+        match Box::pin(api_keys::accepted(context, route.project, &route.reference)).await {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
-                self.accepted.insert(site.project, (now, accepted.clone()));
+                self.accepted.insert(route.project, (now, accepted.clone()));
                 Ok(accepted)
             }
             Err(error) => {
-                // An outage of the control database is logged once, not for each request.
+                // An outage of the control database is logged elsewhere, once.
                 if !matches!(error, Error::Unavailable { .. }) {
-                    tracing::warn!(project = %site.reference, %error, "could not read a project's API keys");
+                    tracing::warn!(project = %route.reference, %error, "could not read a project's API keys");
                 }
                 known
                     .map(|(_, accepted)| accepted)
-                    .ok_or(Refusal::KeysUnknown)
+                    .ok_or(RequestRejection::KeysUnknown)
             }
         }
     }
 }
 
-/// Whether requests to a project must have one of its keys: as the operator said of the project, or else of all.
-pub(super) fn checks_keys(context: &DataPlaneContext, site: &Site) -> bool {
-    site.check_keys
-        .unwrap_or(context.data_plane_settings.edge.check_keys)
+/// Returns whether requests to a project need an API key: the project's setting, or the default.
+pub(super) fn checks_keys(context: &DataPlaneContext, route: &Route) -> bool {
+    route
+        .check_keys
+        .unwrap_or(context.data_plane_settings.service_proxy.check_keys)
 }
 
-/// Lets a request pass that has a key of the project, or needs none.
+/// Checks the API key of a request, if the request needs one.
 pub(super) async fn check(
     context: &DataPlaneContext,
-    site: &Site,
+    route: &Route,
     service: Service,
     rest: &str,
     parts: &Parts,
-) -> Result<(), Refusal> {
-    if !checks_keys(context, site) || !needs_key(service, rest, &parts.method) {
+) -> Result<(), RequestRejection> {
+    if !checks_keys(context, route) || !needs_key(service, rest, &parts.method) {
         return Ok(());
     }
     let key = presented(parts)?;
-    let accepted = context.edge.gate.accepted(context, site).await?;
-    if accepted.contains(&key) {
+    let accepted = context
+        .service_proxy
+        .api_keys
+        .accepted(context, route)
+        .await?;
+    if accepted.has(&key) {
         Ok(())
     } else {
-        Err(Refusal::WrongKey)
+        Err(RequestRejection::WrongKey)
     }
 }
 
-/// Whether a request needs a key where keys are checked. Files may be public, functions decide for themselves, and browsers cannot send
-/// a key with `OPTIONS`.
+/// Returns whether a request needs a key where keys are checked. Storage objects may be public,
+/// functions authenticate callers themselves, and browsers cannot send a key with `OPTIONS`.
 pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     if method == Method::OPTIONS {
         return false;
@@ -136,15 +137,16 @@ pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
     match service {
         Service::Storage | Service::Functions => false,
         Service::Rest | Service::Realtime => true,
-        Service::Auth => !OPEN.iter().any(|open| {
+        Service::Auth => !PATHS_WITHOUT_KEY.iter().any(|open| {
             rest.strip_prefix(open)
                 .is_some_and(|more| more.is_empty() || more.starts_with('/'))
         }),
     }
 }
 
-/// The key a client sent: in the header or the parameter `apikey`, or else in place of a user's token.
-pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
+/// Returns the key that the client sent: the header or query parameter `apikey`, otherwise the
+/// bearer token.
+pub(super) fn presented(parts: &Parts) -> Result<String, RequestRejection> {
     let header = |name: &str| {
         let mut values = parts.headers.get_all(name).iter();
         match (values.next(), values.next()) {
@@ -152,8 +154,8 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
             (Some(value), None) => value
                 .to_str()
                 .map(|text| Some(text.to_owned()))
-                .map_err(|_| Refusal::WrongKey),
-            (Some(_), Some(_)) => Err(Refusal::WrongKey),
+                .map_err(|_| RequestRejection::WrongKey),
+            (Some(_), Some(_)) => Err(RequestRejection::WrongKey),
         }
     };
     let query = parts.uri.query().unwrap_or_default();
@@ -162,7 +164,7 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
             .find(|(name, _)| name == "apikey")
             .map(|(_, key)| key.into_owned())
     };
-    let bearer = || -> Result<Option<String>, Refusal> {
+    let bearer = || -> Result<Option<String>, RequestRejection> {
         let text = header(hyper::header::AUTHORIZATION.as_str())?;
         Ok(text.and_then(|text| {
             let (scheme, token) = text.split_once(' ')?;
@@ -173,13 +175,13 @@ pub(super) fn presented(parts: &Parts) -> Result<String, Refusal> {
     };
     let key = match header("apikey")?.or_else(parameter) {
         Some(key) => key,
-        None => bearer()?.ok_or(Refusal::NoKey)?,
+        None => bearer()?.ok_or(RequestRejection::NoKey)?,
     };
     if key.is_empty() {
-        return Err(Refusal::NoKey);
+        return Err(RequestRejection::NoKey);
     }
     if key.len() > KEY_BYTES_MAX {
-        Err(Refusal::WrongKey)
+        Err(RequestRejection::WrongKey)
     } else {
         Ok(key)
     }
@@ -193,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_key_is_wanted_where_the_project_could_be_read() {
-        let (get, post) = (Method::GET, Method::POST);
+        let get = Method::GET;
+        let post = Method::POST;
         for (service, rest, method, open) in [
             (Service::Rest, "/todos", &get, false),
             (Service::Rest, "/todos", &Method::OPTIONS, true),
@@ -237,18 +240,28 @@ mod tests {
             ("", &[("authorization", "bearer  b ")], Ok("b")),
             ("?apikey=q", &[("apikey", "a"), bearer], Ok("a")),
             ("?apikey=q", &[bearer], Ok("q")),
-            ("", &[], Err(Refusal::NoKey)),
-            ("", &[("apikey", "")], Err(Refusal::NoKey)),
-            ("", &[("authorization", "Basic YTpi")], Err(Refusal::NoKey)),
+            ("", &[], Err(RequestRejection::NoKey)),
+            ("", &[("apikey", "")], Err(RequestRejection::NoKey)),
+            (
+                "",
+                &[("authorization", "Basic YTpi")],
+                Err(RequestRejection::NoKey),
+            ),
             (
                 "",
                 &[("apikey", "a"), ("apikey", "b")],
-                Err(Refusal::WrongKey),
+                Err(RequestRejection::WrongKey),
             ),
-            ("", &[("apikey", &"a".repeat(2000))], Err(Refusal::WrongKey)),
+            (
+                "",
+                &[("apikey", &"a".repeat(2000))],
+                Err(RequestRejection::WrongKey),
+            ),
         ] {
             assert_eq!(
-                sent(query, headers).as_deref().map_err(|refusal| *refusal),
+                sent(query, headers)
+                    .as_deref()
+                    .map_err(|rejection| *rejection),
                 expected,
                 "{query} {headers:?}"
             );

@@ -1,4 +1,4 @@
-//! Plain HTTP: leads clients to HTTPS, answers certificate authorities, and serves nobody.
+//! Plain HTTP: redirects clients to HTTPS and answers ACME HTTP-01 challenges. Forwards nothing.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 
 use super::{
-    body::{Download, full},
+    body::{DownloadBody, full},
     request,
 };
 use crate::data_plane::{
@@ -21,15 +21,15 @@ use crate::data_plane::{
     domains::hostnames::{reach, reach::CHALLENGES},
 };
 
-/// What a client gets to send a request.
-const HEAD: Duration = Duration::from_secs(5);
-/// Longest head of a request.
+/// Timeout for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The port that needs not be said.
-const HTTPS: u16 = 443;
+/// Default port of HTTPS, which is left out of redirects.
+const HTTPS_PORT: u16 = 443;
 
-/// Serves one connection: one request.
-pub(super) async fn serve<F: Future<Output = Response<Download>>>(
+/// Serves one request, then closes the connection.
+pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
     stream: TcpStream,
     answer: impl Fn(Request<Incoming>) -> F,
 ) {
@@ -39,7 +39,7 @@ pub(super) async fn serve<F: Future<Output = Response<Download>>>(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD)
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .keep_alive(false)
@@ -49,11 +49,11 @@ pub(super) async fn serve<F: Future<Output = Response<Download>>>(
     }
 }
 
-/// Answers a request of a client or an authority.
-pub(super) async fn answer(
+/// Answers a challenge or redirects to HTTPS.
+pub(super) async fn respond(
     context: &DataPlaneContext,
     request: Request<Incoming>,
-) -> Response<Download> {
+) -> Response<DownloadBody> {
     let (parts, _) = request.into_parts();
     let mut response = Response::new(full(""));
     *response.status_mut() = StatusCode::NOT_FOUND;
@@ -61,25 +61,26 @@ pub(super) async fn answer(
         return response;
     };
     if let Some(token) = parts.uri.path().strip_prefix(CHALLENGES) {
-        if let Some(text) = challenged(context, &host, token).await {
+        if let Some(text) = challenge_response(context, &host, token).await {
             *response.status_mut() = StatusCode::OK;
             *response.body_mut() = full(text);
         }
         return response;
     }
-    if context.edge.names.find(&host).await.is_none() {
+    if context.service_proxy.routes.find(&host).await.is_none() {
         return response;
     }
-    // Whoever came to port 80 finds HTTPS where it always is, however the ports were mapped in between.
+    // A client on the default port 80 finds HTTPS on its default port as well, whatever the port
+    // mapping in between.
     let named_port = parts
         .headers
         .get(header::HOST)
         .and_then(|host| host.to_str().ok())
         .is_some_and(|host| host.contains(':'));
     let port = context
-        .edge
+        .service_proxy
         .https_port()
-        .filter(|port| named_port && *port != HTTPS);
+        .filter(|port| named_port && *port != HTTPS_PORT);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     if let Ok(location) = HeaderValue::try_from(format!("https://{host}{port}{path}")) {
@@ -89,15 +90,15 @@ pub(super) async fn answer(
     response
 }
 
-/// What an authority is told that looks whether `host` leads here, or one of us that looks whether an authority would get here.
-async fn challenged(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
+/// Returns the response to an ACME challenge, or to a reachability probe of another node.
+async fn challenge_response(context: &DataPlaneContext, host: &str, token: &str) -> Option<String> {
     let (probe, answer) = reach::probe(&context.settings.sealing, host);
     if token == probe {
         return Some(answer);
     }
     let challenge = context
-        .edge
-        .names
+        .service_proxy
+        .routes
         .challenge(host)
         .await
         .filter(|challenge| challenge.token == token)?;
