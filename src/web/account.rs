@@ -54,7 +54,7 @@ struct AccountPage {
 
 /// A row of the passkey list.
 struct Row {
-    passkey: Known,
+    passkey: PasskeySummary,
     added: Timestamp,
     used: Option<Timestamp>,
 }
@@ -82,7 +82,7 @@ async fn show(
         .await?
         .map(|at| Timestamp::new(at, now));
     let account = visitor.account.clone();
-    let row = |passkey: Known| Row {
+    let row = |passkey: PasskeySummary| Row {
         added: Timestamp::new(passkey.created_at, now),
         used: passkey.last_used_at.map(|at| Timestamp::new(at, now)),
         passkey,
@@ -157,9 +157,9 @@ async fn set_password(
         )
         .await?
         {
-            Outcome::Right(_) => None,
-            Outcome::Wrong => Some("The current password is incorrect.".to_owned()),
-            Outcome::Held(wait) => Some(labels::retry_message(wait)),
+            SignInOutcome::Accepted(_) => None,
+            SignInOutcome::Rejected => Some("The current password is incorrect.".to_owned()),
+            SignInOutcome::Throttled(wait) => Some(labels::retry_message(wait)),
         };
         if message.is_some() {
             return reject(AccountErrors {

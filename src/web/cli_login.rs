@@ -86,7 +86,7 @@ impl CliLogin {
 
 async fn show(visitor: Visitor, Query(login): Query<CliLogin>) -> Result<PageResponse, Error> {
     // An invalid public key is rejected before the user confirms.
-    Channel::to(&login.public_key, &visitor.context.entropy)?;
+    LoginChannel::to(&login.public_key, &visitor.context.entropy)?;
     let email = visitor.account.email.clone();
     PageResponse::page(&CliLoginPage {
         layout: visitor.layout(),
@@ -115,7 +115,7 @@ async fn approve(
         .days
         .parse()
         .map_err(|_| Error::invalid("days", "expected a number"))?;
-    let channel = Channel::to(&form.login.public_key, &context.entropy)?;
+    let channel = LoginChannel::to(&form.login.public_key, &context.entropy)?;
     cli_login::begin(&context.db, visitor.user.id, session, context.clock.now()).await?;
     let is_read_only = form.access == "read";
     let permissions: Vec<_> = Permission::ALL
@@ -127,7 +127,7 @@ async fn approve(
     let created: tokens::TokenSecret = visitor
         .call(Method::POST, "/v1/tokens", Some(&body))
         .await?;
-    let code = cli_login::hand_over(
+    let code = cli_login::store_token(
         &context.db,
         &context.entropy,
         session,

@@ -45,25 +45,25 @@ fn read<'a>(headers: &'a HeaderMap, peer: Peer, suffix: &str) -> Option<&'a str>
 }
 
 /// Returns the session secret of a request.
-pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<Secret> {
-    read(headers, peer, "").and_then(Secret::parse)
+pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<SessionSecret> {
+    read(headers, peer, "").and_then(SessionSecret::parse)
 }
 
 /// Returns the secret of the pending sign-in and the path to redirect to afterwards.
-pub(super) fn pending_sign_in(headers: &HeaderMap, peer: Peer) -> Option<(Secret, String)> {
+pub(super) fn pending_sign_in(headers: &HeaderMap, peer: Peer) -> Option<(SessionSecret, String)> {
     let (secret, next) = read(headers, peer, PENDING)?.split_once('.')?;
     let (_, next) = form_urlencoded::parse(format!("next={next}").as_bytes())
         .into_owned()
         .next()?;
     Some((
-        Secret::parse(secret)?,
+        SessionSecret::parse(secret)?,
         redirect::safe_path(&next).to_owned(),
     ))
 }
 
 /// Returns the header that starts a pending sign-in.
 pub(super) fn set_pending_sign_in(
-    secret: &Secret,
+    secret: &SessionSecret,
     next: &str,
     peer: Peer,
 ) -> Result<HeaderValue, Error> {
@@ -82,14 +82,17 @@ pub(super) fn clear_pending_sign_in(peer: Peer) -> Result<HeaderValue, Error> {
 }
 
 /// Returns the credential of a request.
-pub(super) fn presented(headers: &HeaderMap, peer: Peer) -> Result<Presented, Credential> {
+pub(super) fn presented(
+    headers: &HeaderMap,
+    peer: Peer,
+) -> Result<PresentedCredential, CredentialProblem> {
     secret(headers, peer)
         .map(|secret| PresentedCredential::Session(secret.digest()))
         .ok_or(CredentialProblem::Missing)
 }
 
 /// Returns the header that sets the session cookie.
-pub(super) fn set(secret: &Secret, peer: Peer) -> Result<HeaderValue, Error> {
+pub(super) fn set(secret: &SessionSecret, peer: Peer) -> Result<HeaderValue, Error> {
     set_cookie(peer, "", secret.expose(), sessions::LIFE.num_seconds())
 }
 
@@ -124,7 +127,7 @@ mod tests {
 
     #[test]
     fn session_cookie_is_read_only_over_the_transport_that_set_it() {
-        let secret = Secret::generate(&Entropy::seeded(7));
+        let secret = SessionSecret::generate(&Entropy::seeded(7));
         for https in [true, false] {
             let header = set(&secret, peer(https))
                 .unwrap()

@@ -42,7 +42,7 @@ const CODE_BYTES_MAX: usize = 4_096;
 const WRONG_STATE: &str =
     "This sign-in has expired or was started in another browser. Sign in again.";
 
-fn provider(request: &SignInRequest) -> Result<&Provider, Error> {
+fn provider(request: &SignInRequest) -> Result<&OidcProvider, Error> {
     request
         .context
         .api_settings
@@ -58,10 +58,10 @@ fn redirect_uri(request: &SignInRequest) -> String {
 async fn begin(request: SignInRequest) -> Result<PageResponse, Error> {
     let provider = provider(&request)?;
     let context = &request.context;
-    let secret = Secret::generate(&context.entropy);
+    let secret = SessionSecret::generate(&context.entropy);
     let address = provider
-        .way(
-            &Journey::of(secret.clone()),
+        .authorization_url(
+            &SignInFlow::of(secret.clone()),
             &redirect_uri(&request),
             context.clock.ticks(),
         )
@@ -84,7 +84,7 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
     let Some((secret, next)) = &request.pending else {
         return reject(request, WRONG_STATE);
     };
-    let journey = Journey::of(secret.clone());
+    let journey = SignInFlow::of(secret.clone());
     let state = request.query_value("state");
     if verify_slices_are_equal(state.as_bytes(), journey.state().as_bytes()).is_err() {
         return reject(request, WRONG_STATE);
@@ -98,7 +98,7 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
     }
     let now = context.clock.now();
     let Some(person) = provider
-        .person(
+        .exchange_code(
             &journey,
             code.to_owned(),
             &redirect_uri(request),
@@ -113,14 +113,14 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
         );
     };
     let user = match find(request, provider, &person).await? {
-        Known::As(user) => user,
-        Known::Unverified => {
+        IdentityLookup::Found(user) => user,
+        IdentityLookup::UnverifiedEmailEmail => {
             return reject(
                 request,
                 "Your email address is not verified by the identity provider. Verify it and try again.",
             );
         }
-        Known::Nobody => {
+        IdentityLookup::NotFound => {
             return reject(
                 request,
                 "No account uses this email address. Ask your operator to create one.",
@@ -144,9 +144,9 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
 
 async fn find(
     request: &SignInRequest,
-    provider: &Provider,
-    person: &Person,
-) -> Result<Known, Error> {
+    provider: &OidcProvider,
+    person: &OidcIdentity,
+) -> Result<IdentityLookup, Error> {
     let context = &request.context;
     let recorder = |user: &User| {
         Recorder::new(

@@ -83,7 +83,7 @@ async fn create_challenge(
     visitor.skip_audit();
     let context = &visitor.context;
     let challenge = relying_party(&visitor.origin)?
-        .ask_new(
+        .begin_registration(
             &context.db,
             &context.entropy,
             &visitor.account,
@@ -100,7 +100,7 @@ async fn add(
     let context = &visitor.context;
     let answer = (form.challenge, form.answer.as_str());
     match relying_party(&visitor.origin)?
-        .add(
+        .finish_registration(
             &context.db,
             visitor.user.id,
             answer,
@@ -130,7 +130,7 @@ async fn sign_in_challenge(
     let context = &request.context;
     PageResponse::json(
         &relying_party(&request.origin)?
-            .ask(&context.db, &context.entropy, context.clock.now())
+            .begin_authentication(&context.db, &context.entropy, context.clock.now())
             .await?,
     )
 }
@@ -143,7 +143,7 @@ async fn sign_in_with(
     let now = context.clock.now();
     let answer = (form.challenge, form.answer.as_str());
     let Some(user) = relying_party(&request.origin)?
-        .recognise(&context.db, answer, now)
+        .authenticate(&context.db, answer, now)
         .await?
     else {
         let page = sign_in::error_page(

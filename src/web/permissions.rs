@@ -5,7 +5,7 @@ use crate::{
     api::endpoints,
     base::error::Error,
     platform::{
-        access::{AnyOf, Level, Role, Standing},
+        access::{AnyOf, CallerRelation, PermissionLevel, Role},
         http::{Imagined, rehearse},
     },
     web::Visitor,
@@ -78,11 +78,11 @@ impl Visitor {
         let rehearsal = rehearsal
             .ok_or_else(|| Error::internal("checking a permission", "unknown operation"))?;
         let role = match rehearsal.standing {
-            Standing::Member(held) if is_organization_level(rehearsal.required) => {
+            CallerRelation::Member(held) if is_organization_level(rehearsal.required) => {
                 held.organization
             }
-            Standing::Member(held) => held.subject,
-            Standing::Account | Standing::Stranger => Role::Member,
+            CallerRelation::Member(held) => held.subject,
+            CallerRelation::Account | CallerRelation::NotMember => Role::Member,
         };
         let refusal = match rehearsal.outcome {
             Ok(()) => None,
@@ -101,7 +101,7 @@ fn is_organization_level(required: AnyOf) -> bool {
         .0
         .iter()
         .flat_map(|group| group.iter())
-        .any(|permission| permission.level() == Level::Organization)
+        .any(|permission| permission.level() == PermissionLevel::Organization)
 }
 
 /// Returns the lowest role that has one of the permission groups.

@@ -65,7 +65,7 @@ async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
         now,
     )
     .await?;
-    let row = |session: Session| Row {
+    let row = |session: BrowserSession| Row {
         browser: labels::browser_name(&session.user_agent),
         created: Timestamp::new(session.created_at, now),
         used: Timestamp::new(session.last_used_at, now),
@@ -85,7 +85,7 @@ async fn end_one(
     match sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::One(row.id),
+        SessionSelection::One(row.id),
         visitor.context.clock.now(),
     )
     .await?

@@ -100,10 +100,10 @@ pub(super) struct SignInRequest {
     pub(super) origin: String,
     query: Vec<(String, String)>,
     signed_in: Option<User>,
-    previous_session: Option<Secret>,
-    link: Option<Secret>,
+    previous_session: Option<SessionSecret>,
+    link: Option<SessionSecret>,
     /// The pending sign-in through the identity provider: its secret, and the path to redirect to.
-    pub(super) pending: Option<(Secret, String)>,
+    pub(super) pending: Option<(SessionSecret, String)>,
     pub(super) request_id: String,
 }
 
@@ -142,7 +142,7 @@ impl Input for SignInRequest {
                 .collect(),
             signed_in: call.caller().user().cloned(),
             previous_session: cookie::secret(call.headers(), call.peer()),
-            link: call.placeholder("link").and_then(Secret::parse),
+            link: call.placeholder("link").and_then(SessionSecret::parse),
             request_id: call.request_id().to_owned(),
         })
     }
@@ -179,7 +179,7 @@ impl SignInRequest {
             sessions::end(
                 &context.db,
                 signed_in.id,
-                Ending::This(&previous.digest()),
+                SessionSelection::This(&previous.digest()),
                 context.clock.now(),
             )
             .await?;
@@ -274,8 +274,8 @@ async fn submit(
     let now = context.clock.now();
     let (problem, status, wait) =
         match sign_in::try_password(&context.db, &email, password, request.address(), now).await? {
-            Outcome::Right(user) => {
-                let session = Secret::generate(&context.entropy);
+            SignInOutcome::Accepted(user) => {
+                let session = SessionSecret::generate(&context.entropy);
                 sessions::begin(
                     &context.db,
                     user,
@@ -289,12 +289,12 @@ async fn submit(
                     .complete_sign_in(user, &session, SUBMIT.id, &next)
                     .await;
             }
-            Outcome::Wrong => (
+            SignInOutcome::Rejected => (
                 "Incorrect email address or password.".to_owned(),
                 StatusCode::UNPROCESSABLE_ENTITY,
                 None,
             ),
-            Outcome::Held(wait) => (
+            SignInOutcome::Throttled(wait) => (
                 labels::retry_message(wait),
                 StatusCode::TOO_MANY_REQUESTS,
                 Some(labels::ceil_secs(wait)),
@@ -315,7 +315,7 @@ async fn submit(
 
 async fn show_link(request: SignInRequest) -> Result<PageResponse, Error> {
     let link = request.link.as_ref().ok_or(Error::NotFound)?;
-    let owner = links::owner(
+    let owner = sign_in_links::owner(
         &request.context.db,
         &link.digest(),
         request.context.clock.now(),
@@ -330,9 +330,9 @@ async fn show_link(request: SignInRequest) -> Result<PageResponse, Error> {
 async fn use_link(request: SignInRequest, _: OpenForm<NoFields>) -> Result<PageResponse, Error> {
     let link = request.link.as_ref().ok_or(Error::NotFound)?;
     let context = &request.context;
-    let session = Secret::generate(&context.entropy);
+    let session = SessionSecret::generate(&context.entropy);
     let browser = (request.address(), request.user_agent.as_str());
-    let user = links::redeem(
+    let user = sign_in_links::redeem(
         &context.db,
         &link.digest(),
         &session,

@@ -32,7 +32,7 @@ pub struct Visitor {
     /// The address and protocol of the browser.
     pub peer: Peer,
     /// The session secret from the cookie.
-    pub secret: Secret,
+    pub secret: SessionSecret,
     /// The address of this server as the browser sees it: scheme, host and port.
     pub origin: String,
     path: String,

@@ -19,7 +19,7 @@ pub const LIFETIME: TimeDelta = TimeDelta::minutes(15);
 
 /// Returns the path of a link. Its page signs in on a button press, so that link scanners do not
 /// use up the link.
-pub fn path(secret: &Secret) -> String {
+pub fn path(secret: &SessionSecret) -> String {
     format!("/sign-in/link/{}", secret.expose())
 }
 

@@ -19,7 +19,7 @@ use crate::{
         ids::ProjectRef,
     },
     platform::{
-        access::{Access, Permission as P, Reference, User, pat_only},
+        access::{Access, Permission as P, ResourceName, User, pat_only},
         http::{Call, Described, Endpoint, Input, Onward, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
@@ -179,7 +179,7 @@ async fn authorize_project_claim(
     let ProjectAuthorizeParameters(parameters, project) = parameters;
     let (_, roles) = context
         .directory
-        .own(&user, &Reference::Project(project.clone()))
+        .resolve(&user, &ResourceName::Project(project.clone()))
         .await?
         .ok_or(Error::NotFound)?;
     if !AUTHORIZE_PROJECT_CLAIM

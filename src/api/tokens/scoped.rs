@@ -76,7 +76,7 @@ impl TokenResources {
 
 impl TokenDraft {
     /// Resolves names to ids. Reports resources that the owner has no access to as not found.
-    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<Grant, Error> {
+    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<TokenGrant, Error> {
         if self.networks.len() > NETWORKS_MAX {
             return Err(Error::invalid(
                 "networks",

@@ -42,7 +42,7 @@ pub enum DecisionRule {
     /// Rejected: no operation has this method and path.
     UnknownRoute,
     /// Rejected: the token is expired, not valid yet, or used from another network.
-    Credential,
+    CredentialProblem,
     /// Rejected: the owner or the token has no access to the resource.
     NotVisible,
     /// Rejected: the owner's role lacks the permission, so any token would be rejected.
@@ -112,8 +112,8 @@ pub async fn simulate(
     };
     let Some(holder) = holder else {
         return Ok(Simulation::refused(
-            DecisionRule::Credential,
-            &Error::Unauthenticated(Credential::Unknown),
+            DecisionRule::CredentialProblem,
+            &Error::Unauthenticated(CredentialProblem::Unknown),
         ));
     };
     let method = request.method.to_owned();
@@ -142,8 +142,8 @@ impl Simulation {
         };
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
-            Standing::Member(roles) => Some(roles.subject.name()),
-            Standing::Account | Standing::Stranger => None,
+            CallerRelation::Member(roles) => Some(roles.subject.name()),
+            CallerRelation::Account | CallerRelation::NotMember => None,
         };
         simulation
     }
@@ -191,7 +191,7 @@ fn rule_against(error: &Error) -> DecisionRule {
         Error::Forbidden(Denial::UserScopeOnly) => DecisionRule::AccountOnly,
         Error::Forbidden(Denial::UnscopedOnly) => DecisionRule::UnscopedOnly,
         Error::Forbidden(_) => DecisionRule::Role,
-        Error::Unauthenticated(_) => DecisionRule::Credential,
+        Error::Unauthenticated(_) => DecisionRule::CredentialProblem,
         _ => DecisionRule::NotVisible,
     }
 }

@@ -33,7 +33,7 @@ const PATHS_WITHOUT_KEY: [&str; 6] = [
 
 /// Cached keys of projects.
 pub(super) struct ApiKeyCache {
-    accepted: Cache<ProjectId, (u64, Arc<Accepted>)>,
+    accepted: Cache<ProjectId, (u64, Arc<AcceptedKeys>)>,
     /// Generation counter, incremented when keys of any project change.
     changes: AtomicU64,
     /// Notified on each change.
@@ -68,7 +68,7 @@ impl ApiKeyCache {
         &self,
         context: &DataPlaneContext,
         route: &Route,
-    ) -> Result<Arc<Accepted>, RequestRejection> {
+    ) -> Result<Arc<AcceptedKeys>, RequestRejection> {
         // Read before the query, so that a concurrent change invalidates its result.
         let now = self.changes.load(Ordering::Acquire);
         let known = self.accepted.get(&route.project);
@@ -78,7 +78,13 @@ impl ApiKeyCache {
             return Ok(accepted.clone());
         }
         // Boxed to keep the query's future out of the future of cache hits.
-        match Box::pin(api_keys::accepted(context, route.project, &route.reference)).await {
+        match Box::pin(api_keys::accepted_keys(
+            context,
+            route.project,
+            &route.reference,
+        ))
+        .await
+        {
             Ok(accepted) => {
                 let accepted = Arc::new(accepted);
                 self.accepted.insert(route.project, (now, accepted.clone()));
@@ -121,7 +127,7 @@ pub(super) async fn check(
         .api_keys
         .accepted(context, route)
         .await?;
-    if accepted.has(&key) {
+    if accepted.contains(&key) {
         Ok(())
     } else {
         Err(RequestRejection::WrongKey)

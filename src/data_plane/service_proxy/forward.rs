@@ -149,7 +149,7 @@ async fn admit<'a>(
         .address;
     let capacity_key = CapacityKey {
         project: route.project,
-        client: bans::block(client),
+        client: bans::network_of(client),
     };
     Ok(Forwarded {
         route,

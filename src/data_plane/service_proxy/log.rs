@@ -36,7 +36,7 @@ pub struct Row {
 }
 
 /// Queue of rows that are not yet stored.
-pub type RequestLogQueue = Queue<Row, QUEUE_MAX>;
+pub type RequestLogQueue = BatchQueue<Row, QUEUE_MAX>;
 
 /// Writes a row to the process log at debug level.
 pub(crate) fn log_row(row: &Row) {

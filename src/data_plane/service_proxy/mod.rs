@@ -329,7 +329,7 @@ fn serve_connection(
             context
                 .service_proxy
                 .addresses
-                .try_acquire(bans::block(peer.ip())),
+                .try_acquire(bans::network_of(peer.ip())),
         );
     let (Some(permits), Some(workers)) = (permits, context.service_proxy.workers.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");

@@ -149,7 +149,7 @@ struct ListPage {
     head: OrganizationHeader,
     /// Whether the visitor may register an application.
     permission: PermissionCheck,
-    rows: Vec<Shown>,
+    rows: Vec<ApplicationView>,
 }
 
 async fn list(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
@@ -194,7 +194,7 @@ impl ApplicationForm {
         form
     }
 
-    fn from_application(application: &Shown) -> Self {
+    fn from_application(application: &ApplicationView) -> Self {
         Self {
             name: application.name.clone(),
             website: application.website.clone(),
@@ -228,14 +228,14 @@ struct Page {
     scopes: Vec<ScopeLabel>,
     problem: Option<String>,
     /// The existing application; empty for a new one.
-    existing: Option<Shown>,
+    existing: Option<ApplicationView>,
     action: String,
     secrets: Vec<SecretRow>,
     authorizations: i64,
 }
 
 struct SecretRow {
-    secret: Secret,
+    secret: ApplicationSecret,
     created: Timestamp,
     used: Option<Timestamp>,
 }
@@ -280,7 +280,7 @@ fn scopes() -> Vec<ScopeLabel> {
 async fn new(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
     let form = ApplicationForm {
         bound: true,
-        selection: Selection::Off.name().to_owned(),
+        selection: ProjectSelection::Off.name().to_owned(),
         ..ApplicationForm::default()
     };
     show_new(&visitor, path, form, None).await
@@ -322,7 +322,7 @@ async fn create(
     let mut body = form.body();
     body["public"] = form.public.into();
     match visitor
-        .call::<Shown>(Method::POST, &path.list_operation(), Some(&body))
+        .call::<ApplicationView>(Method::POST, &path.list_operation(), Some(&body))
         .await
     {
         Ok(created) => {
@@ -350,10 +350,10 @@ async fn show_existing(
     problem: Option<String>,
 ) -> Result<PageResponse, Error> {
     let operation = path.operation("")?;
-    let detail: Detail = visitor.get(&operation).await?;
+    let detail: ApplicationDetail = visitor.get(&operation).await?;
     let permission = visitor.check("PATCH", &operation).await?;
     let now = visitor.context.clock.now();
-    let row = |secret: Secret| SecretRow {
+    let row = |secret: ApplicationSecret| SecretRow {
         created: Timestamp::new(secret.created_at, now),
         used: secret.last_used_at.map(|at| Timestamp::new(at, now)),
         secret,
@@ -418,7 +418,7 @@ async fn add_secret(
     path: ApplicationPath,
 ) -> Result<PageResponse, Error> {
     match visitor
-        .call::<CreatedSecret>(Method::POST, &path.operation("/secrets")?, None)
+        .call::<CreatedApplicationSecret>(Method::POST, &path.operation("/secrets")?, None)
         .await
     {
         Ok(created) => {
@@ -465,8 +465,8 @@ struct DeletePage {
 }
 
 async fn confirm_delete(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
-    let detail: Detail = visitor.get(&path.operation("")?).await?;
-    let Detail {
+    let detail: ApplicationDetail = visitor.get(&path.operation("")?).await?;
+    let ApplicationDetail {
         application,
         authorizations,
         ..

@@ -15,8 +15,8 @@ use crate::{
             applications::ProjectSelection,
             redirect, requests,
             requests::{
-                Request,
-                operations::{Answer as Decision, AuthId, Shown},
+                AuthorizationRequest,
+                operations::{AuthId, AuthorizationRequestView, RedirectResponse as Decision},
             },
         },
     },
@@ -79,7 +79,7 @@ struct ConsentPage {
     layout: Layout,
     id: Uuid,
     email: String,
-    details: Shown,
+    details: AuthorizationRequestView,
     scopes: Vec<ScopeLabel>,
     organizations: Vec<OrganizationProjects>,
     /// Index of the chosen organization.
@@ -119,15 +119,15 @@ impl ConsentPage {
     }
 
     fn is_local(&self) -> bool {
-        self.details.domain == redirect::THIS_COMPUTER
+        self.details.domain == redirect::LOCAL_PROGRAM
     }
 
     fn has_project_selection(&self) -> bool {
-        self.details.project_selection != Selection::Off
+        self.details.project_selection != ProjectSelection::Off
     }
 
     fn permits_all_projects(&self) -> bool {
-        self.details.project_selection == Selection::Optional
+        self.details.project_selection == ProjectSelection::Optional
     }
 
     fn role_name(&self) -> &'static str {
@@ -169,8 +169,8 @@ async fn show_request(
 
 /// Returns the authorization request if it is open and belongs to this session. The first session
 /// that opens a request claims it.
-async fn claim_request(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
-    match requests::open(
+async fn claim_request(visitor: &Visitor, id: Uuid) -> Result<Option<AuthorizationRequest>, Error> {
+    match requests::claim_for_session(
         &visitor.context.db,
         id,
         &visitor.secret.digest(),
@@ -194,11 +194,11 @@ fn show_expired(layout: Layout) -> Result<PageResponse, Error> {
     Ok(PageResponse::page(&page)?.status(StatusCode::GONE))
 }
 
-fn show_receipt(visitor: &Visitor, request: &Request) -> Result<PageResponse, Error> {
+fn show_receipt(visitor: &Visitor, request: &AuthorizationRequest) -> Result<PageResponse, Error> {
     PageResponse::page(&ReceiptPage {
         layout: visitor.layout(),
         name: request.application.name.clone(),
-        domain: redirect::shown(&request.redirect_uri),
+        domain: redirect::display_name(&request.redirect_uri),
         scopes: scope_labels::scope_labels(request.scopes.names(), None),
         approved: request.approved_at.is_some(),
     })
@@ -287,10 +287,10 @@ impl Input for ConsentChoices {
 
 async fn show_consent(
     visitor: &Visitor,
-    request: &Request,
+    request: &AuthorizationRequest,
     choices: ConsentChoices,
 ) -> Result<PageResponse, Error> {
-    let details: Shown = visitor
+    let details: AuthorizationRequestView = visitor
         .get(&format!("/platform/oauth/authorizations/{}", request.id))
         .await?;
     let organizations = organizations_with_projects(visitor).await?;
@@ -331,7 +331,7 @@ async fn show_consent(
         problem: choices.problem.or(no_scope).map(ConsentProblem::text),
     };
     Ok(PageResponse::page(&page)?
-        .allow_form_action(redirect::origin(&request.redirect_uri).as_deref()))
+        .allow_form_action(redirect::form_action_source(&request.redirect_uri).as_deref()))
 }
 
 /// Returns the index of the organization to show: the chosen one, the requested one, the one of the
@@ -339,7 +339,7 @@ async fn show_consent(
 fn choose_organization(
     organizations: &[OrganizationProjects],
     choices: &ConsentChoices,
-    details: &Shown,
+    details: &AuthorizationRequestView,
 ) -> Option<usize> {
     let slug = choices
         .organization
@@ -395,7 +395,8 @@ async fn decide(
     if slug.parse::<OrgSlug>().is_err() {
         return Err(Error::NotFound);
     }
-    let all_projects = request.application.selection == Selection::Off || value("reach") == "all";
+    let all_projects =
+        request.application.selection == ProjectSelection::Off || value("reach") == "all";
     let projects = values("project");
     let body = if all_projects {
         json!({})

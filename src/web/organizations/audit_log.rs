@@ -105,7 +105,7 @@ impl AuditFilter {
 
 #[derive(Deserialize)]
 struct AuditPage {
-    entries: Vec<Entry>,
+    entries: Vec<AuditEntry>,
     before: Option<i64>,
 }
 
@@ -117,14 +117,14 @@ struct MemberEmail {
 
 /// An entry with its labels.
 struct Row {
-    entry: Entry,
+    entry: AuditEntry,
     at: Timestamp,
     actor: String,
     summary: &'static str,
 }
 
 impl Row {
-    fn new(entry: Entry, emails: &HashMap<&str, &str>, at: Timestamp) -> Self {
+    fn new(entry: AuditEntry, emails: &HashMap<&str, &str>, at: Timestamp) -> Self {
         let id = entry.actor.to_string();
         let actor = match emails.get(id.as_str()) {
             Some(email) => (*email).to_owned(),
@@ -220,7 +220,7 @@ async fn list(
         .iter()
         .map(|member| (member.user_id.as_str(), member.email.as_str()))
         .collect();
-    let row = |entry: Entry| {
+    let row = |entry: AuditEntry| {
         let at = Timestamp::new(entry.at, now);
         Row::new(entry, &emails, at)
     };

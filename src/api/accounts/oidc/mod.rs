@@ -92,11 +92,11 @@ pub struct OidcIdentity {
 
 /// State of one sign-in, bound to a browser: state, nonce and PKCE verifier are derived from the
 /// secret in its cookie.
-pub struct SignInFlow(Secret);
+pub struct SignInFlow(SessionSecret);
 
 impl SignInFlow {
     /// Returns the flow of the browser with this cookie.
-    pub fn of(secret: Secret) -> Self {
+    pub fn of(secret: SessionSecret) -> Self {
         Self(secret)
     }
 
@@ -321,8 +321,8 @@ mod tests {
     #[test]
     fn flow_values_are_distinct_and_hide_the_secret() {
         let entropy = Entropy::seeded(5);
-        let one = Secret::generate(&entropy);
-        let other = Secret::generate(&entropy);
+        let one = SessionSecret::generate(&entropy);
+        let other = SessionSecret::generate(&entropy);
         let flow = SignInFlow::of(one.clone());
         let parts = [
             flow.state(),

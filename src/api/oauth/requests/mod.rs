@@ -332,7 +332,7 @@ pub struct ConsentChoice<'a> {
     /// The organization.
     pub organization: &'a Organization,
     /// The member's roles there.
-    pub roles: Held,
+    pub roles: EffectiveRoles,
     /// The selected projects; `None` means all current and future projects.
     pub projects: Option<Vec<ProjectRef>>,
 }
@@ -447,7 +447,7 @@ pub async fn approve(
 
 /// An application that is not bound to a member's role keeps the granted access for the whole
 /// organization, so only administrators can grant it.
-fn check_role(application: &Application, roles: Held) -> Result<(), Error> {
+fn check_role(application: &Application, roles: EffectiveRoles) -> Result<(), Error> {
     let lacks = !application.bound_to_user && roles.organization < Role::Administrator;
     if lacks {
         Err(Error::Forbidden(crate::base::error::Denial::Role))

@@ -140,7 +140,7 @@ async fn approve_request(
     audit: Arc<Recorder>,
     Json(approval): Json<ApprovalBody>,
 ) -> Result<Created<RedirectResponse>, Error> {
-    let Standing::Member(roles) = standing else {
+    let CallerRelation::Member(roles) = standing else {
         return Err(Error::NotFound);
     };
     let request = find(&context.db, id, context.clock.now()).await?;

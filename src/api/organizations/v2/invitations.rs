@@ -15,7 +15,9 @@ use crate::{
     },
     base::error::{Denial, Error},
     platform::{
-        access::{OauthScope as S, Organization, Permission as P, Role, Standing, User, needs},
+        access::{
+            CallerRelation, OauthScope as S, Organization, Permission as P, Role, User, needs,
+        },
         audit::Recorder,
         http::{Created, Endpoint, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
@@ -93,7 +95,7 @@ const INVITATIONS_MAX: usize = 50;
 
 async fn create(
     organization: Organization,
-    standing: Standing,
+    standing: CallerRelation,
     audit: Arc<Recorder>,
     user: User,
     context: ApiContext,
@@ -133,9 +135,12 @@ async fn create(
 }
 
 /// Builds an invitation. The role must not exceed the inviting member's role.
-fn invitation(attributes: InviteAttributes, standing: Standing) -> Result<InvitationDraft, Error> {
+fn invitation(
+    attributes: InviteAttributes,
+    standing: CallerRelation,
+) -> Result<InvitationDraft, Error> {
     let role = Role::from(attributes.role);
-    if !matches!(standing, Standing::Member(roles) if roles.organization >= role) {
+    if !matches!(standing, CallerRelation::Member(roles) if roles.organization >= role) {
         return Err(Error::Forbidden(Denial::Role));
     }
     if attributes.require_sso {
