@@ -62,7 +62,7 @@ fn whole_page() -> i64 {
 #[schemars(rename = "AuditPage")]
 struct Page {
     entries: Vec<AuditEntry>,
-    /// The value of `before` for the next page. Absent on the last page.
+    /// The value of `before` for the next page; null on the last page.
     before: Option<i64>,
 }
 

@@ -14,7 +14,6 @@ use gantry::{
     base::ids::{ProjectRef, TokenId},
     platform::access::TokenGrant,
 };
-use serde_json::json;
 
 use crate::support::{Actor, TestApp, client::Call, dawn};
 

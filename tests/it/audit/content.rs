@@ -1,12 +1,11 @@
 //! Content of audit entries.
 
-use gantry::{
-    api::organizations::members,
-    platform::audit::{Chain, read},
-};
+use std::fmt::Write;
+
+use gantry::platform::audit::{Chain, read};
 use serde_json::{Value, json};
 
-use super::{at, entries, summaries};
+use super::{at, entries};
 use crate::support::{TestApp, machine::PATIENCE, postgres::connect};
 
 /// Operations on tokens and organizations are in the log of the account that performs them.

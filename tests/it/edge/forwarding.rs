@@ -412,7 +412,7 @@ async fn each_request_is_one_row_of_the_log() {
     let mut rows = Vec::new();
     gate.get("/rest/v1/todos?apikey=secret&select=*").await;
     gate.get("/nothing").await;
-    log.any().await;
+    log.wait_for_item().await;
     log.take(&mut rows);
     let [row, other] = &rows[..] else {
         panic!("{rows:?}")

@@ -3,7 +3,7 @@
 use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
     api::{
-        organizations, tokens,
+        tokens,
         tokens::scoped::{Draft, Resources},
     },
     base::ids::ProjectRef,

@@ -1,7 +1,7 @@
 //! Reach of scoped tokens.
 
 use gantry::{
-    api::{organizations, tokens::scoped::Resources},
+    api::tokens::scoped::Resources,
     platform::{access::Reach, tables::Table},
 };
 use serde_json::json;

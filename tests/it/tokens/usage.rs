@@ -1,6 +1,5 @@
 //! Simulated requests and recorded calls of tokens.
 
-use gantry::api::tokens;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
