@@ -114,7 +114,7 @@ async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
     };
     let user = match find(request, provider, &person).await? {
         IdentityLookup::Found(user) => user,
-        IdentityLookup::UnverifiedEmailEmail => {
+        IdentityLookup::UnverifiedEmail => {
             return reject(
                 request,
                 "Your email address is not verified by the identity provider. Verify it and try again.",
