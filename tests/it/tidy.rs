@@ -46,6 +46,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "a pause before a server that keeps ending is started again",
     ),
     (
+        "src/base/supervisor/launcher.rs",
+        "the deadline of a launch is a time",
+    ),
+    (
         "src/base/db/heartbeat.rs",
         "the database is asked every so often whether it is there",
     ),

@@ -50,7 +50,7 @@ impl Control {
             NAME,
             &home.control(),
             home.socket_dir(NAME),
-            account.run_as(),
+            account.process_owner(),
             SUPERUSER,
         );
         if !server.data().exists() {

@@ -27,12 +27,11 @@ use std::{
 use rustix::fs::{FlockOperation, Mode};
 use sha2::{Digest, Sha256};
 
-use super::{
-    Account, At, ClusterError, Result,
-    account::{RunAs, is_root},
-    files,
+use super::{Account, At, ClusterError, Result, files};
+use crate::base::{
+    ids::ProjectRef,
+    supervisor::{ProcessOwner, account::is_root},
 };
-use crate::base::ids::ProjectRef;
 
 /// The longest path `bind` takes for a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -249,10 +248,10 @@ impl Home {
 /// Makes an empty socket directory for a server that does not run, owned by `owner`.
 ///
 /// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the pid in it is alive.
-pub(super) fn fresh_socket_dir(dir: &Path, owner: RunAs) -> Result<()> {
+pub(super) fn fresh_socket_dir(dir: &Path, owner: ProcessOwner) -> Result<()> {
     files::remove_tree(dir)?;
     files::make_dir(dir, PRIVATE)?;
-    owner.own(dir)
+    owner.own(dir).at("handing over", dir)
 }
 
 /// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.

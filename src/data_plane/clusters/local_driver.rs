@@ -21,9 +21,7 @@ use tokio::sync::Semaphore;
 use tokio_postgres::{Client, Config};
 
 use super::{
-    At, ClusterError, Engine, Engines, Home, Launcher, Result,
-    account::RunAs,
-    blocking, files, identity,
+    At, ClusterError, Engine, Engines, Home, Launcher, Result, blocking, files, identity,
     identity::SystemId,
     idle,
     resources::Resources,
@@ -31,7 +29,7 @@ use super::{
     socket::ServerSocket,
     template,
 };
-use crate::base::{clock::Entropy, ids::ProjectRef};
+use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
 
 /// More copies at once only make each slower.
 const COPIES_MAX: usize = 2;
@@ -165,7 +163,7 @@ impl LocalDriver {
             self.home
                 .tmp()
                 .join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
-        let owner = RunAs::new(cluster.uid, cluster.uid);
+        let owner = ProcessOwner::new(cluster.uid, cluster.uid);
         let id = SystemId::generate(&self.entropy);
         let work = move || {
             let made = fill(&template, &unfinished, owner, id)
@@ -519,7 +517,7 @@ impl LocalDriver {
     fn server_in(&self, place: &Path, name: &str) -> Result<Option<Server>> {
         let data = place.join("data");
         let owner = match fs::symlink_metadata(&data) {
-            Ok(found) => RunAs::new(found.uid(), found.gid()),
+            Ok(found) => ProcessOwner::new(found.uid(), found.gid()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).at("examining", &data),
         };
@@ -537,7 +535,7 @@ impl LocalDriver {
 }
 
 /// A complete, durable copy of the template in `<unfinished>/data`, whatever was there before.
-fn fill(template: &Path, unfinished: &Path, owner: RunAs, id: SystemId) -> Result<()> {
+fn fill(template: &Path, unfinished: &Path, owner: ProcessOwner, id: SystemId) -> Result<()> {
     if !template.exists() {
         return Err(ClusterError::Missing("the template".to_owned()));
     }

@@ -7,7 +7,6 @@
 //! A server is identified by what it is (its executable and working directory), never by a pid in a file; so servers
 //! survive a restart of Gantry and are adopted again.
 
-pub mod account;
 pub mod control;
 mod driver;
 pub mod engine;
@@ -22,12 +21,11 @@ pub mod location;
 mod process;
 pub mod registry;
 pub mod resources;
-mod seccomp;
 pub mod server;
 mod settings;
 pub mod socket;
+mod system_calls;
 pub mod template;
-mod trace;
 
 use std::{
     io,
@@ -38,12 +36,11 @@ use std::{
 use tokio_postgres::error::SqlState;
 
 pub use self::{
-    account::Account,
     control::Control,
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
     home::Home,
-    launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    launch::{LaunchPlan, launch},
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState, QUIET},
     location::{Likeness, Location, Moved},
     resources::{ControlGroups, ResourceLimits, Resources},
@@ -51,6 +48,8 @@ pub use self::{
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
+
+pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
 
 /// What managing a cluster can fail with. Every message is one complete line, fit for a terminal.
 #[derive(Debug, thiserror::Error)]
@@ -68,11 +67,9 @@ pub enum ClusterError {
     /// No usable PostgreSQL installation.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A user id has no entry in the passwd file, so peer authentication cannot name it.
-    #[error(
-        "uid {0} has no entry in /etc/passwd; PostgreSQL's peer authentication needs one, so run Gantry as a named user"
-    )]
-    NoAccount(u32),
+    /// The account for servers cannot be determined.
+    #[error(transparent)]
+    Account(#[from] AccountError),
     /// Another process manages this data directory.
     #[error("{} is in use by another gantry{holder}; stop it, or choose another data directory", dir.display())]
     InUse {

@@ -26,20 +26,19 @@ use tokio::{
 use tokio_postgres::{Client, NoTls};
 
 use super::{
-    At, ClusterError, Engine, LaunchPlan, Launcher, Result,
-    account::RunAs,
-    blocking, files, home,
-    process::{Family, Handle, Kind, Mark},
+    At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
+    process::{ProcessFamily, ProcessKind, ServerProcesses},
     resources,
-    resources::{LaunchBounds, Resources},
+    resources::Resources,
     socket::ServerSocket,
-    template, trace,
+    template,
+};
+use crate::base::supervisor::{
+    LAUNCH_TIMEOUT, LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner,
 };
 
 /// How often to look for what no event announces: a program that became another, a server that became ready.
 const POLL: Duration = Duration::from_millis(2);
-/// The launcher only makes a few system calls before it is the server.
-const LAUNCH_PATIENCE: Duration = Duration::from_secs(10);
 /// How long somebody else may take to finish what it does with a server.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
 /// Looks at the file of a new postmaster before all processes are looked through, which costs a hundred times as much.
@@ -124,10 +123,10 @@ impl RunningServer {
 pub struct Server {
     host: Host,
     /// What recognises its processes; also says where the data is.
-    mark: Mark,
+    mark: ServerProcesses,
     sockets: PathBuf,
     start_log: PathBuf,
-    run_as: RunAs,
+    run_as: ProcessOwner,
     superuser: &'static str,
     /// None: bounded only by the machine, as the control cluster is.
     resources: Option<Resources>,
@@ -140,10 +139,10 @@ impl Server {
         name: &str,
         place: &Path,
         sockets: PathBuf,
-        run_as: RunAs,
+        run_as: ProcessOwner,
         superuser: &'static str,
     ) -> Self {
-        let mark = Mark {
+        let mark = ServerProcesses {
             data: place.join("data"),
             uid: run_as.uid(),
             name: name.to_owned(),
@@ -175,7 +174,7 @@ impl Server {
     }
 
     /// Whom its files belong to.
-    pub(super) fn run_as(&self) -> RunAs {
+    pub(super) fn run_as(&self) -> ProcessOwner {
         self.run_as
     }
 
@@ -231,7 +230,7 @@ impl Server {
         // other process may start it.
         let start = tokio::spawn(async move {
             let launched = server.spawn(bounds).await?;
-            let pid = timeout(LAUNCH_PATIENCE, server.launched(launched))
+            let pid = timeout(LAUNCH_TIMEOUT, server.launched(launched))
                 .await
                 .unwrap_or(None);
             drop(held);
@@ -246,7 +245,7 @@ impl Server {
             .await
             .unwrap_or(Ok(None))?
             .ok_or_else(|| self.not_started())?;
-        let handle = Handle::open(pid)
+        let handle = ProcessHandle::open(pid)
             .at("watching", self.data())?
             .ok_or_else(|| self.not_started())?;
         let mut last = "it is still starting".to_owned();
@@ -467,37 +466,21 @@ impl Server {
         launcher
     }
 
-    /// Runs a launcher: in a sandbox until it has become another program, otherwise only until it runs. One that hangs is
-    /// killed.
-    pub(super) async fn run_launcher(&self, mut launcher: Command) -> Result<Child> {
-        let program = self.host.launcher.program.clone();
-        if !self.host.launcher.sandbox {
-            return launcher.spawn().at("running", &program);
+    /// Runs a launcher. With a sandbox, returns when it has become another program or has exited;
+    /// otherwise when it has started.
+    pub(super) async fn run_launcher(&self, launcher: Command) -> Result<Child> {
+        match self.host.launcher.run(launcher).await {
+            Ok(child) => Ok(child),
+            Err(LauncherError::Run(error)) => Err(error).at("running", &self.host.launcher.program),
+            Err(LauncherError::Kill(error)) => Err(error).at("killing", self.data()),
+            Err(LauncherError::ShuttingDown) => Err(ClusterError::ShuttingDown),
         }
-        let (started, pid) = oneshot::channel();
-        let run = blocking(move || trace::run(launcher, started).at("running", &program));
-        let hangs = async {
-            let pid = pid
-                .await
-                .ok()
-                .and_then(|pid| Pid::from_raw(pid.cast_signed()));
-            sleep(LAUNCH_PATIENCE).await;
-            pid
-        };
-        tokio::pin!(run);
-        tokio::select! {
-            outcome = &mut run => return outcome,
-            pid = hangs => if let Some(handle) = pid.map(Handle::open).transpose().at("watching", self.data())?.flatten() {
-                handle.signal(Signal::KILL).at("killing", self.data())?;
-            },
-        }
-        run.await
     }
 
     /// Returns when the launcher has become the server; None if it ended before.
     async fn launched(&self, mut child: Child) -> Option<Pid> {
         let pid = Pid::from_raw(child.id().cast_signed())?;
-        let handle = Handle::open(pid).ok()?;
+        let handle = ProcessHandle::open(pid).ok()?;
         let (ended, end) = oneshot::channel();
         // The exit status must be collected, or the process would stay a zombie.
         tokio::spawn(async move {
@@ -520,13 +503,13 @@ impl Server {
     }
 
     /// A handle on the postmaster, checked after it was taken: the pid cannot have passed to another process.
-    async fn hold_postmaster(&self) -> Result<Option<(Pid, Handle)>> {
+    async fn hold_postmaster(&self) -> Result<Option<(Pid, ProcessHandle)>> {
         let Some(pid) = self.postmaster().await? else {
             return Ok(None);
         };
-        let handle = Handle::open(pid).at("watching", self.data())?;
+        let handle = ProcessHandle::open(pid).at("watching", self.data())?;
         Ok(handle
-            .filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster))
+            .filter(|_| self.mark.kind(pid) == Some(ProcessKind::Postmaster))
             .map(|handle| (pid, handle)))
     }
 
@@ -548,14 +531,14 @@ impl Server {
             let mut opened = Vec::with_capacity(left.len());
             for pid in left {
                 opened.extend(
-                    Handle::open(pid)
+                    ProcessHandle::open(pid)
                         .at("watching", self.data())?
                         .map(|handle| (pid, handle)),
                 );
             }
             // Looked at again: before it was opened, a pid may have passed to another process.
             let ours = self.family().await?.all();
-            let handles: Vec<Handle> = opened
+            let handles: Vec<ProcessHandle> = opened
                 .into_iter()
                 .filter(|(pid, _)| ours.contains(pid))
                 .map(|(_, handle)| handle)
@@ -576,7 +559,7 @@ impl Server {
     }
 
     /// Every live process of the cluster.
-    pub(super) async fn family(&self) -> Result<Family> {
+    pub(super) async fn family(&self) -> Result<ProcessFamily> {
         let server = self.clone();
         blocking(move || {
             let mut family = server.marked().at("listing", Path::new("/proc"))?;
@@ -603,7 +586,7 @@ impl Server {
     }
 
     /// Processes that look like the server's.
-    pub(super) fn marked(&self) -> io::Result<Family> {
+    pub(super) fn marked(&self) -> io::Result<ProcessFamily> {
         self.mark.family()
     }
 
@@ -611,7 +594,7 @@ impl Server {
     pub(super) fn hinted_postmaster(&self) -> Option<Pid> {
         PidFile::read(&self.mark.data)?
             .pid
-            .filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
+            .filter(|pid| self.mark.kind(*pid) == Some(ProcessKind::Postmaster))
     }
 
     /// PostgreSQL would say so too, but not which of several installations to choose.
@@ -650,8 +633,8 @@ impl Server {
 }
 
 /// Whether all have ended within `patience`.
-async fn all_ended(handles: &[Handle], patience: Duration) -> bool {
-    let all = futures_util::future::join_all(handles.iter().map(Handle::ended));
+async fn all_ended(handles: &[ProcessHandle], patience: Duration) -> bool {
+    let all = futures_util::future::join_all(handles.iter().map(ProcessHandle::ended));
     timeout(patience, all).await.is_ok()
 }
 

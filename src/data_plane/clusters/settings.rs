@@ -11,11 +11,11 @@ use std::{
 use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
-use super::{
-    At, ClusterError, LocalDriver, Result, account::RunAs, blocking, files, process::Handle,
-    server::Server,
+use super::{At, ClusterError, LocalDriver, Result, blocking, files, server::Server};
+use crate::base::{
+    ids::ProjectRef,
+    supervisor::{ProcessHandle, ProcessOwner},
 };
-use crate::base::ids::ProjectRef;
 
 /// Included at the end of the template's configuration.
 const FILE: &str = "overrides.conf";
@@ -111,7 +111,7 @@ impl LocalDriver {
 }
 
 /// Ends a process with this value.
-struct KillOnDrop(Option<Handle>);
+struct KillOnDrop(Option<ProcessHandle>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
@@ -129,7 +129,7 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
     let data = server.data().to_owned();
     let pid = Pid::from_raw(child.id().cast_signed());
     let _ended_with_this = KillOnDrop(
-        pid.map(Handle::open)
+        pid.map(ProcessHandle::open)
             .transpose()
             .at("watching", &data)?
             .flatten(),
@@ -150,7 +150,7 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
 
 /// Writes a file that is not there yet and hands it over. Only the open file is changed: the tenant can put another in the
 /// place of its name at any time.
-fn write_new(path: &Path, text: &str, owner: RunAs) -> Result<()> {
+fn write_new(path: &Path, text: &str, owner: ProcessOwner) -> Result<()> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
 
     let mut file = fs::OpenOptions::new()
@@ -162,5 +162,5 @@ fn write_new(path: &Path, text: &str, owner: RunAs) -> Result<()> {
     file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
         .at("writing", path)?;
-    owner.own_file(&file, path)
+    owner.own_file(&file).at("handing over", path)
 }

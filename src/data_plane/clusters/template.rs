@@ -16,7 +16,7 @@ use super::{
     Account, At, ClusterError, Home, Result, blocking, files,
     server::{Host, Server, Stop},
 };
-use crate::base::clock::Entropy;
+use crate::base::{clock::Entropy, supervisor::ProcessOwner};
 
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";
@@ -148,7 +148,7 @@ fn install(data: &Path, target: &Path) -> Result<()> {
             beside.push(format!(".{}", std::process::id()));
             let beside = PathBuf::from(beside);
             files::remove_tree(&beside)?;
-            files::copy_data(data, &beside, super::account::RunAs::new(0, 0))?;
+            files::copy_data(data, &beside, ProcessOwner::new(0, 0))?;
             files::sync_fs(&beside)?;
             let committed = files::commit(&beside, target);
             files::remove_tree(&beside)?;
@@ -242,7 +242,10 @@ async fn initdb(account: &Account, host: &Host, recipe: &Recipe, server: &Server
     for locale in LOCALES {
         files::remove_tree(server.data())?;
         files::make_dir(server.data(), 0o700)?;
-        account.run_as().own(server.data())?;
+        account
+            .process_owner()
+            .own(server.data())
+            .at("handing over", server.data())?;
         let output = run_initdb(account, host, recipe, server.data(), locale).await?;
         if output.status.success() {
             return Ok(());
@@ -285,7 +288,7 @@ async fn run_initdb(
         .env("PATH", "/usr/bin:/bin")
         .current_dir("/")
         .kill_on_drop(true);
-    if let Some((uid, gid)) = account.run_as().ids() {
+    if let Some((uid, gid)) = account.process_owner().ids() {
         initdb.uid(uid).gid(gid);
     }
     let run = tokio::time::timeout(INITDB_PATIENCE, initdb.output()).await;
@@ -308,7 +311,7 @@ fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     ] {
         let path = server.data().join(name);
         fs::write(&path, text).at("writing", &path)?;
-        server.run_as().own(&path)?;
+        server.run_as().own(&path).at("handing over", &path)?;
     }
     Ok(())
 }

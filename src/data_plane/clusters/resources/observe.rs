@@ -6,10 +6,9 @@ use rustix::process::{Pid, Signal};
 
 use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage};
 use crate::{
-    base::ids::ProjectRef,
+    base::{ids::ProjectRef, supervisor::ProcessHandle},
     data_plane::clusters::{
         At, ClusterError, LocalDriver, Result, blocking, idle,
-        process::Handle,
         server::{Server, Stop},
     },
 };
@@ -128,7 +127,7 @@ impl LocalDriver {
         signal: Signal,
     ) -> Result<()> {
         let server = self.existing(project)?;
-        let Some(process) = Handle::open(pid).at("watching", server.data())? else {
+        let Some(process) = ProcessHandle::open(pid).at("watching", server.data())? else {
             return Ok(());
         };
         let of_it = server.clone();
