@@ -392,7 +392,7 @@ fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Mov
 pub async fn claim(context: &DataPlaneContext) -> Result<(), Error> {
     context.lease.claim(context).await?;
     if context.lease.is_begun() {
-        reconciler::take_stock(context).await?;
+        reconciler::recover_on_startup(context).await?;
         context.lease.set_ready();
     }
     Ok(())
