@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_list_compiles_to_three_filters() {
-        let calls = SystemCalls {
+        static CALLS: SystemCalls = SystemCalls {
             name: "test",
             any: &[&[libc::SYS_read]],
             conditional: &[ConditionalCall {
@@ -159,6 +159,6 @@ mod tests {
                 arguments: &[ArgumentRule::exactly(0, libc::AF_UNIX as u64)],
             }],
         };
-        assert_eq!(calls.filters().unwrap().len(), 3);
+        assert_eq!(CALLS.filters().unwrap().len(), 3);
     }
 }

@@ -177,7 +177,7 @@ pub(super) async fn make(
         &name,
         &place,
         home.socket_dir(&name),
-        home.account().run_as(),
+        home.account().process_owner(),
         recipe.superuser,
     );
     let made = fill(home, host, recipe, &server, &place).await;
