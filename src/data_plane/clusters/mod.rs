@@ -18,11 +18,15 @@ pub mod install;
 pub mod launch;
 pub mod local_driver;
 pub mod location;
+mod pid_file;
 mod process;
 pub mod registry;
 pub mod resources;
+mod roles;
+mod running;
 pub mod server;
 mod settings;
+pub mod shutdown;
 pub mod socket;
 mod system_calls;
 pub mod template;
@@ -41,10 +45,12 @@ pub use self::{
     engines::{Engines, Installed, OldVersions},
     home::Home,
     launch::{LaunchPlan, launch},
-    local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState, QUIET},
+    local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
     resources::{ControlGroups, ResourceLimits, Resources},
-    server::{Host, RunningServer},
+    roles::QUIET,
+    running::RunningServer,
+    server::Host,
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };

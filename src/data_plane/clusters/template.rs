@@ -14,7 +14,8 @@ use tokio::process::Command;
 
 use super::{
     Account, At, ClusterError, Home, Result, blocking, files,
-    server::{Host, Server, Stop},
+    server::{Host, Server},
+    shutdown::ShutdownMode,
 };
 use crate::base::{clock::Entropy, supervisor::ProcessOwner};
 
@@ -183,7 +184,7 @@ pub(super) async fn make(
     let made = fill(home, host, recipe, &server, &place).await;
     if made.is_err() {
         // As good as it gets; what is left is garbage that the next start collects.
-        let _ = server.stop(Stop::Immediate, STOP_PATIENCE).await;
+        let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         let _ = files::remove_tree(&place);
     }
     let _ = files::remove_tree(&home.socket_dir(&name));
@@ -204,7 +205,7 @@ async fn fill(
         server.start().await?;
         server.wait_ready(READY_PATIENCE).await?;
         let preload = furnish(server, recipe.sql).await?;
-        server.stop(Stop::Fast, STOP_PATIENCE).await?;
+        server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
         if preload {
             write_config(server, recipe, &format!("{}{STATEMENTS_CONF}", recipe.conf))?;
         }

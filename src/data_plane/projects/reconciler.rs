@@ -3,25 +3,21 @@
 //! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
 //! so after a crash the next pass completes the work.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+mod recovery;
+mod signals;
+
+use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::{
-    sync::{
-        Notify, OwnedSemaphorePermit, Semaphore,
-        watch::{Receiver, Sender, channel},
-    },
-    time::MissedTickBehavior,
-};
+use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
-use super::{Status, parameters, warm_pool, watch, watch::Watch};
+pub use self::{
+    recovery::{empty_trash, recover_on_startup},
+    signals::Reconciler,
+};
+use super::{Status, parameters, watch};
 use crate::{
     base::{
         db::Param,
@@ -53,48 +49,6 @@ pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const BACKOFF_SECS_MAX: i64 = 60;
 /// A server that crashes sooner than this after its start counts as crashing repeatedly.
 const STEADY: TimeDelta = TimeDelta::seconds(60);
-
-/// Wakes the reconciler and publishes changes of status.
-#[derive(Debug)]
-pub struct Reconciler {
-    wake: Notify,
-    /// Wakes the task that empties the trash.
-    trash: Notify,
-    changes: Sender<u64>,
-    /// Reports servers that exit.
-    pub(crate) watch: Watch,
-    busy: Mutex<HashSet<ProjectId>>,
-    workers: Arc<Semaphore>,
-    stopping: OnceLock<()>,
-}
-
-/// Exclusive access to a project's cluster, taken from the reconciler. Released on drop.
-pub(crate) struct Hold<'a> {
-    reconciler: &'a Reconciler,
-    project: ProjectId,
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.reconciler.busy.lock().remove(&self.project);
-        // The desired state may have changed meanwhile.
-        self.reconciler.notify();
-    }
-}
-
-impl Default for Reconciler {
-    fn default() -> Self {
-        Self {
-            wake: Notify::new(),
-            trash: Notify::new(),
-            changes: channel(0).0,
-            watch: Watch::default(),
-            busy: Mutex::default(),
-            workers: Arc::new(Semaphore::new(WORKERS)),
-            stopping: OnceLock::new(),
-        }
-    }
-}
 
 /// The desired state of a project's cluster, as read from its row.
 #[derive(Debug)]
@@ -149,62 +103,6 @@ macro_rules! fenced {
              (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
         )
     };
-}
-
-impl Reconciler {
-    /// Requests a pass now.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Announces that a project changed, and requests a pass.
-    pub(crate) fn notify(&self) {
-        self.changes.send_modify(|count| *count += 1);
-        self.wake();
-    }
-
-    /// Subscribes to changes of any project's status.
-    pub fn changes(&self) -> Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// Returns whether a project is being processed.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.busy.lock().is_empty()
-    }
-
-    /// Takes a project from the reconciler until the result is dropped. Returns `None` if the
-    /// reconciler is processing it.
-    pub(crate) fn hold(&self, project: ProjectId) -> Option<Hold<'_>> {
-        self.busy.lock().insert(project).then_some(Hold {
-            reconciler: self,
-            project,
-        })
-    }
-
-    /// Waits for a free worker. Returns `None` during shutdown.
-    pub(crate) async fn begin(&self) -> Option<OwnedSemaphorePermit> {
-        // The semaphore is never closed.
-        let permit = self.workers.clone().acquire_owned().await.ok()?;
-        self.stopping.get().is_none().then_some(permit)
-    }
-
-    /// Requests that the trash is emptied.
-    pub(crate) fn trash_filled(&self) {
-        self.trash.notify_one();
-    }
-
-    /// Stops taking new work, and returns when work in progress is complete.
-    pub async fn stop(&self) {
-        // A second call has no effect.
-        let _ = self.stopping.set(());
-        self.wake();
-        // All permits are available when no worker is active. The semaphore is never closed.
-        let _ = self
-            .workers
-            .acquire_many(u32::try_from(WORKERS).unwrap_or(u32::MAX))
-            .await;
-    }
 }
 
 /// Runs until [`Reconciler::stop`].
@@ -625,68 +523,6 @@ async fn record_failure(context: &DataPlaneContext, project: &ClusterPlan, error
     if let Err(error) = context.db.query(sql, &params).await {
         tracing::warn!(%error, "cannot record a failed attempt");
     }
-}
-
-/// Deletes the contents of the trash in small batches whenever it is filled.
-pub async fn empty_trash(context: DataPlaneContext) {
-    loop {
-        context.reconciler.trash.notified().await;
-        loop {
-            match context.driver.empty_trash().await {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "trash could not be emptied; retrying after the next removal");
-                    break;
-                }
-            }
-        }
-    }
-}
-
-/// Repairs the state that an interrupted process left, before requests are served: removes garbage,
-/// and marks outdated grants and crashed servers.
-pub async fn recover_on_startup(context: &DataPlaneContext) -> Result<(), Error> {
-    collect_garbage(context).await?;
-    mark_outdated(context).await?;
-    mark_all_crashed(context, None).await
-}
-
-/// Marks projects whose roles have the grants of another version of Gantry.
-async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
-    context
-        .db
-        .query(
-            sql,
-            &[&context.settings.node, &context.driver.grants_version()],
-        )
-        .await
-        .context("looking for older projects")
-        .map(drop)
-}
-
-/// Removes unfinished copies and clusters without a row.
-async fn collect_garbage(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
-    let rows = context
-        .db
-        .query(sql, &[&context.settings.node])
-        .await
-        .context("reading the projects of this node")?;
-    let mut known = rows
-        .iter()
-        .map(|row| row.get::<_, &str>(0).parse())
-        .collect::<Result<HashSet<ProjectRef>, _>>()
-        .context("reading a ref")?;
-    known.extend(warm_pool::review(context).await?);
-    context
-        .driver
-        .collect_garbage(&known)
-        .await
-        .context("clearing the data folder")?;
-    context.reconciler.trash_filled();
-    Ok(())
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessHandle},
     data_plane::clusters::{
-        At, ClusterError, LocalDriver, Result, blocking, idle,
-        server::{Server, Stop},
+        At, ClusterError, LocalDriver, Result, blocking, idle, server::Server,
+        shutdown::ShutdownMode,
     },
 };
 
@@ -142,7 +142,7 @@ impl LocalDriver {
     /// Stops a server at once, with every process of the project.
     pub async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
         self.existing(project)?
-            .stop(Stop::Immediate, super::STOP_PATIENCE)
+            .stop(ShutdownMode::Immediate, super::STOP_PATIENCE)
             .await
     }
 }
