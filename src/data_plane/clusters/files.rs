@@ -1,4 +1,4 @@
-//! File operations whose outcome must survive a crash.
+//! Durable file operations.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -12,7 +12,8 @@ use rustix::fs::OFlags;
 use super::{At, Result};
 use crate::base::supervisor::ProcessOwner;
 
-/// Makes a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
+/// Creates a directory with exactly this mode, ignoring the umask. An existing directory keeps its
+/// mode.
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).at("opening up", path),

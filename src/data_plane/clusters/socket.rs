@@ -99,7 +99,7 @@ impl ServerSocket {
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let uid = self.owner()?;
         let node = self.node(uid)?;
-        // The path of a descriptor leads to exactly the file that was examined, whatever has its name by now.
+        // The path of the descriptor leads to the examined file, even if it was renamed meanwhile.
         let stream = UnixStream::connect(format!("/proc/self/fd/{}", node.as_raw_fd())).await?;
         self.check(&stream, uid)?;
         Ok(stream)

@@ -135,7 +135,8 @@ const FILES_BY_OLDER_CALLS: &[c_long] = &[
 const FILES_BY_OLDER_CALLS: &[c_long] = &[];
 
 const PROCESSES: &[c_long] = &[
-    // Answered with "no such call" by a filter of its own, so that the C library takes `clone`, whose flags can be seen.
+    // A separate filter fails `clone3` with ENOSYS, so that the C library uses `clone`, which has
+    // flags that a filter can check.
     libc::SYS_clone3,
     // Asks the tracing process.
     libc::SYS_execve,

@@ -1,6 +1,6 @@
-//! Making data directories: by `initdb` once per engine and recipe, and from then on by copying.
+//! Templates of data directories, created by `initdb` once per version and recipe.
 //!
-//! Copying costs a tenth of the processor time of `initdb`, and a prepared directory also has the roles in it.
+//! A copy of a template takes a tenth of the processor time of `initdb` and contains the roles.
 
 use std::{
     fs,
@@ -21,21 +21,22 @@ use crate::base::{clock::Entropy, supervisor::ProcessOwner};
 
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";
-/// The owner of a project's database, whom customers log in as by password.
+/// The owner of a project's database. Customers log in as this role with a password.
 const OWNER: &str = "postgres";
-/// Gantry's own way to be `postgres`: a role that nobody else can log in as, and that becomes the owner as it logs in.
+/// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
+/// use it.
 ///
-/// One role cannot have two ways in: PostgreSQL chooses how to authenticate by role and database alone, and what comes
-/// through the router has Gantry's own account at the other end of the socket.
+/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by role
+/// and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
-/// `initdb` takes half a second; a machine short of everything still gets a chance.
+/// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// The `C` locale's order with UTF-8 character classes; older C libraries lack it.
+/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack it.
 const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
 
-/// What goes into a new data directory.
+/// The contents of a new data directory.
 #[derive(Debug)]
 pub(super) struct Recipe {
     /// Of the cluster while it is made, and prefix of the directories.
@@ -46,7 +47,7 @@ pub(super) struct Recipe {
     pub(super) conf: &'static str,
     /// Roles that Gantry's own account may log in as by peer authentication.
     pub(super) peers: &'static [&'static str],
-    /// Whether anybody else may log in, as any other role, by its password.
+    /// Whether other roles can log in with a password.
     pub(super) logins: bool,
     /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
     pub(super) sql: &'static [&'static str],
@@ -68,7 +69,7 @@ pub fn is_platform_login(role: &str) -> bool {
     PROJECT.peers.contains(&role)
 }
 
-/// What roles may do, also in projects from an older template. Can be repeated.
+/// Grants of the roles, also for projects from an older template. Idempotent.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 
 /// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
@@ -317,7 +318,8 @@ fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     Ok(())
 }
 
-/// How a role is authenticated. A role is in one line only: a peer never by password, anybody else never by peer.
+/// The authentication rules. Peer roles never use a password, other roles never use peer
+/// authentication.
 fn hba(recipe: &Recipe) -> String {
     HBA.replace("PEERS", &recipe.peers.join(",")).replace(
         "OTHERS",
@@ -329,7 +331,7 @@ fn hba(recipe: &Recipe) -> String {
     )
 }
 
-/// Who to log in as, and what else to say, to be `role` by peer authentication.
+/// Returns the login role and the startup parameter with which peer authentication yields `role`.
 pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
     if role == OWNER {
         (OWNER_LOGIN, Some(("role", OWNER)))
@@ -348,7 +350,7 @@ fn ident(recipe: &Recipe, user: &Account) -> String {
     lines.concat()
 }
 
-/// What a server that ran leaves behind and a copy should not start with.
+/// Files of a previous run that a copy must not contain.
 fn clean(data: &Path) -> Result<()> {
     files::remove_tree(&data.join("log"))?;
     files::remove_file(&data.join("postmaster.opts"))

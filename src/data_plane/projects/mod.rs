@@ -54,7 +54,7 @@ pub(crate) fn major(version: &str) -> Option<u16> {
     version[..end].parse().ok()
 }
 
-/// What is said of a project that was removed, to those who may know that it was there.
+/// Returns the error for a removed project, for callers that may know that it existed.
 pub fn removed() -> Error {
     Error::Rejected("Resource has been removed".into())
 }

@@ -243,7 +243,7 @@ impl ControlGroups {
             .try_for_each(|folder| remove(folder))
     }
 
-    /// Kills everything in groups of this data folder whose cluster is not `known`, and removes them.
+    /// Removes groups of this data folder without a `known` cluster, and kills their processes.
     pub(super) fn remove_stale(&self, known: &dyn Fn(&str) -> bool) -> io::Result<()> {
         for parent in self.parents() {
             for entry in fs::read_dir(parent)? {
