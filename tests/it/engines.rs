@@ -11,7 +11,7 @@ use gantry::{
             install::Release,
             registry::{NpmConfig, Registry},
         },
-        projects::{Status, warm_pool::Wanted},
+        projects::{Status, warm_pool::WarmPoolSize},
     },
     platform::http::Transport,
 };
@@ -30,7 +30,7 @@ async fn a_project_runs_on_the_version_it_was_asked_for_on() {
     let machine = Arc::new(Machine::on(&engines).await);
     let app = TestApp::new().await;
     let settings = Settings {
-        prepared: Wanted {
+        prepared: WarmPoolSize {
             folders: 1,
             servers: 0,
         },

@@ -422,7 +422,9 @@ async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
     let nobodys = app.machine.running(900).await;
 
     let mut restarted = app.another(1, Arc::clone(&app.machine));
-    reconciler::take_stock(&restarted.app).await.unwrap();
+    reconciler::recover_on_startup(&restarted.app)
+        .await
+        .unwrap();
     restarted.start();
     restarted.until(&coming, Status::ActiveHealthy).await;
     restarted.until(&going, Status::Removed).await;
@@ -451,7 +453,7 @@ async fn nodes_keep_to_their_own_projects() {
     let ours = app.real_project().await;
     let pid = app.machine.pid(&ours).await;
 
-    reconciler::take_stock(&second.app).await.unwrap();
+    reconciler::recover_on_startup(&second.app).await.unwrap();
     second.start();
     let created = second
         .post("/v1/projects")
@@ -480,7 +482,7 @@ async fn nodes_keep_to_their_own_projects() {
         on_disk(&app.node).await,
         [ours.clone(), later.clone()].into()
     );
-    reconciler::take_stock(&app.app).await.unwrap();
+    reconciler::recover_on_startup(&app.app).await.unwrap();
     assert_eq!(on_disk(&app.node).await, [ours.clone(), later].into());
     assert_eq!(on_disk(&second).await, [theirs.clone()].into());
     assert_eq!(app.machine.pid(&ours).await, pid);

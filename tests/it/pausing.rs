@@ -548,7 +548,7 @@ async fn an_older_project_gets_the_grants_of_this_version() {
     app.node.stop().await;
 
     let mut newer = app.another(1, Arc::clone(&app.machine));
-    reconciler::take_stock(&newer.app).await.unwrap();
+    reconciler::recover_on_startup(&newer.app).await.unwrap();
     newer.start();
     let outdated = async || -> i64 {
         let sql = "select count(*) from projects where ref = $1 and outdated";

@@ -8,7 +8,7 @@ use gantry::{
     base::ids::ProjectRef,
     data_plane::{
         clusters::ObservedState,
-        projects::{Status, warm_pool::Wanted},
+        projects::{Status, warm_pool::WarmPoolSize},
     },
     platform::http::Transport,
 };
@@ -25,7 +25,7 @@ use crate::support::{
 async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
     let app = TestApp::new().await;
     let settings = Settings {
-        prepared: Wanted { folders, servers },
+        prepared: WarmPoolSize { folders, servers },
         ..settings(Transport::default(), Uuid::from_u128(2))
     };
     let mut node = app.another_with(settings, Arc::new(Machine::new().await));

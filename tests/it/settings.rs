@@ -262,21 +262,21 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     let observed = async || node.machine.clusters.observe(&project).await.unwrap();
 
     app.advance(599);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     assert!(
         matches!(observed().await, ObservedState::Running { .. }),
         "not yet"
     );
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     app.advance(599);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     assert!(
         matches!(observed().await, ObservedState::Running { .. }),
         "it was used since"
     );
     let session = node.machine.connect(&project, "postgres").await.unwrap();
     app.advance(601);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     session
         .batch_execute("select 1")
         .await
@@ -285,7 +285,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     app.advance(601);
     // The server notices the end of the session a moment after us.
     while !matches!(observed().await, ObservedState::Stopped) {
-        idle::doze(&node.app, AFTER).await.unwrap();
+        idle::stop_idle(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
 
@@ -335,7 +335,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     // A sleeper can be paused and restored like any other.
     app.advance(601);
     while !matches!(observed().await, ObservedState::Stopped) {
-        idle::doze(&node.app, AFTER).await.unwrap();
+        idle::stop_idle(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
     node.post(&format!("{path}/pause"))

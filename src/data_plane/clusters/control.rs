@@ -7,7 +7,8 @@ use tokio_postgres::Config;
 
 use super::{
     At, ClusterError, Home, Result, blocking, files,
-    server::{Host, Server, Stop},
+    server::{Host, Server},
+    shutdown::ShutdownMode,
     template,
     template::Recipe,
 };
@@ -50,7 +51,7 @@ impl Control {
             NAME,
             &home.control(),
             home.socket_dir(NAME),
-            account.run_as(),
+            account.process_owner(),
             SUPERUSER,
         );
         if !server.data().exists() {
@@ -93,7 +94,7 @@ impl Control {
 
     /// Stops the cluster with a checkpoint.
     pub async fn stop(&self) -> Result<()> {
-        self.server.stop(Stop::Fast, STOP_PATIENCE).await
+        self.server.stop(ShutdownMode::Fast, STOP_PATIENCE).await
     }
 
     /// Starts the server again whenever it ends by itself, until `stopping` returns: at once, and after a pause if it ended shortly

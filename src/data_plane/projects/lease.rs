@@ -168,7 +168,7 @@ impl Lease {
             .map(|held| held.generation)
     }
 
-    /// The same, to act on.
+    /// Returns the generation of the lease, or an error if this process does not hold the lease.
     pub(crate) fn check(&self) -> Result<i64, Error> {
         self.generation()
             .ok_or("another process drives the clusters of this data folder now")
@@ -183,7 +183,7 @@ impl Lease {
             .is_some_and(|held| held.ready && Instant::now() < held.until)
     }
 
-    /// Lets go, for good: nothing may claim it again. The kernel tells whoever waits.
+    /// Releases the lock for good. Waiting processes can then acquire it.
     pub fn release(&self) {
         *self.held.lock() = None;
     }
@@ -246,7 +246,7 @@ impl Lease {
                 Ok(())
             }
             Err(error) => {
-                // What is held stays held until it is due.
+                // The lease is kept until it expires.
                 if let Some(held) = held.as_mut() {
                     held.lock = lock;
                 }
@@ -388,11 +388,11 @@ fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Mov
     Some((refusal, Instant::now()))
 }
 
-/// Claims the lease once. Whoever has just got it first looks through what its predecessor left.
+/// Tries to acquire the lease once. A new holder first recovers the state of its predecessor.
 pub async fn claim(context: &DataPlaneContext) -> Result<(), Error> {
     context.lease.claim(context).await?;
     if context.lease.is_begun() {
-        reconciler::take_stock(context).await?;
+        reconciler::recover_on_startup(context).await?;
         context.lease.set_ready();
     }
     Ok(())

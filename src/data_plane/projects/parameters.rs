@@ -128,13 +128,13 @@ const AT_START: [&str; 8] = [
 /// How a change meets what was set before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// What is not named is our own again.
+    /// Parameters that are not named return to their defaults.
     Replace,
-    /// What is not named stays.
+    /// Parameters that are not named keep their values.
     Merge,
 }
 
-/// What is set.
+/// Returns the parameters that are set.
 pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Settings, Error> {
     let sql = "select settings from projects where id = $1 and desired <> 'removed'";
     let rows = context
@@ -299,7 +299,8 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-/// What the server's program does not check: that nothing but a value is written into its file, and what it would cost.
+/// Checks what PostgreSQL does not check: that a value cannot inject other settings, and its
+/// resource usage.
 fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
     for (name, value) in wanted {
         let value = text(value);

@@ -103,7 +103,7 @@ pub(crate) fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secre
 /// A project that is wanted, checked.
 #[derive(Debug)]
 pub struct NewProject {
-    /// What people call it.
+    /// Display name.
     pub name: String,
     /// Its label.
     pub region: Region,

@@ -1,4 +1,4 @@
-//! Notices at once when a healthy project's server ends: the kernel tells, nobody has to look.
+//! Detects the exit of a healthy project's server at once, by pidfd instead of polling.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,12 +19,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// The projects to look at: those whose server ended, or was just announced.
+    /// Returns the projects to check: their server has exited or was just started.
     pub(crate) fn take_ended(&self) -> HashSet<ProjectId> {
         std::mem::take(&mut *self.ended.lock())
     }
 
-    /// Whether nobody waits for the end of this server yet. From now on somebody does.
+    /// Registers a server as watched. Returns whether it was not watched before.
     fn begin(&self, project: ProjectId, pid: i32) -> bool {
         self.watched.lock().insert(project, pid) != Some(pid)
     }
@@ -55,7 +55,7 @@ pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: Runn
     tokio::spawn(async move {
         // Should waiting fail, looking costs little, and the next full pass waits again.
         if let Err(error) = server.ended().await {
-            tracing::warn!(%error, "the end of a server cannot be waited for");
+            tracing::warn!(%error, "cannot watch a server process");
         }
         context.reconciler.watch.end(project, pid);
         context.reconciler.wake();

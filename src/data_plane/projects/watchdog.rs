@@ -380,7 +380,7 @@ async fn stop(
         .context("stopping a project")?;
     tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
     context.data_plane_metrics.clusters.reached(Bound::DiskStop);
-    context.reconciler.heard();
+    context.reconciler.notify();
     Ok(())
 }
 

@@ -6,7 +6,6 @@
 
 mod cgroup;
 pub mod disk;
-mod launch;
 mod observe;
 mod shared_memory;
 pub mod usage;
@@ -17,10 +16,9 @@ use rustix::process::Pid;
 
 pub use self::{
     cgroup::{ControlGroups, Counts},
-    launch::LaunchBounds,
     observe::Measurement,
 };
-use super::account::RunAs;
+use crate::base::supervisor::{LaunchBounds, ProcessOwner};
 
 /// How long a server that is stopped for using too much gets for each step.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
@@ -128,7 +126,7 @@ impl Resources {
     /// Makes the group of a cluster, and returns the bounds of its server's processes.
     ///
     /// A group that cannot be made is a warning: the server starts within its resource limits, and the watchdog measures it.
-    pub(super) fn prepare(&self, cluster: &str, run_as: RunAs) -> LaunchBounds {
+    pub(super) fn prepare(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
         let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
             tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
             // An empty group would hide that the server is in none.
@@ -142,7 +140,7 @@ impl Resources {
     }
 
     /// The resource limits of one process of a server, without a control group.
-    pub(super) fn launch_limits(&self, run_as: RunAs) -> LaunchBounds {
+    pub(super) fn launch_limits(&self, run_as: ProcessOwner) -> LaunchBounds {
         LaunchBounds {
             groups: Vec::new(),
             memory_max: Some(self.limits.process_memory_bytes),
@@ -158,7 +156,7 @@ impl Resources {
     pub(super) fn members(
         &self,
         cluster: &str,
-        run_as: RunAs,
+        run_as: ProcessOwner,
         place: &Path,
         sockets: &Path,
     ) -> io::Result<Vec<Pid>> {
@@ -178,7 +176,7 @@ impl Resources {
 
     /// Removes what outlives the processes of a server: its group and its System V shared memory. Every process must have
     /// ended.
-    pub(super) fn release(&self, cluster: &str, run_as: RunAs) {
+    pub(super) fn release(&self, cluster: &str, run_as: ProcessOwner) {
         if let Err(error) = self.groups.remove(cluster) {
             tracing::warn!(cluster, %error, "the control group could not be removed");
         }
@@ -192,7 +190,7 @@ impl Resources {
 }
 
 /// Removes System V shared memory, semaphores and message queues that a server's user id left behind.
-pub(super) fn release_shared_memory(cluster: &str, run_as: RunAs) {
+pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
     // Without root every project has Gantry's own user id, whose other programs may have segments too.
     let Some(uid) = run_as.own_uid() else { return };
     match shared_memory::remove_abandoned(uid, uid) {

@@ -6,11 +6,10 @@ use rustix::process::{Pid, Signal};
 
 use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage};
 use crate::{
-    base::ids::ProjectRef,
+    base::{ids::ProjectRef, supervisor::ProcessHandle},
     data_plane::clusters::{
-        At, ClusterError, LocalDriver, Result, blocking, idle,
-        process::Handle,
-        server::{Server, Stop},
+        At, ClusterError, LocalDriver, Result, blocking, idle, server::Server,
+        shutdown::ShutdownMode,
     },
 };
 
@@ -128,7 +127,7 @@ impl LocalDriver {
         signal: Signal,
     ) -> Result<()> {
         let server = self.existing(project)?;
-        let Some(process) = Handle::open(pid).at("watching", server.data())? else {
+        let Some(process) = ProcessHandle::open(pid).at("watching", server.data())? else {
             return Ok(());
         };
         let of_it = server.clone();
@@ -143,7 +142,7 @@ impl LocalDriver {
     /// Stops a server at once, with every process of the project.
     pub async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
         self.existing(project)?
-            .stop(Stop::Immediate, super::STOP_PATIENCE)
+            .stop(ShutdownMode::Immediate, super::STOP_PATIENCE)
             .await
     }
 }
