@@ -1,11 +1,14 @@
-//! The real PostgreSQL cluster behind a project, and Gantry's own control cluster.
+//! PostgreSQL clusters on this machine: those of projects, and the control cluster of Gantry.
 //!
-//! A project is one data directory and one postmaster. The directory is a copy of a prepared [`template`], given its
-//! own system [`identity`]; the postmaster runs under the project's own uid inside a sandbox, started by re-executing
-//! Gantry as [`launch()`]. Everything lives in one locked [`home::Home`]. [`LocalDriver`] implements [`ClusterDriver`](super::cluster_driver::ClusterDriver) over it, and [`control::Control`] is the same machinery for Gantry's own tables.
+//! A cluster is one data directory and one postmaster. The directory is a copy of a prepared
+//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid in
+//! a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
+//! [`home::Home`]. [`LocalDriver`] implements
+//! [`ClusterDriver`](super::cluster_driver::ClusterDriver) for projects; [`control::Control`] runs
+//! the control cluster.
 //!
-//! A server is identified by what it is (its executable and working directory), never by a pid in a file; so servers
-//! survive a restart of Gantry and are adopted again.
+//! A server is identified by its executable and working directory, never by a pid in a file.
+//! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
 pub mod control;
 mod driver;
