@@ -28,7 +28,7 @@ use gantry::{
     },
     data_plane::{
         clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
-        projects::{lease, warm_pool::Wanted},
+        projects::{lease, warm_pool::WarmPoolSize},
     },
     platform::{
         http::{Api, Links, Transport},
@@ -130,13 +130,18 @@ impl Bench {
         })
     }
 
-    async fn node(&self, name: &str, number: u128, prepared: Wanted) -> Outcome<Node> {
+    async fn node(&self, name: &str, number: u128, prepared: WarmPoolSize) -> Outcome<Node> {
         let home = Home::open(&self.dir.join(name), Account::for_servers()?)?;
         let home = Arc::new(home.with_templates(self.dir.join("templates"))?);
         self.node_in(home, number, prepared).await
     }
 
-    async fn node_in(&self, home: Arc<Home>, number: u128, prepared: Wanted) -> Outcome<Node> {
+    async fn node_in(
+        &self,
+        home: Arc<Home>,
+        number: u128,
+        prepared: WarmPoolSize,
+    ) -> Outcome<Node> {
         let (clock, entropy) = (Clock::manual(Clock::system().now()), Entropy::system());
         let clusters = LocalDriver::open(home.clone(), self.host.clone(), entropy.clone());
         clusters.prepare().await?;
@@ -190,7 +195,7 @@ impl Bench {
                 self.node(
                     "spare",
                     1,
-                    Wanted {
+                    WarmPoolSize {
                         folders: 0,
                         servers: 1,
                     },
@@ -203,7 +208,7 @@ impl Bench {
                 self.node(
                     "warm",
                     2,
-                    Wanted {
+                    WarmPoolSize {
                         folders: 1,
                         servers: 0,
                     },
@@ -213,7 +218,7 @@ impl Bench {
             ),
             (
                 "with nothing prepared",
-                self.node("cold", 3, Wanted::default()).await?,
+                self.node("cold", 3, WarmPoolSize::default()).await?,
                 Vec::new(),
             ),
         ];
@@ -301,7 +306,7 @@ impl Bench {
     #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
     async fn measure_idle(&self, owner: &Owner) -> Outcome<()> {
         let count = number("GANTRY_BENCH_PROJECTS", PROJECTS);
-        let mut node = self.node("many", 4, Wanted::default()).await?;
+        let mut node = self.node("many", 4, WarmPoolSize::default()).await?;
         let before = available()?;
         for n in 0..count {
             node.create(owner, &format!("idle {n}")).await?;
@@ -349,7 +354,7 @@ impl Bench {
     )]
     async fn restart_all(&self, home: Arc<Home>, count: usize) -> Outcome<f64> {
         let started = Instant::now();
-        let mut node = self.node_in(home, 4, Wanted::default()).await?;
+        let mut node = self.node_in(home, 4, WarmPoolSize::default()).await?;
         node.until_rows(
             "select 1 from projects where node = $1 and status = 'ACTIVE_HEALTHY'",
             count,

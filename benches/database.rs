@@ -32,7 +32,7 @@ use gantry::{
         clusters::{
             Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
         },
-        projects::warm_pool::Wanted,
+        projects::warm_pool::WarmPoolSize,
     },
     platform::{
         http::{Links, Transport, server},
@@ -135,7 +135,7 @@ impl Bench {
             node: uuid::Uuid::nil(),
             own_database: true,
             databases: None,
-            prepared: Wanted::default(),
+            prepared: WarmPoolSize::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
             service_proxy: gantry::data_plane::service_proxy::Options::default(),
             dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(

@@ -24,7 +24,7 @@ use gantry::{
     },
     data_plane::{
         clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
-        projects::warm_pool::Wanted,
+        projects::warm_pool::WarmPoolSize,
     },
     platform::{
         access::{OauthScope, Organization, Permission, needs},
@@ -133,7 +133,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,
-        prepared: Wanted::default(),
+        prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),

@@ -66,7 +66,7 @@ pub struct Settings {
     /// Where requests are counted.
     pub counting: rate_limits::Options,
     /// Clusters that are to be ready before they are asked for.
-    pub prepared: warm_pool::Wanted,
+    pub prepared: warm_pool::WarmPoolSize,
     /// After how long without use a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
     /// Where the services of projects answer, unless the operator says otherwise of one.

@@ -11,3 +11,4 @@ pub mod names;
 pub mod net;
 pub mod object_store;
 pub mod sealing;
+pub mod supervisor;

@@ -540,7 +540,7 @@ fn settings(
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
-        prepared: warm_pool::Wanted {
+        prepared: warm_pool::WarmPoolSize {
             folders: config.warm_clusters,
             servers: config.spare_clusters.unwrap_or(0),
         },

@@ -47,7 +47,7 @@ pub struct DataPlaneSettings {
     /// First of the numeric user ids of project clusters.
     pub project_uid_base: u32,
     /// Warm clusters to keep ready.
-    pub prepared: warm_pool::Wanted,
+    pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
@@ -180,7 +180,7 @@ impl ChangeListener for DataPlaneState {
 
     fn wake(&self, task: Task) {
         match task {
-            Task::Reconciler => self.reconciler.heard(),
+            Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
             Task::RateLimitOverrides => {}
         }

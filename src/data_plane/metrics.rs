@@ -37,7 +37,7 @@ impl DataPlaneMetrics {
     }
 }
 
-/// What a new project's cluster is made from.
+/// The origin of a new project's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A server that ran already.
@@ -48,7 +48,7 @@ pub enum Origin {
     Template,
 }
 
-/// What is done to a cluster.
+/// An operation on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Making its files.
@@ -66,7 +66,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What went wrong, if it does.
+    /// The context of an error in this step.
     pub const fn doing(self) -> &'static str {
         match self {
             Self::Create => "making a cluster",

@@ -493,12 +493,12 @@ async fn explore(fault: Fault) {
 }
 
 #[tokio::test]
-async fn without_a_fault_every_state_comes_to_rest() {
+async fn every_state_converges_without_faults() {
     explore(Fault::None).await;
 }
 
 #[tokio::test]
-async fn whatever_step_fails_once_or_often_every_state_comes_to_rest() {
+async fn every_state_converges_after_failed_steps() {
     for at in STEPS {
         for times in [1, 6] {
             explore(Fault::Fails(at, times)).await;
@@ -507,26 +507,26 @@ async fn whatever_step_fails_once_or_often_every_state_comes_to_rest() {
 }
 
 #[tokio::test]
-async fn wherever_gantry_is_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_manager() {
     for at in STEPS {
         explore(Fault::Killed(at)).await;
     }
 }
 
 #[tokio::test]
-async fn wherever_everything_is_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_manager_and_servers() {
     for at in STEPS {
         explore(Fault::AllKilled(at)).await;
     }
 }
 
 #[tokio::test]
-async fn however_often_servers_are_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_servers() {
     explore(Fault::ServersKilled).await;
 }
 
 #[tokio::test]
-async fn wherever_the_clock_jumps_every_state_comes_to_rest() {
+async fn every_state_converges_after_clock_jumps() {
     for hours in [-30, -1, 1, 30] {
         explore(Fault::Clock(hours)).await;
     }

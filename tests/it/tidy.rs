@@ -40,6 +40,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "pause before a crashing server is restarted",
     ),
     (
+        "src/base/supervisor/launcher.rs",
+        "the deadline of a launch is a time",
+    ),
+    (
         "src/base/db/heartbeat.rs",
         "periodic health check of the database",
     ),

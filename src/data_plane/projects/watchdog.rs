@@ -1,9 +1,9 @@
-//! Keeps running projects within their bounds where the kernel does not, and tells their health when they reach one.
+//! Enforces resource limits that the kernel does not enforce, and reports them in projects' health.
 //!
-//! Memory and processes: the kernel bounds a control group, and this only reports. Without control groups the sum is
-//! measured, and the largest process is ended. Disk space and inodes: from the hard limit the project is read-only, so that
-//! its owner can still delete data; a server that writes nevertheless is stopped. Every restriction ends when the project is
-//! within its bounds again, or when the operator raises them.
+//! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
+//! control groups it measures the sum and ends the largest process. Disk space and inodes: above
+//! the hard limit the project is read-only, so that its owner can still delete data; a server that
+//! writes nevertheless is stopped. A restriction ends when the project is within its limits again.
 
 mod rules;
 
@@ -28,39 +28,39 @@ use crate::{
     data_plane::{clusters::resources::Measurement, context::DataPlaneContext, metrics::Bound},
 };
 
-/// How often control groups are read: the kernel enforces them, and this only reports.
+/// The interval of reading control groups, which the kernel enforces.
 const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
-/// How often processes are measured where nothing else bounds their sum.
+/// The interval of measuring processes without control groups.
 const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
-/// How long disk space is not measured if little of it was used meanwhile, in milliseconds.
+/// The longest interval between measurements of disk space, in milliseconds.
 const DISK_ROUND_MS: Ticks = 120_000;
-/// How long an event, such as a process that was ended, is told, in milliseconds.
+/// How long an event is part of the health, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
 /// Time for the owner to delete data after starting a project that was stopped for its disk space.
 const GRACE: TimeDelta = TimeDelta::minutes(10);
-/// Largest fall of the file system's free space that goes without measuring projects, in bytes.
+/// A larger decrease of free space triggers a measurement, in bytes.
 const SLACK_BYTES: u64 = 64 << 20;
-/// Largest fall of free inodes that goes without measuring projects.
+/// A larger decrease of free inodes triggers a measurement.
 const SLACK_INODES: u64 = 5_000;
 
-/// State kept between two looks. Bounded by the running projects of this node.
+/// State between two rounds. Bounded by the running projects of this node.
 #[derive(Debug, Default)]
 pub struct Watchdog(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     projects: HashMap<ProjectId, Seen>,
-    /// When disk space was last measured, and the free space and inodes of the file system then.
+    /// Time of the last measurement of disk space, and the free bytes and inodes at that time.
     measured: Option<(Ticks, (u64, u64))>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The kernel's counts of ended processes and refused forks, at the last look.
+    /// The kernel's counts of killed processes and rejected forks in the last round.
     counts: Option<(u64, u64)>,
-    /// The last event, and when it came.
+    /// The last event and its time.
     event: Option<(Ticks, String)>,
-    /// Looks in a row that found the project over its memory.
+    /// Consecutive rounds in which the project exceeded its memory.
     strikes: u32,
     level: Option<(DiskLevel, Option<String>)>,
 }
@@ -75,16 +75,16 @@ struct Watched {
     read_only: bool,
 }
 
-/// Whether a look measures disk space.
+/// When a round measures disk space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
-    /// If much of it was used since the last time, or that is long ago.
+    /// After a large decrease of free space, or a long time.
     IfDue,
-    /// In any case.
+    /// In every round.
     Always,
 }
 
-/// Looks again and again until it is dropped. Does nothing where projects have no limits.
+/// Enforces limits periodically. Returns at once if projects have no limits.
 pub async fn run(context: DataPlaneContext) {
     if context.driver.resource_limits().is_none() {
         return;
@@ -103,8 +103,8 @@ pub async fn run(context: DataPlaneContext) {
     }
 }
 
-/// Looks at every running project of this node once, and does what its bounds ask for. One project's failure holds up no
-/// other.
+/// Enforces the limits of all running projects of this node once. An error of one project does not
+/// affect the others.
 pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
     let mut state = context.watchdog.0.lock().await;
     if !context.lease.leads() || context.driver.resource_limits().is_none() {
@@ -166,12 +166,12 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
     rows.iter().map(read).collect()
 }
 
-/// Whether disk space is measured in this look: after much of it was used, or a long time.
+/// Returns whether this round measures disk space.
 fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> bool {
     let Some(limits) = context.driver.resource_limits() else {
         return false;
     };
-    // A file system that does not say is measured as if nothing changed.
+    // Unknown free space counts as unchanged.
     let (bytes, inodes) = context.driver.free_space().unwrap_or_default();
     let now = context.clock.ticks();
     let slack = SLACK_BYTES.min(limits.disk_hard_bytes / 16);
@@ -183,13 +183,13 @@ fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> boo
     if due || disk == Disk::Always {
         state.measured = Some((now, (bytes, inodes)));
     } else if let Some((_, free)) = &mut state.measured {
-        // Space that was freed meanwhile can be used again without going unnoticed.
+        // Freed space raises the reference, so that its use is noticed.
         *free = (free.0.max(bytes), free.1.max(inodes));
     }
     due || disk == Disk::Always
 }
 
-/// Notes what the kernel did to a project in its control group, or bounds one that has none.
+/// Reports kernel events of a control group, or enforces the limits of a project without one.
 async fn look_at_processes(
     context: &DataPlaneContext,
     project: &Watched,
@@ -277,7 +277,7 @@ async fn bound_processes(
             .await
             .context("ending a process"),
         Remedy::StopServer => {
-            // The reconciler finds it down, and starts it again.
+            // The reconciler detects the exit and restarts the server.
             let Some(_hold) = context.reconciler.hold(project.id) else {
                 return Ok(());
             };
@@ -304,7 +304,8 @@ fn note(
     seen.event = Some((context.clock.ticks(), event));
 }
 
-/// Measures a project's disk space, and makes it read-only, writable or stopped where its limits ask for it.
+/// Measures a project's disk space and makes the project read-only, writable or stopped according
+/// to its limits.
 async fn look_at_disk(
     context: &DataPlaneContext,
     project: &Watched,
@@ -355,7 +356,7 @@ async fn look_at_disk(
     Ok(())
 }
 
-/// Pauses a project. Its owner can restore it, and then has [`GRACE`] to delete data.
+/// Pauses a project. After restoring it, its owner has [`GRACE`] to delete data.
 async fn stop(
     context: &DataPlaneContext,
     project: &Watched,
@@ -380,16 +381,16 @@ async fn stop(
         .context("stopping a project")?;
     tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
     context.data_plane_metrics.clusters.reached(Bound::DiskStop);
-    context.reconciler.heard();
+    context.reconciler.notify();
     Ok(())
 }
 
-/// Writes down what the project's health is to say, if that changed.
+/// Records the resource warning of a project if it changed.
 async fn tell(context: &DataPlaneContext, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
     let now = context.clock.ticks();
     seen.event
         .take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
-    // Disk space was not measured since this process leads: what the last one said stands.
+    // This process has not measured disk space yet: the recorded warning stays valid.
     let Some((_, disk)) = &seen.level else {
         return Ok(());
     };

@@ -30,7 +30,7 @@ use gantry::{
             required_records::DnsRecords,
         },
         postgres_proxy::PublishedAddress,
-        projects::{Status, warm_pool::Wanted},
+        projects::{Status, warm_pool::WarmPoolSize},
         service_proxy::upstreams::Upstreams,
     },
     platform::{
@@ -412,7 +412,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         own_database: false,
         project_uid_base: FIRST_UID + 1000,
-        prepared: Wanted::default(),
+        prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),
         dns: Arc::new(Said::default()),

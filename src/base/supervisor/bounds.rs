@@ -1,15 +1,16 @@
-//! Bounds that a server is born with: the launcher puts them on itself before it becomes the server.
+//! Control groups and resource limits that the launcher applies to itself before it becomes the
+//! server.
 
 use std::{ffi::OsString, fs, io, path::PathBuf};
 
 use clap::Args;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// How readily the kernel ends a project's process when the whole machine runs out of memory, -1000 to 1000. More readily
-/// than Gantry, its control cluster and other programs, which are at 0.
+/// The OOM score adjustment of a bounded process, -1000 to 1000. When the machine runs out of
+/// memory, the kernel kills it before Gantry and other programs, whose adjustment is 0.
 const OOM_SCORE: &str = "300";
 
-/// Control groups and resource limits of a server. Arguments of the hidden subcommand `launch`.
+/// Control groups and resource limits of a server, as arguments of the hidden subcommand `launch`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct LaunchBounds {
     /// Folder of a control group to enter. Once for each hierarchy.
@@ -30,8 +31,8 @@ pub struct LaunchBounds {
 }
 
 impl LaunchBounds {
-    /// The arguments that parse back to these bounds.
-    pub(in crate::data_plane::clusters) fn arguments(&self) -> Vec<OsString> {
+    /// Returns the arguments that parse to these bounds.
+    pub fn arguments(&self) -> Vec<OsString> {
         let groups = self
             .groups
             .iter()
@@ -48,24 +49,26 @@ impl LaunchBounds {
         groups.chain(sizes.flatten()).collect()
     }
 
-    /// Bounds this process. Needs the privileges that the process gives up afterwards. On failure, returns the step.
-    pub(in crate::data_plane::clusters) fn apply(&self) -> Result<(), (&'static str, io::Error)> {
+    /// Applies the bounds to this process, which must still have its privileges.
+    ///
+    /// Errors: the failed step and its cause.
+    pub(super) fn apply(&self) -> Result<(), (&'static str, io::Error)> {
         for group in &self.groups {
-            // 0 is the process that writes.
+            // 0 stands for the writing process.
             fs::write(group.join("cgroup.procs"), "0")
                 .map_err(|error| ("entering a control group", error))?;
         }
         if *self != Self::default() {
-            // Kernels in containers may refuse it, and the bounds hold without.
+            // Containers may forbid it. The other bounds do not depend on it.
             let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
         }
         let limits = [
-            // One statement that wants too much fails, and the server goes on.
+            // An allocation beyond the limit fails without ending the server.
             (Resource::As, self.memory_max),
             (Resource::Nproc, self.processes_max),
             (Resource::Fsize, self.file_max),
             (Resource::Memlock, self.locked_memory_max),
-            // Message queues outlive processes, and PostgreSQL has none.
+            // POSIX message queues would outlive the process.
             (Resource::Msgqueue, self.file_max.map(|_| 0)),
         ];
         for (resource, value) in limits.into_iter().filter(|(_, value)| value.is_some()) {
