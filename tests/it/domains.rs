@@ -1,4 +1,4 @@
-//! Names under which projects are reached.
+//! Vanity subdomains and custom hostnames.
 
 pub(crate) mod dns;
 mod hostnames;

@@ -114,7 +114,7 @@ impl Files {
                     let Some((_, key)) = before else {
                         return Err(error);
                     };
-                    tracing::warn!(%error, cert = %self.cert.display(), "the new certificate is not used");
+                    tracing::warn!(%error, cert = %self.cert.display(), "failed to reload the certificate; the previous one remains in use");
                     Ok(key.clone())
                 }
             },
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_renewed_while_it_is_used_and_a_broken_one_is_not_taken() {
+    fn changed_certificate_is_reloaded_if_valid() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = pair(dir.path(), "one.test");
         let files = Files {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_stays_and_certifies_only_its_own_names() {
+    fn authority_is_persistent_and_issues_own_names_only() {
         let dir = tempfile::tempdir().unwrap();
         let (_, file) = own_authority(dir.path(), "dev.test").unwrap();
         let before = fs::read_to_string(&file).unwrap();

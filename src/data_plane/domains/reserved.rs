@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_labels_are_refused_also_with_numbers_and_in_other_letters() {
+    fn reserved_labels_and_look_alikes_are_detected() {
         for label in [
             "mta-sts",
             "ns",
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_and_names_each_label_once() {
+    fn reserved_labels_are_sorted_and_unique() {
         let all: Vec<_> = RESERVED
             .iter()
             .flat_map(|group| group.labels)

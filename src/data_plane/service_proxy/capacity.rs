@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_a_share_of_each_kind_and_a_project_has_a_bound() {
+    fn client_share_and_project_limit_apply_to_each_kind() {
         for take in [Capacity::request, Capacity::websocket] {
             let capacity = Capacity::new(TIGHT);
             let first: Vec<_> = (0..2)
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_with_nothing_in_use_is_forgotten() {
+    fn unused_project_is_removed() {
         let capacity = Capacity::new(TIGHT);
         let body = capacity.body(of(1, 1), 0).ok().unwrap();
         let request = body.request(0).ok().unwrap();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stalled_body_is_ended_to_make_room() {
+    fn oldest_stalled_body_is_aborted() {
         let capacity = Capacity::new(TIGHT);
         let bodies: Vec<_> = [1, 1, 2, 2]
             .into_iter()
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_request_gives_its_place_in_flight_to_another() {
+    fn stalled_request_frees_its_permit() {
         let capacity = Capacity::new(TIGHT);
         let begin = |last| {
             let body = capacity.body(of(1, last), 0).ok().unwrap();

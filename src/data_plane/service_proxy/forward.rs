@@ -275,7 +275,7 @@ pub(super) async fn with_response_timeout<B>(
             }
             cause = error.source();
         }
-        tracing::debug!(%service, %error, "a service did not response");
+        tracing::debug!(%service, %error, "upstream request failed");
         RequestRejection::Unreachable(service)
     })
 }

@@ -1,4 +1,4 @@
-//! Custom hostnames, from the wish to the activation, by what DNS says.
+//! Custom hostnames, from the request to the activation, with DNS records of the test.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::support::{Actor, Node, Said, TestApp, client::Answer, settings};
 
 const HOST: &str = "api.customer.test";
 
-/// An application whose DNS says what the test says.
+/// An application with DNS records of the test.
 struct Zone {
     app: TestApp,
     node: Node,
@@ -75,7 +75,7 @@ impl Zone {
             .await
     }
 
-    /// Asks for the hostname, and says in DNS what the answer wants.
+    /// Requests the hostname and publishes the required records.
     async fn proven(&self) {
         let wanted = self.mine("/initialize").await.expect(201).json();
         self.prove(&wanted);
@@ -90,14 +90,14 @@ impl Zone {
         );
     }
 
-    /// As the authority does that there is not.
+    /// Replaces the certificate authority, which this application does not have.
     async fn certify(&self) {
         let sql = "update custom_hostnames set state = 'certified', refusal = null where state = 'verified'";
         self.app.app.db.query(sql, &[]).await.unwrap();
     }
 }
 
-/// With what changes from test to test left out.
+/// Removes the values that differ between tests.
 fn stable(mut told: Value) -> Value {
     let result = &mut told["data"]["result"];
     for field in [
@@ -113,7 +113,7 @@ fn stable(mut told: Value) -> Value {
 }
 
 #[tokio::test]
-async fn each_stage_answers_as_the_contract_says() {
+async fn hostname_stages_match_the_contract() {
     let zone = Zone::new().await;
     let server = format!("{}.example.test", zone.app.home.project);
     let refused = [
@@ -216,7 +216,7 @@ async fn each_stage_answers_as_the_contract_says() {
 }
 
 #[tokio::test]
-async fn names_that_nobody_can_own_are_refused() {
+async fn reserved_hostname_is_rejected() {
     let zone = Zone::new().await;
     let cases = [
         (
@@ -269,11 +269,11 @@ async fn names_that_nobody_can_own_are_refused() {
 }
 
 #[tokio::test]
-async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
+async fn first_verified_project_keeps_the_hostname() {
     let zone = Zone::new().await;
     let stranger = &zone.app.stranger;
     let foreign = &zone.app.foreign.project;
-    // Asking for a name keeps nobody else from it.
+    // An unverified request does not exclude other projects.
     let theirs = zone
         .ask(stranger, foreign, "/initialize")
         .await
@@ -303,7 +303,8 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
         2,
         "what is left there proves nothing"
     );
-    // Even with both records theirs, it stays the first one's until that lets it go.
+    // With both records of another project, the name stays with its first project until that
+    // releases it.
     zone.prove(&theirs);
     let taken = zone
         .ask(stranger, foreign, "/reverify")
@@ -324,7 +325,7 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
 }
 
 #[tokio::test]
-async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
+async fn hostname_verified_by_another_project_is_rejected() {
     let zone = Zone::new().await;
     let stranger = &zone.app.stranger;
     let foreign = &zone.app.foreign.project;
@@ -338,7 +339,7 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     zone.ask(stranger, foreign, "/initialize").await.expect(409);
     zone.mine("/activate").await.expect(201);
     zone.ask(stranger, foreign, "/initialize").await.expect(409);
-    // Once DNS was seen to lead elsewhere, the name's new owner can ask for it.
+    // After DNS routed the name elsewhere, the new owner can request it.
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
     hostname_reconciler::pass(&zone.node.app).await.unwrap();
@@ -357,7 +358,7 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
 }
 
 #[tokio::test]
-async fn records_that_keep_authorities_away_stand_among_the_certificates_errors() {
+async fn caa_problem_is_listed_as_certificate_error() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();
     zone.prove(&wanted);
@@ -376,7 +377,7 @@ async fn records_that_keep_authorities_away_stand_among_the_certificates_errors(
 }
 
 #[tokio::test]
-async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
+async fn reconciler_verifies_hostname_or_deletes_it_in_the_end() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();
     hostname_reconciler::pass(&zone.node.app).await.unwrap();
@@ -410,7 +411,7 @@ async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
+async fn misrouted_hostname_is_reported_and_deleted() {
     let zone = Zone::new().await;
     zone.proven().await;
     zone.certify().await;
@@ -423,7 +424,7 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
     };
     day().await;
     assert_eq!(status().await, "active");
-    // Silence says nothing.
+    // A failed query changes nothing.
     let said = zone.said.0.lock().clone();
     zone.said.0.lock().clear();
     for _ in 0..20 {
@@ -448,7 +449,7 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
 }
 
 #[tokio::test]
-async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
+async fn checks_report_each_record_with_next_action() {
     let zone = Zone::new().await;
     assert_eq!(
         zone.mine("/checks").await.expect(400).message(),
@@ -519,7 +520,8 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
         "DNS could not be asked: no server answers"
     );
 
-    // Proven, its text is not needed any more; and nobody certifies it here.
+    // After the verification the ownership record is not needed; there is no authority to issue a
+    // certificate.
     zone.prove(&wanted);
     zone.mine("/reverify").await.expect(201);
     hostname_reconciler::pass(&zone.node.app).await.unwrap();
@@ -559,7 +561,7 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
 }
 
 impl Zone {
-    /// As the operator does by command.
+    /// Blocks or unblocks a name, as `gantry hostname` does.
     async fn block(&self, name: &str, block: bool) {
         let audit = gantry::platform::audit::Recorder::operator(
             "test",
@@ -574,7 +576,7 @@ impl Zone {
 }
 
 #[tokio::test]
-async fn what_the_operator_blocks_nobody_is_served_under() {
+async fn blocked_hostname_is_not_served() {
     let zone = Zone::new().await;
     zone.block("Customer.test.", true).await;
     assert_eq!(
@@ -607,7 +609,7 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
     assert!(served().await);
     zone.block(HOST, true).await;
     assert_eq!((served().await, status().await), (false, json!("blocked")));
-    // Nor is anything done about it, though it leads elsewhere by now.
+    // A blocked hostname is not checked, although it is misrouted now.
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
     hostname_reconciler::pass(&zone.node.app).await.unwrap();
@@ -617,7 +619,7 @@ async fn what_the_operator_blocks_nobody_is_served_under() {
 }
 
 #[tokio::test]
-async fn an_organization_has_so_many_hostnames_and_no_more() {
+async fn hostnames_of_an_organization_are_limited() {
     let zone = Zone::new().await;
     for n in 0..100 {
         zone.app

@@ -421,7 +421,7 @@ async fn new_order(
             .await
         {
             Err(error) if renewal::is_about_replacing(&error) => {
-                tracing::info!(name, %error, "the authority does not take the word of an order about what it replaces");
+                tracing::info!(name, %error, "the authority rejected the replaced certificate of an order; ordering without it");
             }
             said => return Ok(said?),
         }
@@ -554,7 +554,7 @@ async fn give_up_authorizations(name: &str, order: &mut Order) {
         };
         if let Err(error) = given_up {
             // Validation of ownership does not depend on this.
-            tracing::info!(name, %error, "an authorization could not be given up");
+            tracing::info!(name, %error, "failed to deactivate an authorization");
         }
     }
 }

@@ -64,11 +64,7 @@ pub(crate) async fn stand(
             .write(RecordChange::Present, name, value, stamp(context))
             .await
         {
-            tracing::warn!(
-                name,
-                why,
-                "an answer to the authority could not be written into DNS"
-            );
+            tracing::warn!(name, why, "failed to write a challenge record");
             return Ok(ChallengeRecordStatus::Unwritten);
         }
         context
@@ -86,7 +82,7 @@ pub(crate) async fn stand(
             tracing::warn!(
                 name,
                 ?servers,
-                "name servers do not answer; the authority is told to look without them"
+                "name servers unresponsive; continuing without them"
             );
             Ok(ChallengeRecordStatus::Everywhere)
         }
@@ -94,11 +90,7 @@ pub(crate) async fn stand(
             Ok(ChallengeRecordStatus::OnItsWay)
         }
         Err(why) => {
-            tracing::info!(
-                name,
-                why,
-                "whether an answer is in DNS could not be found out"
-            );
+            tracing::info!(name, why, "failed to query a challenge record");
             Ok(ChallengeRecordStatus::OnItsWay)
         }
     }
@@ -133,7 +125,7 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
             .write(RecordChange::Cleanup, name, value, stamp(context))
             .await
         {
-            tracing::warn!(name, why, "a text record could not be taken out of DNS");
+            tracing::warn!(name, why, "failed to remove a challenge record");
             if now - created_at < GIVEN_UP {
                 continue;
             }

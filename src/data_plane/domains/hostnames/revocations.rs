@@ -62,10 +62,10 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
             }
             Ok(Err(OrderError::Ours(error))) => return Err(error),
             Ok(Err(why)) => {
-                tracing::info!(%until, %why, "the certificate of a hostname that is gone is not revoked yet")
+                tracing::info!(%until, %why, "failed to revoke a certificate; retrying later")
             }
             Err(_) => {
-                tracing::info!(%until, "the authority takes its time to revoke a certificate")
+                tracing::info!(%until, "revocation timed out; retrying later")
             }
         }
     }
