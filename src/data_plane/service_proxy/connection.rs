@@ -17,7 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     ConnectionPermits, forward,
     framing::{AmbiguityFlag, FramingGuard},
-    request::ClientHeaders,
+    request_headers::ClientHeaders,
     tls,
     tls::{ACME_ALPN, Tls},
     upstream_pool::UpstreamPool,

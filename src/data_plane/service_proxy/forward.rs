@@ -24,8 +24,8 @@ use super::{
     connection::ClientConnection,
     log,
     rejection::{RequestRejection, close},
-    request,
-    request::ForwardingHeaders,
+    request, request_headers,
+    request_headers::ForwardingHeaders,
     routes::{Route, RouteStatus},
     tunnel,
     upstream_pool::UpstreamBody,
@@ -228,7 +228,7 @@ pub(super) fn upstream_request(
         prefix: forwarded.service.prefix(),
         underscores,
     };
-    request::rewrite(&mut parts.headers, &forwarding);
+    request_headers::rewrite(&mut parts.headers, &forwarding);
     parts.uri = forwarded
         .upstream
         .path(forwarded.rest, parts.uri.query())
@@ -286,7 +286,7 @@ pub(super) fn client_response(
     permit: CapacityPermit,
 ) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
-    request::strip(&mut parts.headers);
+    request_headers::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let body = if body.is_end_stream() {
         full("")

@@ -27,6 +27,7 @@ mod plain_http;
 mod project_settings;
 mod rejection;
 mod request;
+mod request_headers;
 mod routes;
 mod tls;
 mod tunnel;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gantry::{
     app::Settings,
     base::ids::ProjectRef,
-    data_plane::domains::hostnames::{blocked, hostname_reconciler, required_records::DnsRecords},
+    data_plane::domains::hostnames::{hostname_reconciler, required_records::DnsRecords},
     platform::http::Transport,
 };
 use serde_json::{Value, json};
@@ -13,17 +13,17 @@ use uuid::Uuid;
 
 use crate::support::{Actor, Node, Said, TestApp, client::Answer, settings};
 
-const HOST: &str = "api.customer.test";
+pub(super) const HOST: &str = "api.customer.test";
 
 /// An application with DNS records of the test.
-struct Zone {
-    app: TestApp,
-    node: Node,
+pub(super) struct Zone {
+    pub(super) app: TestApp,
+    pub(super) node: Node,
     said: Said,
 }
 
 impl Zone {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let app = TestApp::new().await;
         let said = Said::default();
         said.0.lock().insert(HOST.to_owned(), DnsRecords::default());
@@ -37,7 +37,7 @@ impl Zone {
         Self { app, node, said }
     }
 
-    fn say(&self, alias: &str, text: &str) {
+    pub(super) fn say(&self, alias: &str, text: &str) {
         let seen = DnsRecords {
             alias: Some(alias.to_owned()),
             texts: vec![text.to_owned()],
@@ -46,7 +46,7 @@ impl Zone {
         self.said.0.lock().insert(HOST.to_owned(), seen);
     }
 
-    async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
+    pub(super) async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
         let path = format!("/v1/projects/{project}/custom-hostname{what}");
         match what {
             "" | "/checks" => self.node.get(&path).as_(who).send().await,
@@ -62,12 +62,12 @@ impl Zone {
         }
     }
 
-    async fn mine(&self, what: &str) -> Answer {
+    pub(super) async fn mine(&self, what: &str) -> Answer {
         self.ask(&self.app.owner, &self.app.home.project, what)
             .await
     }
 
-    async fn delete(&self) -> Answer {
+    pub(super) async fn delete(&self) -> Answer {
         self.node
             .delete(&self.app.at("/custom-hostname?remove_addon=true"))
             .as_(&self.app.owner)
@@ -76,13 +76,13 @@ impl Zone {
     }
 
     /// Requests the hostname and publishes the required records.
-    async fn proven(&self) {
+    pub(super) async fn proven(&self) {
         let wanted = self.mine("/initialize").await.expect(201).json();
         self.prove(&wanted);
         self.mine("/reverify").await.expect(201);
     }
 
-    fn prove(&self, told: &Value) {
+    pub(super) fn prove(&self, told: &Value) {
         let result = &told["data"]["result"];
         self.say(
             result["custom_origin_server"].as_str().unwrap(),
@@ -91,7 +91,7 @@ impl Zone {
     }
 
     /// Replaces the certificate authority, which this application does not have.
-    async fn certify(&self) {
+    pub(super) async fn certify(&self) {
         let sql = "update custom_hostnames set state = 'certified', refusal = null where state = 'verified'";
         self.app.app.db.query(sql, &[]).await.unwrap();
     }
@@ -558,91 +558,4 @@ async fn checks_report_each_record_with_next_action() {
     zone.ask(&zone.app.stranger, &zone.app.home.project, "/checks")
         .await
         .expect(404);
-}
-
-impl Zone {
-    /// Blocks or unblocks a name, as `gantry hostname` does.
-    async fn block(&self, name: &str, block: bool) {
-        let audit = gantry::platform::audit::Recorder::operator(
-            "test",
-            &self.app.app.entropy,
-            "gantry hostname block",
-        );
-        let (_, changed) = blocked::set(&self.app.app.db, name, block, &self.app.clock, audit)
-            .await
-            .unwrap();
-        assert!(changed);
-    }
-}
-
-#[tokio::test]
-async fn blocked_hostname_is_not_served() {
-    let zone = Zone::new().await;
-    zone.block("Customer.test.", true).await;
-    assert_eq!(
-        blocked::list(&zone.app.app.db).await.unwrap(),
-        ["customer.test"]
-    );
-    let refused = zone.mine("/initialize").await.expect(400).message();
-    assert_eq!(
-        refused,
-        "The operator of this server does not serve api.customer.test."
-    );
-    zone.block("customer.test", false).await;
-    zone.block("other-customer.test", true).await;
-    zone.block("i.customer.test", true).await;
-    zone.proven().await;
-    zone.certify().await;
-    zone.mine("/activate").await.expect(201);
-    let served = async || {
-        let published = gantry::data_plane::domains::published(&zone.node.app)
-            .await
-            .unwrap();
-        published.iter().any(|one| {
-            one.hostname
-                .as_ref()
-                .is_some_and(|hostname| hostname.host == HOST)
-        })
-    };
-    let status =
-        async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
-    assert!(served().await);
-    zone.block(HOST, true).await;
-    assert_eq!((served().await, status().await), (false, json!("blocked")));
-    // A blocked hostname is not checked, although it is misrouted now.
-    zone.say("elsewhere.test", "x");
-    zone.app.advance(24 * 3600);
-    hostname_reconciler::pass(&zone.node.app).await.unwrap();
-    assert!(zone.mine("").await.json()["data"]["result"]["verification_errors"].is_null());
-    zone.block(HOST, false).await;
-    assert_eq!((served().await, status().await), (true, json!("active")));
-}
-
-#[tokio::test]
-async fn hostnames_of_an_organization_are_limited() {
-    let zone = Zone::new().await;
-    for n in 0..100 {
-        zone.app
-            .stub(zone.app.home.id, &format!("sibling {n}"))
-            .await;
-    }
-    let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
-               select id, gen_random_uuid(), ref || '.customer.test', 'initiated', now(), now() from projects where organization_id = $1 and ref <> $2";
-    zone.app
-        .app
-        .db
-        .query(sql, &[&zone.app.home.id.0, &zone.app.home.project.as_str()])
-        .await
-        .unwrap();
-    let refused = zone.mine("/initialize").await.expect(400).message();
-    assert!(
-        refused.starts_with("The projects of an organization can have 100 custom hostnames."),
-        "{refused}"
-    );
-    zone.ask(&zone.app.stranger, &zone.app.foreign.project, "/initialize")
-        .await
-        .expect(201);
-    let sql = "delete from custom_hostnames where project_id = (select max(project_id) from custom_hostnames where host like '%.customer.test' and host <> $1)";
-    zone.app.app.db.query(sql, &[&HOST]).await.unwrap();
-    zone.mine("/initialize").await.expect(201);
 }

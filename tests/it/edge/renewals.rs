@@ -187,3 +187,34 @@ async fn missing_renewal_window_defaults_to_two_thirds() {
     pass_after(&town, &town.node, 7).await;
     assert_eq!(written(&town).await.0, chosen);
 }
+
+#[tokio::test]
+async fn misrouted_hostname_is_not_renewed() {
+    let town = Town::new(false).await;
+    town.prove().await;
+    town.until(&town.node, "4_origin_setup_completed").await;
+    let begun = town.count("acme_begun").await;
+    town.said.seen.lock().alias = Some("elsewhere.test".into());
+    town.app
+        .app
+        .db
+        .query(
+            "update hostname_certificates set renew_at = $1",
+            &[&town.app.clock.now()],
+        )
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        town.app.advance(24 * 3600);
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
+    }
+    assert_eq!(town.count("acme_begun").await, begun);
+    let told = town.ask("").await;
+    assert!(
+        told["data"]["result"]["verification_errors"][0]
+            .as_str()
+            .unwrap()
+            .contains("found elsewhere.test"),
+        "{told}"
+    );
+}

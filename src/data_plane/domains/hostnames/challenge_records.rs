@@ -18,18 +18,18 @@ use crate::{
 /// Records removed per pass, pause between attempts, and age after which removal is given up.
 const BATCH: i64 = 16;
 const PAUSE: TimeDelta = TimeDelta::minutes(10);
-const GIVEN_UP: TimeDelta = TimeDelta::days(14);
+const GIVE_UP_AFTER: TimeDelta = TimeDelta::days(14);
 /// Time after which an unresponsive name server is ignored. Authorities use another one.
 const SILENCE: TimeDelta = TimeDelta::minutes(5);
 
 /// Publication status of a record.
 pub(crate) enum ChallengeRecordStatus {
     /// All responsive name servers return the record.
-    Everywhere,
+    Propagated,
     /// Some name servers do not return the record yet.
-    OnItsWay,
+    Propagating,
     /// The record could not be written.
-    Unwritten,
+    NotWritten,
 }
 
 fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
@@ -40,7 +40,7 @@ fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
 }
 
 /// Publishes a record for the order of a hostname.
-pub(crate) async fn stand(
+pub(crate) async fn publish(
     context: &DataPlaneContext,
     zone: &Zone,
     id: Uuid,
@@ -65,7 +65,7 @@ pub(crate) async fn stand(
             .await
         {
             tracing::warn!(name, why, "failed to write a challenge record");
-            return Ok(ChallengeRecordStatus::Unwritten);
+            return Ok(ChallengeRecordStatus::NotWritten);
         }
         context
             .db
@@ -77,27 +77,27 @@ pub(crate) async fn stand(
             .context(doing)?;
     }
     match context.data_plane_settings.dns.told(name, value).await {
-        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Everywhere),
+        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Propagated),
         Ok(Propagation::ButBySilent(servers)) if now - since >= SILENCE => {
             tracing::warn!(
                 name,
                 ?servers,
                 "name servers unresponsive; continuing without them"
             );
-            Ok(ChallengeRecordStatus::Everywhere)
+            Ok(ChallengeRecordStatus::Propagated)
         }
         Ok(Propagation::ButBySilent(_) | Propagation::NotYet) => {
-            Ok(ChallengeRecordStatus::OnItsWay)
+            Ok(ChallengeRecordStatus::Propagating)
         }
         Err(why) => {
             tracing::info!(name, why, "failed to query a challenge record");
-            Ok(ChallengeRecordStatus::OnItsWay)
+            Ok(ChallengeRecordStatus::Propagating)
         }
     }
 }
 
 /// Removes the records of finished orders from the zone.
-pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
+pub(crate) async fn remove_finished(context: &DataPlaneContext) -> Result<(), Error> {
     let Some(zone) = context
         .data_plane_settings
         .authority
@@ -126,7 +126,7 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
             .await
         {
             tracing::warn!(name, why, "failed to remove a challenge record");
-            if now - created_at < GIVEN_UP {
+            if now - created_at < GIVE_UP_AFTER {
                 continue;
             }
         }

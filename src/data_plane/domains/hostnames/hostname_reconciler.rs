@@ -88,8 +88,10 @@ async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> 
 pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     // The four parts are independent: none delays the others or prevents them from running.
     let (wildcard, hostnames) = tokio::join!(wildcard::pass(context), look_at_hostnames(context));
-    let (answers, revocations) =
-        tokio::join!(challenge_records::tidy(context), revocations::pass(context));
+    let (answers, revocations) = tokio::join!(
+        challenge_records::remove_finished(context),
+        revocations::pass(context)
+    );
     wildcard.and(hostnames).and(answers).and(revocations)
 }
 

@@ -9,7 +9,9 @@ use rustls::pki_types::Der;
 use tokio::time::timeout;
 use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
 
-use super::{acme, acme::CertificateAuthority, certificates, certificates::ValidityPeriod};
+use super::{
+    acme, acme::CertificateAuthority, acme_account, certificates, certificates::ValidityPeriod,
+};
 use crate::{
     base::{
         clock::Entropy,
@@ -221,7 +223,7 @@ async fn ask(
         ));
     };
     let asked = async {
-        let Some(account) = acme::known_account(context, authority).await? else {
+        let Some(account) = acme_account::known_account(context, authority).await? else {
             return Ok(Err("there is no account".to_owned()));
         };
         let said = account.renewal_info(&identifier).await?;

@@ -7,9 +7,8 @@ use instant_acme::{Error as AcmeError, RevocationReason, RevocationRequest};
 use tokio::time::timeout;
 
 use super::{
-    acme,
     acme::{CertificateAuthority, OrderError},
-    certificates,
+    acme_account, certificates,
 };
 use crate::{
     base::error::{Context, Error},
@@ -80,7 +79,7 @@ async fn revoke(
     let chain = certificates::read(chain)?;
     // Without an account or a certificate there is nothing to revoke.
     let (Some(account), Some(certificate)) = (
-        acme::known_account(context, authority).await?,
+        acme_account::known_account(context, authority).await?,
         chain.first(),
     ) else {
         return Ok(());
