@@ -47,11 +47,11 @@ pub enum TlsError {
 }
 
 /// Selects the certificate for a TLS client hello.
-pub type Resolver = Arc<dyn ResolvesServerCert>;
+pub type CertificateResolver = Arc<dyn ResolvesServerCert>;
 
 /// Serves the certificate chain and the key in these PEM files. Both are reloaded when a file
 /// changes.
-pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
+pub fn from_files(cert: &Path, key: &Path) -> Result<CertificateResolver, TlsError> {
     let files = Files {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -63,7 +63,7 @@ pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
 
 /// Issues certificates with a local authority whose key is in `dir`; the key is created on first
 /// use. Returns the path of the authority's certificate as well.
-pub fn own_authority(dir: &Path, domain: &str) -> Result<(Resolver, PathBuf), TlsError> {
+pub fn own_authority(dir: &Path, domain: &str) -> Result<(CertificateResolver, PathBuf), TlsError> {
     let authority = Authority::open(dir, domain)?;
     authority.certificate(domain)?;
     Ok((Arc::new(authority), dir.join(AUTHORITY)))

@@ -286,7 +286,7 @@ async fn cancel(context: &DataPlaneContext, key: CancelKey) {
 }
 
 /// A session after its login.
-struct Session<C> {
+struct ProxySession<C> {
     client: C,
     server: UnixStream,
     early: (BytesMut, BytesMut),
@@ -334,7 +334,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     asked: SessionRequest<C>,
-) -> Option<Session<C>> {
+) -> Option<ProxySession<C>> {
     let SessionRequest {
         client,
         peer,
@@ -373,7 +373,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         Ok(Ok(LoginOutcome::In(key))) => {
             let cancellable = key.map(|key| CancelRegistration::new(context, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
-            return Some(Session {
+            return Some(ProxySession {
                 client,
                 server,
                 early: (sent, answered),

@@ -17,7 +17,7 @@ use tokio::{
 use super::{
     api_key_check,
     body::{
-        BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, Error, SentSignal, TimedBody,
+        BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, SentSignal, TimedBody,
         UploadBody, full,
     },
     capacity::{CapacityKey, CapacityPermit},
@@ -250,7 +250,7 @@ pub(super) fn upstream_request(
 pub(super) async fn with_response_timeout<B>(
     service: Service,
     sent: &Notify,
-    exchange: impl Future<Output = Result<Response<B>, Error>>,
+    exchange: impl Future<Output = Result<Response<B>, BodyError>>,
 ) -> Result<Response<B>, RequestRejection> {
     let timed_out = async {
         sent.notified().await;

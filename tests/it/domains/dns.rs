@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use gantry::data_plane::domains::hostnames::{
     Host,
-    dns::{Dns, Resolver},
+    dns::{Dns, DnsResolver},
     required_records::DnsRecords,
 };
 use hickory_resolver::proto::{
@@ -88,7 +88,7 @@ impl NameServer {
 
     async fn look(&self, host: &str) -> Result<DnsRecords, String> {
         let host = Host::parse(host, "projects.test").unwrap();
-        Resolver::with_port(&[self.address], self.address.port())
+        DnsResolver::with_port(&[self.address], self.address.port())
             .unwrap()
             .look(&host, &format!("_proof.{host}"))
             .await
@@ -248,7 +248,7 @@ async fn oversized_dns_responses_are_truncated() {
     if let Ok(seen) = look("loop.customer.test").await {
         assert_eq!(seen.texts.len(), 0);
     }
-    let resolver = Resolver::with_port(&[server.address], server.address.port()).unwrap();
+    let resolver = DnsResolver::with_port(&[server.address], server.address.port()).unwrap();
     for name in ["back.customer.test", "chain0.customer.test"] {
         let found = timeout(patience, resolver.addresses(name))
             .await

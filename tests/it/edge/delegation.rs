@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 use gantry::{
     base::sealing::SealingKey,
     data_plane::domains::{
-        hostnames::{dns::Resolver, hostname_reconciler},
+        hostnames::{dns::DnsResolver, hostname_reconciler},
         zone,
         zone::{Zone, ZoneWriter, challenge_name},
     },
@@ -72,7 +72,7 @@ async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Tow
     .await;
     let knot = knot.unwrap();
     *town.said.zone.lock() = Some(Arc::new(
-        Resolver::with_port(&[knot.address], knot.address.port()).unwrap(),
+        DnsResolver::with_port(&[knot.address], knot.address.port()).unwrap(),
     ));
     (town, knot)
 }

@@ -14,7 +14,7 @@ use gantry::{
         domains::hostnames::{
             Host,
             acme::CertificateAuthority,
-            dns::{Dns, DnsFuture, Propagation, Resolver},
+            dns::{Dns, DnsFuture, DnsResolver, Propagation},
             hostname_reconciler,
             required_records::DnsRecords,
         },
@@ -48,7 +48,7 @@ pub(super) const HOST: &str = "api.customer.test";
 pub(super) struct Said {
     pub(super) seen: Mutex<DnsRecords>,
     /// Zones for delegation tests.
-    pub(super) zone: Mutex<Option<Arc<Resolver>>>,
+    pub(super) zone: Mutex<Option<Arc<DnsResolver>>>,
 }
 
 impl Dns for Said {
