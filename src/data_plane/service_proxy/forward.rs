@@ -52,6 +52,13 @@ pub(super) struct Forwarded<'a> {
     pub(super) capacity_key: CapacityKey,
 }
 
+/// The part of a request's destination that is known, for the log.
+#[derive(Default)]
+struct Destination {
+    route: Option<Arc<Route>>,
+    service: Option<Service>,
+}
+
 /// Serves one request.
 pub(super) async fn serve(
     connection: &ClientConnection,
@@ -68,7 +75,7 @@ pub(super) async fn serve(
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let uri = parts.uri.clone();
-    let mut destination = (None, None);
+    let mut destination = Destination::default();
     let outcome = async {
         let forwarded = admit(connection, &parts, &uri, &mut destination).await?;
         if request::is_websocket(&parts) {
@@ -83,7 +90,11 @@ pub(super) async fn serve(
     if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(response.headers_mut());
     }
-    if let Some(hsts) = destination.0.as_ref().and_then(|route| route.hsts.clone()) {
+    if let Some(hsts) = destination
+        .route
+        .as_ref()
+        .and_then(|route| route.hsts.clone())
+    {
         // A value set by the upstream takes precedence.
         response
             .headers_mut()
@@ -100,7 +111,7 @@ async fn admit<'a>(
     connection: &ClientConnection,
     parts: &Parts,
     uri: &'a Uri,
-    (project, service): &mut (Option<Arc<Route>>, Option<Service>),
+    destination: &mut Destination,
 ) -> Result<Forwarded<'a>, RequestRejection> {
     if connection.ambiguous.is_set() {
         return Err(RequestRejection::Malformed);
@@ -116,14 +127,14 @@ async fn admit<'a>(
         .find(&connection.name)
         .await
         .ok_or(RequestRejection::NoProject)?;
-    *project = Some(route.clone());
+    destination.route = Some(route.clone());
     match route.status {
         RouteStatus::Active => {}
         RouteStatus::Paused => return Err(RequestRejection::Paused),
         RouteStatus::NotActivated => return Err(RequestRejection::NoProject),
     }
     let (requested, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
-    *service = Some(requested);
+    destination.service = Some(requested);
     let own = route
         .upstreams
         .as_ref()
@@ -325,7 +336,7 @@ impl RequestRecord {
         self,
         connection: &ClientConnection,
         uri: &Uri,
-        (route, service): (Option<Arc<Route>>, Option<Service>),
+        destination: Destination,
         status: StatusCode,
     ) {
         let context = &connection.context;
@@ -333,8 +344,8 @@ impl RequestRecord {
         let row = log::Row {
             id: context.entropy.uuid(),
             at: context.clock.now(),
-            project: route.map(|route| route.reference.clone()),
-            service,
+            project: destination.route.map(|route| route.reference.clone()),
+            service: destination.service,
             method: self.method,
             host: connection.name.clone(),
             path: telemetry::cut(uri.path()),
@@ -350,7 +361,7 @@ impl RequestRecord {
         context
             .data_plane_metrics
             .service_proxy
-            .request(service, status);
+            .request(destination.service, status);
         if !context.service_proxy.log.add(row) {
             context.data_plane_metrics.service_proxy.dropped_row();
         }
