@@ -138,9 +138,9 @@ impl Bench {
             prepared: WarmPoolSize::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
             service_proxy: gantry::data_plane::service_proxy::Options::default(),
-            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-                &[],
-            )?),
+            dns: std::sync::Arc::new(
+                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+            ),
             authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,

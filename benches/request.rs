@@ -138,9 +138,9 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
         service_proxy: gantry::data_plane::service_proxy::Options::default(),
-        dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-            &[],
-        )?),
+        dns: std::sync::Arc::new(
+            gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+        ),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         public_url: None,

@@ -52,7 +52,7 @@ use crate::{
             Location, OldVersions, Resources, sandbox_available, server::Host,
         },
         domains::{
-            hostnames::{acme::CertificateAuthority, dns::Resolver},
+            hostnames::{acme::CertificateAuthority, dns::DnsResolver},
             zone,
             zone::Zone,
         },
@@ -548,7 +548,7 @@ fn settings(
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
-        dns: Arc::new(Resolver::new(&config.dns_resolver)?),
+        dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
         service_proxy: service_proxy::Options {

@@ -271,7 +271,7 @@ fn only_listed_files_read_credentials() {
         // The last two write credentials into their own requests.
         &[
             "src/platform/http/guard.rs",
-            "src/data_plane/service_proxy/gate.rs",
+            "src/data_plane/service_proxy/api_key_check.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_so_many_and_nothing_is_kept_of_who_has_none() {
+    fn limit_applies_per_key_and_released_keys_are_removed() {
         let limit = ConnectionLimit::new(2);
         let first: Vec<_> = [1, 1].map(|key| limit.try_acquire(key).unwrap()).into();
         assert!(limit.try_acquire(1).is_none());

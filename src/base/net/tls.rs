@@ -47,11 +47,11 @@ pub enum TlsError {
 }
 
 /// Selects the certificate for a TLS client hello.
-pub type Resolver = Arc<dyn ResolvesServerCert>;
+pub type CertificateResolver = Arc<dyn ResolvesServerCert>;
 
 /// Serves the certificate chain and the key in these PEM files. Both are reloaded when a file
 /// changes.
-pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
+pub fn from_files(cert: &Path, key: &Path) -> Result<CertificateResolver, TlsError> {
     let files = Files {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -63,7 +63,7 @@ pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
 
 /// Issues certificates with a local authority whose key is in `dir`; the key is created on first
 /// use. Returns the path of the authority's certificate as well.
-pub fn own_authority(dir: &Path, domain: &str) -> Result<(Resolver, PathBuf), TlsError> {
+pub fn own_authority(dir: &Path, domain: &str) -> Result<(CertificateResolver, PathBuf), TlsError> {
     let authority = Authority::open(dir, domain)?;
     authority.certificate(domain)?;
     Ok((Arc::new(authority), dir.join(AUTHORITY)))
@@ -114,7 +114,7 @@ impl Files {
                     let Some((_, key)) = before else {
                         return Err(error);
                     };
-                    tracing::warn!(%error, cert = %self.cert.display(), "the new certificate is not used");
+                    tracing::warn!(%error, cert = %self.cert.display(), "failed to reload the certificate; the previous one remains in use");
                     Ok(key.clone())
                 }
             },
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_renewed_while_it_is_used_and_a_broken_one_is_not_taken() {
+    fn changed_certificate_is_reloaded_if_valid() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = pair(dir.path(), "one.test");
         let files = Files {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_stays_and_certifies_only_its_own_names() {
+    fn authority_is_persistent_and_issues_own_names_only() {
         let dir = tempfile::tempdir().unwrap();
         let (_, file) = own_authority(dir.path(), "dev.test").unwrap();
         let before = fs::read_to_string(&file).unwrap();

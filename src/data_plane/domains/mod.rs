@@ -102,7 +102,7 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<PublishedProj
         )
         // An unreadable certificate must not prevent other names from being served.
         .inspect_err(
-            |error| tracing::error!(host, %error, "the certificate of a hostname is of no use"),
+            |error| tracing::error!(host, %error, "failed to load the certificate of a hostname"),
         )
         .ok(),
         _ => None,

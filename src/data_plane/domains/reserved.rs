@@ -1,7 +1,7 @@
 //! Reserved labels below the projects' domain, which cannot be vanity subdomains.
 
 /// Labels reserved for the same reason.
-struct Group {
+struct ReservedLabels {
     /// Reason of the reservation.
     reason: &'static str,
     /// Sorted.
@@ -9,8 +9,8 @@ struct Group {
 }
 
 /// Reserved labels. A project keeps a label that was reserved after its activation.
-const RESERVED: &[Group] = &[
-    Group {
+const RESERVED: &[ReservedLabels] = &[
+    ReservedLabels {
         reason: "programs look the name up by themselves and trust the answer with mail, proxies or certificates",
         labels: &[
             "acme",
@@ -41,7 +41,7 @@ const RESERVED: &[Group] = &[
             "xmpp",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "a mailbox that certificate authorities or RFC 2142 take for the operator's",
         labels: &[
             "abuse",
@@ -63,7 +63,7 @@ const RESERVED: &[Group] = &[
             "webmaster",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "people take the name for a page or a service of the operator",
         labels: &[
             "about",
@@ -104,7 +104,7 @@ const RESERVED: &[Group] = &[
             "webmail",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "the platform answers under the name, or may come to do so",
         labels: &[
             "api",
@@ -129,7 +129,7 @@ const RESERVED: &[Group] = &[
             "supabase",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "how the operator's own machines and their monitoring are called",
         labels: &[
             "alertmanager",
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_labels_are_refused_also_with_numbers_and_in_other_letters() {
+    fn reserved_labels_and_look_alikes_are_detected() {
         for label in [
             "mta-sts",
             "ns",
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_and_names_each_label_once() {
+    fn reserved_labels_are_sorted_and_unique() {
         let all: Vec<_> = RESERVED
             .iter()
             .flat_map(|group| group.labels)

@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_label_that_looks_like_what_it_is() {
+    fn vanity_subdomain_is_one_plain_label() {
         for (text, name) in [
             ("abc", "abc"),
             ("My-Shop", "my-shop"),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn names_with_a_meaning_are_nobodys() {
+    fn reserved_names_are_detected() {
         for text in ["www", "API", "pooler", "abcdefghijklmnopqrst"] {
             assert!(
                 text.parse::<VanitySubdomain>().unwrap().is_reserved(),
@@ -329,7 +329,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_accepted_is_safe_in_a_host(text in ".{0,70}") {
+        fn accepted_names_are_valid_labels(text in ".{0,70}") {
             if let Ok(name) = text.parse::<VanitySubdomain>() {
                 prop_assert!(name.0.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
                 prop_assert!((3..=63).contains(&name.0.len()) && !name.0.starts_with('-') && !name.0.ends_with('-'));

@@ -103,7 +103,7 @@ pub(super) async fn serve(
     login_permits: LoginPermits,
 ) {
     if let Err(error) = prepare(&stream) {
-        tracing::debug!(%error, "a connection broke before it began");
+        tracing::debug!(%error, "failed to configure a client connection");
         return;
     }
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
@@ -281,12 +281,12 @@ async fn cancel(context: &DataPlaneContext, key: CancelKey) {
         server.read(&mut [0]).await
     });
     if let Ok(Err(error)) = asked.await {
-        tracing::debug!(%error, "a cancel request could not be passed on");
+        tracing::debug!(%error, "failed to forward a cancel request");
     }
 }
 
 /// A session after its login.
-struct Session<C> {
+struct ProxySession<C> {
     client: C,
     server: UnixStream,
     early: (BytesMut, BytesMut),
@@ -334,7 +334,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     asked: SessionRequest<C>,
-) -> Option<Session<C>> {
+) -> Option<ProxySession<C>> {
     let SessionRequest {
         client,
         peer,
@@ -373,7 +373,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         Ok(Ok(LoginOutcome::In(key))) => {
             let cancellable = key.map(|key| CancelRegistration::new(context, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
-            return Some(Session {
+            return Some(ProxySession {
                 client,
                 server,
                 early: (sent, answered),
@@ -393,7 +393,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         }
         Ok(Ok(LoginOutcome::Refused(rejection))) => {
             if rejection == ConnectionRejection::Unguarded {
-                tracing::warn!(project = %named.project, "the project's server lets somebody in without SCRAM-SHA-256; nobody gets there through the router");
+                tracing::warn!(project = %named.project, "the project's server does not authenticate by SCRAM-SHA-256; connections are rejected");
             }
             rejection
         }
@@ -485,7 +485,7 @@ fn fault(error: &Error) -> ConnectionRejection {
     if matches!(error, Error::Unavailable { .. }) {
         return ConnectionRejection::ControlAway;
     }
-    tracing::error!(%error, "a connection to a database was refused");
+    tracing::error!(%error, "failed to check access to a database");
     ConnectionRejection::Fault
 }
 
@@ -502,7 +502,7 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection>
     match timeout(CONNECT, reached).await {
         Ok(Ok(server)) => Ok(server),
         Ok(Err(error)) => {
-            tracing::debug!(%error, socket = %socket.path().display(), "a project's server cannot be reached");
+            tracing::debug!(%error, socket = %socket.path().display(), "project server unreachable");
             Err(ConnectionRejection::Away)
         }
         Err(_) => Err(ConnectionRejection::ProjectFull),
@@ -521,9 +521,9 @@ async fn note_failure(
     if !context.postgres_proxy.failures.note(door.id, block, now) {
         return;
     }
-    tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");
+    tracing::info!(project = %door.id, address = %block, "address banned after too many wrong passwords");
     if let Err(error) = bans::ban(context, door.id, project, block, context.clock.now() + BAN).await
     {
-        tracing::error!(%error, "an address could not be banned");
+        tracing::error!(%error, "failed to ban an address");
     }
 }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_a_window_are_too_many() {
+    fn repeated_failures_in_a_window_reach_the_limit() {
         let failures = LoginFailures::default();
         let block = "192.0.2.1/32".parse::<IpNet>().unwrap();
         let note = |project, now| failures.note(ProjectId(project), block, now);

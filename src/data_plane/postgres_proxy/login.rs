@@ -154,7 +154,7 @@ mod tests {
     const SCRAM: &[u8] = b"SCRAM-SHA-256\0\0";
 
     #[test]
-    fn a_password_that_was_proven_opens() {
+    fn complete_scram_exchange_is_accepted() {
         let mut exchange = ScramExchange::default();
         let dialogue = [
             (message(b'v', b"\0\x03\0\0\0\0\0\0"), RelayStep::Pass),
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_does() {
+    fn incomplete_exchange_is_rejected() {
         for dialogue in [
             // `trust` and `peer`.
             vec![asks(0, b"")],
@@ -222,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_server_opens_without_the_whole_exchange(
+        fn random_exchange_is_accepted_only_if_complete(
             messages in proptest::collection::vec((prop_oneof![Just(b'R'), Just(b'S'), Just(b'Z'), Just(b'K'), any::<u8>()],
                 prop_oneof![Just(0_u32), Just(10), Just(11), Just(12), any::<u32>()]), 0..12))
         {

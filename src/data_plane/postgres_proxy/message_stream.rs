@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn messages_come_whole_however_they_are_cut() {
+    async fn messages_are_split_at_their_lengths() {
         let (near, far) = tokio::io::duplex(3);
         let mut message_stream = MessageStream::new(near);
         let sent: &[u8] = b"R\0\0\0\x08\0\0\0\x0aZ\0\0\0\x05Irest!";
@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic_or_wait_for_too_much(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn message_length_is_within_the_buffer(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(Some(length)) = message_length(&bytes) {
                 prop_assert!(length <= bytes.len() && length >= 5);
             }

@@ -198,7 +198,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn every_byte_arrives_in_order_through_any_narrow() {
+    async fn bytes_are_relayed_in_order_with_any_buffer_size() {
         for narrow in [1, 7, 4096, 1 << 20] {
             let (mut client, near) = duplex(narrow);
             let (far, mut server) = duplex(narrow.min(3000));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_that_works_is_not_stopped_before_it_is_idle() {
+    async fn active_session_is_not_stopped() {
         let (mut client, mut near) = duplex(64);
         let (mut far, mut server) = duplex(64);
         let (stop, mut stopping) = tokio::sync::watch::channel(false);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tail_is_right_however_it_is_cut() {
+    fn response_tail_is_independent_of_read_boundaries() {
         for cut in 0..=6 {
             let mut tail = ResponseTail { last: [0; 6] };
             tail.answered(&[b"DataRow", &IDLE[..cut]].concat());

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_understands_every_refusal() {
+    fn rejection_is_a_valid_error_response() {
         for rejection in [
             ConnectionRejection::NoProject,
             ConnectionRejection::Unknown,

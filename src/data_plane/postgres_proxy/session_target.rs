@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_is_named_in_four_ways() {
+    fn project_is_found_by_role_option_host_and_login_role() {
         let suffix = format!("postgres.{A}");
         let option = format!("reference={A}");
         let host = format!("DB.{A}.Example.test");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_disagree_or_are_missing_are_refused() {
+    fn conflicting_or_missing_project_is_rejected() {
         let conflict = Err(ConnectionRejection::Conflict(
             A.parse().unwrap(),
             B.parse().unwrap(),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_keep_their_dots_quotes_and_letters() {
+    fn role_is_passed_unchanged() {
         for role in [
             "a.b",
             "\"q\"",
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_comes_as_one_of_ours() {
+    fn reserved_role_is_rejected() {
         for role in [
             "supabase_admin",
             "gantry_owner",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn members_come_as_what_they_were_given() {
+    fn temporary_login_role_is_accepted() {
         let role = format!("{}alice_k3v9", temporary_access::LOGIN_PREFIX);
         assert_eq!(
             ask(&format!("{role}.{A}"), None, None).unwrap(),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn other_options_are_passed_on_as_they_are() {
+    fn other_options_are_kept() {
         for (sent, kept) in [
             (format!("reference={A}"), None),
             (

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_for_the_server_is_what_was_read() {
+    fn written_startup_message_equals_the_parsed_one() {
         let startup = start(&[
             ("user", "me.ref"),
             ("options", "-c a=b"),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_told_apart() {
+    fn startup_requests_are_distinguished() {
         assert_eq!(opening(&TLS.to_be_bytes()).unwrap(), StartupRequest::Tls);
         assert_eq!(opening(&GSS.to_be_bytes()).unwrap(), StartupRequest::Gss);
         let key = CancelKey {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_understood_in_two_ways_is_refused() {
+    fn ambiguous_startup_parameters_are_rejected() {
         let long = "x".repeat(64);
         for parameters in [
             &[("user", "a"), ("user", "b")][..],
@@ -345,7 +345,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), code in prop_oneof![
+        fn random_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600), code in prop_oneof![
             Just(3_u32 << 16), Just(CANCEL), Just(TLS), Just(GSS), any::<u32>()])
         {
             let _ = opening(&bytes);
@@ -356,7 +356,7 @@ mod tests {
         }
 
         #[test]
-        fn a_role_and_a_database_survive_any_parameters(
+        fn other_parameters_do_not_change_role_and_database(
             parameters in proptest::collection::btree_map("[a-z_.]{1,12}", "[^\0]{0,30}", 0..8), user in "[^\0]{1,20}")
         {
             let parameters: Vec<_> = parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))

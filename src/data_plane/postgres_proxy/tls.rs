@@ -10,7 +10,7 @@ use rustls::ServerConfig;
 
 use crate::base::net::{
     tls,
-    tls::{Resolver, TlsError},
+    tls::{CertificateResolver, TlsError},
 };
 
 /// ALPN protocol of clients that negotiate TLS directly.
@@ -40,7 +40,7 @@ impl PostgresProxyTls {
         Ok((Self::new(authority)?, certificate))
     }
 
-    fn new(resolver: Resolver) -> Result<Self, TlsError> {
+    fn new(resolver: CertificateResolver) -> Result<Self, TlsError> {
         let mut config = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

@@ -93,7 +93,7 @@ impl ApiKeyCache {
             Err(error) => {
                 // An outage of the control database is logged elsewhere, once.
                 if !matches!(error, Error::Unavailable { .. }) {
-                    tracing::warn!(project = %route.reference, %error, "could not read a project's API keys");
+                    tracing::warn!(project = %route.reference, %error, "failed to read a project's API keys");
                 }
                 known
                     .map(|(_, accepted)| accepted)
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_wanted_where_the_project_could_be_read() {
+    fn key_is_required_for_project_data() {
         let get = Method::GET;
         let post = Method::POST;
         for (service, rest, method, open) in [
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_from_where_clients_put_it() {
+    fn key_is_read_from_header_query_or_bearer_token() {
         let sent = |query: &str, headers: &[(&str, &str)]| {
             let request = headers.iter().fold(
                 Request::builder().uri(format!("/rest/v1/{query}")),

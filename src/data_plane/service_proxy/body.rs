@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    capacity::{Capacity, CapacityKey, CapacityPermit, UnfinishedBody},
+    capacity::{CapacityKey, CapacityPermit, ProxyCapacity, UnfinishedBody},
     rejection::RequestRejection,
     upstream_pool::UpstreamBody,
 };
@@ -26,7 +26,7 @@ use crate::base::clock::Clock;
 const STALL_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Error of a body.
-pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Request body sent to an upstream.
 pub(super) type UploadBody =
@@ -73,16 +73,16 @@ impl<B, H> TimedBody<B, H> {
 
 impl<B, H> Body for TimedBody<B, H>
 where
-    B: Body<Data = Bytes, Error: Into<Error>> + Unpin,
+    B: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
     H: Unpin + Default,
 {
     type Data = Bytes;
-    type Error = Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -160,7 +160,7 @@ impl ClientBody {
     /// is empty.
     pub(super) async fn start(
         mut self,
-        capacity: &Arc<Capacity>,
+        capacity: &Arc<ProxyCapacity>,
         capacity_key: CapacityKey,
     ) -> Result<Option<(Self, CapacityPermit)>, RequestRejection> {
         loop {

@@ -40,15 +40,15 @@ pub(super) enum Kind {
 }
 
 /// A number for each [`Kind`].
-type Counts = [usize; 3];
+type KindCounts = [usize; 3];
 
 /// Maximum numbers, in the order of [`Kind`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CapacityBounds {
     /// For one project.
-    pub(super) project: Counts,
+    pub(super) project: KindCounts,
     /// For one client of one project.
-    pub(super) client: Counts,
+    pub(super) client: KindCounts,
 }
 
 /// Limits of the proxy. A client's share is a quarter.
@@ -75,17 +75,17 @@ pub(super) enum CapacityExceeded {
     Body,
 }
 
-/// Usage of every project with at least one counted resource. Bounded by the number of connections.
-pub(super) struct Capacity {
+/// ProjectUsage of every project with at least one counted resource. Bounded by the number of connections.
+pub(super) struct ProxyCapacity {
     bounds: CapacityBounds,
-    projects: Mutex<HashMap<ProjectId, Usage>>,
+    projects: Mutex<HashMap<ProjectId, ProjectUsage>>,
 }
 
-/// Usage of one project.
+/// ProjectUsage of one project.
 #[derive(Default)]
-struct Usage {
-    all: Counts,
-    clients: HashMap<IpNet, Counts>,
+struct ProjectUsage {
+    all: KindCounts,
+    clients: HashMap<IpNet, KindCounts>,
     /// Unfinished bodies by number.
     bodies: HashMap<u64, Arc<BodyProgress>>,
     next_body: u64,
@@ -113,7 +113,7 @@ impl BodyProgress {
 
 /// A counted resource. Dropping it releases it.
 pub(super) struct CapacityPermit {
-    capacity: Arc<Capacity>,
+    capacity: Arc<ProxyCapacity>,
     capacity_key: CapacityKey,
     kind: Kind,
     progress: Option<Arc<BodyProgress>>,
@@ -122,7 +122,7 @@ pub(super) struct CapacityPermit {
 /// An incomplete request body, counted until it is dropped.
 pub(super) struct UnfinishedBody(CapacityPermit);
 
-impl Capacity {
+impl ProxyCapacity {
     pub(super) fn new(bounds: CapacityBounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
@@ -130,7 +130,7 @@ impl Capacity {
         })
     }
 
-    /// Counts a request without a body.
+    /// KindCounts a request without a body.
     pub(super) fn request(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -139,7 +139,7 @@ impl Capacity {
         self.take(Kind::Request, capacity_key, None, now)
     }
 
-    /// Counts a WebSocket.
+    /// KindCounts a WebSocket.
     pub(super) fn websocket(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -148,7 +148,7 @@ impl Capacity {
         self.take(Kind::WebSocket, capacity_key, None, now)
     }
 
-    /// Counts a body of which nothing has arrived.
+    /// KindCounts a body of which nothing has arrived.
     pub(super) fn body(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -195,7 +195,7 @@ impl Capacity {
     }
 }
 
-impl Usage {
+impl ProjectUsage {
     fn add(&mut self, kind: Kind, client: IpNet) {
         self.all[kind as usize] += 1;
         self.clients.entry(client).or_default()[kind as usize] += 1;
@@ -205,7 +205,7 @@ impl Usage {
         self.all[kind as usize] -= 1;
         if let Some(counts) = self.clients.get_mut(&client) {
             counts[kind as usize] -= 1;
-            if *counts == Counts::default() {
+            if *counts == KindCounts::default() {
                 self.clients.remove(&client);
             }
         }
@@ -310,7 +310,7 @@ impl Drop for CapacityPermit {
 
 impl CapacityPermit {
     /// Removes a project without counted resources.
-    fn tidy(projects: &mut HashMap<ProjectId, Usage>, project: ProjectId) {
+    fn tidy(projects: &mut HashMap<ProjectId, ProjectUsage>, project: ProjectId) {
         if projects
             .get(&project)
             .is_some_and(|usage| usage.clients.is_empty())
@@ -321,7 +321,7 @@ impl CapacityPermit {
 }
 
 impl UnfinishedBody {
-    /// Counts the body's request as in flight, after the first bytes arrived.
+    /// KindCounts the body's request as in flight, after the first bytes arrived.
     pub(super) fn request(&self, now: Ticks) -> Result<CapacityPermit, CapacityExceeded> {
         self.0.capacity.take(
             Kind::Request,
@@ -381,9 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_a_share_of_each_kind_and_a_project_has_a_bound() {
-        for take in [Capacity::request, Capacity::websocket] {
-            let capacity = Capacity::new(TIGHT);
+    fn client_share_and_project_limit_apply_to_each_kind() {
+        for take in [ProxyCapacity::request, ProxyCapacity::websocket] {
+            let capacity = ProxyCapacity::new(TIGHT);
             let first: Vec<_> = (0..2)
                 .map(|_| {
                     take(&capacity, of(1, 1), 0).unwrap_or_else(|_| panic!("within its share"))
@@ -412,8 +412,8 @@ mod tests {
     }
 
     #[test]
-    fn a_project_with_nothing_in_use_is_forgotten() {
-        let capacity = Capacity::new(TIGHT);
+    fn unused_project_is_removed() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let body = capacity.body(of(1, 1), 0).ok().unwrap();
         let request = body.request(0).ok().unwrap();
         drop((body, request));
@@ -422,8 +422,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stalled_body_is_ended_to_make_room() {
-        let capacity = Capacity::new(TIGHT);
+    fn oldest_stalled_body_is_aborted() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let bodies: Vec<_> = [1, 1, 2, 2]
             .into_iter()
             .zip(0..)
@@ -465,8 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_request_gives_its_place_in_flight_to_another() {
-        let capacity = Capacity::new(TIGHT);
+    fn stalled_request_frees_its_permit() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let begin = |last| {
             let body = capacity.body(of(1, last), 0).ok().unwrap();
             let request = body.request(0).ok().unwrap();

@@ -17,7 +17,7 @@ use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 use super::{
     ConnectionPermits, forward,
     framing::{AmbiguityFlag, FramingGuard},
-    request::ClientHeaders,
+    request_headers::ClientHeaders,
     tls,
     tls::{ACME_ALPN, Tls},
     upstream_pool::UpstreamPool,
@@ -218,6 +218,6 @@ async fn respond(
 /// Logs at debug level: disconnects and protocol errors of clients are expected.
 fn log_error(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended with an error");
     }
 }

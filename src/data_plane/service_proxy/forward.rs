@@ -17,15 +17,15 @@ use tokio::{
 use super::{
     api_key_check,
     body::{
-        BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, Error, SentSignal, TimedBody,
+        BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, SentSignal, TimedBody,
         UploadBody, full,
     },
     capacity::{CapacityKey, CapacityPermit},
     connection::ClientConnection,
     log,
     rejection::{RequestRejection, close},
-    request,
-    request::ForwardingHeaders,
+    request, request_headers,
+    request_headers::ForwardingHeaders,
     routes::{Route, RouteStatus},
     tunnel,
     upstream_pool::UpstreamBody,
@@ -52,6 +52,13 @@ pub(super) struct Forwarded<'a> {
     pub(super) capacity_key: CapacityKey,
 }
 
+/// The part of a request's destination that is known, for the log.
+#[derive(Default)]
+struct Destination {
+    route: Option<Arc<Route>>,
+    service: Option<Service>,
+}
+
 /// Serves one request.
 pub(super) async fn serve(
     connection: &ClientConnection,
@@ -68,7 +75,7 @@ pub(super) async fn serve(
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
     let uri = parts.uri.clone();
-    let mut destination = (None, None);
+    let mut destination = Destination::default();
     let outcome = async {
         let forwarded = admit(connection, &parts, &uri, &mut destination).await?;
         if request::is_websocket(&parts) {
@@ -83,7 +90,11 @@ pub(super) async fn serve(
     if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(response.headers_mut());
     }
-    if let Some(hsts) = destination.0.as_ref().and_then(|route| route.hsts.clone()) {
+    if let Some(hsts) = destination
+        .route
+        .as_ref()
+        .and_then(|route| route.hsts.clone())
+    {
         // A value set by the upstream takes precedence.
         response
             .headers_mut()
@@ -100,7 +111,7 @@ async fn admit<'a>(
     connection: &ClientConnection,
     parts: &Parts,
     uri: &'a Uri,
-    (project, service): &mut (Option<Arc<Route>>, Option<Service>),
+    destination: &mut Destination,
 ) -> Result<Forwarded<'a>, RequestRejection> {
     if connection.ambiguous.is_set() {
         return Err(RequestRejection::Malformed);
@@ -116,14 +127,14 @@ async fn admit<'a>(
         .find(&connection.name)
         .await
         .ok_or(RequestRejection::NoProject)?;
-    *project = Some(route.clone());
+    destination.route = Some(route.clone());
     match route.status {
         RouteStatus::Active => {}
         RouteStatus::Paused => return Err(RequestRejection::Paused),
         RouteStatus::NotActivated => return Err(RequestRejection::NoProject),
     }
     let (requested, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
-    *service = Some(requested);
+    destination.service = Some(requested);
     let own = route
         .upstreams
         .as_ref()
@@ -228,7 +239,7 @@ pub(super) fn upstream_request(
         prefix: forwarded.service.prefix(),
         underscores,
     };
-    request::rewrite(&mut parts.headers, &forwarding);
+    request_headers::rewrite(&mut parts.headers, &forwarding);
     parts.uri = forwarded
         .upstream
         .path(forwarded.rest, parts.uri.query())
@@ -250,7 +261,7 @@ pub(super) fn upstream_request(
 pub(super) async fn with_response_timeout<B>(
     service: Service,
     sent: &Notify,
-    exchange: impl Future<Output = Result<Response<B>, Error>>,
+    exchange: impl Future<Output = Result<Response<B>, BodyError>>,
 ) -> Result<Response<B>, RequestRejection> {
     let timed_out = async {
         sent.notified().await;
@@ -275,7 +286,7 @@ pub(super) async fn with_response_timeout<B>(
             }
             cause = error.source();
         }
-        tracing::debug!(%service, %error, "a service did not response");
+        tracing::debug!(%service, %error, "upstream request failed");
         RequestRejection::Unreachable(service)
     })
 }
@@ -286,7 +297,7 @@ pub(super) fn client_response(
     permit: CapacityPermit,
 ) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
-    request::strip(&mut parts.headers);
+    request_headers::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let body = if body.is_end_stream() {
         full("")
@@ -325,7 +336,7 @@ impl RequestRecord {
         self,
         connection: &ClientConnection,
         uri: &Uri,
-        (route, service): (Option<Arc<Route>>, Option<Service>),
+        destination: Destination,
         status: StatusCode,
     ) {
         let context = &connection.context;
@@ -333,8 +344,8 @@ impl RequestRecord {
         let row = log::Row {
             id: context.entropy.uuid(),
             at: context.clock.now(),
-            project: route.map(|route| route.reference.clone()),
-            service,
+            project: destination.route.map(|route| route.reference.clone()),
+            service: destination.service,
             method: self.method,
             host: connection.name.clone(),
             path: telemetry::cut(uri.path()),
@@ -350,7 +361,7 @@ impl RequestRecord {
         context
             .data_plane_metrics
             .service_proxy
-            .request(service, status);
+            .request(destination.service, status);
         if !context.service_proxy.log.add(row) {
             context.data_plane_metrics.service_proxy.dropped_row();
         }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_twice_how_long_it_is_is_seen() {
+    fn request_with_two_lengths_is_detected() {
         for text in [
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding:chunked\r\ncontent-length:0\r\n\r\n",
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_and_what_follows_an_upgrade_are_not_taken_for_heads() {
+    fn bodies_are_not_parsed_as_heads() {
         let both = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
         for text in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3),

@@ -27,6 +27,7 @@ mod plain_http;
 mod project_settings;
 mod rejection;
 mod request;
+mod request_headers;
 mod routes;
 mod tls;
 mod tunnel;
@@ -55,7 +56,7 @@ pub use self::tls::WildcardCertificate;
 
 use self::{
     api_key_check::ApiKeyCache,
-    capacity::{BOUNDS, Capacity},
+    capacity::{BOUNDS, ProxyCapacity},
     open_tunnels::OpenTunnels,
     routes::RouteCache,
     tls::Tls,
@@ -121,7 +122,7 @@ pub struct ServiceProxy {
     workers: OnceLock<WorkerThreads>,
     connections: Arc<Semaphore>,
     addresses: Arc<ConnectionLimit<IpNet>>,
-    capacity: Arc<Capacity>,
+    capacity: Arc<ProxyCapacity>,
     open_tunnels: OpenTunnels,
     /// Log rows of finished requests.
     pub log: log::RequestLogQueue,
@@ -137,7 +138,7 @@ impl Default for ServiceProxy {
             workers: OnceLock::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             addresses: ConnectionLimit::new(ADDRESS_CONNECTIONS_MAX),
-            capacity: Capacity::new(BOUNDS),
+            capacity: ProxyCapacity::new(BOUNDS),
             open_tunnels: OpenTunnels::default(),
             log: log::RequestLogQueue::default(),
             https_port: OnceLock::new(),

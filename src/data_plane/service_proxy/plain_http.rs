@@ -45,7 +45,7 @@ pub(super) async fn serve<F: Future<Output = Response<DownloadBody>>>(
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = connection.await {
-        tracing::debug!(%error, "a plain connection ended early");
+        tracing::debug!(%error, "plain HTTP connection ended with an error");
     }
 }
 

@@ -275,7 +275,7 @@ pub(super) async fn run(context: DataPlaneContext) {
             Err(error) => {
                 let away = matches!(error, Error::Unavailable { .. });
                 if !routes.stalled.send_replace(away) {
-                    tracing::warn!(%error, "could not read who is reached under which name; what is known is served on");
+                    tracing::warn!(%error, "failed to reload routes; the previous routes remain in use");
                 }
                 routes.outdated.store(true, Ordering::Release);
                 RETRY_PAUSE
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_one_project_and_only_when_it_may() {
+    fn host_name_routes_to_one_project() {
         let all = vec![
             published(1, "a", Some("shop"), None, false),
             published(2, "b", None, Some(("api.customer.test", true)), false),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_waits_for_what_was_taken_away_and_not_for_the_rest() {
+    async fn request_waits_for_removals_only() {
         let routes = RouteCache::default();
         routes.read.send_replace(1);
         let settled =
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_does_not_wait_for_a_database_that_is_away() {
+    async fn request_does_not_wait_during_an_outage() {
         let routes = RouteCache::default();
         routes.read.send_replace(1);
         routes.change();

@@ -14,7 +14,7 @@ use crate::{
         error::{Context, Error},
         net::{
             tls,
-            tls::{Resolver, TlsError},
+            tls::{CertificateResolver, TlsError},
         },
     },
     data_plane::{
@@ -23,9 +23,9 @@ use crate::{
     },
 };
 
-/// Resolver of the wildcard certificate for names below the projects' domain.
+/// CertificateResolver of the wildcard certificate for names below the projects' domain.
 #[derive(Clone)]
-pub struct WildcardCertificate(Resolver);
+pub struct WildcardCertificate(CertificateResolver);
 
 impl WildcardCertificate {
     /// Loads the certificate from PEM files. They are reloaded when they change.

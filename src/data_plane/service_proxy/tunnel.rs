@@ -34,7 +34,7 @@ use super::{
     forward::{Forwarded, ProxyResponse},
     open_tunnels::TunnelGrant,
     rejection::RequestRejection,
-    request,
+    request_headers,
     upstream_pool::{UpstreamBody, UpstreamPool},
 };
 
@@ -107,7 +107,7 @@ pub(super) async fn open(
     let mut response_to_client = Response::new(full(""));
     *response_to_client.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response_to_client.headers_mut() = std::mem::take(response.headers_mut());
-    request::strip(response_to_client.headers_mut());
+    request_headers::strip(response_to_client.headers_mut());
     set_upgrade_headers(response_to_client.headers_mut());
     Ok(response_to_client)
 }

@@ -28,7 +28,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::body::{Error, UploadBody};
+use super::body::{BodyError, UploadBody};
 use crate::base::net::coalescing_stream::CoalescingStream;
 
 /// Maximum number of idle connections to one upstream per worker thread.
@@ -102,7 +102,7 @@ struct UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    async fn new(service: &Authority) -> Result<Self, Error> {
+    async fn new(service: &Authority) -> Result<Self, BodyError> {
         let (sender, connection) =
             http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
         Ok(Self {
@@ -142,7 +142,7 @@ impl UpstreamConnection {
 }
 
 /// Connects to the first address of an upstream that accepts.
-async fn connect(service: &Authority) -> Result<TcpStream, Error> {
+async fn connect(service: &Authority) -> Result<TcpStream, BodyError> {
     let host = service.host().trim_start_matches('[').trim_end_matches(']');
     let connected = timeout(CONNECT_TIMEOUT, async {
         let addresses: Vec<_> = lookup_host((host, service.port_u16().unwrap_or(80)))
@@ -181,7 +181,7 @@ impl UpstreamPool {
         self: &Arc<Self>,
         service: &Authority,
         mut request: Request<UploadBody>,
-    ) -> Result<Response<UpstreamBody>, Error> {
+    ) -> Result<Response<UpstreamBody>, BodyError> {
         loop {
             // In a statement of its own, so that the lock is released before the connection is
             // polled.
@@ -221,7 +221,7 @@ impl UpstreamPool {
     pub(super) async fn send_upgrade(
         service: &Authority,
         request: Request<UploadBody>,
-    ) -> Result<Response<Incoming>, Error> {
+    ) -> Result<Response<Incoming>, BodyError> {
         let UpstreamConnection {
             mut sender,
             connection,

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_to_the_service_it_begins_with() {
+    fn path_prefix_selects_the_service() {
         let cases = [
             ("/rest/v1", Some((Service::Rest, ""))),
             ("/rest/v1/", Some((Service::Rest, "/"))),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_filled_for_each_project() {
+    fn template_is_expanded_with_the_reference() {
         let project: ProjectRef = SOME_REF.parse().unwrap();
         let at = |template: &str, rest: &str, query: Option<&str>| {
             let upstream = template
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_service_is_refused() {
+    fn invalid_template_is_rejected() {
         for text in [
             "",
             "127.0.0.1:3000",

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connections_are_shared_out_and_stay() {
+    async fn connections_are_balanced_and_stay_on_their_thread() {
         let workers = WorkerThreads(
             (0..3)
                 .map(|_| WorkerThread::start(8))
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_served_ends_with_the_lanes() {
+    async fn dropped_worker_threads_end_their_connections() {
         let workers = WorkerThreads::start().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let _client = TcpStream::connect(listener.local_addr().unwrap())

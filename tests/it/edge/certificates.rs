@@ -1,4 +1,4 @@
-//! Which certificate a client sees, and when it is exchanged.
+//! Certificate selection and reloading.
 
 use std::{fs, path::Path};
 
@@ -7,14 +7,14 @@ use rcgen::{CertificateParams, KeyPair};
 
 use super::{Client, Gate, connect, trusting};
 
-/// A certificate of its own authority for the projects, in two files.
+/// Writes a certificate and key of another authority.
 fn write(dir: &Path) {
     let key = KeyPair::generate().unwrap();
     let cert = CertificateParams::new(vec!["*.example.test".to_owned()])
         .unwrap()
         .self_signed(&key)
         .unwrap();
-    // The key first: a pair that does not fit is not taken, and read again when the other file changes.
+    // The key first: a mismatched pair is not used, and is reloaded when the other file changes.
     for (name, text) in [
         ("edge-key.pem", key.serialize_pem()),
         ("edge.pem", cert.pem()),
@@ -25,7 +25,7 @@ fn write(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_exchanged_without_dropping_a_connection() {
+async fn replaced_certificate_keeps_open_connections() {
     let files = |dir: &Path| {
         write(dir);
         Some(
@@ -71,7 +71,7 @@ async fn a_certificate_is_exchanged_without_dropping_a_connection() {
     );
 }
 
-/// The same trust, without sessions to resume.
+/// Trusts the same authority, without session resumption.
 fn trusting_only(config: &rustls::ClientConfig) -> rustls::ClientConfig {
     let mut config = config.clone();
     config.resumption = rustls::client::Resumption::disabled();

@@ -5,18 +5,18 @@ use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use instant_acme::{
-    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier,
-    ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AccountBuilder, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    certificates, challenge_records, challenge_records::ChallengeRecordStatus, renewal,
-    required_records::CAA_ERROR,
+    acme_account::account, certificates, challenge_records,
+    challenge_records::ChallengeRecordStatus, renewal, required_records::CAA_ERROR,
 };
 use crate::{
     base::{
@@ -32,7 +32,7 @@ use crate::{
 
 /// Limits on new orders: scope, period and number. They stay below the rate limits of certificate
 /// authorities, also if a hostname is deleted and requested repeatedly.
-const BUDGETS: [(BudgetScope, TimeDelta, i64); 4] = [
+const ORDER_LIMITS: [(BudgetScope, TimeDelta, i64); 4] = [
     (BudgetScope::All, TimeDelta::minutes(1), 10),
     (BudgetScope::All, TimeDelta::hours(3), 250),
     (BudgetScope::Organizations, TimeDelta::hours(3), 25),
@@ -41,9 +41,9 @@ const BUDGETS: [(BudgetScope, TimeDelta, i64); 4] = [
 /// Organization id that the operator's orders are counted for.
 const OPERATOR: i64 = 0;
 /// Time to wait for the authority in one attempt. The next attempt resumes the order.
-const PATIENCE: Duration = Duration::from_secs(30);
+const AUTHORITY_WAIT: Duration = Duration::from_secs(30);
 /// Timeout of one attempt. Shorter than a claim.
-const GO: Duration = Duration::from_secs(90);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Age after which an order is replaced, because its authorizations may have expired.
 const ORDER_LIFE: TimeDelta = TimeDelta::days(1);
 
@@ -89,11 +89,11 @@ enum ChallengeMethod {
 
 impl CertificateAuthority {
     /// Returns the context that the account's credentials are encrypted for.
-    fn place(&self) -> String {
+    pub(super) fn place(&self) -> String {
         format!("acme account at {}", self.directory)
     }
 
-    fn builder(&self) -> Result<AccountBuilder, instant_acme::Error> {
+    pub(super) fn builder(&self) -> Result<AccountBuilder, instant_acme::Error> {
         match &self.root {
             Some(root) => Account::builder_with_root(root),
             None => Account::builder(),
@@ -149,7 +149,7 @@ pub(crate) enum OrderError {
     /// A limit on new orders is reached.
     Exhausted(BudgetScope),
     /// A precondition on this server's side is missing.
-    Hindered(String),
+    Blocked(String),
     /// The attempt must be repeated later.
     Later(&'static str),
 }
@@ -159,7 +159,7 @@ impl fmt::Display for OrderError {
         match self {
             Self::CertificateAuthority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
-            Self::Invalid(why) | Self::Hindered(why) => f.write_str(why),
+            Self::Invalid(why) | Self::Blocked(why) => f.write_str(why),
             Self::Exhausted(BudgetScope::All) => f.write_str(
                 "this server has asked for as many certificates as its authority allows",
             ),
@@ -182,46 +182,51 @@ pub(crate) async fn obtain(
     authority: &CertificateAuthority,
     subject: &CertificateSubject,
 ) -> Result<OrderOutcome, Error> {
-    let gone = timeout(GO, Box::pin(go(context, authority, subject)))
-        .await
-        .unwrap_or(Err(OrderError::Later("the authority takes its time")));
-    match gone {
+    let result = timeout(
+        ATTEMPT_TIMEOUT,
+        Box::pin(advance_order(context, authority, subject)),
+    )
+    .await
+    .unwrap_or(Err(OrderError::Later("the authority takes its time")));
+    match result {
         Ok(renew_at) => Ok(OrderOutcome::Certified(renew_at)),
         Err(OrderError::Ours(error)) => Err(error),
         Err(OrderError::Invalid(why)) => {
             forget(context, subject.id).await?;
             Ok(OrderOutcome::Refused(why))
         }
-        Err(exhausted @ (OrderError::Exhausted(_) | OrderError::Hindered(_))) => Ok(
-            OrderOutcome::Postponed(format!("{exhausted}; it is tried again by itself")),
+        Err(delayed @ (OrderError::Exhausted(_) | OrderError::Blocked(_))) => Ok(
+            OrderOutcome::Postponed(format!("{delayed}; it is tried again by itself")),
         ),
         // All other failures may be temporary: `badNonce`, rate limits, internal errors.
         Err(other) => Ok(OrderOutcome::Unfinished(other.to_string())),
     }
 }
 
-async fn go(
+async fn advance_order(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
     subject: &CertificateSubject,
 ) -> Result<DateTime<Utc>, OrderError> {
     let account = account(context, authority).await?;
     // Before the order is counted: without a challenge method the order would fail.
-    let way = way(context, authority, subject).await?;
-    let (mut order, key) = match begun(context, subject.id).await? {
-        Some(begun) => (account.order(begun.url).await?, begun.key),
-        None => begin(context, &account, authority, subject).await?,
+    let method = challenge_method(context, authority, subject).await?;
+    let (mut order, key) = match persisted_order(context, subject.id).await? {
+        Some(persisted) => (account.order(persisted.url).await?, persisted.key),
+        None => create_order(context, &account, authority, subject).await?,
     };
-    let patience = RetryPolicy::new().timeout(PATIENCE);
+    let patience = RetryPolicy::new().timeout(AUTHORITY_WAIT);
     if order.state().status == OrderStatus::Pending {
-        answer_challenges(context, authority, subject, &way, &mut order).await?;
+        answer_challenges(context, authority, subject, &method, &mut order).await?;
         if order.poll_ready(&patience).await? == OrderStatus::Invalid {
-            return Err(OrderError::Invalid(why_invalid(&mut order).await));
+            return Err(OrderError::Invalid(rejection_reason(&mut order).await));
         }
     }
     let status = order.state().status;
     match status {
-        OrderStatus::Invalid => return Err(OrderError::Invalid(why_invalid(&mut order).await)),
+        OrderStatus::Invalid => {
+            return Err(OrderError::Invalid(rejection_reason(&mut order).await));
+        }
         OrderStatus::Ready => {
             order
                 .finalize_csr(&certificates::request(&subject.name, &key)?)
@@ -232,89 +237,14 @@ async fn go(
     let chain = order.poll_certificate(&patience).await?;
     let renew_at =
         certificates::keep(context, subject.id, &authority.directory, &chain, &key).await?;
-    give_up_authorizations(&subject.name, &mut order).await;
+    deactivate_authorizations(&subject.name, &mut order).await;
     Ok(renew_at)
 }
 
-/// Returns the account at the authority. Creates it on first use.
-async fn account(
+async fn persisted_order(
     context: &DataPlaneContext,
-    authority: &CertificateAuthority,
-) -> Result<Account, OrderError> {
-    let doing = "reading the account at the authority";
-    if credentials(context, authority).await?.is_none() {
-        let contact: Vec<String> = authority
-            .contact
-            .iter()
-            .map(|address| format!("mailto:{address}"))
-            .collect();
-        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let wanted = NewAccount {
-            contact: &contact,
-            terms_of_service_agreed: true,
-            only_return_existing: false,
-        };
-        let (_, credentials) = authority
-            .builder()?
-            .create(&wanted, authority.directory.clone(), None)
-            .await?;
-        let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
-        let sealed = context
-            .settings
-            .sealing
-            .seal(&context.entropy, &authority.place(), &text)?;
-        // If two nodes create an account concurrently, the first one is used.
-        let sql =
-            "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
-        context
-            .db
-            .query(sql, &[&authority.directory, &sealed])
-            .await
-            .context(doing)?;
-    }
-    Ok(known_account(context, authority)
-        .await?
-        .ok_or("it is gone")
-        .context(doing)?)
-}
-
-/// Returns the account at the authority, if there is one.
-pub(crate) async fn known_account(
-    context: &DataPlaneContext,
-    authority: &CertificateAuthority,
-) -> Result<Option<Account>, OrderError> {
-    let Some(known) = credentials(context, authority).await? else {
-        return Ok(None);
-    };
-    Ok(Some(authority.builder()?.from_credentials(known).await?))
-}
-
-async fn credentials(
-    context: &DataPlaneContext,
-    authority: &CertificateAuthority,
-) -> Result<Option<AccountCredentials>, Error> {
-    let doing = "reading the account at the authority";
-    let rows = context
-        .db
-        .query(
-            "select sealed from acme_accounts where directory = $1",
-            &[&authority.directory],
-        )
-        .await
-        .context(doing)?;
-    let Some(row) = rows.first() else {
-        return Ok(None);
-    };
-    let opened = context
-        .settings
-        .sealing
-        .open(&authority.place(), row.get(0))?;
-    serde_json::from_str(opened.expose_secret())
-        .context(doing)
-        .map(Some)
-}
-
-async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<PersistedOrder>, Error> {
+    id: Uuid,
+) -> Result<Option<PersistedOrder>, Error> {
     let doing = "reading an order";
     // Deletes leftovers of crashed attempts as well.
     let sql = "delete from acme_orders where created_at < $1";
@@ -344,7 +274,7 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<PersistedO
 }
 
 /// Creates an order within the limits and persists it.
-async fn begin(
+async fn create_order(
     context: &DataPlaneContext,
     account: &Account,
     authority: &CertificateAuthority,
@@ -356,9 +286,9 @@ async fn begin(
     let owner = subject
         .organization
         .map_or(OPERATOR, |organization| organization.0);
-    for (whose, span, most) in BUDGETS {
-        let organization = (whose == BudgetScope::Organizations).then_some(owner);
-        let host = (whose == BudgetScope::Hostnames).then_some(&subject.name);
+    for (scope, span, most) in ORDER_LIMITS {
+        let organization = (scope == BudgetScope::Organizations).then_some(owner);
+        let host = (scope == BudgetScope::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
         let rows = context
@@ -367,7 +297,7 @@ async fn begin(
             .await
             .context(doing)?;
         if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
-            return Err(OrderError::Exhausted(whose));
+            return Err(OrderError::Exhausted(scope));
         }
     }
     context
@@ -421,9 +351,9 @@ async fn new_order(
             .await
         {
             Err(error) if renewal::is_about_replacing(&error) => {
-                tracing::info!(name, %error, "the authority does not take the word of an order about what it replaces");
+                tracing::info!(name, %error, "the authority rejected the replaced certificate of an order; ordering without it");
             }
-            said => return Ok(said?),
+            result => return Ok(result?),
         }
     }
     Ok(account.new_order(&NewOrder::new(&names)).await?)
@@ -431,17 +361,17 @@ async fn new_order(
 
 /// Selects the challenge method: DNS-01 if the name delegates to the zone, otherwise HTTP-01,
 /// alternating with TLS-ALPN-01 after failures.
-async fn way(
+async fn challenge_method(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
     subject: &CertificateSubject,
 ) -> Result<ChallengeMethod, OrderError> {
-    let mut ways = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
+    let mut methods = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
     if let Some(zone) = &authority.zone {
         let asked = challenge_name(&subject.name);
         let alias = context.data_plane_settings.dns.alias(&asked).await;
         let alias = alias.map_err(|why| {
-            OrderError::Hindered(format!(
+            OrderError::Blocked(format!(
                 "whether authorities are led to DNS could not be asked: {why}"
             ))
         })?;
@@ -463,7 +393,7 @@ async fn way(
             // After a failure of DNS-01 the other methods are tried.
             Some(_) => {
                 return Ok(ChallengeMethod::Edge(
-                    ways.swap_remove(usize::from(subject.attempts % 3 == 2)),
+                    methods.swap_remove(usize::from(subject.attempts % 3 == 2)),
                 ));
             }
             None => {}
@@ -474,10 +404,10 @@ async fn way(
             "{} is neither in the zone for answers to authorities nor leads there",
             challenge_name(&subject.name)
         );
-        return Err(OrderError::Hindered(why));
+        return Err(OrderError::Blocked(why));
     }
     Ok(ChallengeMethod::Edge(
-        ways.swap_remove(usize::from(subject.attempts % 2 != 0)),
+        methods.swap_remove(usize::from(subject.attempts % 2 != 0)),
     ))
 }
 
@@ -486,7 +416,7 @@ async fn answer_challenges(
     context: &DataPlaneContext,
     authority: &CertificateAuthority,
     subject: &CertificateSubject,
-    way: &ChallengeMethod,
+    method: &ChallengeMethod,
     order: &mut Order,
 ) -> Result<(), OrderError> {
     let mut authorizations = order.authorizations();
@@ -501,7 +431,7 @@ async fn answer_challenges(
                 ));
             }
         }
-        let kind = if let ChallengeMethod::Edge(kind) = way {
+        let kind = if let ChallengeMethod::Edge(kind) = method {
             kind.clone()
         } else {
             ChallengeType::Dns01
@@ -510,18 +440,18 @@ async fn answer_challenges(
             OrderError::Invalid("the authority does not look in the way it should".into())
         })?;
         let answer = challenge.key_authorization();
-        if let (ChallengeMethod::Dns(place), Some(zone)) = (way, &authority.zone) {
-            match challenge_records::stand(context, zone, subject.id, place, &answer.dns_value())
+        if let (ChallengeMethod::Dns(place), Some(zone)) = (method, &authority.zone) {
+            match challenge_records::publish(context, zone, subject.id, place, &answer.dns_value())
                 .await?
             {
-                ChallengeRecordStatus::Everywhere => {}
-                ChallengeRecordStatus::OnItsWay => {
+                ChallengeRecordStatus::Propagated => {}
+                ChallengeRecordStatus::Propagating => {
                     return Err(OrderError::Later(
                         "not all name servers tell the answer to the authority yet",
                     ));
                 }
-                ChallengeRecordStatus::Unwritten => {
-                    return Err(OrderError::Hindered(
+                ChallengeRecordStatus::NotWritten => {
+                    return Err(OrderError::Blocked(
                         "the answer to the authority could not be written into DNS".into(),
                     ));
                 }
@@ -545,22 +475,22 @@ async fn answer_challenges(
 
 /// Deactivates the authorizations of an order. An authority reuses authorizations of an account for
 /// weeks, and all projects share the account, so the next owner of the name could skip validation.
-async fn give_up_authorizations(name: &str, order: &mut Order) {
+async fn deactivate_authorizations(name: &str, order: &mut Order) {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
-        let given_up = match authorization {
+        let deactivated = match authorization {
             Ok(mut authorization) => authorization.deactivate().await.map(drop),
             Err(error) => Err(error),
         };
-        if let Err(error) = given_up {
+        if let Err(error) = deactivated {
             // Validation of ownership does not depend on this.
-            tracing::info!(name, %error, "an authorization could not be given up");
+            tracing::info!(name, %error, "failed to deactivate an authorization");
         }
     }
 }
 
 /// Returns the authority's reason for an invalid order.
-async fn why_invalid(order: &mut Order) -> String {
+async fn rejection_reason(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
         if let Some(problem) = authorization
@@ -568,14 +498,14 @@ async fn why_invalid(order: &mut Order) -> String {
             .iter()
             .find_map(|challenge| challenge.error.as_ref())
         {
-            return told(problem);
+            return describe_problem(problem);
         }
     }
     "the authority does not say why".to_owned()
 }
 
 /// Formats a problem document. API clients recognize CAA failures by `caa_error`.
-fn told(problem: &Problem) -> String {
+fn describe_problem(problem: &Problem) -> String {
     let caa = problem
         .r#type
         .as_deref()

@@ -18,18 +18,18 @@ use crate::{
 /// Records removed per pass, pause between attempts, and age after which removal is given up.
 const BATCH: i64 = 16;
 const PAUSE: TimeDelta = TimeDelta::minutes(10);
-const GIVEN_UP: TimeDelta = TimeDelta::days(14);
+const GIVE_UP_AFTER: TimeDelta = TimeDelta::days(14);
 /// Time after which an unresponsive name server is ignored. Authorities use another one.
 const SILENCE: TimeDelta = TimeDelta::minutes(5);
 
 /// Publication status of a record.
 pub(crate) enum ChallengeRecordStatus {
     /// All responsive name servers return the record.
-    Everywhere,
+    Propagated,
     /// Some name servers do not return the record yet.
-    OnItsWay,
+    Propagating,
     /// The record could not be written.
-    Unwritten,
+    NotWritten,
 }
 
 fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
@@ -40,7 +40,7 @@ fn stamp(context: &DataPlaneContext) -> (DateTime<Utc>, u16) {
 }
 
 /// Publishes a record for the order of a hostname.
-pub(crate) async fn stand(
+pub(crate) async fn publish(
     context: &DataPlaneContext,
     zone: &Zone,
     id: Uuid,
@@ -64,12 +64,8 @@ pub(crate) async fn stand(
             .write(RecordChange::Present, name, value, stamp(context))
             .await
         {
-            tracing::warn!(
-                name,
-                why,
-                "an answer to the authority could not be written into DNS"
-            );
-            return Ok(ChallengeRecordStatus::Unwritten);
+            tracing::warn!(name, why, "failed to write a challenge record");
+            return Ok(ChallengeRecordStatus::NotWritten);
         }
         context
             .db
@@ -81,31 +77,27 @@ pub(crate) async fn stand(
             .context(doing)?;
     }
     match context.data_plane_settings.dns.told(name, value).await {
-        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Everywhere),
+        Ok(Propagation::ByAll) => Ok(ChallengeRecordStatus::Propagated),
         Ok(Propagation::ButBySilent(servers)) if now - since >= SILENCE => {
             tracing::warn!(
                 name,
                 ?servers,
-                "name servers do not answer; the authority is told to look without them"
+                "name servers unresponsive; continuing without them"
             );
-            Ok(ChallengeRecordStatus::Everywhere)
+            Ok(ChallengeRecordStatus::Propagated)
         }
         Ok(Propagation::ButBySilent(_) | Propagation::NotYet) => {
-            Ok(ChallengeRecordStatus::OnItsWay)
+            Ok(ChallengeRecordStatus::Propagating)
         }
         Err(why) => {
-            tracing::info!(
-                name,
-                why,
-                "whether an answer is in DNS could not be found out"
-            );
-            Ok(ChallengeRecordStatus::OnItsWay)
+            tracing::info!(name, why, "failed to query a challenge record");
+            Ok(ChallengeRecordStatus::Propagating)
         }
     }
 }
 
 /// Removes the records of finished orders from the zone.
-pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
+pub(crate) async fn remove_finished(context: &DataPlaneContext) -> Result<(), Error> {
     let Some(zone) = context
         .data_plane_settings
         .authority
@@ -133,8 +125,8 @@ pub(crate) async fn tidy(context: &DataPlaneContext) -> Result<(), Error> {
             .write(RecordChange::Cleanup, name, value, stamp(context))
             .await
         {
-            tracing::warn!(name, why, "a text record could not be taken out of DNS");
-            if now - created_at < GIVEN_UP {
+            tracing::warn!(name, why, "failed to remove a challenge record");
+            if now - created_at < GIVE_UP_AFTER {
                 continue;
             }
         }

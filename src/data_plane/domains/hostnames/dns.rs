@@ -63,19 +63,19 @@ pub trait Dns: fmt::Debug + Send + Sync {
 }
 
 /// The resolver for production.
-pub struct Resolver {
+pub struct DnsResolver {
     recursive: TokioResolver,
     /// Port of authoritative name servers. Differs only in tests.
     port: u16,
 }
 
-impl fmt::Debug for Resolver {
+impl fmt::Debug for DnsResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resolver(:{})", self.port)
+        write!(f, "DnsResolver(:{})", self.port)
     }
 }
 
-impl Resolver {
+impl DnsResolver {
     /// Creates a resolver that uses these recursive resolvers, or the system's if none are given.
     pub fn new(resolvers: &[SocketAddr]) -> Result<Self, Error> {
         Self::with_port(resolvers, PORT)
@@ -254,7 +254,7 @@ async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, Stri
     Ok(records.iter().filter_map(text).collect())
 }
 
-impl Dns for Resolver {
+impl Dns for DnsResolver {
     fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> DnsFuture<'a> {
         Box::pin(self.see(host, proof_name))
     }

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostname_is_one_name_however_it_is_typed() {
+    fn hostname_is_normalized() {
         for (text, name) in [
             ("api.customer.test", "api.customer.test"),
             ("API.Customer.Test.", "api.customer.test"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_own_or_point_here_is_refused() {
+    fn unusable_hostname_is_rejected() {
         let long = format!("{}.customer.com", "a.".repeat(125));
         for (text, why) in [
             ("", HostError::Malformed),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn names_above_end_before_the_top() {
+    fn ancestors_exclude_the_top_level_domain() {
         assert_eq!(
             and_above("a.b.co.uk").collect::<Vec<_>>(),
             ["a.b.co.uk", "b.co.uk", "co.uk"]

@@ -60,7 +60,7 @@ impl HostnameReconciler {
 pub async fn run(context: DataPlaneContext) {
     loop {
         if let Err(error) = pass(&context).await {
-            tracing::warn!(%error, "could not look at hostnames");
+            tracing::warn!(%error, "hostname pass failed");
         }
         let pause = pause_until_due(&context).await.unwrap_or(PASS);
         // Woken or not, due hostnames are processed.
@@ -88,8 +88,10 @@ async fn pause_until_due(context: &DataPlaneContext) -> Result<Duration, Error> 
 pub async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     // The four parts are independent: none delays the others or prevents them from running.
     let (wildcard, hostnames) = tokio::join!(wildcard::pass(context), look_at_hostnames(context));
-    let (answers, revocations) =
-        tokio::join!(challenge_records::tidy(context), revocations::pass(context));
+    let (answers, revocations) = tokio::join!(
+        challenge_records::remove_finished(context),
+        revocations::pass(context)
+    );
     wildcard.and(hostnames).and(answers).and(revocations)
 }
 
@@ -120,7 +122,7 @@ async fn look_at_hostnames(context: &DataPlaneContext) -> Result<(), Error> {
         let work = due.into_iter().map(|hostname| async move {
             // A failure does not affect other hostnames.
             if let Err(error) = advance(context, &hostname).await {
-                tracing::warn!(host = %hostname.host, %error, "a hostname could not be looked at; it will be tried again");
+                tracing::warn!(host = %hostname.host, %error, "hostname check failed; retrying later");
             }
         });
         stream::iter(work)
@@ -193,7 +195,7 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
             } else {
                 State::Certified
             };
-            tracing::info!(host = %hostname.host, project = %hostname.reference, %renew_at, "a hostname has a certificate");
+            tracing::info!(host = %hostname.host, project = %hostname.reference, %renew_at, "hostname certified");
             let certified = CustomHostname {
                 state,
                 problems: Vec::new(),
@@ -218,7 +220,7 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
             .await
         }
         OrderOutcome::Refused(why) => {
-            tracing::warn!(host = %hostname.host, why, "a hostname was refused a certificate");
+            tracing::warn!(host = %hostname.host, why, "certificate order rejected");
             // The records are checked again before the next order. A served hostname remains
             // served.
             let state = if renewing {
@@ -247,7 +249,7 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
             .map(drop)
         }
         OrderOutcome::Postponed(why) => {
-            tracing::warn!(host = %hostname.host, why, "a certificate was not asked for");
+            tracing::warn!(host = %hostname.host, why, "certificate order postponed");
             write(
                 context,
                 hostname.state,
@@ -261,7 +263,7 @@ async fn certify(context: &DataPlaneContext, hostname: &CustomHostname) -> Resul
             .map(drop)
         }
         OrderOutcome::Unfinished(why) => {
-            tracing::info!(host = %hostname.host, why, "a certificate is not there yet; it will be tried again");
+            tracing::info!(host = %hostname.host, why, "certificate order incomplete; retrying later");
             write(context, hostname.state, hostname, now + UNFINISHED_PAUSE)
                 .await
                 .map(drop)
@@ -301,7 +303,7 @@ pub async fn look(context: &DataPlaneContext, hostname: &CustomHostname) -> Resu
             ..hostname.clone()
         };
         if write(context, hostname.state, &proven, now).await? {
-            tracing::info!(host = %hostname.host, project = %hostname.reference, "a hostname is proven");
+            tracing::info!(host = %hostname.host, project = %hostname.reference, "hostname verified");
         }
         context.hostname_reconciler.wake();
         return Ok(());
@@ -428,7 +430,7 @@ async fn forget(
         )
         .await
         .context("removing a hostname")?;
-    tracing::info!(host = %hostname.host, project = %hostname.reference, why, "a hostname was removed");
+    tracing::info!(host = %hostname.host, project = %hostname.reference, why, "hostname deleted");
     context.table_changed(Table::CustomHostnames);
     Ok(())
 }
@@ -438,7 +440,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_are_frequent_at_first_and_then_ever_rarer() {
+    fn pauses_grow_with_attempts() {
         assert_eq!(
             (0..=10).map(pause).collect::<Vec<_>>(),
             vec![QUICK_PAUSE; 11]

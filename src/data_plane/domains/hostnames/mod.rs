@@ -5,6 +5,7 @@
 //! certificate, and is served after its activation.
 
 pub mod acme;
+mod acme_account;
 pub mod blocked;
 pub mod certificates;
 mod challenge_records;

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_a_server_is_connected_to() {
+    fn link_local_and_multicast_addresses_are_excluded() {
         for (ip, expected) in [
             ("192.0.2.1", true),
             ("127.0.0.1", true),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_knows_what_is_asked_and_answered() {
+    fn probe_depends_on_key_and_host() {
         let key = |byte| SealingKey::new(&[byte; 32]).unwrap();
         let (token, answer) = probe(&key(1), "a.test");
         assert_eq!(

@@ -9,7 +9,9 @@ use rustls::pki_types::Der;
 use tokio::time::timeout;
 use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
 
-use super::{acme, acme::CertificateAuthority, certificates, certificates::ValidityPeriod};
+use super::{
+    acme, acme::CertificateAuthority, acme_account, certificates, certificates::ValidityPeriod,
+};
 use crate::{
     base::{
         clock::Entropy,
@@ -179,10 +181,7 @@ pub(crate) async fn settle(
         }
         // Keeps the previous schedule.
         Err(why) => {
-            tracing::info!(
-                why,
-                "the authority does not say when a certificate is to be renewed"
-            );
+            tracing::info!(why, "failed to request the renewal window");
             (row.at, row.window, SILENT)
         }
     };
@@ -206,7 +205,7 @@ pub(crate) async fn settle(
 fn chosen(window: RenewalWindow, life: ValidityPeriod, entropy: &Entropy) -> Option<DateTime<Utc>> {
     let moment = window.moment(life, u64::from_le_bytes(entropy.bytes()));
     if moment.is_none() {
-        tracing::info!(start = %window.start, end = %window.end, until = %life.until, "the authority suggests no time to renew a certificate");
+        tracing::info!(start = %window.start, end = %window.end, until = %life.until, "unusable renewal window; using the default");
     }
     moment
 }
@@ -224,7 +223,7 @@ async fn ask(
         ));
     };
     let asked = async {
-        let Some(account) = acme::known_account(context, authority).await? else {
+        let Some(account) = acme_account::known_account(context, authority).await? else {
             return Ok(Err("there is no account".to_owned()));
         };
         let said = account.renewal_info(&identifier).await?;
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_in_the_window_is_chosen_at_random() {
+    fn renewal_time_is_random_within_the_window() {
         assert_eq!(moment(40, 60, 0), Some(day(40)));
         assert_eq!(moment(40, 60, 1 << 63), Some(day(50)));
         let last = moment(40, 60, u64::MAX).unwrap();
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_over_means_now_and_never_twice_a_day() {
+    fn past_window_renews_after_the_minimum_age() {
         assert_eq!(moment(-20, -10, 7), Some(day(1)), "right after it was made");
         assert_eq!(moment(5, 6, 0), Some(day(5)), "whatever time it is");
         let short = RenewalWindow {
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_no_use_is_none() {
+    fn unusable_window_is_ignored() {
         assert_eq!(moment(60, 40, 0), None);
         assert_eq!(moment(60, 60, 0), None);
         assert_eq!(moment(90, 95, 0), None, "after its end");

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostname_is_proven_by_both_records_of_this_project() {
+    fn both_records_of_the_project_are_required() {
         let ours = required("api.customer.test", "a");
         assert_eq!(
             (ours.alias.as_str(), ours.proof.len()),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_is_named_with_what_was_found_and_what_was_expected() {
+    fn problems_name_found_and_expected_records() {
         let ours = required("api.customer.test", "a");
         let nothing = ours.problems(&DnsRecords::default());
         assert_eq!(

@@ -7,9 +7,8 @@ use instant_acme::{Error as AcmeError, RevocationReason, RevocationRequest};
 use tokio::time::timeout;
 
 use super::{
-    acme,
     acme::{CertificateAuthority, OrderError},
-    certificates,
+    acme_account, certificates,
 };
 use crate::{
     base::error::{Context, Error},
@@ -62,10 +61,10 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
             }
             Ok(Err(OrderError::Ours(error))) => return Err(error),
             Ok(Err(why)) => {
-                tracing::info!(%until, %why, "the certificate of a hostname that is gone is not revoked yet")
+                tracing::info!(%until, %why, "failed to revoke a certificate; retrying later")
             }
             Err(_) => {
-                tracing::info!(%until, "the authority takes its time to revoke a certificate")
+                tracing::info!(%until, "revocation timed out; retrying later")
             }
         }
     }
@@ -80,7 +79,7 @@ async fn revoke(
     let chain = certificates::read(chain)?;
     // Without an account or a certificate there is nothing to revoke.
     let (Some(account), Some(certificate)) = (
-        acme::known_account(context, authority).await?,
+        acme_account::known_account(context, authority).await?,
         chain.first(),
     ) else {
         return Ok(());

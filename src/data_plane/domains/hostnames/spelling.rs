@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_letters_are_read_and_those_that_deceive_are_told() {
+    fn deceptive_names_are_detected() {
         assert_eq!(read("api.customer.com"), None);
         assert_eq!(
             read("api.xn--mller-kva.de"),

@@ -89,7 +89,7 @@ async fn order(
     let name = subject.name.as_str();
     match acme::obtain(context, authority, &subject).await? {
         OrderOutcome::Certified(renew_at) => {
-            tracing::info!(name, %renew_at, "the projects' domain has a certificate");
+            tracing::info!(name, %renew_at, "wildcard certificate issued");
             write(
                 context,
                 &CertificateSubject {
@@ -103,7 +103,7 @@ async fn order(
             acme::forget(context, subject.id).await
         }
         OrderOutcome::Refused(why) => {
-            tracing::error!(name, why, "the projects' domain was refused a certificate");
+            tracing::error!(name, why, "wildcard certificate order rejected");
             let attempts = subject.attempts.saturating_add(1);
             write(
                 context,
@@ -117,11 +117,7 @@ async fn order(
             .await
         }
         OrderOutcome::Postponed(why) => {
-            tracing::warn!(
-                name,
-                why,
-                "no certificate was asked for the projects' domain"
-            );
+            tracing::warn!(name, why, "wildcard certificate order postponed");
             write(
                 context,
                 &subject,
@@ -134,7 +130,7 @@ async fn order(
             tracing::info!(
                 name,
                 why,
-                "the projects' domain has no certificate yet; it will be tried again"
+                "wildcard certificate order incomplete; retrying later"
             );
             write(
                 context,
@@ -184,8 +180,6 @@ pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<Certif
     let opened = certificates::open(context, id, chain, sealed, until);
     // An unreadable certificate must not prevent hostnames from being served.
     Ok(opened
-        .inspect_err(
-            |error| tracing::error!(%error, "the certificate of the projects' domain is of no use"),
-        )
+        .inspect_err(|error| tracing::error!(%error, "failed to load the wildcard certificate"))
         .ok())
 }

@@ -55,7 +55,7 @@ impl ZoneHook {
         }
         let owner = geteuid().is_root().then(|| (about.uid(), about.gid()));
         if owner.is_some_and(|(uid, _)| uid == 0) {
-            tracing::warn!(hook = %program.display(), "it is root's and runs as root; give it to a user who may do no more than write the zone");
+            tracing::warn!(hook = %program.display(), "the hook is owned by root and runs as root; change its owner to a user that can only update the zone");
         }
         Ok(Self { program, owner })
     }

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_stand_in_the_zone_for_one_hostname_of_one_project() {
+    fn challenge_name_depends_on_hostname_and_project() {
         let key =
             TsigKey::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
         let zone = Zone::new(

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_and_never_shown() {
+    fn key_is_parsed_and_not_printed() {
         let secret = BASE64_STANDARD.encode([7; 32]);
         let key = TsigKey::parse(&format!("hmac-sha512:acme.key.:{secret}")).unwrap();
         assert_eq!(format!("{key:?}"), "TsigKey(acme.key.)");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_signed_and_names_one_record() {
+    fn update_is_signed_and_changes_one_record() {
         let key = TsigKey::parse(&format!(
             "hmac-sha256:k:{}",
             BASE64_STANDARD.encode([7; 32])
