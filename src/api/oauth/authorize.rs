@@ -19,7 +19,7 @@ use crate::{
         ids::ProjectRef,
     },
     platform::{
-        access::{Access, Permission as P, ResourceName, User, pat_only},
+        access::{Permission as P, ResourceName, User, pat_only},
         http::{Call, Described, Endpoint, Input, Onward, Tag, Verb, mount},
         rate_limits::STANDARD,
     },

@@ -7,7 +7,6 @@ use gantry::{
 use serde_json::json;
 
 use super::flow::{Client, Pair, apps, parameter, register, register_bound};
-use super::revocation::authorizations;
 use crate::support::{TestApp, client::Answer, dawn};
 
 /// A bound application has the current role of its member; any other keeps the granted role.

@@ -9,9 +9,9 @@ use super::flow::{
 };
 use crate::support::{TestApp, client::Answer};
 
-pub(super) const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
+const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
 
-pub(super) fn basic(name: &str, secret: &str) -> String {
+fn basic(name: &str, secret: &str) -> String {
     format!(
         "Basic {}",
         BASE64_STANDARD.encode(format!("{name}:{secret}"))
@@ -19,7 +19,7 @@ pub(super) fn basic(name: &str, secret: &str) -> String {
 }
 
 /// Sends a token request with a valid code and the given credentials.
-pub(super) async fn exchange_with_credentials(
+async fn exchange_with_credentials(
     app: &TestApp,
     code: &str,
     header: Option<&str>,

@@ -14,7 +14,7 @@ use super::flow::{
 use crate::support::{Node, TestApp, dawn, machine::Machine};
 
 /// Starts a second node, and waits until both receive notifications.
-pub(super) async fn second_node(app: &mut TestApp) -> Node {
+async fn second_node(app: &mut TestApp) -> Node {
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
@@ -30,7 +30,7 @@ pub(super) async fn second_node(app: &mut TestApp) -> Node {
     second
 }
 
-pub(super) async fn authorizations(app: &TestApp) -> Vec<Value> {
+async fn authorizations(app: &TestApp) -> Vec<Value> {
     app.get("/v1/oauth/authorizations")
         .as_(&app.owner)
         .send()
