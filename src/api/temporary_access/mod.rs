@@ -31,17 +31,17 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of temporary access.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE, &INVITE, &ACCEPT, &REVOKE,
 ];
 
-/// Longest name of a role.
+/// Maximum length of a role name.
 const ROLE_BYTES_MAX: usize = 63;
 
 static GET_STATE: Endpoint = Endpoint {
     id: "v1-get-jit-access-config",
-    summary: "Tell whether members can be given temporary access to the database",
+    summary: "Get whether temporary access to the database is enabled",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/jit-access",
@@ -64,7 +64,7 @@ enum AccessState {
 #[schemars(rename = "JitStateResponse")]
 struct StateResponse {
     state: AccessState,
-    /// Whether the server does what was asked for last: every login that is over is gone.
+    /// Whether the server matches the desired state: all expired logins are removed.
     applied_successfully: bool,
 }
 
@@ -105,7 +105,7 @@ async fn set_state(
     Json(StateRequest { state }): Json<StateRequest>,
 ) -> Result<Json<StateResponse>, Error> {
     temporary_access::enable(&context, &project, state == AccessState::Enabled, &audit).await?;
-    // What was asked for stands either way, and is carried out as soon as the server can be reached.
+    // The desired state is stored in any case and applied as soon as the server is reachable.
     let applied_successfully = temporary_access::wait_until_revoked(&context, &project)
         .await
         .is_ok();
@@ -115,20 +115,20 @@ async fn set_state(
     }))
 }
 
-/// A role that a member may be.
+/// A grant of a database role.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "JitUserRole")]
 struct RoleGrant {
     /// Role of the database.
     #[schemars(length(min = 1))]
     role: String,
-    /// When it is over, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Number>,
-    /// Where from; from anywhere, if none are named.
+    /// Permitted networks. Omitted or empty permits all.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed_networks: Option<AllowedNetworks>,
-    /// Whether it is for branches of the project only.
+    /// Whether the grant applies only to branches of the project.
     #[serde(skip_serializing_if = "Option::is_none")]
     branches_only: Option<bool>,
 }
@@ -151,7 +151,7 @@ struct AllowedNetwork {
 impl RoleGrant {
     fn check(self, context: &ApiContext) -> Result<AccessGrant, Error> {
         let role = self.role;
-        // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
+        // Rejects roles that can never be granted: predefined roles of PostgreSQL and login roles.
         if !(1..=ROLE_BYTES_MAX).contains(&role.len())
             || role.contains('\0')
             || role.starts_with("pg_")
@@ -165,7 +165,7 @@ impl RoleGrant {
         let expires_at = self.expires_at.map(|seconds| {
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "what is out of range saturates, and is refused"
+                reason = "values out of range saturate and are rejected"
             )]
             let at = seconds
                 .as_f64()
@@ -202,7 +202,7 @@ impl RoleGrant {
     }
 }
 
-/// The year 3000: whoever names a later one counts milliseconds.
+/// The year 3000. Later values are likely milliseconds.
 const SECONDS_MAX: i64 = 32_503_680_000;
 
 impl AllowedNetwork {
@@ -249,7 +249,7 @@ impl From<AccessGrant> for RoleGrant {
 
 static GET_OWN: Endpoint = Endpoint {
     id: "v1-get-jit-access",
-    summary: "Tell what access to the database the caller is granted",
+    summary: "Get the caller's grants on the database",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/jit",
@@ -280,7 +280,7 @@ async fn get_own(
 
 static LIST: Endpoint = Endpoint {
     id: "v1-list-jit-access",
-    summary: "List who is granted access to the database",
+    summary: "List the members with access to the database",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/jit/list",
@@ -299,12 +299,12 @@ struct AccessListResponse {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitListAccessItem")]
 struct AccessListItem {
-    /// Null for an invitation that nobody accepted yet.
+    /// User id. Null for an open invitation.
     user_id: Option<Uuid>,
     primary_email: String,
-    /// Of an invitation that nobody accepted yet.
+    /// Id of an open invitation.
     invite_id: Option<Uuid>,
-    /// Of such an invitation.
+    /// Expiry of an open invitation.
     expires_at: Option<String>,
     user_roles: Vec<RoleGrant>,
 }
@@ -348,7 +348,7 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<AccessListRe
 
 static SET: Endpoint = Endpoint {
     id: "v1-update-jit-access",
-    summary: "AccessGrant a member access to the database",
+    summary: "Grant a member access to the database",
     tag: Tag::Database,
     method: Verb::Put,
     path: "/v1/projects/{ref}/database/jit",
@@ -365,7 +365,7 @@ static SET: Endpoint = Endpoint {
 struct GrantAccessRequest {
     /// A member of the project's organization.
     user_id: Uuid,
-    /// All that the member is granted from now on.
+    /// New grants, which replace all existing grants of the member.
     roles: Vec<RoleGrant>,
 }
 
@@ -424,7 +424,7 @@ fn role_grants(grants: Vec<AccessGrant>) -> Vec<RoleGrant> {
 
 static REMOVE: Endpoint = Endpoint {
     id: "v1-delete-jit-access",
-    summary: "Take all access to the database from a member",
+    summary: "Remove a member's access to the database",
     tag: Tag::Database,
     method: Verb::Delete,
     path: "/v1/projects/{ref}/database/jit/{user_id}",
@@ -461,7 +461,7 @@ async fn remove(
 
 static AUTHORIZE: Endpoint = Endpoint {
     id: "v1-authorize-jit-access",
-    summary: "Open a login to the database that the caller is granted",
+    summary: "Create a login to the database from a grant of the caller",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/jit",
@@ -478,10 +478,10 @@ static AUTHORIZE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "AuthorizeJitAccessBody")]
 struct AuthorizeRequest {
-    /// Role of the database to be.
+    /// Database role to use.
     #[schemars(length(min = 1))]
     role: String,
-    /// Address to connect from.
+    /// Client address of the connections.
     #[schemars(with = "String", length(min = 1))]
     rhost: IpAddr,
 }
@@ -494,15 +494,15 @@ struct AuthorizeResponse {
     login: LoginResponse,
 }
 
-/// Ours, beyond the contract: what to connect with.
+/// Credentials of a login. An extension of the contract.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "JitLogin")]
 struct LoginResponse {
-    /// User to connect as.
+    /// User name for the connection.
     role: String,
-    /// Shown once.
+    /// Password. Returned once.
     password: String,
-    /// When nobody is let in any more, and sessions end.
+    /// Seconds until the login expires and its sessions are terminated.
     ttl_seconds: i64,
 }
 
@@ -535,7 +535,7 @@ impl LoginResponse {
 
 static INVITE: Endpoint = Endpoint {
     id: "v1-invite-external-jit-access",
-    summary: "InvitePath somebody from outside to the database",
+    summary: "Invite a person outside the organization to the database",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/jit/invite",
@@ -552,9 +552,9 @@ static INVITE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "InviteExternalJitAccessBody")]
 struct InviteToDatabaseRequest {
-    /// Whoever accepts has an account with this address.
+    /// E-mail address of the account that can accept the invitation.
     email: String,
-    /// What is granted then; for a day, where no end is named.
+    /// Granted roles, for one day if they have no expiry.
     #[schemars(length(min = 1))]
     roles: Vec<RoleGrant>,
 }
@@ -565,9 +565,9 @@ struct InviteToDatabaseResponse {
     email: String,
     invite_id: Uuid,
     user_roles: Vec<RoleGrant>,
-    /// Ours, beyond the contract: what the invited person shows. Shown once.
+    /// Secret of the invitation, an extension of the contract. Returned once.
     token: String,
-    /// Ours: when the invitation is over.
+    /// Expiry of the invitation, an extension of the contract.
     expires_at: String,
 }
 
@@ -587,7 +587,7 @@ async fn invite(
     }
     let (made, secret) =
         invitations::invite(&context, &project, request.email, grants, &audit).await?;
-    // One that this one takes the place of may have been accepted.
+    // An accepted invitation may have been replaced.
     temporary_access::wait_until_revoked(&context, &project).await?;
     Ok(Created(InviteToDatabaseResponse {
         email: made.email,
@@ -600,7 +600,7 @@ async fn invite(
 
 static ACCEPT: Endpoint = Endpoint {
     id: "v1-accept-invite-external-jit-access",
-    summary: "Open logins to a database by an invitation",
+    summary: "Accept an invitation to a database and create its logins",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/jit/invite/accept",
@@ -615,9 +615,9 @@ static ACCEPT: Endpoint = Endpoint {
 #[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "AcceptInviteExternalJitAccessBody")]
 struct AcceptRequest {
-    /// The caller's own.
+    /// E-mail address of the caller.
     email: String,
-    /// What the invitation showed.
+    /// Secret of the invitation.
     #[schemars(length(min = 1))]
     token: String,
 }
@@ -627,7 +627,8 @@ struct AcceptRequest {
 struct AcceptResponse {
     user_id: Uuid,
     user_roles: Vec<RoleGrant>,
-    /// Ours, beyond the contract: what to connect with, in the order of the roles. To accept again renews them.
+    /// Credentials in the order of the roles, an extension of the contract. Accepting again renews
+    /// them.
     logins: Vec<LoginResponse>,
 }
 
@@ -638,8 +639,8 @@ async fn accept(
     audit: Arc<Recorder>,
     Json(request): Json<AcceptRequest>,
 ) -> Result<Json<AcceptResponse>, Error> {
-    let shows = (request.email.as_str(), &SecretString::from(request.token));
-    let opened = invitations::accept(&context, &project, &user, shows, &audit).await?;
+    let credentials = (request.email.as_str(), &SecretString::from(request.token));
+    let opened = invitations::accept(&context, &project, &user, credentials, &audit).await?;
     let logins = opened
         .iter()
         .map(|opened| LoginResponse::new(&context, opened))
@@ -655,7 +656,7 @@ async fn accept(
     }))
 }
 
-/// `{ref}` of the path, of a project that the caller need not belong to.
+/// `{ref}` of the path, of a project that the caller may be unrelated to.
 struct ProjectRefPath(ProjectRef);
 
 impl Input for ProjectRefPath {
@@ -672,7 +673,7 @@ impl Input for ProjectRefPath {
 
 static REVOKE: Endpoint = Endpoint {
     id: "v1-delete-invite-external-jit-access",
-    summary: "Take back an invitation to the database",
+    summary: "Revoke an invitation to the database",
     tag: Tag::Database,
     method: Verb::Delete,
     path: "/v1/projects/{ref}/database/jit/invite/{invite_id}",

@@ -586,7 +586,7 @@ impl KeyRing {
             kind: ApiKeyType::Legacy,
             prefix: None,
             name: role.to_owned(),
-            description: Some(format!("LegacyKey {role} API key")),
+            description: Some(format!("Legacy {role} API key")),
             hash: hash(&key),
             secret_jwt_template: None,
             inserted_at: self.created_at,

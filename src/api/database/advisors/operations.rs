@@ -114,7 +114,7 @@ struct RunAdvisorsRequest {
 
 /// What v2 wraps things in.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "{T}AdvisorsResource")]
+#[schemars(rename = "{T}Resource")]
 struct AdvisorsResource<T> {
     r#type: AdvisorsResourceType,
     attributes: T,
