@@ -13,7 +13,7 @@ use super::Target;
 pub(super) const TARGET: Target = Target {
     name: "hosts",
     check,
-    cases: 2_000,
+    cases: 5_000,
     tokens: &[
         ".",
         ":",

@@ -7,7 +7,7 @@ use super::Target;
 pub(super) const TARGET: Target = Target {
     name: "http_framing",
     check,
-    cases: 2_000,
+    cases: 5_000,
     tokens: &[
         "Content-Length: 5\r\n",
         "content-length:0\r\n",

@@ -14,16 +14,33 @@ const EDITS_MAX: usize = 8;
 /// The most copies that one edit makes.
 const COPIES_MAX: usize = 64;
 
+/// A place between two bytes, or at an end.
+#[derive(Debug, Clone)]
+enum Place {
+    Any(Index),
+    /// Where a word, a number or a sign begins or ends: most defects are there.
+    Boundary(Index),
+}
+
+impl Place {
+    fn offset(&self, bytes: &[u8]) -> usize {
+        match self {
+            Self::Any(index) => index.index(bytes.len() + 1),
+            Self::Boundary(index) => *index.get(&boundaries(bytes)),
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Edit {
     /// Replaces a byte.
     Set(Index, u8),
     /// Inserts bytes.
-    Insert(Index, Vec<u8>),
+    Insert(Place, Vec<u8>),
     /// Removes the bytes between two places.
-    Remove(Index, Index),
+    Remove(Place, Place),
     /// Repeats the bytes between two places.
-    Repeat(Index, Index, usize),
+    Repeat(Place, Place, usize),
 }
 
 /// One of the seeds, or nothing, with some edits.
@@ -39,21 +56,42 @@ pub(super) fn from_seeds(
         .collect();
     let edit = prop_oneof![
         2 => (any::<Index>(), any::<u8>()).prop_map(|(at, byte)| Edit::Set(at, byte)),
-        4 => (any::<Index>(), select(pieces)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
-        2 => (any::<Index>(), vec(any::<u8>(), 1..8)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
-        2 => (any::<Index>(), any::<Index>()).prop_map(|(from, to)| Edit::Remove(from, to)),
-        1 => (any::<Index>(), any::<Index>(), 1..COPIES_MAX)
+        4 => (place(), select(pieces)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        2 => (place(), vec(any::<u8>(), 1..8)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        2 => (place(), place()).prop_map(|(from, to)| Edit::Remove(from, to)),
+        1 => (place(), place(), 1..COPIES_MAX)
             .prop_map(|(from, to, copies)| Edit::Repeat(from, to, copies)),
     ];
     let seed = prop_oneof![1 => Just(Vec::new()), 9 => select(seeds.to_vec())];
-    (seed, vec(edit, 0..EDITS_MAX))
+    // Mostly few, so that the rest of the seed stays what it is.
+    let count = prop_oneof![3 => Just(1), 2 => Just(2), 1 => 0..EDITS_MAX];
+    let edits = count.prop_flat_map(move |count| vec(edit.clone(), count));
+    (seed, edits)
         .prop_map(|(seed, edits)| edits.iter().fold(seed, apply))
         .boxed()
 }
 
+fn place() -> impl Strategy<Value = Place> + Clone {
+    prop_oneof![
+        any::<Index>().prop_map(Place::Any),
+        any::<Index>().prop_map(Place::Boundary),
+    ]
+}
+
+/// Both ends, and the places between bytes of different classes.
+fn boundaries(bytes: &[u8]) -> Vec<usize> {
+    let inner = (1..bytes.len()).filter(|at| {
+        let sign = !bytes[*at].is_ascii_alphanumeric();
+        sign || class(bytes[at - 1]) != class(bytes[*at])
+    });
+    [0, bytes.len()].into_iter().chain(inner).collect()
+}
+
+fn class(byte: u8) -> (bool, bool) {
+    (byte.is_ascii_alphanumeric(), byte.is_ascii_whitespace())
+}
+
 fn apply(mut bytes: Vec<u8>, edit: &Edit) -> Vec<u8> {
-    // A place is between two bytes, or at an end.
-    let places = bytes.len() + 1;
     match edit {
         Edit::Set(at, byte) => {
             if !bytes.is_empty() {
@@ -62,15 +100,15 @@ fn apply(mut bytes: Vec<u8>, edit: &Edit) -> Vec<u8> {
             }
         }
         Edit::Insert(at, inserted) => {
-            let at = at.index(places);
+            let at = at.offset(&bytes);
             bytes.splice(at..at, inserted.iter().copied());
         }
         Edit::Remove(from, to) => {
-            let (from, to) = ordered(from.index(places), to.index(places));
+            let (from, to) = ordered(from.offset(&bytes), to.offset(&bytes));
             bytes.drain(from..to);
         }
         Edit::Repeat(from, to, copies) => {
-            let (from, to) = ordered(from.index(places), to.index(places));
+            let (from, to) = ordered(from.offset(&bytes), to.offset(&bytes));
             let room = BYTES_MAX.saturating_sub(bytes.len()) / (to - from).max(1);
             let copied = bytes[from..to].repeat((*copies).min(room));
             bytes.splice(to..to, copied);

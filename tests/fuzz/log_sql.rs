@@ -18,7 +18,7 @@ use super::Target;
 pub(super) const TARGET: Target = Target {
     name: "log_sql",
     check,
-    cases: 200,
+    cases: 1_000,
     tokens: &[
         "select ",
         "from logs",
@@ -52,6 +52,9 @@ pub(super) const TARGET: Target = Target {
         "]",
         "null",
         "1e400",
+        "99999999999999999999",
+        "-1",
+        "0.5",
         "::",
         "\0",
         "\u{1f600}",

@@ -9,7 +9,7 @@ use super::Target;
 pub(super) const TARGET: Target = Target {
     name: "request_targets",
     check,
-    cases: 2_000,
+    cases: 5_000,
     tokens: &[
         "/", "//", ".", "..", "/./", "/../", "%2e", "%2E%2e", "%252e", "%25", "%2f", "%5c", "\\",
         ";", "..;a=b", "%00", "?", "#", "rest/v1", "25", "%",
@@ -29,10 +29,13 @@ fn check(path: &[u8]) {
         return;
     }
     let mut path = head.uri.path().to_owned();
-    for _ in 0..=DECODINGS {
+    // The parser of URLs decodes a dot itself, which is one decoding more.
+    for _ in 0..DECODINGS {
         assert_eq!(segments_normalized(&path), segments(&path), "{path:?}");
         path = decoded(&path);
     }
+    let path = path.replace('%', "_");
+    assert_eq!(segments_normalized(&path), segments(&path), "{path:?}");
 }
 
 /// Segments, with a backslash as a separator.

@@ -7,7 +7,7 @@ use super::Target;
 pub(super) const TARGET: Target = Target {
     name: "tokens",
     check,
-    cases: 2_000,
+    cases: 5_000,
     tokens: &[
         "Bearer ",
         "bearer ",

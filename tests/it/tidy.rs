@@ -1,4 +1,5 @@
-//! Rules about the source that no compiler checks: what may be where, and that files open with their reason.
+//! Rules about the source that no compiler checks: length of files, restricted calls, form of
+//! migrations and documents.
 
 mod direction;
 mod language;
@@ -9,166 +10,166 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// No file is longer: one that is has two subjects.
+/// Maximum number of lines of a file. A longer one has two subjects.
 const LINES_MAX: usize = 600;
 
 /// Files that use axum. Everything else is written against the `http` crate and hyper.
 const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve.rs"];
 
-/// Where time may pass by itself, and why no event could be waited for instead.
+/// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
         "src/base/net/accept.rs",
-        "what hyper asks of a timer is called so",
+        "implements hyper's timer",
     ),
     (
         "benches/clusters.rs",
-        "nothing announces that a pool is full, or that a machine is quiet",
+        "no event for a full pool or an idle machine",
     ),
     (
         "benches/shared_limits.rs",
-        "nothing announces that a server is there",
+        "no event for a server that is ready",
     ),
     (
         "crates/logs/tests/query/hostile.rs",
-        "is a function that is refused",
+        "names a function that is rejected",
     ),
     (
         "src/base/object_store/client.rs",
-        "a pause before a request is made again",
+        "pause before a retry",
     ),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
-        "nothing announces that a control group is empty",
+        "no event for an empty control group",
     ),
     (
         "src/data_plane/clusters/control.rs",
-        "a pause before a server that keeps ending is started again",
+        "pause before a crashing server is restarted",
     ),
     (
         "src/base/db/heartbeat.rs",
-        "the database is asked every so often whether it is there",
+        "periodic health check of the database",
     ),
     (
         "src/data_plane/clusters/server.rs",
-        "nothing announces that a server became ready",
+        "no event for a server that is ready",
     ),
     (
         "src/data_plane/database_session/stop.rs",
-        "the grace itself is a time",
+        "grace period",
     ),
     (
         "src/data_plane/postgres_proxy/connection.rs",
-        "nothing announces room in a server's queue",
+        "no event for room in a server's accept queue",
     ),
     (
         "src/data_plane/database_access/login_roles.rs",
-        "roles go when their time is over",
+        "roles expire",
     ),
     (
         "src/platform/rate_limits/snapshot.rs",
-        "counters are saved every so often",
+        "periodic snapshot",
     ),
     (
         "src/platform/notifications.rs",
-        "the pause before a lost connection is made again",
+        "pause before a reconnect",
     ),
     (
         "src/platform/rate_limits/overrides.rs",
-        "a pause before a failed reading is tried again",
+        "pause before a retry",
     ),
     (
         "src/platform/rate_limits/postgres.rs",
-        "a pause before a connection is made again; dead counters are looked for now and then",
+        "pause before a reconnect; periodic removal of expired counters",
     ),
     (
         "src/platform/rate_limits/redis.rs",
-        "a pause before a connection is made again",
+        "pause before a reconnect",
     ),
     (
         "src/platform/rate_limits/shared.rs",
-        "heartbeats are sent every so often",
+        "periodic heartbeat",
     ),
     (
         "src/data_plane/projects/lease.rs",
-        "a lease is renewed, and looked for, every so often",
+        "periodic renewal of the lease",
     ),
     (
         "src/platform/access/last_used.rs",
-        "uses are gathered for a time",
+        "collects a batch",
     ),
-    ("src/api/tokens/usage.rs", "calls are gathered for a time"),
+    ("src/api/tokens/usage.rs", "collects a batch"),
     (
         "tests/it/access.rs",
-        "nothing here hears another node's notification arrive",
+        "no event in the test for the arrival of another node's notification",
     ),
     (
         "tests/it/binary/crash.rs",
-        "the moment of the kill is what varies",
+        "the moment of the kill varies",
     ),
     (
         "tests/it/binary/machine.rs",
-        "nothing announces that somebody else's process ended",
+        "no event for the end of a process that is not a child",
     ),
     (
         "tests/it/clusters.rs",
-        "nothing announces that somebody else's process ended",
+        "no event for the end of a process that is not a child",
     ),
     (
         "tests/it/lifecycle.rs",
-        "the moment of the removal is what varies; nothing announces that files are gone",
+        "the moment of the removal varies; no event for removed files",
     ),
-    ("tests/it/limits/gate.rs", "a slow store is slow"),
+    ("tests/it/limits/gate.rs", "simulates a slow store"),
     (
         "tests/it/limits/names.rs",
-        "nothing here hears a notification arrive",
+        "no event in the test for the arrival of a notification",
     ),
     (
         "tests/it/limits/nodes.rs",
-        "nothing here hears another node's notification arrive",
+        "no event in the test for the arrival of another node's notification",
     ),
     (
         "tests/it/limits/slow.rs",
-        "processes hear of each other by heartbeats; an outage lasts a time",
+        "processes detect each other by heartbeats; an outage has a duration",
     ),
     (
         "tests/it/limits/stores.rs",
-        "the windows are of a store, which has its own clock",
+        "windows of a store with its own clock",
     ),
     (
         "tests/it/limits/support.rs",
-        "nothing announces that a server is there",
+        "no event for a server that is ready",
     ),
     (
         "tests/it/pool.rs",
-        "nothing announces that a cluster was prepared",
+        "no event for a warm cluster",
     ),
     (
         "tests/it/sql.rs",
-        "nothing announces what another session does",
+        "no event for the state of another session",
     ),
     (
         "tests/it/support/machine.rs",
-        "nothing announces that somebody else's process ended",
+        "no event for the end of a process that is not a child",
     ),
-    ("tests/it/tidy.rs", "names what it looks for"),
+    ("tests/it/tidy.rs", "quotes the calls"),
 ];
 
-/// `pg_sleep` is the server's.
+/// Calls that sleep; `pg_sleep` runs in PostgreSQL.
 const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
-/// Where the environment is read, besides by the command line's parser: everything else takes options.
+/// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
-    ("src/cli/engine.rs", "npm's configuration stands there"),
-    ("src/cli/limits.rs", "sudo says who the person is"),
+    ("src/cli/engine.rs", "npm's configuration"),
+    ("src/cli/limits.rs", "sudo sets the name of the account"),
     (
         "src/data_plane/clusters/engine.rs",
-        "PATH says where programs are",
+        "PATH",
     ),
 ];
 
 struct Source {
-    /// From the package's root, with forward slashes.
+    /// Path from the root of the package, with forward slashes.
     name: String,
     text: String,
 }
@@ -178,7 +179,7 @@ impl Source {
         places.iter().any(|place| self.name.starts_with(place))
     }
 
-    /// Lines that are neither comments nor in a test module, which stands at the end.
+    /// Lines that are neither comments nor in the test module at the end.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = self
             .text
@@ -195,7 +196,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every file of a kind under these folders. Folders that are hidden or not ours are passed by.
+/// Files with this ending below the folders, without hidden and foreign folders.
 fn sources(folders: &[&str], ending: &str) -> Vec<Source> {
     let mut pending: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
     let mut found = Vec::new();
@@ -236,13 +237,13 @@ fn rust() -> Vec<Source> {
     found
 }
 
-/// Fails with every breach at once.
+/// Fails with all breaches.
 #[track_caller]
 fn no_breach(breaches: &[String]) {
     assert!(breaches.is_empty(), "\n{}\n", breaches.join("\n"));
 }
 
-/// Lines of code with one of these texts, in files where they may not be.
+/// Lines of code that contain one of the texts, outside the allowed files.
 fn mentions(files: &[Source], texts: &[&str], allowed: &[&str]) -> Vec<String> {
     let elsewhere = files.iter().filter(|file| !file.under(allowed));
     let lines =
@@ -261,7 +262,7 @@ fn in_src() -> Vec<Source> {
 }
 
 #[test]
-fn no_file_is_too_long() {
+fn files_are_shorter_than_600_lines() {
     let long = rust()
         .into_iter()
         .filter(|file| file.text.lines().count() >= LINES_MAX);
@@ -273,7 +274,7 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn every_file_says_what_it_is() {
+fn files_open_with_a_module_doc() {
     let silent = rust().into_iter().filter(|file| {
         !file.under(&["benches/", "crates/logs/benches/"]) && !file.text.starts_with("//! ")
     });
@@ -290,11 +291,11 @@ fn axum_is_used_in_two_files() {
 }
 
 #[test]
-fn only_the_guard_reads_credentials() {
+fn only_listed_files_read_credentials() {
     no_breach(&mentions(
         &in_src(),
         &["AUTHORIZATION", "\"authorization\"", "\"Authorization\""],
-        // The last two write them, into requests of their own.
+        // The last two write credentials into their own requests.
         &[
             "src/platform/http/guard.rs",
             "src/data_plane/service_proxy/gate.rs",
@@ -305,11 +306,11 @@ fn only_the_guard_reads_credentials() {
     ));
 }
 
-/// A tenant can put a link or a listener of its own in the place of its server's socket, so every connection to it goes
+/// A tenant can replace its server's socket with a link or a listener, so every connection goes
 /// through the check in `clusters/socket.rs`.
 #[test]
-fn only_one_file_connects_to_servers_of_projects() {
-    // The control cluster's socket is in a folder that no tenant can write; the operator's socket is Gantry's own.
+fn only_listed_files_connect_to_project_servers() {
+    // Tenants cannot write the folders of the control cluster's and the operator's sockets.
     let others = [
         "src/data_plane/clusters/socket.rs",
         "src/data_plane/clusters/control.rs",
@@ -329,8 +330,8 @@ fn only_one_file_connects_to_servers_of_projects() {
 }
 
 #[test]
-fn only_one_file_reads_cookies() {
-    // The second one joins those of a client for a service.
+fn only_listed_files_read_cookies() {
+    // The second file joins the cookie fields of a request to a service.
     no_breach(&mentions(
         &in_src(),
         &["header::COOKIE"],
@@ -347,7 +348,7 @@ fn only_listed_files_sleep_or_read_the_environment() {
         |list: &'static [(&str, &str)]| list.iter().map(|(place, _)| *place).collect::<Vec<_>>();
     no_breach(&mentions(&rust(), SLEEP, &places(SLEEPS)));
     no_breach(&mentions(&in_src(), &["env::var"], &places(ENVIRONMENT)));
-    // A list with more than what is needed hides the next one.
+    // An entry that is no longer needed would hide the next breach.
     for (list, texts) in [(SLEEPS, SLEEP), (ENVIRONMENT, &["env::var"])] {
         let found = mentions(&rust(), texts, &[]);
         let unused = list
@@ -362,14 +363,14 @@ fn only_listed_files_sleep_or_read_the_environment() {
 }
 
 #[test]
-fn nothing_is_left_unfinished_or_silenced() {
+fn unfinished_and_silenced_code_is_rejected() {
     let texts = ["todo!", "unimplemented!", "dbg!", "#[allow(", "#![allow("];
     let breaches = mentions(&rust(), &texts, &["tests/it/tidy.rs"]);
     no_breach(&breaches);
 }
 
 #[test]
-fn every_migration_opens_with_its_reason() {
+fn migrations_open_with_their_reason() {
     let files = sources(&["migrations"], ".sql");
     assert!(!files.is_empty());
     no_breach(
@@ -381,7 +382,7 @@ fn every_migration_opens_with_its_reason() {
     );
 }
 
-/// Headings of a document, without what stands in code blocks.
+/// Headings of a document outside code blocks.
 fn headings(text: &str) -> Vec<&str> {
     let mut code = false;
     let mut found = Vec::new();
@@ -396,7 +397,7 @@ fn headings(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_document_has_one_title() {
+fn documents_have_one_title() {
     let breaches = sources(&[""], ".md").into_iter().filter_map(|file| {
         let titles = headings(&file.text)
             .into_iter()
@@ -469,7 +470,7 @@ fn decision_index_lists_every_record() {
 }
 
 #[test]
-fn headings_in_code_are_none() {
+fn headings_in_code_blocks_are_ignored() {
     assert_eq!(
         headings("# A\n```\n# not\n```\n## B\n#no\n"),
         ["# A", "## B"]

@@ -178,6 +178,11 @@ async fn fill_store(events: &[Event]) -> BenchResult<StoreRound> {
 
 /// Generates the attributes of one gateway request.
 fn request(random: &mut Random) -> Json {
+    const CLIENTS: [&str; 3] = [
+        "client-js/2.80.0",
+        "client-dart/3.1.0",
+        "client-swift/2.40.0",
+    ];
     let path = random.skewed(&[
         "/rest/v1/messages",
         "/auth/v1/token",
@@ -213,26 +218,46 @@ fn request(random: &mut Random) -> Json {
     json!({
         "request": [{
             "method": random.skewed(&["GET", "POST", "PATCH", "DELETE"]),
-            "path": path, "search": search, "url": format!("https://{host}{path}{search}"), "host": host, "protocol": "https:",
+            "path": path,
+            "search": search,
+            "url": format!("https://{host}{path}{search}"),
+            "host": host,
+            "protocol": "https:",
             "headers": [{
-                "accept": "*/*", "cf_connecting_ip": address, "cf_ipcountry": country, "cf_ray": ray, "host": host,
-                "user_agent": agent, "x_forwarded_proto": "https", "x_real_ip": address,
-                "x_client_info": random.skewed(&["client-js/2.80.0", "client-dart/3.1.0", "client-swift/2.40.0"]),
+                "accept": "*/*",
+                "cf_connecting_ip": address,
+                "cf_ipcountry": country,
+                "cf_ray": ray,
+                "host": host,
+                "user_agent": agent,
+                "x_forwarded_proto": "https",
+                "x_real_ip": address,
+                "x_client_info": random.skewed(&CLIENTS),
             }],
             "cf": [{
-                "asn": 3320 + client % 40, "asOrganization": format!("Network \
-                 {}", client % 40), "city": city, "colo": colo,
-                "continent": "EU", "country": country, "httpProtocol": "HTTP/2", "clientTcpRtt": random.below(120),
-                "timezone": "Europe/Berlin", "tlsCipher": "AEAD-AES128-GCM-SHA256", "tlsVersion": "TLSv1.3",
+                "asn": 3320 + client % 40,
+                "asOrganization": format!("Network {}", client % 40),
+                "city": city,
+                "colo": colo,
+                "continent": "EU",
+                "country": country,
+                "httpProtocol": "HTTP/2",
+                "clientTcpRtt": random.below(120),
+                "timezone": "Europe/Berlin",
+                "tlsCipher": "AEAD-AES128-GCM-SHA256",
+                "tlsVersion": "TLSv1.3",
             }],
         }],
         "response": [{
-            "status_code": random.skewed(&[200, 201, 204, 401, 404, 500]), "origin_time": 3 + random.below(40) * random.below(12),
+            "status_code": random.skewed(&[200, 201, 204, 401, 404, 500]),
+            "origin_time": 3 + random.below(40) * random.below(12),
             "headers": [{
-                "cf_cache_status": "DYNAMIC", "cf_ray": ray, "content_type": "application/json; \
-                 charset=utf-8",
-                "content_length": random.below(20_000).to_string(), "date": "Mon, 21 Sep 2026 \
-                 12:00:00 GMT", "sb_gateway_version": "1",
+                "cf_cache_status": "DYNAMIC",
+                "cf_ray": ray,
+                "content_type": "application/json; charset=utf-8",
+                "content_length": random.below(20_000).to_string(),
+                "date": "Mon, 21 Sep 2026 12:00:00 GMT",
+                "sb_gateway_version": "1",
             }],
         }],
     })

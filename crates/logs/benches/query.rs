@@ -1,5 +1,5 @@
-//! Query latency compared with `DuckDB` and PostgreSQL: `cargo bench -p gantry-logs --bench query [--
-//! --rows N] [--only NAME] [--postgres URL] [--duckdb]`.
+//! Query latency compared with `DuckDB` and PostgreSQL: `cargo bench -p gantry-logs --bench query
+//! [-- --rows N] [--only NAME] [--postgres URL] [--duckdb]`.
 //!
 //! A million generated requests of one day are stored in files. Typical statements of the dashboard
 //! run through the full query path; through `DuckDB` (its Python package) over the same files; and
@@ -35,8 +35,8 @@ const BATCH: i64 = 500;
 const DAY: i64 = 1_790_035_200_000_000;
 const DAY_MICROS: i64 = 86_400_000_000;
 
-/// Name, `ClickHouse` statement, `DuckDB` statement, PostgreSQL statement. `$hour` is the start of the
-/// last hour.
+/// Name, `ClickHouse` statement, `DuckDB` statement, PostgreSQL statement. `$hour` is the start of
+/// the last hour.
 const STATEMENTS: &[[&str; 4]] = &[
     [
         "last 100 of an hour",
@@ -265,11 +265,28 @@ fn request(random: &mut Random) -> (String, Json) {
     let body = json!({
         "identifier": "abcdefghijklmnopqrst",
         "request": {
-            "method": method, "path": path, "host": "abc.example", "protocol": "https:", "url": format!("https://abc.example{path}"),
-            "headers": { "accept": "*/*", "cf_connecting_ip": address, "user_agent": format!("client/{}.0", random.below(30)), "x_client_info": "js/2.50" },
-            "cf": { "country": random.choose(&["DE", "FR", "US", "JP"]), "asn": random.below(60_000), "colo": "FRA" },
+            "method": method,
+            "path": path,
+            "host": "abc.example",
+            "protocol": "https:",
+            "url": format!("https://abc.example{path}"),
+            "headers": {
+                "accept": "*/*",
+                "cf_connecting_ip": address,
+                "user_agent": format!("client/{}.0", random.below(30)),
+                "x_client_info": "js/2.50",
+            },
+            "cf": {
+                "country": random.choose(&["DE", "FR", "US", "JP"]),
+                "asn": random.below(60_000),
+                "colo": "FRA",
+            },
         },
-        "response": { "status_code": status, "origin_time": random.below(900), "headers": { "content_type": "application/json", "cf_cache_status": "DYNAMIC" } },
+        "response": {
+            "status_code": status,
+            "origin_time": random.below(900),
+            "headers": { "content_type": "application/json", "cf_cache_status": "DYNAMIC" },
+        },
     });
     (message, body)
 }

@@ -234,8 +234,8 @@ impl Attributes {
     }
 
     /// Flattens the JSON body of a line. `metadata` is lifted to the top level. Objects, and arrays
-    /// of exactly one object (the `BigQuery` notation of a record), become dotted keys. Other arrays
-    /// are stored as JSON text, and `null` values are omitted.
+    /// of exactly one object (the `BigQuery` notation of a record), become dotted keys. Other
+    /// arrays are stored as JSON text, and `null` values are omitted.
     pub fn of_json(body: &Map<String, Json>) -> Self {
         let mut attributes = Self::default();
         for (key, value) in body {
@@ -344,7 +344,13 @@ mod tests {
     fn json_body_becomes_dotted_keys() {
         let body = json!({
             "project": "default", "nothing": null,
-            "metadata": [{ "request": [{ "path": "/rest/v1", "headers": { "host": "h" } }], "tags": ["a", 1], "up": true, "took": 1.5, "n": 3 }],
+            "metadata": [{
+                "request": [{ "path": "/rest/v1", "headers": { "host": "h" } }],
+                "tags": ["a", 1],
+                "up": true,
+                "took": 1.5,
+                "n": 3,
+            }],
         });
         let all = Attributes::of_json(body.as_object().unwrap());
         let all: Vec<_> = all

@@ -1,4 +1,5 @@
-//! Executes translated statements with `DataFusion`. The only module that plans and executes queries.
+//! Executes translated statements with `DataFusion`. The only module that plans and executes
+//! queries.
 //!
 //! Statements are written by the `sql` module, never by a client. Each runs in its own
 //! session, and the catalog contains a single table: the lines of one project within the time

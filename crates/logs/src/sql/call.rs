@@ -67,8 +67,8 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Finds a function by its name. Returns true with an aggregate that has the `ClickHouse` suffix
-    /// `If`.
+    /// Finds a function by its name. Returns true with an aggregate that has the `ClickHouse`
+    /// suffix `If`.
     fn find_function(&self, name: &str) -> Result<(&'static FunctionSpec, bool)> {
         if let Some(spec) = self.function_named(name) {
             return Ok((spec, false));

@@ -393,8 +393,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn encoded_lines_decode_unchanged(all in proptest::collection::vec(event(), 0..10), marked: bool) {
-            let reader_offset = marked.then(|| ReaderOffset { name: "n".into(), value: "v".into() });
+        fn encoded_lines_decode_unchanged(
+            all in proptest::collection::vec(event(), 0..10),
+            with_offset: bool,
+        ) {
+            let reader_offset = with_offset.then(|| ReaderOffset {
+                name: "n".into(),
+                value: "v".into(),
+            });
             let (record_written, payload) = lines("p", &all, reader_offset.as_ref());
             let mut read = Vec::new();
             events(&payload, &mut read).unwrap();
@@ -403,7 +409,11 @@ mod tests {
         }
 
         #[test]
-        fn damaged_payloads_decode_without_panic(all in proptest::collection::vec(event(), 1..4), at: prop::sample::Index, to: u8) {
+        fn damaged_payloads_decode_without_panic(
+            all in proptest::collection::vec(event(), 1..4),
+            at: prop::sample::Index,
+            to: u8,
+        ) {
             let (_, mut payload) = lines("p", &all, None);
             let at = at.index(payload.len());
             payload[at] = to;

@@ -213,7 +213,11 @@ async fn bigquery_statements_return_expected_rows() {
         ),
         (
             "select metadata from storage_logs where id = 'storage-1'",
-            json!([[[{ "req": [{ "method": "GET", "url": "/object/a" }], "res": [{ "statusCode": 200 }], "responseTime": 1.5 }]]]),
+            json!([[[{
+                "req": [{ "method": "GET", "url": "/object/a" }],
+                "res": [{ "statusCode": 200 }],
+                "responseTime": 1.5,
+            }]]]),
         ),
         (
             "select m.req from storage_logs cross join unnest(metadata) m where id = 'storage-1'",
