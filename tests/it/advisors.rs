@@ -1,4 +1,4 @@
-//! Advice: every lint finds its fault, and nothing once it is mended.
+//! Advisors: every lint finds its problem, and nothing after it is fixed.
 
 use std::collections::BTreeSet;
 
@@ -151,7 +151,7 @@ async fn findings(target: &ConnectTarget, lint: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
+async fn every_lint_finds_its_problem_until_it_is_fixed() {
     let target = server().await;
     for Case {
         lint,
@@ -220,7 +220,7 @@ async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
 }
 
 #[test]
-fn every_lint_has_a_case_and_a_name_of_its_own() {
+fn every_lint_has_a_case_and_unique_name() {
     let lints: Vec<_> = [LintCategory::Security, LintCategory::Performance]
         .into_iter()
         .flat_map(LintCategory::lints)
@@ -234,7 +234,7 @@ fn every_lint_has_a_case_and_a_name_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_finding_says_all_that_clients_need() {
+async fn finding_has_all_fields() {
     let target = server().await;
     run(&target, "create table a (id int primary key); create table b (id int primary key, x int, a int references a)").await.unwrap();
     assert_eq!(
@@ -252,7 +252,7 @@ async fn a_finding_says_all_that_clients_need() {
 }
 
 #[tokio::test]
-async fn advice_comes_over_the_api() {
+async fn get_advisors_returns_findings() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}");
@@ -294,7 +294,7 @@ async fn advice_comes_over_the_api() {
 }
 
 #[tokio::test]
-async fn advice_comes_by_name() {
+async fn run_advisors_returns_findings_of_selected_lints() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let sql = json!({"query": "create table t (id int); grant select on t to anon"});

@@ -1,6 +1,6 @@
-//! A customer's SQL, migrations and the schema list, against a real PostgreSQL.
+//! SQL of customers, migrations and the list of schemas, against a real PostgreSQL.
 //!
-//! Every test has a cluster of its own, as a new project has it.
+//! Each test has its own cluster, in the state of a new project.
 
 mod bounds;
 mod cut;
@@ -80,7 +80,7 @@ pub(crate) const LIMITS: SessionLimits = SessionLimits {
     bytes_max: 1 << 20,
 };
 
-const BUDGET: MigrationLimits = MigrationLimits {
+const MIGRATION_LIMITS: MigrationLimits = MigrationLimits {
     session: LIMITS,
     lock_timeout: Duration::from_secs(4),
 };

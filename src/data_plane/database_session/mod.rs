@@ -4,10 +4,12 @@
 //! terminates statements that exceed the deadline. A customer's SQL never runs as a superuser.
 
 pub mod json;
+pub mod rows;
 pub mod session;
 pub mod sql_error;
 pub mod statements;
 pub mod stop;
+pub mod target;
 pub mod types;
 
 use std::time::Duration;

@@ -14,222 +14,37 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::{
     IsNull, Oid,
     message::{
-        backend::{DataRowBody, Header, Message, ParameterDescriptionBody, RowDescriptionBody},
+        backend::{Header, Message, ParameterDescriptionBody, RowDescriptionBody},
         frontend,
     },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
+pub(crate) use super::rows::too_large;
 use super::{
     DATABASE,
     sql_error::SqlError,
     stop,
     stop::{Backend, CANCEL_GRACE},
 };
+pub use super::{
+    rows::{ResultColumn, ResultRows, SessionLimits},
+    target::ConnectTarget,
+};
 use crate::{
-    base::{
-        error::{Context as _, Error},
-        ids::ProjectRef,
-    },
-    data_plane::{
-        clusters,
-        clusters::{Embedded, ServerSocket},
-    },
+    base::error::{Context as _, Error},
+    data_plane::clusters,
 };
 
 /// Maximum time for login. `behaviour.md` §8: a stopped project is answered with 544 after about 20
 /// s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum time for repairing the platform's roles.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);
 /// Buffer capacity of a read.
 const READ_BYTES: usize = 32 * 1024;
-
-/// Address of a project's PostgreSQL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectTarget {
-    socket: ServerSocket,
-    /// Project whose platform roles are repaired after a rejected login.
-    repair: Option<RoleRepair>,
-}
-
-/// Project whose platform roles can be repaired.
-#[derive(Debug, Clone)]
-struct RoleRepair {
-    clusters: Embedded,
-    project: ProjectRef,
-}
-
-impl PartialEq for RoleRepair {
-    fn eq(&self, other: &Self) -> bool {
-        self.project == other.project
-    }
-}
-
-impl Eq for RoleRepair {}
-
-impl ConnectTarget {
-    /// Returns the server behind a socket.
-    pub fn new(socket: ServerSocket) -> Self {
-        Self {
-            socket,
-            repair: None,
-        }
-    }
-
-    /// Returns the server of a project. If the owner disabled the platform's roles, the next
-    /// rejected session repairs them.
-    pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
-        let repair = RoleRepair {
-            clusters: clusters.clone(),
-            project: project.clone(),
-        };
-        Self {
-            socket: clusters.socket(project),
-            repair: Some(repair),
-        }
-    }
-
-    /// Repairs the platform's roles. Returns whether the login can be retried.
-    pub(crate) async fn repair(&self) -> bool {
-        let Some(RoleRepair { clusters, project }) = &self.repair else {
-            return false;
-        };
-        match timeout(REPAIR_TIMEOUT, clusters.repair(project)).await {
-            Ok(Ok(())) => {
-                tracing::warn!(%project, "platform roles were rejected and have been repaired");
-                true
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%project, %error, "failed to repair the platform roles of a project");
-                false
-            }
-            Err(_) => {
-                tracing::warn!(%project, "timed out while repairing the platform roles of a project");
-                false
-            }
-        }
-    }
-
-    /// Returns the socket of the server.
-    pub fn socket(&self) -> &ServerSocket {
-        &self.socket
-    }
-
-    /// Connects to the server and checks its identity.
-    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
-        self.socket.connect().await
-    }
-}
-
-/// Limits of one request.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionLimits {
-    /// Time from connecting to the last byte. A statement that exceeds it is cancelled, and
-    /// terminated a second later.
-    pub time: Duration,
-    /// Maximum rows of a result.
-    pub rows_max: usize,
-    /// Maximum bytes of a result, in the server's format and as JSON.
-    pub bytes_max: usize,
-}
-
-impl Default for SessionLimits {
-    /// Returns 60 s, 100 000 rows, 32 MiB.
-    fn default() -> Self {
-        Self {
-            time: Duration::from_mins(1),
-            rows_max: 100_000,
-            bytes_max: 32 << 20,
-        }
-    }
-}
-
-/// A column of a result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResultColumn {
-    /// Name. Not unique.
-    pub name: String,
-    /// Type. For a domain, the base type.
-    pub kind: Oid,
-}
-
-/// Rows in the server's format: for each cell its length (-1 for null) and its text.
-#[derive(Debug, Default)]
-pub struct ResultRows {
-    /// Columns of the rows.
-    pub columns: Vec<ResultColumn>,
-    count: usize,
-    // One buffer for all rows. Slices of the read buffer would keep its pages alive, including
-    // notices in between.
-    cells: Vec<u8>,
-}
-
-impl ResultRows {
-    /// Returns the number of rows.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Returns whether there are no rows.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Returns the size of all rows.
-    pub fn bytes(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// Returns all cells row by row, `columns.len()` per row.
-    pub fn cells(&self) -> impl Iterator<Item = Option<&[u8]>> {
-        let mut rest = self.cells.as_slice();
-        std::iter::from_fn(move || {
-            let (length, after) = rest.split_first_chunk()?;
-            let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
-                rest = after;
-                return Some(None);
-            };
-            let (cell, after) = after.split_at_checked(length)?;
-            rest = after;
-            Some(Some(cell))
-        })
-    }
-
-    /// Returns the rows as text, for small internal queries. Invalid UTF-8 is replaced.
-    pub(crate) fn texts(&self) -> Vec<Vec<Option<String>>> {
-        let cells: Vec<_> = self
-            .cells()
-            .map(|cell| cell.map(|text| String::from_utf8_lossy(text).into_owned()))
-            .collect();
-        cells
-            .chunks(self.columns.len().max(1))
-            .map(<[_]>::to_vec)
-            .collect()
-    }
-
-    fn push(&mut self, row: &DataRowBody, limits: &SessionLimits) -> Result<(), Error> {
-        if self.count == limits.rows_max {
-            return Err(Error::invalid(
-                "query",
-                format!(
-                    "the result has more than {} rows; add a limit",
-                    limits.rows_max
-                ),
-            ));
-        }
-        if self.cells.len() + row.buffer().len() > limits.bytes_max {
-            return Err(too_large(limits));
-        }
-        self.cells.extend_from_slice(row.buffer());
-        self.count += 1;
-        Ok(())
-    }
-}
 
 /// Output of one request.
 #[derive(Debug, Default)]
@@ -491,10 +306,7 @@ impl DatabaseSession {
                 Message::DataRow(_) if protocol == QueryProtocol::TransactionScript => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
-                        answer.rows = ResultRows {
-                            columns,
-                            ..ResultRows::default()
-                        };
+                        answer.rows = ResultRows::new(columns);
                     }
                     answer.rows.push(&row, &self.limits)?;
                 }
@@ -654,14 +466,6 @@ impl From<SessionFailure> for Error {
             }
         }
     }
-}
-
-/// Returns the error for a result over [`SessionLimits::bytes_max`].
-pub(crate) fn too_large(limits: &SessionLimits) -> Error {
-    Error::invalid(
-        "query",
-        format!("the result is over {} bytes; select less", limits.bytes_max),
-    )
 }
 
 /// Returns the error for a rejected login.

@@ -1,5 +1,5 @@
-//! A migration that is cut off — Gantry killed, or its connection — at every message it sends: applied and recorded, or
-//! neither, and a second request with the same key makes it right.
+//! A migration interrupted at every message, by a killed process or a lost connection: it is applied
+//! with its record or not at all, and a second request with the same key completes it.
 
 use std::{io, path::PathBuf};
 
@@ -19,7 +19,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{BUDGET, LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
+use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
 
 /// Where a connection is cut: after so many messages of ours, and whether the last one still arrives.
 #[derive(Debug, Clone, Copy)]
@@ -120,13 +120,13 @@ fn cuts() -> impl Iterator<Item = Cut> {
 }
 
 #[tokio::test]
-async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
+async fn interrupted_apply_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
     let (mut applied, mut not) = (0, 0);
     for (n, cut) in cuts().enumerate() {
         let wire = Wire::to(&server, cut);
-        let outcome = apply(&wire.target, &clock(), &migration(n), BUDGET).await;
+        let outcome = apply(&wire.target, &clock(), &migration(n), MIGRATION_LIMITS).await;
         let was_cut = wire.was_cut().await;
         assert_eq!(
             matches!(outcome, Err(Error::DatabaseUnreachable)),
@@ -143,7 +143,7 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
             not += 1;
         }
         // Sent again by a client that never heard of the first.
-        let again = apply(&server, &clock(), &migration(n), BUDGET)
+        let again = apply(&server, &clock(), &migration(n), MIGRATION_LIMITS)
             .await
             .unwrap();
         assert_eq!(again.replayed, whole, "{cut:?}");
@@ -158,17 +158,17 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
 }
 
 #[tokio::test]
-async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
+async fn interrupted_rollback_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
     let (mut undone, mut not) = (0, 0);
     for (n, cut) in cuts().enumerate() {
-        let version = apply(&server, &clock(), &migration(n), BUDGET)
+        let version = apply(&server, &clock(), &migration(n), MIGRATION_LIMITS)
             .await
             .unwrap()
             .version;
         let wire = Wire::to(&server, cut);
-        let outcome = roll_back(&wire.target, &version, BUDGET).await;
+        let outcome = roll_back(&wire.target, &version, MIGRATION_LIMITS).await;
         let was_cut = wire.was_cut().await;
         assert_eq!(
             matches!(outcome, Err(Error::DatabaseUnreachable)),
@@ -184,7 +184,7 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
         } else {
             undone += 1;
         }
-        roll_back(&server, &version, BUDGET)
+        roll_back(&server, &version, MIGRATION_LIMITS)
             .await
             .expect("again is no error");
         assert!(!assert_whole(&server, n, "again").await);
@@ -193,10 +193,10 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
 }
 
 #[tokio::test]
-async fn cut_anywhere_a_rename_is_done_or_not() {
+async fn interrupted_patch_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
-    let version = apply(&server, &clock(), &migration(0), BUDGET)
+    let version = apply(&server, &clock(), &migration(0), MIGRATION_LIMITS)
         .await
         .unwrap()
         .version;
@@ -210,7 +210,7 @@ async fn cut_anywhere_a_rename_is_done_or_not() {
                 name: Some(name.clone()),
                 rollback: Some(name.clone()),
             },
-            BUDGET,
+            MIGRATION_LIMITS,
         )
         .await;
         let was_cut = wire.was_cut().await;
