@@ -13,7 +13,7 @@ use crate::{
     support::TestApp,
 };
 
-/// A lint, a database that has its fault, where it is, and what mends it.
+/// A lint, a database with its problem, the expected finding, and the fix.
 struct Case {
     lint: &'static str,
     fault: &'static str,
@@ -160,7 +160,8 @@ async fn every_lint_finds_its_problem_until_it_is_fixed() {
         mended,
     } in &CASES
     {
-        // A foreign table takes a wrapper, and every wrapper a superuser; PostgreSQL's own has no handler and will do.
+        // A foreign table needs a wrapper, and wrappers with a handler need a superuser. A wrapper
+        // without a handler suffices.
         let fault = if fault.is_empty() {
             let admin = target.admin().await;
             admin

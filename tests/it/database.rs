@@ -1,4 +1,5 @@
-//! SQL and migrations through the API, on a real project. The properties of SQL itself are tested in `sql`.
+//! SQL and migrations through the API, on a real project. The properties of SQL itself are tested
+//! in `sql`.
 
 mod history;
 
@@ -175,7 +176,7 @@ async fn read_only_query_rejects_writes() {
         (r#"[{"id":7}]"#, Some("no-cache"))
     );
 
-    // Whatever it says, on either endpoint.
+    // On either endpoint, independently of the SQL.
     for write in [
         "insert into public.t values (8)",
         "set transaction read write; delete from public.t",
@@ -399,7 +400,7 @@ async fn databases_and_schemas_are_listed() {
     );
 }
 
-/// A script that creates a project and goes on at once need not wait for it: the first operation does.
+/// A script may create a project and use it at once: the first operation waits for the start.
 #[tokio::test]
 async fn query_waits_for_starting_project() {
     let app = TestApp::running().await;

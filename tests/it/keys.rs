@@ -33,7 +33,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// Everything the control database has of keys, as text.
+/// Returns all rows about keys in the control database, as text.
 async fn kept(app: &App) -> String {
     let sql = "select coalesce(string_agg(line, e'\\n'), '') from \
                (select r::text as line from key_rings r union all select k::text from api_keys k union all select e::text from audit_entries e) t";
@@ -43,7 +43,7 @@ async fn kept(app: &App) -> String {
 #[tokio::test]
 async fn new_project_has_legacy_and_initial_keys() {
     let app = TestApp::new().await;
-    // The stub is a project from before there were keys; many may be the first to ask.
+    // The stub is a project that predates API keys. Concurrent first requests are possible.
     let asked =
         futures_util::future::join_all((0..6).map(|_| list(&app, &app.developer, ""))).await;
     assert!(asked.iter().all(|keys| *keys == asked[0]), "{asked:?}");
@@ -67,7 +67,7 @@ async fn new_project_has_legacy_and_initial_keys() {
             ("secret", "default", role)
         ]
     );
-    // A new one has them from the start.
+    // A new project has its keys from the start.
     let project = app.create_project("new").await;
     let sql =
         "select count(*) from api_keys k join projects p on p.id = k.project_id where p.ref = $1";
@@ -323,7 +323,7 @@ async fn key_of_other_project_is_not_found() {
         .expect(404);
 }
 
-/// Somebody who can write rows cannot make a secret key another project's, nor one that everybody may see.
+/// A writer of rows cannot move a secret key to another project or display it as publishable.
 #[tokio::test]
 async fn swapped_encrypted_key_is_rejected() {
     let app = TestApp::new().await;

@@ -21,7 +21,7 @@ use crate::support::{
     machine::{Machine, PATIENCE},
 };
 
-/// A project with temporary access enabled,.
+/// A project with temporary access enabled.
 struct Site {
     app: TestApp,
     project: ProjectRef,
@@ -35,7 +35,7 @@ impl Deref for Site {
     }
 }
 
-/// A login, as its member knows it.
+/// Credentials of a login.
 struct Login {
     role: String,
     password: String,
@@ -58,7 +58,7 @@ impl Site {
         site
     }
 
-    /// The server goes by the machine's clock.
+    /// Sets the test clock to the machine's clock, which PostgreSQL uses.
     fn set_clock(&self) {
         self.clock
             .step_wall(Clock::system().now().trunc_subsecs(0) - self.clock.now());
@@ -126,7 +126,7 @@ impl Site {
         Ok(client)
     }
 
-    /// Logins that the server knows.
+    /// Returns the logins that exist in the server.
     async fn roles(&self) -> Vec<String> {
         let sql =
             "select rolname::text from pg_roles where rolname like 'gantry\\_jit\\_%' order by 1";
@@ -145,7 +145,7 @@ impl Site {
     }
 }
 
-/// Returns when the session was ended by an administrator.
+/// Waits until an administrator terminated the session.
 async fn ended(session: Client) {
     let error = timeout(PATIENCE, session.query_one("select pg_sleep(600)", &[]))
         .await
@@ -231,7 +231,7 @@ async fn login_of_member_works_until_expiry() {
         .await
         .unwrap();
     assert_eq!((who.get(0), who.get(1)), ("postgres", login.role.as_str()));
-    // It is the role in everything it makes, and nothing more than that role.
+    // Objects belong to the granted role, and its privileges are not exceeded.
     session
         .batch_execute("create table made (id int)")
         .await
@@ -270,7 +270,7 @@ async fn login_of_member_works_until_expiry() {
         nothing
     );
 
-    // What was done is in the log, without the password, which is nowhere.
+    // The audit log records the actions, and the password is stored nowhere.
     let sql = "select coalesce(jsonb_agg(to_jsonb(e)), '[]') from audit_entries e where operation like '%-jit-access%'";
     let log: Value = site.app.app.db.query(sql, &[]).await.unwrap()[0].get(0);
     let statuses: Vec<_> = log

@@ -23,7 +23,7 @@ async fn database_yields_typescript_type() {
         "tests/it/types/shop.ts differs; generated is\n{generated}"
     );
 
-    // Of a schema that is not included only what its values are.
+    // Of other schemas, only the types of values appear.
     let public = generate(
         &Catalog::read(&target, &["public".into()], LIMITS)
             .await

@@ -21,14 +21,14 @@ use tokio::{
 
 use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
 
-/// Where a connection is cut: after so many messages of ours, and whether the last one still arrives.
+/// Position of an interruption: the number of sent messages, and whether the last one arrives.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     messages: usize,
     delivered: bool,
 }
 
-/// Stands between us and the server, for one connection.
+/// A proxy between client and server for one connection.
 struct Wire {
     target: ConnectTarget,
     cut: JoinHandle<bool>,
@@ -48,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// Whether it was cut, or ended before that.
+    /// Returns whether the connection was interrupted before its end.
     async fn was_cut(self) -> bool {
         self.cut.await.unwrap()
     }
@@ -70,7 +70,7 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
                     }
                     if seen == cut.messages {
                         if cut.delivered {
-                            // Its answer shows that it arrived, and is lost.
+                            // The answer proves that the message arrived, and is then discarded.
                             let _ = server.read(&mut from_server).await?;
                         }
                         return Ok(true);
@@ -85,7 +85,7 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
     }
 }
 
-/// Both or neither.
+/// Asserts that migration and record both exist or both are missing.
 async fn assert_whole(server: &ConnectTarget, n: usize, what: &str) -> bool {
     wait_until_idle(server).await;
     let made = one(server, &format!("select to_regclass('t{n}') is not null")).await == json!(true);
@@ -142,7 +142,7 @@ async fn interrupted_apply_is_atomic() {
         } else {
             not += 1;
         }
-        // Sent again by a client that never heard of the first.
+        // The client repeats the request without knowing the outcome of the first.
         let again = apply(&server, &clock(), &migration(n), MIGRATION_LIMITS)
             .await
             .unwrap();
@@ -153,7 +153,7 @@ async fn interrupted_apply_is_atomic() {
             "{cut:?}"
         );
     }
-    // Only the loss of the commit's answer leaves it applied.
+    // The migration stays applied only if the answer to the commit was lost.
     assert!(applied == 1 && not > 12, "{applied} applied, {not} not");
 }
 

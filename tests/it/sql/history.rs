@@ -35,7 +35,7 @@ async fn versions(target: &ConnectTarget) -> Vec<String> {
         .collect()
 }
 
-/// The command line's own history, as it creates and fills it.
+/// The history as the command line creates and fills it.
 const THEIRS: &str = "create schema if not exists supabase_migrations;
     create table if not exists supabase_migrations.schema_migrations (version text not null primary key);
     alter table supabase_migrations.schema_migrations add column if not exists statements text[];
@@ -104,7 +104,7 @@ async fn recorded_migration_is_not_run() {
         (&shown["name"], &shown["statements"]),
         (&json!("by hand"), &json!([migration.query]))
     );
-    // The next one comes after it, applied or not.
+    // The next version follows, whether or not the migration was run.
     assert_eq!(add(&target, &new("select 1")).await, "20261101091504");
 }
 
@@ -149,7 +149,7 @@ async fn key_of_other_request_conflicts() {
         "recording is not applying"
     );
 
-    // Neither another caller nor a later name makes it another request.
+    // Another user or a later name does not change the request.
     patch(
         &target,
         &version,
@@ -173,7 +173,7 @@ async fn key_of_other_request_conflicts() {
     );
     assert_eq!(versions(&target).await, [version.as_str()]);
 
-    // Taken back, the key is free again: also for something else.
+    // After a rollback, the key can be used for another migration.
     roll_back(&target, &version, MIGRATION_LIMITS)
         .await
         .unwrap();
@@ -260,7 +260,7 @@ async fn patch_changes_name_and_rollback() {
     assert!(matches!(missing, Err(Error::NotFound)));
 }
 
-// Taking back.
+// Rollback.
 
 #[tokio::test]
 async fn rollback_runs_newest_first_and_deletes_rows() {
@@ -304,7 +304,7 @@ async fn rollback_runs_newest_first_and_deletes_rows() {
     roll_back(&target, &made[1], MIGRATION_LIMITS)
         .await
         .expect("again is no error");
-    // Versions sort as text: one of other length is where its digits put it.
+    // Versions sort as text, including those of other lengths.
     roll_back(&target, "3", MIGRATION_LIMITS).await.unwrap();
     assert_eq!(versions(&target).await, [made[0].as_str(), "init"]);
     roll_back(&target, "2", MIGRATION_LIMITS).await.unwrap();
@@ -383,7 +383,7 @@ async fn rollback_is_atomic() {
     assert_eq!(versions(&target).await, [""; 0]);
 }
 
-// With the command line.
+// Interoperation with the command line.
 
 #[tokio::test]
 async fn command_line_reads_and_repairs_history() {
@@ -396,7 +396,8 @@ async fn command_line_reads_and_repairs_history() {
         },
     )
     .await;
-    // `migration list`, `migration fetch`, then `migration repair` in both directions, and without versions.
+    // `migration list`, `migration fetch`, then `migration repair` in both directions, and without
+    // versions.
     let listed = run(
         &target,
         "select version from supabase_migrations.schema_migrations order by version",
@@ -422,7 +423,7 @@ async fn command_line_reads_and_repairs_history() {
     run(&target, "truncate supabase_migrations.schema_migrations")
         .await
         .expect("nothing refers to it");
-    // The key went with the row.
+    // The key was deleted with the row.
     run(&target, "drop table a").await.unwrap();
     assert!(
         !apply(

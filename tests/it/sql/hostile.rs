@@ -20,7 +20,7 @@ use super::{
     LIMITS, MIGRATION_LIMITS, clock, message, new, one, read, run, server, wait_until_idle,
 };
 
-/// Everything that stays: roles and their settings, and what belongs to somebody.
+/// Returns the persistent state: roles with their settings, and owned objects.
 const WHAT_STAYS: &str = "
     select (select count(*) from pg_class where oid >= 16384) as relations, (select count(*) from pg_proc where oid >= 16384) as functions,
         (select count(*) from pg_largeobject_metadata) as objects, (select count(*) from pg_database) as databases,
@@ -31,7 +31,7 @@ const WHAT_STAYS: &str = "
 const SCENE: &str = "create table public.t (id serial); create function public.own() returns void language sql as 'delete from public.t';
     insert into t default values";
 
-/// What writes, one way or another.
+/// Statements that write in different ways.
 const WRITES: [&str; 31] = [
     "insert into public.t values (7)",
     "truncate public.t",
@@ -89,7 +89,7 @@ async fn read_only_query_never_writes() {
         "end; begin;".into(),
     ];
     let last = ["", "; commit", "; end; select 1"];
-    // Allowed as such: a role may change itself. It must not stay.
+    // Permitted, because a role may change its own settings. The change must not persist.
     let itself = [
         "alter role current_user set statement_timeout = 1",
         "alter role current_user password 'x'",
@@ -123,7 +123,7 @@ async fn read_only_query_never_writes() {
     assert_eq!(run(&target, WHAT_STAYS).await.unwrap(), before);
 }
 
-/// Whatever got it out of the transaction: the role itself may nothing.
+/// Even outside the read-only transaction, the role has no write privileges.
 #[tokio::test]
 async fn reader_role_has_no_write_privilege() {
     let target = server().await;
@@ -146,7 +146,7 @@ async fn reader_role_has_no_write_privilege() {
     assert_eq!(run(&target, WHAT_STAYS).await.unwrap(), before);
 }
 
-/// The others keep what everybody has in PostgreSQL.
+/// Other roles keep PostgreSQL's default privileges.
 #[tokio::test]
 async fn other_roles_keep_temporary_tables_and_large_objects() {
     let target = server().await;
@@ -259,7 +259,7 @@ async fn result_of_ten_gigabytes_is_rejected() {
             );
         }
     }
-    // More than one value can hold: the server's own limit.
+    // Larger than the server's own limit for a value.
     assert!(
         message(
             run(
@@ -270,7 +270,7 @@ async fn result_of_ten_gigabytes_is_rejected() {
         )
         .contains("ERROR:  ")
     );
-    // A migration's rows are nobody's.
+    // Rows of a migration are discarded.
     apply(
         &target,
         &clock(),
@@ -316,7 +316,7 @@ async fn megabyte_of_parentheses_returns_sql_error() {
     }
 }
 
-/// PostgreSQL would read it for minutes, and end for no signal.
+/// PostgreSQL's lexer would take minutes, without reacting to signals.
 #[tokio::test]
 async fn megabyte_of_nested_comments_is_rejected() {
     let target = server().await;
@@ -333,7 +333,7 @@ async fn megabyte_of_nested_comments_is_rejected() {
             "query: more than 100 comments begin one inside the other"
         );
     }
-    // Up to there it takes no time.
+    // Below the limit, parsing takes no noticeable time.
     let text = format!("select {}1", "/*".repeat(100) + &" /*".repeat(300_000));
     assert!(message(run(&target, &text).await).contains("unterminated /* comment"));
 }

@@ -182,7 +182,7 @@ async fn every_migration_text_is_atomic_with_its_record() {
     );
 }
 
-/// Every sequence of up to `length` of `parts`, put together.
+/// Returns every concatenation of up to `length` of `parts`.
 fn sequences(parts: &[&str], length: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut start = 0;
@@ -201,7 +201,7 @@ fn sequences(parts: &[&str], length: usize) -> Vec<String> {
     all
 }
 
-/// Texts with a `commit` that is, or is not, inside a literal, a comment or the body of a function.
+/// Returns texts with a `commit` inside or outside a literal, a comment or the body of a function.
 fn texts_about_commit() -> impl Iterator<Item = String> {
     let opens = ["'", "e'", "E'x'\n'", "\"", "$$", "$a$", "x$a$", "--", "/*"];
     let insides = sequences(&["\\", "\\'", "'", "\"", "$$", "$a$", "\n", "/*", "*/"], 2);
@@ -223,7 +223,7 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
     )
 }
 
-/// The server is the judge of what ends a transaction: no text that is let through may.
+/// Compares with PostgreSQL: no accepted text may end a transaction.
 #[tokio::test]
 async fn statement_boundaries_match_postgresql() {
     let target = server().await;
@@ -246,7 +246,7 @@ async fn statement_boundaries_match_postgresql() {
         .unwrap();
     let (mut passed, mut ran) = (0, 0);
     for text in texts_about_commit() {
-        // Texts are refused before the server is asked.
+        // Rejected texts are not sent to the server.
         if matches!(
             apply(&nowhere, &clock(), &new(&text), MIGRATION_LIMITS).await,
             Err(Error::Invalid { .. })
@@ -469,7 +469,7 @@ async fn migration_over_deadline_is_rolled_back() {
     assert_eq!(versions(&target).await, [""; 0]);
 }
 
-// Context.
+// List of databases and schemas.
 
 #[tokio::test]
 async fn databases_and_schemas_are_listed() {

@@ -37,7 +37,7 @@ async fn tell(target: &ConnectTarget, query: &str) -> MigrationRehearsal {
         .unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// Everything the server can say about its database, sequences included.
+/// Returns a dump of the database, including sequences.
 fn dump(target: &ConnectTarget) -> String {
     let folder = target.socket().path().parent().unwrap();
     let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
@@ -64,7 +64,7 @@ fn dump(target: &ConnectTarget) -> String {
         text.contains("setval") && text.contains("COPY public.orders"),
         "{text}"
     );
-    // These two lines carry a random key.
+    // These two lines contain a random key.
     text.lines()
         .filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict"))
         .collect::<Vec<_>>()
@@ -197,9 +197,9 @@ async fn rehearsal_returns_locks_with_durations() {
             .any(|lock| lock.object.name.contains("schema_migrations")),
         "what we lock ourselves is not the migration's"
     );
-    // The strongest first.
+    // Strongest first.
     assert_eq!(told.locks[0].mode, "AccessExclusiveLock");
-    // Nobody waits any more.
+    // No session waits any more.
     run(
         &target,
         "begin; set lock_timeout = '1s'; lock table orders, legacy, customers; commit",
@@ -210,7 +210,7 @@ async fn rehearsal_returns_locks_with_durations() {
 
 #[tokio::test]
 async fn rehearsal_leaves_database_unchanged() {
-    // The distribution's PostgreSQL, as it comes with pg_dump.
+    // The distribution's PostgreSQL, which includes pg_dump.
     let target = server_on(Engine::find(None).unwrap()).await;
     run(&target, SHOP).await.unwrap();
     run(&target, "create sequence called start 5; create sequence fresh start 7 cache 3; select nextval('called')").await.unwrap();

@@ -68,7 +68,7 @@ async fn type_of_open_transaction_is_resolved() {
     );
 }
 
-/// A value as we print it, and as the server's own `to_json` does.
+/// A value as printed by Gantry and by the server's `to_json`.
 #[derive(Deserialize)]
 struct Both {
     ours: Box<RawValue>,
@@ -92,7 +92,7 @@ impl Both {
         Ok(both)
     }
 
-    /// To the digit, but for how control characters are escaped.
+    /// Compares exactly, except for the escapes of control characters.
     fn agree(&self) -> bool {
         let (ours, theirs) = (self.ours.get(), self.theirs.as_deref().unwrap_or("null"));
         let parsed = |text| serde_json::from_str::<Value>(text).unwrap();
@@ -211,7 +211,7 @@ async fn random_values_equal_to_json() {
         let numbers = proptest::collection::vec("-?[0-9]{1,40}(\\.[0-9]{0,40})?", 0..4)
             .prop_map(|numbers| ("numeric[]", json!(numbers)));
         let integers = any::<i64>().prop_map(|integer| ("int8", json!(integer.to_string())));
-        // In microseconds: from 4700 years before this age to 30000 after.
+        // In microseconds, from 4700 BC to the year 30000.
         let times = (-210_000_000_000_000_000_i64..950_000_000_000_000_000)
             .prop_map(|at| ("timestamptz", json!(at)));
         prop_oneof![texts, floats, numbers, integers, times]

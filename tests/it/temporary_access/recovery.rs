@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Killed, the server lets nobody in after the end, and the next start ends who is still there.
+/// While Gantry is down, PostgreSQL rejects expired logins. The next start terminates their
+/// sessions.
 #[tokio::test]
 async fn expired_session_is_terminated_after_restart() {
     let mut site = Site::new().await;
@@ -16,7 +17,7 @@ async fn expired_session_is_terminated_after_restart() {
     let login = site.login(&site.developer, "postgres").await;
     let session = site.connect(&login).await.unwrap();
     site.app.node.kill();
-    // The server has its own clock.
+    // PostgreSQL uses the machine's clock.
     session.query_one("select pg_sleep(6)", &[]).await.unwrap();
     refused(site.connect(&login).await);
     assert_eq!(site.roles().await, [login.role.as_str()]);
@@ -27,7 +28,8 @@ async fn expired_session_is_terminated_after_restart() {
     back.stop().await;
 }
 
-/// What is taken away from a paused project is gone before it is announced again; so is what was never granted.
+/// Logins revoked while the project is paused, and unknown ones, are removed before the project is
+/// published again.
 #[tokio::test]
 async fn resumed_project_accepts_only_valid_logins() {
     let site = Site::new().await;
@@ -42,7 +44,7 @@ async fn resumed_project_accepts_only_valid_logins() {
         site.login(&site.administrator, "postgres").await,
     );
     let admin = site.admin().await;
-    // As after a backup from another time. And something that keeps a role from being dropped.
+    // State of a backup from another time, with an object that prevents dropping a role.
     admin
         .batch_execute(&format!(
             "create role gantry_jit_stray login; create table public.t (); alter table public.t owner to {}",
@@ -148,7 +150,7 @@ async fn request_on_one_node_is_applied_by_the_other() {
     site.ask_at(&other, "DELETE", &one, &site.administrator, &json!(null))
         .await
         .expect(200);
-    // The call returned when the other node had ended it.
+    // The call returned after the other node removed the login.
     refused(site.connect(&login).await);
     ended(session).await;
     other.stop().await;
@@ -237,7 +239,7 @@ async fn invited_person_reaches_only_the_database() {
     );
     let reader = site.connect(&login(&accepted, 1)).await.unwrap();
     assert_eq!(listed().await[0]["user_id"], json!(outsider.gotrue_id));
-    // The project, and all else of the organization, is as hidden as before.
+    // The project and the rest of the organization stay hidden.
     for path in ["", "/database/jit", "/api-keys"] {
         assert_eq!(
             site.ask("GET", path, outsider, &json!(null)).await.status,
@@ -257,7 +259,7 @@ async fn invited_person_reaches_only_the_database() {
         "{projects}"
     );
 
-    // One role's time is over; to accept again renews the other.
+    // One role has expired. Accepting again renews the other.
     site.advance(61);
     site.app.app.temporary_access.wake();
     ended(session).await;
@@ -272,7 +274,7 @@ async fn invited_person_reaches_only_the_database() {
     refused(site.connect(&login(&accepted, 1)).await);
     site.connect(&login(&renewed, 0)).await.unwrap();
 
-    // Taken back, it ends what came of it.
+    // Revoking the invitation terminates its sessions.
     let path = format!("/database/jit/invite/{id}");
     site.ask("DELETE", &path, &site.administrator, &json!(null))
         .await
@@ -288,7 +290,7 @@ async fn invited_person_reaches_only_the_database() {
         404
     );
 
-    // By the person, too; and nobody can accept again what was taken.
+    // The invited person can be removed as well, and a revoked invitation cannot be accepted again.
     let again = invite(json!([{"role": "postgres"}]))
         .await
         .expect(201)
@@ -308,7 +310,7 @@ async fn invited_person_reaches_only_the_database() {
     .expect(200);
     ended(session).await;
     assert_eq!(accept(outsider, email, &again["token"]).await.status, 404);
-    // Over after a day.
+    // The default expiry is one day.
     let last = invite(json!([{"role": "postgres"}]))
         .await
         .expect(201)
