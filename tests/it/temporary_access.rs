@@ -2,24 +2,19 @@
 
 mod recovery;
 
-use std::{ops::Deref, sync::Arc};
+use std::ops::Deref;
 
 use chrono::SubsecRound;
 use gantry::{
     api::organizations::members,
     base::{clock::Clock, ids::ProjectRef},
-    data_plane::projects::Status,
     platform::access::Role,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
-use crate::support::{
-    Actor, Node, TestApp,
-    client::Answer,
-    machine::{Machine, PATIENCE},
-};
+use crate::support::{Actor, Node, TestApp, client::Answer, machine::PATIENCE};
 
 /// A project with temporary access enabled.
 struct Site {

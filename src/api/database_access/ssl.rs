@@ -1,6 +1,21 @@
 //! Operations on TLS enforcement.
 
-use super::*;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::context::ApiContext,
+    base::error::Error,
+    data_plane::database_access::{restrictions, restrictions::NetworkRestrictions},
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs},
+        audit::Recorder,
+        http::{Endpoint, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
 
 pub(super) static GET_SSL: Endpoint = Endpoint {
     id: "v1-get-ssl-enforcement-config",

@@ -1,6 +1,24 @@
 //! Operations on invitations to a database.
 
-use super::*;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{LoginResponse, RoleGrant, role_grants, validate_roles};
+use crate::{
+    api::{accounts, context::ApiContext, projects::timestamp},
+    base::{error::Error, ids::ProjectRef},
+    data_plane::{temporary_access, temporary_access::invitations},
+    platform::{
+        access::{Access, Permission as P, Project, User, pat_only},
+        audit::Recorder,
+        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        rate_limits::{STANDARD, STANDARD_BY_CALLER},
+    },
+};
 
 pub(super) static INVITE: Endpoint = Endpoint {
     id: "v1-invite-external-jit-access",

@@ -7,14 +7,14 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use chrono::DateTime;
 use ipnet::IpNet;
 use schemars::JsonSchema;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use uuid::Uuid;
 
 use crate::{
-    api::{accounts, context::ApiContext, organizations::members, projects::timestamp},
-    base::{error::Error, ids::ProjectRef},
+    api::{context::ApiContext, organizations::members, projects::timestamp},
+    base::error::Error,
     data_plane::{
         temporary_access,
         temporary_access::{
@@ -26,10 +26,10 @@ use crate::{
         },
     },
     platform::{
-        access::{Access, OauthScope as S, Permission as P, Project, User, needs, pat_only},
+        access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
-        rate_limits::{STANDARD, STANDARD_BY_CALLER},
+        http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
     },
 };
 
@@ -344,10 +344,8 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<AccessListRe
         expires_at: Some(timestamp(expires_at)),
         user_roles: role_grants(grants),
     };
-    let (granted, open) = (
-        grants::list(&context, &project).await?,
-        invitations::open(&context, &project).await?,
-    );
+    let granted = grants::list(&context, &project).await?;
+    let open = invitations::open(&context, &project).await?;
     Ok(Json(AccessListResponse {
         items: granted
             .into_iter()

@@ -1,6 +1,8 @@
 //! History of migrations and dry runs through the API.
 
-use super::*;
+use serde_json::{Value, json};
+
+use super::Project;
 
 #[tokio::test]
 async fn history_is_read_patched_and_rolled_back() {

@@ -1,6 +1,12 @@
 //! Temporary access after restarts, clock changes, on two nodes and by invitation.
 
-use super::*;
+use std::sync::Arc;
+
+use gantry::data_plane::projects::Status;
+use serde_json::{Value, json};
+
+use super::{Login, Site, ended, refused};
+use crate::support::{Actor, machine::Machine};
 
 /// While Gantry is down, PostgreSQL rejects expired logins. The next start terminates their
 /// sessions.
