@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of API keys.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &LIST,
     &CREATE,
@@ -35,7 +35,7 @@ fn revealed(asked: &RequestView<'_>) -> bool {
     asked.switched_on("reveal")
 }
 
-/// Without `reveal` keys are answered with their secret parts blotted out.
+/// Permissions for reading. Without `reveal`, secret keys are masked.
 const READ: &[Case] = &[
     Case {
         when: "`reveal=true`",
@@ -45,7 +45,8 @@ const READ: &[Case] = &[
     Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysRead]])),
 ];
 
-/// Who changes or removes a key that somebody else made does not thereby see it.
+/// Permissions for changing and deleting. The response masks the key, unless the caller may read
+/// secrets.
 const WRITE: &[Case] = &[
     Case {
         when: "`reveal=true`",
@@ -57,7 +58,7 @@ const WRITE: &[Case] = &[
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RevealQuery {
-    /// Whether secret keys are answered in clear.
+    /// Whether secret keys are returned in clear text.
     #[serde(default)]
     reveal: bool,
 }
@@ -146,9 +147,9 @@ async fn create(
     ))
 }
 
-/// Characters of a description at most.
+/// Maximum characters of a description.
 const DESCRIPTION_MAX: usize = 1024;
-/// Bytes of a template at most, as JSON: it becomes a header.
+/// Maximum bytes of a template as JSON. It is sent in a header.
 const TEMPLATE_BYTES_MAX: usize = 4096;
 
 fn check(
@@ -218,7 +219,7 @@ async fn get(
 
 static UPDATE: Endpoint = Endpoint {
     id: "v1-update-project-api-key",
-    summary: "ApiKeyUpdate what is present about an API key",
+    summary: "Update an API key",
     tag: Tag::Secrets,
     method: Verb::Patch,
     path: "/v1/projects/{ref}/api-keys/{id}",
@@ -232,7 +233,7 @@ static UPDATE: Endpoint = Endpoint {
 #[schemars(rename = "UpdateApiKeyBody")]
 #[expect(
     clippy::option_option,
-    reason = "not present and present to be null are two things"
+    reason = "an absent field and null are different"
 )]
 struct UpdateApiKeyRequest {
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
@@ -245,10 +246,10 @@ struct UpdateApiKeyRequest {
     secret_jwt_template: Option<Option<ClaimsTemplate>>,
 }
 
-/// A field that is there, even if it is null.
+/// Deserializes a present field, even if it is null.
 #[expect(
     clippy::option_option,
-    reason = "not present and present to be null are two things"
+    reason = "an absent field and null are different"
 )]
 fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
@@ -306,12 +307,12 @@ static DELETE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct DeleteApiKeyQuery {
-    /// Whether the answer has the key in clear.
+    /// Whether the key is returned in clear text.
     #[serde(default)]
     reveal: bool,
-    /// Whether somebody else may have it. Kept in the audit log.
+    /// Whether the key may be known to a third party. Recorded in the audit log.
     was_compromised: Option<bool>,
-    /// Why it is deleted. Kept in the audit log.
+    /// Reason for the deletion. Recorded in the audit log.
     #[schemars(length(max = 1024))]
     reason: Option<String>,
 }
@@ -350,7 +351,7 @@ async fn delete(
     ))
 }
 
-/// Whether legacy keys are accepted.
+/// Whether the legacy keys are enabled.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyApiKeysResponse")]
 struct LegacyKeysResponse {
@@ -359,7 +360,7 @@ struct LegacyKeysResponse {
 
 static GET_LEGACY: Endpoint = Endpoint {
     id: "v1-get-project-legacy-api-keys",
-    summary: "Tell whether the legacy API keys are enabled",
+    summary: "Get whether the legacy API keys are enabled",
     tag: Tag::Secrets,
     method: Verb::Get,
     path: "/v1/projects/{ref}/api-keys/legacy",
@@ -392,7 +393,7 @@ static SET_LEGACY: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct SetLegacyQuery {
-    /// Whether they are to be accepted.
+    /// Whether the legacy keys are to be enabled.
     enabled: bool,
 }
 

@@ -1,6 +1,6 @@
-//! A customer's SQL, migrations and the schema list, against a real PostgreSQL.
+//! SQL of customers, migrations and the list of schemas, against a real PostgreSQL.
 //!
-//! Every test has a cluster of its own, as a new project has it.
+//! Each test has its own cluster, in the state of a new project.
 
 mod bounds;
 mod cut;
@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::machine::{Machine, PATIENCE, engine};
 
-/// A server of the test's own, for as long as the value lives.
+/// A PostgreSQL server for one test. Dropping it stops the server.
 pub(crate) struct Server {
     target: ConnectTarget,
     machine: Machine,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A superuser's session, for what no customer can do.
+    /// Opens a superuser session for actions that a customer cannot perform.
     pub(crate) async fn admin(&self) -> tokio_postgres::Client {
         self.machine
             .clusters
@@ -69,7 +69,7 @@ pub(crate) async fn server_on(engine: Engine) -> Server {
     }
 }
 
-/// A socket that this process itself listens at.
+/// A socket on which this process itself listens.
 pub(crate) fn our_own(path: PathBuf) -> ServerSocket {
     ServerSocket::of_process(
         path,
@@ -84,7 +84,7 @@ pub(crate) const LIMITS: SessionLimits = SessionLimits {
     bytes_max: 1 << 20,
 };
 
-const BUDGET: MigrationLimits = MigrationLimits {
+const MIGRATION_LIMITS: MigrationLimits = MigrationLimits {
     session: LIMITS,
     lock_timeout: Duration::from_secs(4),
 };
@@ -129,7 +129,7 @@ async fn read(target: &ConnectTarget, text: &str) -> Result<Value, Error> {
     Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
 }
 
-/// The first column of the first row.
+/// Returns the first column of the first row.
 async fn one(target: &ConnectTarget, text: &str) -> Value {
     run(target, text).await.unwrap()[0]
         .as_object()

@@ -1,4 +1,4 @@
-//! The databases and schemas of a project.
+//! Databases and schemas of a project.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// What a project's cluster contains.
+/// Databases of a project's cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Context")]
 pub struct ClusterCatalog {
@@ -25,9 +25,9 @@ pub struct ClusterCatalog {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Database")]
 pub struct CatalogDatabase {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its schemas, by name.
+    /// Schemas, ordered by name.
     pub schemas: Vec<CatalogSchema>,
 }
 
@@ -35,18 +35,19 @@ pub struct CatalogDatabase {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Schema")]
 pub struct CatalogSchema {
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
-/// Databases that are asked at the same time.
+/// Maximum number of concurrent sessions.
 const SESSIONS_MAX: usize = 4;
 
-/// Every database the owner may connect to, templates left out, with its schemas but PostgreSQL's own
-/// (`behaviour.md` §8). At most 100 databases; `limits.time` holds for all of them together.
+/// Lists the databases to which the owner can connect, except templates, with their schemas, except
+/// PostgreSQL's own (`behaviour.md` §8). At most 100 databases; `limits.time` applies to the whole
+/// call.
 ///
-/// A session sees the schemas of its own database only: that which every project has is asked for both in one statement, and
-/// each further one takes a session.
+/// A session sees only the schemas of its own database. The default database returns both lists in
+/// one statement; each other database needs a session.
 ///
 /// Errors: [`Error::DatabaseUnreachable`], [`Error::TimedOut`].
 pub async fn context(
@@ -58,7 +59,7 @@ pub async fn context(
         .unwrap_or(Err(Error::TimedOut(limits.time)))
 }
 
-/// Kind and name: of databases, of schemas of this one.
+/// Kind and name of databases, and of schemas of the current database.
 macro_rules! schemas {
     () => {
         r#"select 's', nspname::text collate "C" from pg_catalog.pg_namespace where nspname not like 'pg\_%' and nspname <> 'information_schema'"#
@@ -67,7 +68,7 @@ macro_rules! schemas {
 const BOTH: &str = concat!(
     r#"(select 'd', datname::text collate "C" from pg_catalog.pg_database
         where datallowconn and not datistemplate and pg_catalog.has_database_privilege(oid, 'CONNECT') order by 2 limit "#,
-    // Databases that are listed.
+    // Maximum number of databases.
     100,
     ") union all (",
     schemas!(),
@@ -88,7 +89,7 @@ async fn databases(target: &ConnectTarget, limits: SessionLimits) -> Result<Clus
                 Some(schemas) => schemas,
                 None => match rows(target, &name, SCHEMAS, limits).await {
                     Ok(schemas) => named(schemas),
-                    // Dropped, or closed to us, since it was listed.
+                    // The database was dropped or closed since it was listed.
                     Err(Error::Sql(_)) => return Ok(None),
                     Err(error) => return Err(error),
                 },

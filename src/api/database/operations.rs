@@ -1,4 +1,4 @@
-//! SQL in a project's PostgreSQL, and the list of its schemas.
+//! Operations that run SQL in a project's PostgreSQL or describe its schemas.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of queries and schemas.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_CONTEXT,
     &RUN_QUERY,
@@ -77,7 +77,7 @@ fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
         .is_some_and(|ReadOnlyFlag { read_only }| read_only)
 }
 
-/// A body that works.
+/// A valid request body.
 const SAMPLE: &str = r#"{"query": "select $1::int + 1 as answer", "parameters": [41]}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -89,7 +89,7 @@ struct QueryRequest {
     /// Values of `$1`, `$2`, …
     #[serde(default)]
     parameters: Vec<Value>,
-    /// Whether it may read only.
+    /// Whether only reading is permitted.
     #[serde(default)]
     read_only: bool,
 }
@@ -113,7 +113,7 @@ async fn run_query(
 
 static READ_ONLY_QUERY: Endpoint = Endpoint {
     id: "v1-read-only-query",
-    summary: "Run SQL that may read only",
+    summary: "Run read-only SQL",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/query/read-only",
@@ -171,7 +171,7 @@ static TYPESCRIPT: Endpoint = Endpoint {
     handler: || mount(generate_typescript),
 };
 
-/// Schemas whose types are generated at once.
+/// Maximum number of schemas in a request.
 const SCHEMAS_MAX: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -190,7 +190,7 @@ impl TypeSchemasQuery {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "TypescriptResponse")]
 struct TypescriptResponse {
-    /// The file.
+    /// Content of the file.
     types: String,
 }
 
@@ -220,7 +220,7 @@ async fn generate_typescript(
 
 static OPENAPI: Endpoint = Endpoint {
     id: "v1-get-database-openapi",
-    summary: "Describe the data API of a schema",
+    summary: "Get the OpenAPI document of a schema's data API",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/openapi",
@@ -271,7 +271,7 @@ async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun,
         .map(|()| Begun)
 }
 
-/// Refuses a text with nothing in it.
+/// Rejects an empty text.
 pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
     if text.trim().is_empty() {
         Err(Error::invalid(field, "Required"))

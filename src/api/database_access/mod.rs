@@ -1,6 +1,7 @@
-//! Operations on how a project's database is reached.
+//! Operations on the connection rules of a project's database.
 
 mod pooler;
+mod ssl;
 
 use std::sync::Arc;
 
@@ -24,12 +25,12 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of database access.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &CREATE_LOGIN_ROLE,
     &DELETE_LOGIN_ROLES,
-    &GET_SSL,
-    &SET_SSL,
+    &ssl::GET_SSL,
+    &ssl::SET_SSL,
     &GET_RESTRICTIONS,
     &PATCH_RESTRICTIONS,
     &APPLY_RESTRICTIONS,
@@ -43,7 +44,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
 
 static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     id: "v1-create-login-role",
-    summary: "Create a role to log in as for some minutes",
+    summary: "Create a short-lived login role",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/cli/login-role",
@@ -60,11 +61,11 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateRoleBody")]
 struct LoginRoleRequest {
-    /// Whether it can only read.
+    /// Whether the role can only read.
     read_only: bool,
 }
 
-/// It has no `Debug`: the password is in clear.
+/// A created login role. No `Debug`, because of the password.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CreateRoleResponse")]
 struct LoginRoleResponse {
@@ -92,7 +93,7 @@ async fn create_login_role(
 
 static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
     id: "v1-delete-login-roles",
-    summary: "Delete the roles that were made to log in as for some minutes",
+    summary: "Delete the short-lived login roles",
     tag: Tag::Database,
     method: Verb::Delete,
     path: "/v1/projects/{ref}/cli/login-role",
@@ -125,100 +126,9 @@ async fn delete_login_roles(
     }))
 }
 
-static GET_SSL: Endpoint = Endpoint {
-    id: "v1-get-ssl-enforcement-config",
-    summary: "Tell whether connections to the database must be encrypted",
-    tag: Tag::Database,
-    method: Verb::Get,
-    path: "/v1/projects/{ref}/ssl-enforcement",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseSslConfigRead]], S::DatabaseRead),
-    limit: &STANDARD,
-    handler: || mount(get_ssl),
-};
-
-#[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(inline)]
-struct SslConfig {
-    /// Whether connections to the database must be encrypted.
-    database: bool,
-}
-
-#[derive(Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(rename = "SslEnforcementResponse")]
-struct SslResponse {
-    current_config: SslConfig,
-    applied_successfully: bool,
-}
-
-impl SslResponse {
-    fn new(rules: &NetworkRestrictions) -> Self {
-        Self {
-            current_config: SslConfig {
-                database: rules.tls_required,
-            },
-            applied_successfully: true,
-        }
-    }
-}
-
-async fn get_ssl(project: Project, context: ApiContext) -> Result<Json<SslResponse>, Error> {
-    Ok(Json(SslResponse::new(
-        &restrictions::get(&context, &project).await?,
-    )))
-}
-
-static SET_SSL: Endpoint = Endpoint {
-    id: "v1-update-ssl-enforcement-config",
-    summary: "Say whether connections to the database must be encrypted",
-    tag: Tag::Database,
-    method: Verb::Put,
-    path: "/v1/projects/{ref}/ssl-enforcement",
-    aliases: &[],
-    access: needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite),
-    limit: &STANDARD,
-    handler: || mount(set_ssl).sample(r#"{"requestedConfig": {"database": true}}"#),
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(rename = "SslEnforcementRequest")]
-struct SslRequest {
-    requested_config: SslConfig,
-}
-
-async fn set_ssl(
-    project: Project,
-    context: ApiContext,
-    audit: Arc<Recorder>,
-    Json(request): Json<SslRequest>,
-) -> Result<Json<SslResponse>, Error> {
-    let required = request.requested_config.database;
-    if required
-        && context
-            .data_plane_settings
-            .databases
-            .as_ref()
-            .is_some_and(|databases| !databases.tls)
-    {
-        let why = "this server has no certificate for databases, so nobody could connect; its operator can give it one with --db-tls-cert";
-        return Err(Error::invalid("requestedConfig.database", why));
-    }
-    let alter = |rules: &mut NetworkRestrictions| {
-        rules.tls_required = required;
-        Ok(())
-    };
-    Ok(Json(SslResponse::new(
-        &restrictions::change(&context, &project, 200, &audit, alter)
-            .await?
-            .1,
-    )))
-}
-
 static GET_RESTRICTIONS: Endpoint = Endpoint {
     id: "v1-get-network-restrictions",
-    summary: "List the networks that may reach the database",
+    summary: "List the networks that are permitted to connect to the database",
     tag: Tag::Projects,
     method: Verb::Get,
     path: "/v1/projects/{ref}/network-restrictions",
@@ -242,7 +152,7 @@ enum AppliedStatus {
     Applied,
 }
 
-/// TypedNetworks, by family.
+/// Networks by address family.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline, rename = "Lists")]
 struct NetworksByFamily {
@@ -282,7 +192,7 @@ enum AddressFamily {
     V6,
 }
 
-/// TypedNetworks, each with its family.
+/// Networks with their address family.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline, rename = "Networks")]
 struct TypedNetworks {
@@ -317,7 +227,7 @@ impl From<&NetworkRestrictions> for TypedNetworks {
 struct RestrictionsResponse<C> {
     entitlement: Entitlement,
     config: C,
-    /// What held before, where it was just changed.
+    /// Configuration before the change, in the response of a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     old_config: Option<C>,
     status: AppliedStatus,
@@ -350,7 +260,8 @@ async fn get_restrictions(
     )))
 }
 
-/// TypedNetworks as they are sent. A list that is left out stays as it is; an empty one lets nobody of its family in.
+/// Networks in a request. An omitted list stays unchanged; an empty one rejects all addresses of
+/// its family.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[schemars(rename = "NetworkRestrictionsRequest")]
 struct NetworksRequest {
@@ -378,7 +289,7 @@ impl NetworksRequest {
     }
 }
 
-/// TypedNetworks in the form `address/length`. Bits beyond the length are dropped.
+/// Parses networks in the form `address/length`. Bits beyond the length are cleared.
 fn parse(
     field: &'static str,
     texts: &[String],
@@ -410,7 +321,7 @@ fn parse(
 
 static APPLY_RESTRICTIONS: Endpoint = Endpoint {
     id: "v1-update-network-restrictions",
-    summary: "Set the networks that may reach the database",
+    summary: "Set the networks that are permitted to connect to the database",
     tag: Tag::Projects,
     method: Verb::Post,
     path: "/v1/projects/{ref}/network-restrictions/apply",
@@ -443,7 +354,7 @@ async fn apply_restrictions(
 
 static PATCH_RESTRICTIONS: Endpoint = Endpoint {
     id: "v1-patch-network-restrictions",
-    summary: "Add and remove networks that may reach the database",
+    summary: "Add and remove networks that are permitted to connect to the database",
     tag: Tag::Projects,
     method: Verb::Patch,
     path: "/v1/projects/{ref}/network-restrictions",
@@ -475,7 +386,8 @@ async fn patch_restrictions(
             .parse()
             .map(|lists| lists.into_iter().flatten().flatten().collect::<Vec<_>>())
     };
-    let (add, remove) = (flat(request.add)?, flat(request.remove)?);
+    let add = flat(request.add)?;
+    let remove = flat(request.remove)?;
     let alter = |rules: &mut NetworkRestrictions| {
         rules.allowed.retain(|network| !remove.contains(network));
         rules.allowed.extend(add);
@@ -497,7 +409,7 @@ static LIST_BANS: Endpoint = Endpoint {
     handler: || mount(list_bans),
 };
 
-/// Addresses, of either family whatever the name says.
+/// Banned addresses of both families, despite the field's name.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "NetworkBan{T}Response")]
 struct BansResponse<T> {
@@ -515,7 +427,7 @@ async fn list_bans(
 
 static LIST_BANS_ENRICHED: Endpoint = Endpoint {
     id: "v1-list-all-network-bans-enriched",
-    summary: "List the addresses that are banned from the database, and by what",
+    summary: "List the addresses that are banned from the database, with details",
     tag: Tag::Projects,
     method: Verb::Post,
     path: "/v1/projects/{ref}/network-bans/retrieve/enriched",
@@ -529,7 +441,7 @@ static LIST_BANS_ENRICHED: Endpoint = Endpoint {
 #[schemars(inline, rename = "Ban")]
 struct BannedAddress {
     banned_address: String,
-    /// What it is banned from.
+    /// Project ref of the database.
     identifier: String,
     #[serde(rename = "type")]
     kind: &'static str,
@@ -555,7 +467,7 @@ async fn list_bans_enriched(
 
 static DELETE_BANS: Endpoint = Endpoint {
     id: "v1-delete-network-bans",
-    summary: "Let banned addresses reach the database again",
+    summary: "Lift bans of addresses from the database",
     tag: Tag::Projects,
     method: Verb::Delete,
     path: "/v1/projects/{ref}/network-bans",
@@ -570,7 +482,7 @@ static DELETE_BANS: Endpoint = Endpoint {
 struct UnbanRequest {
     /// Addresses or networks.
     ipv4_addresses: Vec<String>,
-    /// Whether the address this request comes from is meant as well.
+    /// Whether the address of the caller is included.
     #[serde(default)]
     requester_ip: bool,
     #[expect(dead_code, reason = "addresses are banned from one database here")]

@@ -1,4 +1,4 @@
-//! What clients are told about the way in: one session each, nothing pooled.
+//! Operations on connection pooling. Connections are not pooled: each one is a session.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use crate::{
 
 pub(super) static GET: Endpoint = Endpoint {
     id: "v1-get-pooler-config",
-    summary: "Tell where clients connect to the database",
+    summary: "Get the connection settings of the database",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/config/database/pooler",
@@ -36,18 +36,18 @@ enum DatabaseType {
     Primary,
 }
 
-/// How sessions and connections go together.
+/// Assignment of server connections to client sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 #[serde(rename_all = "lowercase")]
 enum PoolMode {
-    /// A connection serves transactions of many sessions. Not here.
+    /// A server connection serves transactions of several clients. Not supported.
     Transaction,
-    /// A connection is a session.
+    /// A server connection serves one client session.
     Session,
 }
 
-/// Where a database is reached. Nothing is pooled: a connection is a session of the server's.
+/// Connection settings of a database.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SupavisorConfigResponse")]
 struct PoolerConfig {
@@ -59,21 +59,21 @@ struct PoolerConfig {
     db_port: u16,
     db_name: &'static str,
     connection_string: String,
-    /// Older spelling of `connection_string`.
+    /// Deprecated spelling of `connection_string`.
     #[serde(rename = "connectionString")]
-    older: String,
+    deprecated_connection_string: String,
     default_pool_size: Option<u32>,
     max_client_conn: Option<usize>,
     pool_mode: PoolMode,
 }
 
-/// As clients put a password into it.
+/// Returns a connection string with a placeholder for the password.
 fn connection_string(project: &ProjectRef, published: &PublishedAddress) -> String {
     let PublishedAddress { host, port, .. } = published;
     format!("postgresql://postgres.{project}:[YOUR-PASSWORD]@{host}:{port}/postgres")
 }
 
-/// Refuses a project that was removed.
+/// Rejects a project that was removed.
 async fn ensure_exists(context: &ApiContext, project: &Project) -> Result<(), Error> {
     match projects::status(context, project.id).await? {
         projects::Status::GoingDown | projects::Status::Removed => Err(projects::removed()),
@@ -93,7 +93,7 @@ async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerCon
             db_host: published.host.clone(),
             db_port: published.port,
             db_name: "postgres",
-            older: connection_string.clone(),
+            deprecated_connection_string: connection_string.clone(),
             connection_string,
             default_pool_size: None,
             max_client_conn: Some(PROJECT_CONNECTIONS_MAX),
@@ -138,7 +138,7 @@ struct UpdatePoolerResponse {
     pool_mode: PoolMode,
 }
 
-/// There is nothing to change; what is so already may be asked for.
+/// Validates the request. Only the settings in effect are accepted, so nothing is changed.
 async fn update(
     project: Project,
     context: ApiContext,
@@ -165,7 +165,7 @@ async fn update(
 
 pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
     id: "v1-get-project-pgbouncer-config",
-    summary: "Tell where clients connect to the database, as PgBouncerConfig would",
+    summary: "Get the connection settings of the database in the format of PgBouncer",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/config/database/pgbouncer",
@@ -175,13 +175,13 @@ pub(super) static GET_PGBOUNCER: Endpoint = Endpoint {
     handler: || mount(get_pgbouncer),
 };
 
-/// What of `PgBouncerConfig`'s configuration ensure_exists is without it.
+/// Connection settings in terms of `PgBouncer`'s configuration.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1PgbouncerConfigResponse")]
 struct PgBouncerConfig {
     pool_mode: PoolMode,
     max_client_conn: usize,
-    /// Every parameter is passed on.
+    /// Empty, because every startup parameter is passed on.
     ignore_startup_parameters: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     connection_string: Option<String>,

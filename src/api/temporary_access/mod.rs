@@ -1,18 +1,20 @@
 //! Operations on temporary access to a project's database.
 
+mod invites;
+
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use chrono::DateTime;
 use ipnet::IpNet;
 use schemars::JsonSchema;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use uuid::Uuid;
 
 use crate::{
-    api::{accounts, context::ApiContext, organizations::members, projects::timestamp},
-    base::{error::Error, ids::ProjectRef},
+    api::{context::ApiContext, organizations::members, projects::timestamp},
+    base::error::Error,
     data_plane::{
         temporary_access,
         temporary_access::{
@@ -24,24 +26,33 @@ use crate::{
         },
     },
     platform::{
-        access::{Access, OauthScope as S, Permission as P, Project, User, needs, pat_only},
+        access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
-        rate_limits::{STANDARD, STANDARD_BY_CALLER},
+        http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of temporary access.
 pub static ENDPOINTS: &[&Endpoint] = &[
-    &GET_STATE, &SET_STATE, &GET_OWN, &LIST, &SET, &REMOVE, &AUTHORIZE, &INVITE, &ACCEPT, &REVOKE,
+    &GET_STATE,
+    &SET_STATE,
+    &GET_OWN,
+    &LIST,
+    &SET,
+    &REMOVE,
+    &AUTHORIZE,
+    &invites::INVITE,
+    &invites::ACCEPT,
+    &invites::REVOKE,
 ];
 
-/// Longest name of a role.
+/// Maximum length of a role name.
 const ROLE_BYTES_MAX: usize = 63;
 
 static GET_STATE: Endpoint = Endpoint {
     id: "v1-get-jit-access-config",
-    summary: "Tell whether members can be given temporary access to the database",
+    summary: "Get whether temporary access to the database is enabled",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/jit-access",
@@ -64,7 +75,7 @@ enum AccessState {
 #[schemars(rename = "JitStateResponse")]
 struct StateResponse {
     state: AccessState,
-    /// Whether the server does what was asked for last: every login that is over is gone.
+    /// Whether the server matches the desired state: all expired logins are removed.
     applied_successfully: bool,
 }
 
@@ -105,7 +116,7 @@ async fn set_state(
     Json(StateRequest { state }): Json<StateRequest>,
 ) -> Result<Json<StateResponse>, Error> {
     temporary_access::enable(&context, &project, state == AccessState::Enabled, &audit).await?;
-    // What was asked for stands either way, and is carried out as soon as the server can be reached.
+    // The desired state is stored in any case and applied as soon as the server is reachable.
     let applied_successfully = temporary_access::wait_until_revoked(&context, &project)
         .await
         .is_ok();
@@ -115,20 +126,20 @@ async fn set_state(
     }))
 }
 
-/// A role that a member may be.
+/// A grant of a database role.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "JitUserRole")]
 struct RoleGrant {
     /// Role of the database.
     #[schemars(length(min = 1))]
     role: String,
-    /// When it is over, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Number>,
-    /// Where from; from anywhere, if none are named.
+    /// Permitted networks. Omitted or empty permits all.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed_networks: Option<AllowedNetworks>,
-    /// Whether it is for branches of the project only.
+    /// Whether the grant applies only to branches of the project.
     #[serde(skip_serializing_if = "Option::is_none")]
     branches_only: Option<bool>,
 }
@@ -151,7 +162,7 @@ struct AllowedNetwork {
 impl RoleGrant {
     fn check(self, context: &ApiContext) -> Result<AccessGrant, Error> {
         let role = self.role;
-        // What nobody can be given, whatever the database says: PostgreSQL's own roles, and logins.
+        // Rejects roles that can never be granted: predefined roles of PostgreSQL and login roles.
         if !(1..=ROLE_BYTES_MAX).contains(&role.len())
             || role.contains('\0')
             || role.starts_with("pg_")
@@ -165,7 +176,7 @@ impl RoleGrant {
         let expires_at = self.expires_at.map(|seconds| {
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "what is out of range saturates, and is refused"
+                reason = "values out of range saturate and are rejected"
             )]
             let at = seconds
                 .as_f64()
@@ -202,7 +213,7 @@ impl RoleGrant {
     }
 }
 
-/// The year 3000: whoever names a later one counts milliseconds.
+/// The year 3000. Later values are likely milliseconds.
 const SECONDS_MAX: i64 = 32_503_680_000;
 
 impl AllowedNetwork {
@@ -249,7 +260,7 @@ impl From<AccessGrant> for RoleGrant {
 
 static GET_OWN: Endpoint = Endpoint {
     id: "v1-get-jit-access",
-    summary: "Tell what access to the database the caller is granted",
+    summary: "Get the caller's grants on the database",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/jit",
@@ -280,7 +291,7 @@ async fn get_own(
 
 static LIST: Endpoint = Endpoint {
     id: "v1-list-jit-access",
-    summary: "List who is granted access to the database",
+    summary: "List the members with access to the database",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/jit/list",
@@ -299,12 +310,12 @@ struct AccessListResponse {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "JitListAccessItem")]
 struct AccessListItem {
-    /// Null for an invitation that nobody accepted yet.
+    /// User id. Null for an open invitation.
     user_id: Option<Uuid>,
     primary_email: String,
-    /// Of an invitation that nobody accepted yet.
+    /// Id of an open invitation.
     invite_id: Option<Uuid>,
-    /// Of such an invitation.
+    /// Expiry of an open invitation.
     expires_at: Option<String>,
     user_roles: Vec<RoleGrant>,
 }
@@ -333,10 +344,8 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<AccessListRe
         expires_at: Some(timestamp(expires_at)),
         user_roles: role_grants(grants),
     };
-    let (granted, open) = (
-        grants::list(&context, &project).await?,
-        invitations::open(&context, &project).await?,
-    );
+    let granted = grants::list(&context, &project).await?;
+    let open = invitations::open(&context, &project).await?;
     Ok(Json(AccessListResponse {
         items: granted
             .into_iter()
@@ -348,7 +357,7 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<AccessListRe
 
 static SET: Endpoint = Endpoint {
     id: "v1-update-jit-access",
-    summary: "AccessGrant a member access to the database",
+    summary: "Grant a member access to the database",
     tag: Tag::Database,
     method: Verb::Put,
     path: "/v1/projects/{ref}/database/jit",
@@ -365,7 +374,7 @@ static SET: Endpoint = Endpoint {
 struct GrantAccessRequest {
     /// A member of the project's organization.
     user_id: Uuid,
-    /// All that the member is granted from now on.
+    /// New grants, which replace all existing grants of the member.
     roles: Vec<RoleGrant>,
 }
 
@@ -424,7 +433,7 @@ fn role_grants(grants: Vec<AccessGrant>) -> Vec<RoleGrant> {
 
 static REMOVE: Endpoint = Endpoint {
     id: "v1-delete-jit-access",
-    summary: "Take all access to the database from a member",
+    summary: "Remove a member's access to the database",
     tag: Tag::Database,
     method: Verb::Delete,
     path: "/v1/projects/{ref}/database/jit/{user_id}",
@@ -461,7 +470,7 @@ async fn remove(
 
 static AUTHORIZE: Endpoint = Endpoint {
     id: "v1-authorize-jit-access",
-    summary: "Open a login to the database that the caller is granted",
+    summary: "Create a login to the database from a grant of the caller",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/jit",
@@ -478,10 +487,10 @@ static AUTHORIZE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "AuthorizeJitAccessBody")]
 struct AuthorizeRequest {
-    /// Role of the database to be.
+    /// Database role to use.
     #[schemars(length(min = 1))]
     role: String,
-    /// Address to connect from.
+    /// Client address of the connections.
     #[schemars(with = "String", length(min = 1))]
     rhost: IpAddr,
 }
@@ -494,15 +503,15 @@ struct AuthorizeResponse {
     login: LoginResponse,
 }
 
-/// Ours, beyond the contract: what to connect with.
+/// Credentials of a login. An extension of the contract.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "JitLogin")]
 struct LoginResponse {
-    /// User to connect as.
+    /// User name for the connection.
     role: String,
-    /// Shown once.
+    /// Password. Returned once.
     password: String,
-    /// When nobody is let in any more, and sessions end.
+    /// Seconds until the login expires and its sessions are terminated.
     ttl_seconds: i64,
 }
 
@@ -531,178 +540,4 @@ impl LoginResponse {
             ttl_seconds,
         }
     }
-}
-
-static INVITE: Endpoint = Endpoint {
-    id: "v1-invite-external-jit-access",
-    summary: "InvitePath somebody from outside to the database",
-    tag: Tag::Database,
-    method: Verb::Post,
-    path: "/v1/projects/{ref}/database/jit/invite",
-    aliases: &[],
-    access: pat_only(&[&[P::DatabaseJitWrite]]),
-    limit: &STANDARD,
-    handler: || {
-        mount(invite).sample(
-            r#"{"email": "ada@example.com", "roles": [{"role": "supabase_read_only_user"}]}"#,
-        )
-    },
-};
-
-#[derive(Debug, Deserialize, JsonSchema)]
-#[schemars(rename = "InviteExternalJitAccessBody")]
-struct InviteToDatabaseRequest {
-    /// Whoever accepts has an account with this address.
-    email: String,
-    /// What is granted then; for a day, where no end is named.
-    #[schemars(length(min = 1))]
-    roles: Vec<RoleGrant>,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "InviteExternalJitAccessResponse")]
-struct InviteToDatabaseResponse {
-    email: String,
-    invite_id: Uuid,
-    user_roles: Vec<RoleGrant>,
-    /// Ours, beyond the contract: what the invited person shows. Shown once.
-    token: String,
-    /// Ours: when the invitation is over.
-    expires_at: String,
-}
-
-async fn invite(
-    project: Project,
-    context: ApiContext,
-    audit: Arc<Recorder>,
-    Json(request): Json<InviteToDatabaseRequest>,
-) -> Result<Created<InviteToDatabaseResponse>, Error> {
-    accounts::local_part(&request.email)?;
-    let grants = validate_roles(&context, request.roles)?;
-    if grants.is_empty() {
-        return Err(Error::invalid(
-            "roles",
-            "Invalid input: expected at least one",
-        ));
-    }
-    let (made, secret) =
-        invitations::invite(&context, &project, request.email, grants, &audit).await?;
-    // One that this one takes the place of may have been accepted.
-    temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Created(InviteToDatabaseResponse {
-        email: made.email,
-        invite_id: made.id,
-        user_roles: role_grants(made.grants),
-        token: secret.expose_secret().to_owned(),
-        expires_at: timestamp(made.expires_at),
-    }))
-}
-
-static ACCEPT: Endpoint = Endpoint {
-    id: "v1-accept-invite-external-jit-access",
-    summary: "Open logins to a database by an invitation",
-    tag: Tag::Database,
-    method: Verb::Post,
-    path: "/v1/projects/{ref}/database/jit/invite/accept",
-    aliases: &[],
-    access: Access::Unscoped,
-    limit: &STANDARD_BY_CALLER,
-    handler: || {
-        mount(accept).sample(r#"{"email": "ada@example.com", "token": "gantry_jit_invite_…"}"#)
-    },
-};
-
-#[derive(Deserialize, JsonSchema)]
-#[schemars(rename = "AcceptInviteExternalJitAccessBody")]
-struct AcceptRequest {
-    /// The caller's own.
-    email: String,
-    /// What the invitation showed.
-    #[schemars(length(min = 1))]
-    token: String,
-}
-
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "AcceptInviteExternalJitAccessResponse")]
-struct AcceptResponse {
-    user_id: Uuid,
-    user_roles: Vec<RoleGrant>,
-    /// Ours, beyond the contract: what to connect with, in the order of the roles. To accept again renews them.
-    logins: Vec<LoginResponse>,
-}
-
-async fn accept(
-    ProjectRefPath(project): ProjectRefPath,
-    user: User,
-    context: ApiContext,
-    audit: Arc<Recorder>,
-    Json(request): Json<AcceptRequest>,
-) -> Result<Json<AcceptResponse>, Error> {
-    let shows = (request.email.as_str(), &SecretString::from(request.token));
-    let opened = invitations::accept(&context, &project, &user, shows, &audit).await?;
-    let logins = opened
-        .iter()
-        .map(|opened| LoginResponse::new(&context, opened))
-        .collect();
-    let user_roles = opened
-        .into_iter()
-        .map(|opened| opened.grant.into())
-        .collect();
-    Ok(Json(AcceptResponse {
-        user_id: user.gotrue_id,
-        user_roles,
-        logins,
-    }))
-}
-
-/// `{ref}` of the path, of a project that the caller need not belong to.
-struct ProjectRefPath(ProjectRef);
-
-impl Input for ProjectRefPath {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("ref")
-            .unwrap_or_default()
-            .parse()
-            .map(Self)
-            .map_err(|_| Error::NotFound)
-    }
-}
-
-static REVOKE: Endpoint = Endpoint {
-    id: "v1-delete-invite-external-jit-access",
-    summary: "Take back an invitation to the database",
-    tag: Tag::Database,
-    method: Verb::Delete,
-    path: "/v1/projects/{ref}/database/jit/invite/{invite_id}",
-    aliases: &[],
-    access: pat_only(&[&[P::DatabaseJitWrite]]),
-    limit: &STANDARD,
-    handler: || mount(revoke),
-};
-
-/// `{invite_id}` of the path.
-struct InvitePath(Uuid);
-
-impl Input for InvitePath {
-    fn describe(_: &mut Described) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let id = call.placeholder("invite_id").unwrap_or_default();
-        id.parse()
-            .map(Self)
-            .map_err(|_| Error::invalid("invite_id", "Invalid input: expected a UUID"))
-    }
-}
-
-async fn revoke(
-    project: Project,
-    InvitePath(id): InvitePath,
-    context: ApiContext,
-    audit: Arc<Recorder>,
-) -> Result<Done, Error> {
-    invitations::revoke(&context, &project, id, &audit).await?;
-    temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Done)
 }

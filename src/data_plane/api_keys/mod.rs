@@ -1,9 +1,9 @@
-//! API keys of projects, with which clients authenticate to a project's services. Keys are stored
-//! encrypted, because permitted callers can read them again, and are looked up by digest.
+//! API keys of projects. Keys are stored encrypted, because permitted callers can read them again,
+//! and are looked up by digest.
 
+mod accepted;
 mod format;
 
-use aws_lc_rs::constant_time;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
@@ -12,14 +12,16 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-pub use format::Kind;
-
 use self::format::LegacyKey;
+pub use self::{
+    accepted::{AcceptedKeys, accepted_keys},
+    format::Kind,
+};
 use crate::{
     base::{
         db,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
+        ids::ProjectId,
     },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
@@ -291,59 +293,6 @@ pub async fn remove(
     Ok(key.into_response(reveal))
 }
 
-/// Digests of the keys that a project's services accept.
-#[derive(Debug, Default)]
-pub struct AcceptedKeys(Vec<SecretDigest>);
-
-impl AcceptedKeys {
-    /// Returns whether `key` is accepted. Takes constant time.
-    pub fn contains(&self, key: &str) -> bool {
-        let sent = SecretDigest::of(key);
-        let same = |digest: &SecretDigest| {
-            constant_time::verify_slices_are_equal(digest.as_bytes(), sent.as_bytes()).is_ok()
-        };
-        self.0
-            .iter()
-            .fold(false, |found, digest| same(digest) | found)
-    }
-}
-
-/// Reads the keys that a project's services currently accept.
-pub async fn accepted_keys(
-    context: &DataPlaneContext,
-    project: ProjectId,
-    reference: &ProjectRef,
-) -> Result<AcceptedKeys, Error> {
-    let doing = "reading a project's keys";
-    let sql = "select jwt_secret, legacy_enabled, created_at from key_rings where project_id = $1";
-    let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
-    let Some(ring) = rows.first() else {
-        return Ok(AcceptedKeys::default());
-    };
-    let mut all = Vec::new();
-    if ring.get(1) {
-        let secret = context
-            .settings
-            .sealing
-            .open(&jwt_secret_seal_context(project), ring.get(0))?;
-        let digest = |legacy: LegacyKey| {
-            SecretDigest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
-        };
-        all.extend(LegacyKey::ALL.map(digest));
-    }
-    let sql = "select digest from api_keys where project_id = $1 limit $2";
-    let made = context
-        .db
-        .query(sql, &[&project.0, &KEYS_MAX])
-        .await
-        .context(doing)?;
-    all.extend(
-        made.iter()
-            .filter_map(|row| SecretDigest::stored(row.get(0))),
-    );
-    Ok(AcceptedKeys(all))
-}
-
 /// Returns whether the project's services accept the legacy keys.
 pub async fn legacy_enabled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     Ok(ring(context, project).await?.legacy_enabled)
@@ -586,7 +535,7 @@ impl KeyRing {
             kind: ApiKeyType::Legacy,
             prefix: None,
             name: role.to_owned(),
-            description: Some(format!("LegacyKey {role} API key")),
+            description: Some(format!("Legacy {role} API key")),
             hash: hash(&key),
             secret_jwt_template: None,
             inserted_at: self.created_at,

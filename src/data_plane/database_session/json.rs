@@ -1,4 +1,5 @@
-//! Values as PostgreSQL prints them, to JSON and back. Written straight into the answer: there may be millions.
+//! Conversion of PostgreSQL text values to JSON and back. Writes directly into the response body,
+//! because a result may have millions of values.
 
 use std::borrow::Cow;
 
@@ -10,9 +11,10 @@ use crate::{
     data_plane::database_session::types::{ScalarFormat, ValueFormat},
 };
 
-/// The rows as a JSON array of objects, printed as `kinds`, one for each column.
+/// Returns the rows as a JSON array of objects. `kinds` has one format per column.
 ///
-/// Of columns with the same name the last one's value stands, as in every client that makes a map of a row.
+/// Of columns with equal names, the value of the last one is used, as in clients that read a row
+/// into a map.
 pub(crate) fn rows(
     rows: &ResultRows,
     kinds: &[ValueFormat],
@@ -82,14 +84,14 @@ fn scalar(text: &[u8], kind: ScalarFormat, out: &mut Vec<u8>) {
             out.extend_from_slice(text)
         }
         ScalarFormat::Timestamp => string(&iso(text), out),
-        // The server's encoding may be SQL_ASCII, which says nothing about the bytes.
+        // With the server encoding `SQL_ASCII`, the bytes may be invalid UTF-8.
         ScalarFormat::Json if std::str::from_utf8(text).is_ok() => out.extend_from_slice(text),
         _ => string(text, out),
     }
 }
 
-/// `2026-01-02 03:04:05.6+00` as `2026-01-02T03:04:05.6+00:00`, as `to_json` prints it. Another `DateStyle`, or
-/// `infinity`, is left as it is.
+/// Converts `2026-01-02 03:04:05.6+00` to `2026-01-02T03:04:05.6+00:00`, like `to_json`. Other
+/// values of `DateStyle` and `infinity` are returned unchanged.
 fn iso(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(space) = text
         .iter()
@@ -115,7 +117,7 @@ fn iso(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(iso)
 }
 
-/// A JSON string. Bytes that are no UTF-8 are replaced.
+/// Writes a JSON string. Invalid UTF-8 is replaced.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {
@@ -152,9 +154,10 @@ fn escape(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// A PostgreSQL array literal as JSON arrays. `None` if it is none; what was written up to there is for the caller to drop.
+/// Converts a PostgreSQL array literal to JSON arrays. Returns `None` for other text; the caller
+/// then truncates `out`.
 fn array(text: &[u8], element: ScalarFormat, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
-    // Bounds that do not start at 1 are written in front: `[0:1]={a,b}`.
+    // Lower bounds other than 1 precede the array: `[0:1]={a,b}`.
     let mut rest = match text.first()? {
         b'[' => &text[text.iter().position(|byte| *byte == b'=')? + 1..],
         _ => text,
@@ -162,7 +165,7 @@ fn array(text: &[u8], element: ScalarFormat, delimiter: u8, out: &mut Vec<u8>) -
     let mut depth = 0_usize;
     let mut unescaped = Vec::new();
     loop {
-        // A value is due: an array, a quoted element or a bare one.
+        // The next token starts a value: an array, a quoted element or an unquoted one.
         match rest.split_first()? {
             (b'{', after) => {
                 out.push(b'[');
@@ -205,7 +208,7 @@ fn array(text: &[u8], element: ScalarFormat, delimiter: u8, out: &mut Vec<u8>) -
     }
 }
 
-/// Reads a quoted element from behind its first quote. Answers what follows the last one.
+/// Reads a quoted element after its opening quote. Returns the text after the closing quote.
 fn unquote<'a>(text: &'a [u8], into: &mut Vec<u8>) -> Option<&'a [u8]> {
     into.clear();
     let mut rest = text;
@@ -225,9 +228,9 @@ fn unquote<'a>(text: &'a [u8], into: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// A parameter as the text its type reads. `None` is null.
+/// Converts a parameter to the text format of its type. `None` is null.
 ///
-/// A JSON array becomes an array literal where the type is an array, and stays JSON anywhere else.
+/// A JSON array becomes an array literal if the type is an array, otherwise JSON text.
 pub(crate) fn parameter(value: &Value, kind: ValueFormat) -> Option<String> {
     match (value, kind) {
         (Value::Null, _) => None,
@@ -241,7 +244,7 @@ pub(crate) fn parameter(value: &Value, kind: ValueFormat) -> Option<String> {
     }
 }
 
-// As deep as the value, which the JSON parser bounds.
+// The recursion depth is bounded by the JSON parser.
 fn array_literal(items: &[Value], element: ScalarFormat, delimiter: char, out: &mut String) {
     out.push('{');
     for (at, item) in items.iter().enumerate() {
@@ -347,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn invalid_utf8_is_replaced() {
         let mut out = Vec::new();
         scalar(b"a\xffb", ScalarFormat::Text, &mut out);
         scalar(b"\"\xff\"", ScalarFormat::Json, &mut out);
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_prints_as_text() {
+    fn invalid_array_literal_is_printed_as_text() {
         for text in [
             "", "a", "1,2", "{", "}", "{1", "{1,}", "{,1}", "{1}2", "{1}}", "{\"a", "{\"a\\",
             "[0:1]", "{}{}", "{1}{2}",
@@ -460,7 +463,7 @@ mod tests {
         }
 
         #[test]
-        fn what_goes_in_as_a_parameter_comes_out_as_a_value(items in proptest::collection::vec(proptest::option::of(".*"), 1..8)) {
+        fn array_parameter_round_trips(items in proptest::collection::vec(proptest::option::of(".*"), 1..8)) {
             let sent = json!(items);
             let literal = parameter(&sent, ValueFormat::Array { element: ScalarFormat::Text, delimiter: b',' }).unwrap();
             prop_assert_eq!(serde_json::from_str::<Value>(&print_array(&literal, ScalarFormat::Text)).unwrap(), sent);

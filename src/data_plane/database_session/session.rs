@@ -1,11 +1,11 @@
-//! One session with a project's PostgreSQL, for one request.
+//! A session with a project's PostgreSQL for one API request.
 //!
-//! A client of our own, because the usual ones hide the column types of the simple protocol, and without them no
-//! answer can be printed as JSON. It is deliberately small: text formats, one request at a time, no reuse. A
-//! customer's SQL leaves any state it likes behind, so the session is closed after it.
+//! Common client libraries hide the column types of the simple query protocol, which are needed to
+//! print rows as JSON. This client supports text formats and one request at a time. A session is
+//! never reused, because a customer's SQL may leave any state in it.
 //!
-//! Bounds: the deadline holds for everything from connecting on; what the server sends is kept only as far as
-//! [`SessionLimits`] allow, and notices and notifications not at all.
+//! Bounds: the deadline applies to everything after connecting; results are limited by
+//! [`SessionLimits`]; notices and notifications are discarded.
 
 use std::{error::Error as StdError, io, mem, ops::Range, sync::Arc, time::Duration};
 
@@ -14,228 +14,50 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::{
     IsNull, Oid,
     message::{
-        backend::{DataRowBody, Header, Message, ParameterDescriptionBody, RowDescriptionBody},
+        backend::{Header, Message, ParameterDescriptionBody, RowDescriptionBody},
         frontend,
     },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
+pub(crate) use super::rows::too_large;
 use super::{
     DATABASE,
     sql_error::SqlError,
     stop,
     stop::{Backend, CANCEL_GRACE},
 };
+pub use super::{
+    rows::{ResultColumn, ResultRows, SessionLimits},
+    target::ConnectTarget,
+};
 use crate::{
-    base::{
-        error::{Context as _, Error},
-        ids::ProjectRef,
-    },
-    data_plane::{cluster_driver::ClusterDriver, clusters, clusters::ServerSocket},
+    base::error::{Context as _, Error},
+    data_plane::clusters,
 };
 
-/// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
+/// Maximum time for login. `behaviour.md` §8: a stopped project is answered with 544 after about 20
+/// s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a repair of the platform's roles may take.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes asked of the socket at once.
+/// Buffer capacity of a read.
 const READ_BYTES: usize = 32 * 1024;
 
-/// Where a project's PostgreSQL listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectTarget {
-    socket: ServerSocket,
-    /// The project whose platform roles are repaired when they are login_error.
-    repair: Option<RoleRepair>,
-}
-
-/// A project whose platform roles can be repaired.
-#[derive(Debug, Clone)]
-struct RoleRepair {
-    driver: Arc<dyn ClusterDriver>,
-    project: ProjectRef,
-}
-
-impl PartialEq for RoleRepair {
-    fn eq(&self, other: &Self) -> bool {
-        self.project == other.project
-    }
-}
-
-impl Eq for RoleRepair {}
-
-impl ConnectTarget {
-    /// The server behind this socket.
-    pub fn new(socket: ServerSocket) -> Self {
-        Self {
-            socket,
-            repair: None,
-        }
-    }
-
-    /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
-    pub fn of(driver: &Arc<dyn ClusterDriver>, project: &ProjectRef) -> Self {
-        let repair = RoleRepair {
-            driver: driver.clone(),
-            project: project.clone(),
-        };
-        Self {
-            socket: driver.socket(project),
-            repair: Some(repair),
-        }
-    }
-
-    /// Repairs the platform's roles. Returns whether it may have helped.
-    pub(crate) async fn repair(&self) -> bool {
-        let Some(RoleRepair { driver, project }) = &self.repair else {
-            return false;
-        };
-        match timeout(REPAIR_TIMEOUT, driver.repair_roles(project)).await {
-            Ok(Ok(())) => {
-                tracing::warn!(%project, "the project refused the platform's roles; repaired them");
-                true
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%project, %error, "the project refuses the platform's roles, and they could not be repaired");
-                false
-            }
-            Err(_) => {
-                tracing::warn!(%project, "the project refuses the platform's roles, and repairing them took too long");
-                false
-            }
-        }
-    }
-
-    /// The server's socket.
-    pub fn socket(&self) -> &ServerSocket {
-        &self.socket
-    }
-
-    /// A connection to the server, whose identity was checked.
-    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
-        self.socket.connect().await
-    }
-}
-
-/// What one request may take.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionLimits {
-    /// From connecting to the last byte read. A statement that runs then is cancelled, and ended a second later.
-    pub time: Duration,
-    /// ResultRows of one result.
-    pub rows_max: usize,
-    /// Bytes of one result as the server sends it, and again as JSON.
-    pub bytes_max: usize,
-}
-
-impl Default for SessionLimits {
-    /// 60 s, 100 000 rows, 32 MiB.
-    fn default() -> Self {
-        Self {
-            time: Duration::from_mins(1),
-            rows_max: 100_000,
-            bytes_max: 32 << 20,
-        }
-    }
-}
-
-/// A column of a result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResultColumn {
-    /// Name, as the server gives it; not unique.
-    pub name: String,
-    /// Type; of a domain, the type under it.
-    pub kind: Oid,
-}
-
-/// ResultRows as the server sent them: of every cell its length (-1 is null), then its text.
-#[derive(Debug, Default)]
-pub struct ResultRows {
-    /// What the rows consist of.
-    pub columns: Vec<ResultColumn>,
-    count: usize,
-    // One buffer for all rows: slices of the read buffer would keep its pages, and with them any notice sent in between.
-    cells: Vec<u8>,
-}
-
-impl ResultRows {
-    /// How many rows there are.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Bytes of all rows together.
-    pub fn bytes(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// Every cell, row by row, `columns.len()` to the row.
-    pub fn cells(&self) -> impl Iterator<Item = Option<&[u8]>> {
-        let mut rest = self.cells.as_slice();
-        std::iter::from_fn(move || {
-            let (length, after) = rest.split_first_chunk()?;
-            let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
-                rest = after;
-                return Some(None);
-            };
-            let (cell, after) = after.split_at_checked(length)?;
-            rest = after;
-            Some(Some(cell))
-        })
-    }
-
-    /// The rows as text. For our own small queries; bytes that are no UTF-8 are replaced.
-    pub(crate) fn texts(&self) -> Vec<Vec<Option<String>>> {
-        let cells: Vec<_> = self
-            .cells()
-            .map(|cell| cell.map(|text| String::from_utf8_lossy(text).into_owned()))
-            .collect();
-        cells
-            .chunks(self.columns.len().max(1))
-            .map(<[_]>::to_vec)
-            .collect()
-    }
-
-    fn push(&mut self, row: &DataRowBody, limits: &SessionLimits) -> Result<(), Error> {
-        if self.count == limits.rows_max {
-            return Err(Error::invalid(
-                "query",
-                format!(
-                    "the result has more than {} rows; add a limit",
-                    limits.rows_max
-                ),
-            ));
-        }
-        if self.cells.len() + row.buffer().len() > limits.bytes_max {
-            return Err(too_large(limits));
-        }
-        self.cells.extend_from_slice(row.buffer());
-        self.count += 1;
-        Ok(())
-    }
-}
-
-/// What the server answered to one request.
+/// Output of one request.
 #[derive(Debug, Default)]
 pub struct QueryOutput {
-    /// The last result that has rows; empty if none has.
+    /// The last result with rows, or an empty one.
     pub rows: ResultRows,
-    /// Tag of the last statement, such as `INSERT 0 1`.
+    /// Command tag of the last statement, such as `INSERT 0 1`.
     pub tag: String,
     /// Types of the parameters, after [`DatabaseSession::prepare`].
     parameters: Vec<Oid>,
 }
 
-/// An open session, logged in as the role its SQL runs as. Dropping it ends what it runs.
+/// An open session. Dropping it cancels its running statement.
 pub struct DatabaseSession {
     target: ConnectTarget,
     limits: SessionLimits,
@@ -243,19 +65,20 @@ pub struct DatabaseSession {
     inbox: BytesMut,
     outbox: BytesMut,
     backend: Option<Backend>,
-    /// The server works for us: it has to be stopped should we leave now.
+    /// Whether the server is executing a request, which must be cancelled on drop.
     busy: bool,
-    /// The deadline passed and the server was asked to stop.
+    /// Whether the deadline passed and a cancel request was sent.
     cancelled: bool,
     deadline: Instant,
     transaction: u8,
 }
 
 impl DatabaseSession {
-    /// Logs in as `role`. `settings` are server parameters, over the role's and the database's own.
+    /// Logs in as `role`. `settings` are server parameters that override those of the role and the
+    /// database.
     ///
-    /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full;
-    /// [`Error::DatabaseRefuses`] if the owner shut the role out and it could not be repaired.
+    /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting, stopping or
+    /// full; [`Error::DatabaseRefuses`] if the owner disabled the role and the repair failed.
     pub async fn open(
         target: &ConnectTarget,
         role: &str,
@@ -273,7 +96,7 @@ impl DatabaseSession {
         }
     }
 
-    /// Logs in without a repair.
+    /// Logs in without repairing platform roles.
     pub(crate) async fn open_once(
         target: &ConnectTarget,
         role: &str,
@@ -295,7 +118,8 @@ impl DatabaseSession {
             backend: None,
             busy: false,
             cancelled: false,
-            // While logging in the outer timeout rules: it means unreachable, not a statement that took too long.
+            // During login the outer timeout applies: it means an unreachable server, not a slow
+            // statement.
             deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
         };
@@ -319,9 +143,10 @@ impl DatabaseSession {
             ("database", database),
             ("client_encoding", "UTF8"),
             ("datestyle", "ISO"),
-            // `statements` reads string literals by this rule.
+            // The lexer in `statements` assumes this setting.
             ("standard_conforming_strings", "on"),
-            // A statement whose client is gone ends within this time (ms), should our own effort in `drop` fail.
+            // The server ends a statement within this time (ms) after the client disconnected, in
+            // case the cancellation on drop fails.
             ("client_connection_check_interval", "2000"),
         ];
         frontend::startup_message(
@@ -360,16 +185,18 @@ impl DatabaseSession {
         }
     }
 
-    /// Runs `sql`, which may be several statements, by the simple protocol.
+    /// Runs one or more statements with the simple query protocol.
     ///
-    /// Errors: [`Error::Sql`] as the server says, with the line of `sql`, or if the deadline passes;
-    /// [`Error::Invalid`] if the result is over the limits or the text asks for `COPY` to or from the client.
+    /// Errors: [`Error::Sql`] with the server's message and the line of `sql`, or on timeout;
+    /// [`Error::Invalid`] if the result exceeds the limits or the SQL contains `COPY` to or from
+    /// the client.
     pub async fn simple_query(&mut self, sql: &str) -> Result<QueryOutput, Error> {
         self.encode(|out| frontend::query(sql, out))?;
         self.exchange(sql, QueryProtocol::Simple).await
     }
 
-    /// Like [`DatabaseSession::simple_query`], for a text whose rows nobody wants: there may be any number. Answers the last tag.
+    /// Like [`DatabaseSession::simple_query`], but discards rows, in any number. Returns the last
+    /// command tag.
     pub async fn batch_execute(&mut self, sql: &str) -> Result<String, Error> {
         self.encode(|out| frontend::query(sql, out))?;
         Ok(self
@@ -378,7 +205,7 @@ impl DatabaseSession {
             .tag)
     }
 
-    /// Runs one statement of `sql`, like [`DatabaseSession::batch_execute`]. An error shows its line in the whole.
+    /// Runs one statement of `sql` and discards its rows. Errors show the line in the whole text.
     pub(crate) async fn execute_statement(
         &mut self,
         sql: &str,
@@ -392,7 +219,7 @@ impl DatabaseSession {
             .tag)
     }
 
-    /// Parses `sql`, one statement, under `name`. Answers the types of its parameters.
+    /// Parses one statement as `name`. Returns the types of its parameters.
     pub async fn prepare(&mut self, name: &str, sql: &str) -> Result<Vec<Oid>, Error> {
         self.encode(|out| frontend::parse(name, sql, [], out))?;
         frontend::describe(b'S', name, &mut self.outbox).context("writing a message")?;
@@ -403,7 +230,8 @@ impl DatabaseSession {
             .parameters)
     }
 
-    /// Runs what was prepared under `name`, with its parameters as text. `sql` is only shown in an error.
+    /// Runs the prepared statement `name` with parameters in text format. `sql` is only used in
+    /// errors.
     pub async fn execute(
         &mut self,
         name: &str,
@@ -431,7 +259,7 @@ impl DatabaseSession {
         self.exchange(sql, QueryProtocol::Extended).await
     }
 
-    /// One statement of ours with text parameters.
+    /// Runs one internal statement with text parameters.
     pub(crate) async fn query(
         &mut self,
         sql: &str,
@@ -445,7 +273,7 @@ impl DatabaseSession {
         self.execute("", sql, &parameters).await
     }
 
-    /// Whether a transaction is open and sound.
+    /// Returns whether a transaction is open and has not failed.
     pub fn in_transaction(&self) -> bool {
         self.transaction == b'T'
     }
@@ -454,7 +282,7 @@ impl DatabaseSession {
         self.exchange_at(sql, 0, protocol).await
     }
 
-    /// `before` are the characters of `sql` in front of what was sent.
+    /// `before` is the number of characters of `sql` before the sent text.
     async fn exchange_at(
         &mut self,
         sql: &str,
@@ -468,7 +296,7 @@ impl DatabaseSession {
         let mut failure = None;
         loop {
             let message = match self.receive().await {
-                // The server says why before it hangs up.
+                // The server sends an error message before it closes the connection.
                 Err(SessionFailure::Lost) if failure.is_some() => break,
                 received => received?,
             };
@@ -478,10 +306,7 @@ impl DatabaseSession {
                 Message::DataRow(_) if protocol == QueryProtocol::TransactionScript => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
-                        answer.rows = ResultRows {
-                            columns,
-                            ..ResultRows::default()
-                        };
+                        answer.rows = ResultRows::new(columns);
                     }
                     answer.rows.push(&row, &self.limits)?;
                 }
@@ -498,13 +323,13 @@ impl DatabaseSession {
                     self.set_ready(ready.status());
                     break;
                 }
-                // Notices, notifications, parameter changes: nobody asked.
+                // Notices, notifications and parameter changes are discarded.
                 _ => {}
             }
         }
         match failure {
             None => Ok(answer),
-            // The server only knows that somebody cancelled.
+            // The server reports a cancellation without its cause.
             Some(error) if error.code == "57014" && self.cancelled => {
                 Err(SqlError::statement_timeout().into_error(sql))
             }
@@ -512,10 +337,10 @@ impl DatabaseSession {
         }
     }
 
-    /// Writes a message that carries a customer's text.
+    /// Writes a message with a customer's SQL.
     fn encode(&mut self, write: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), Error> {
         write(&mut self.outbox).map_err(|_| {
-            // It may stand there by half.
+            // The message may be incomplete.
             self.outbox.clear();
             Error::invalid("query", "must be under 1 GiB and contain no NUL character")
         })
@@ -524,7 +349,8 @@ impl DatabaseSession {
     async fn refuse_copy(&mut self, protocol: QueryProtocol) -> Result<(), Error> {
         frontend::copy_fail(COPY_UNAVAILABLE, &mut self.outbox).context("writing a message")?;
         if protocol == QueryProtocol::Extended {
-            // The server has thrown away the one sent along, as it does with all but data while it waits for data.
+            // While the server waits for COPY data, it discards other messages, including the first
+            // `Sync`.
             frontend::sync(&mut self.outbox);
         }
         Ok(self.send().await?)
@@ -544,14 +370,15 @@ impl DatabaseSession {
         }
     }
 
-    /// The next message. Past the deadline it cancels and gives [`CANCEL_GRACE`] more, as the statement may just be done:
-    /// then its own outcome is the truth. Past that it ends the backend.
+    /// Receives the next message. After the deadline, cancels the statement and waits another
+    /// [`CANCEL_GRACE`], because the statement may just be completing and then its result is valid.
+    /// Then terminates the backend.
     async fn receive(&mut self) -> Result<Message, SessionFailure> {
         loop {
             if let Some(message) = self.parse()? {
                 return Ok(message);
             }
-            // Asked first: a flood of notices is always ready to be read.
+            // Checked first, because a stream of notices may always be readable.
             if Instant::now() >= self.deadline {
                 self.handle_deadline().await?;
             }
@@ -593,7 +420,8 @@ impl DatabaseSession {
 }
 
 impl Drop for DatabaseSession {
-    /// Whatever made us leave early — a limit, a fault, a client that hung up — the server shall not work on.
+    /// Cancels the running statement after an early exit: an exceeded limit, an error, or a
+    /// disconnected client.
     fn drop(&mut self) {
         let (Some(backend), Ok(runtime)) = (self.backend, tokio::runtime::Handle::try_current())
         else {
@@ -608,7 +436,7 @@ impl Drop for DatabaseSession {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueryProtocol {
     Simple,
-    /// Simple, and rows are dropped as they come.
+    /// Simple protocol with discarded rows.
     TransactionScript,
     Extended,
 }
@@ -616,7 +444,7 @@ enum QueryProtocol {
 const COPY_UNAVAILABLE: &str =
     "COPY from or to the client is not available here; use insert and select";
 
-/// Why a session cannot go on.
+/// Reasons why a session cannot continue.
 enum SessionFailure {
     Lost,
     DeadlineExceeded,
@@ -640,25 +468,19 @@ impl From<SessionFailure> for Error {
     }
 }
 
-/// A result is over [`SessionLimits::bytes_max`].
-pub(crate) fn too_large(limits: &SessionLimits) -> Error {
-    Error::invalid(
-        "query",
-        format!("the result is over {} bytes; select less", limits.bytes_max),
-    )
-}
-
-/// Why the server did not let us in.
+/// Returns the error for a rejected login.
 fn login_error(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
-        // The server has no room, starts or stops. A bound that the owner set on the role or the database is told apart by its text.
+        // The server is full, starting or stopping. A connection limit that the owner set on role
+        // or database has the same code and another text.
         Some("53" | "57") if !error.summary().contains("too many connections for") => {
             Error::DatabaseUnreachable
         }
-        // The role may not log in, or is gone.
+        // The role may not log in, or does not exist.
         Some("28") => Error::DatabaseRefuses(error.summary()),
-        // The database that every project has is closed (55) or gone (3D), may not be connected to (42), or has a bound (53); or what
-        // the role is to become is gone or not allowed (22, 42).
+        // The default database rejects connections (55), does not exist (3D), denies access (42) or
+        // has a connection limit (53), or the role to switch to does not exist or is not permitted
+        // (22, 42).
         Some("55" | "3D" | "42" | "22" | "53") if database == DATABASE => {
             Error::DatabaseRefuses(error.summary())
         }

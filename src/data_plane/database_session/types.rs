@@ -1,4 +1,4 @@
-//! How a type prints as JSON.
+//! JSON formats of PostgreSQL types.
 
 use std::collections::HashMap;
 
@@ -6,41 +6,42 @@ use postgres_protocol::Oid;
 
 use crate::data_plane::database_session::session::DatabaseSession;
 
-/// Types asked about in one request. A result has at most 1664 columns.
+/// Maximum number of types looked up per request. A result has at most 1664 columns.
 const UNKNOWN_MAX: usize = 2_000;
 
-/// How a value prints.
+/// JSON format of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ValueFormat {
-    /// One value.
+    /// A single value.
     Scalar(ScalarFormat),
-    /// An array, of any number of dimensions.
+    /// An array with any number of dimensions.
     Array {
-        /// How an element prints.
+        /// Format of an element.
         element: ScalarFormat,
-        /// What stands between elements: `;` for `box`, else `,`.
+        /// Delimiter between elements: `;` for `box`, otherwise `,`.
         delimiter: u8,
     },
 }
 
-/// How a value that is no array prints.
+/// JSON format of a type other than an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScalarFormat {
-    /// `true`, `false`.
+    /// `true` or `false`.
     Bool,
-    /// A number with every digit, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
+    /// A number with all digits, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
     Number,
     /// `timestamp` and `timestamptz`: ISO 8601 with a `T`.
     Timestamp,
-    /// As stored.
+    /// JSON, unchanged.
     Json,
     /// A string.
     Text,
 }
 
-/// The types of PostgreSQL itself that are worth no question. The object identifiers are fixed (`pg_type.dat`).
+/// Returns the format of a built-in type. The object ids are fixed (`pg_type.dat`).
 ///
-/// They print as PostgreSQL's own `to_json` prints them, but for `oid`, which clients check to be a number.
+/// The formats are those of PostgreSQL's `to_json`, except for `oid`, which clients expect as a
+/// number.
 fn builtin(kind: Oid) -> Option<ValueFormat> {
     let scalar = match kind {
         16 => ScalarFormat::Bool,
@@ -89,10 +90,11 @@ fn builtin_array(kind: Oid) -> Option<ValueFormat> {
     })
 }
 
-/// How values of `kinds` print, in the same order.
+/// Returns the formats of `kinds`, in the same order.
 ///
-/// Types we do not know are looked up in the session that used them, as they may exist in its open transaction only.
-/// What cannot be found out prints as text: the customer's statement has run, so its answer must not fail over this.
+/// Other types are looked up in the same session, because they may exist only in its open
+/// transaction. A type that cannot be looked up is printed as text, because the customer's
+/// statement has already run.
 pub(crate) async fn resolve(
     session: &mut DatabaseSession,
     kinds: impl Iterator<Item = Oid>,
@@ -122,14 +124,15 @@ pub(crate) async fn resolve(
         .collect()
 }
 
-/// Those of `unknown` that are arrays. Everything else — enums, ranges, composites, types of extensions — is text.
+/// Returns the arrays among `unknown`. All other types (enums, ranges, composites, types of
+/// extensions) are text.
 async fn look_up(session: &mut DatabaseSession, unknown: &[Oid]) -> HashMap<Oid, ValueFormat> {
     let list = unknown
         .iter()
         .map(Oid::to_string)
         .collect::<Vec<_>>()
         .join(",");
-    // An element may be a domain over a domain; no chain is deeper than this in earnest.
+    // A domain may have another domain as its base type. The depth is bounded.
     let sql = format!(
         "with recursive step(id, element, delimiter, depth) as (
              select a.oid, a.typelem, e.typdelim, 0 from pg_catalog.pg_type a join pg_catalog.pg_type e on e.oid = a.typelem
@@ -142,7 +145,7 @@ async fn look_up(session: &mut DatabaseSession, unknown: &[Oid]) -> HashMap<Oid,
     let answer = match session.simple_query(&sql).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::debug!(%error, "looking up types failed; they print as text");
+            tracing::debug!(%error, "failed to look up types; printing them as text");
             return HashMap::new();
         }
     };

@@ -1,6 +1,6 @@
-//! Faults of a database that its catalog shows, with what to do about each.
+//! Advisors: checks of a database's catalog with remediations.
 //!
-//! A lint is a value: what is looked for, how bad it is, and the SQL that finds it.
+//! A lint is a value with title, level and the SQL that returns its findings.
 
 pub mod operations;
 pub mod performance;
@@ -17,61 +17,62 @@ use crate::{
     },
 };
 
-/// Findings of one lint that are told. A thousand tables without a key are one decision, not a thousand.
+/// Maximum number of findings per lint.
 pub const FINDINGS_MAX: usize = 500;
 
-/// Something to look for.
+/// A check.
 #[derive(Debug)]
 pub struct Lint {
-    /// The contract's name.
+    /// Name in the contract.
     pub name: &'static str,
-    /// A few words.
+    /// Title.
     pub title: &'static str,
-    /// How bad it is.
+    /// Level.
     pub level: LintLevel,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub description: &'static str,
-    /// What to do.
+    /// Remediation.
     pub remediation: &'static str,
-    /// Finds it. Answers, for each place: schema, name and kind of the object; what is wrong there; what tells it from
-    /// others with that name; and more facts as JSON. `search_path` is `pg_catalog`.
+    /// SQL that returns one row per finding: schema, name and kind of the object; detail; key that
+    /// distinguishes findings of the object; additional metadata as JSON. `search_path` is
+    /// `pg_catalog`.
     pub sql: &'static str,
 }
 
-/// How bad it is.
+/// Level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[schemars(rename = "Level")]
 pub enum LintLevel {
-    /// Data is, or may be, open to the wrong people.
+    /// Data is or may be exposed.
     Error,
-    /// Worth changing.
+    /// A change is recommended.
     Warn,
-    /// Worth knowing.
+    /// Information.
     Info,
 }
 
-/// What a lint is about.
+/// Category of a lint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[schemars(rename = "Category")]
 pub enum LintCategory {
-    /// Speed.
+    /// Performance.
     Performance,
-    /// Who gets at what.
+    /// Access control.
     Security,
 }
 
-/// Who can see the fault.
+/// Audience of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
 #[schemars(rename = "Facing")]
 pub enum LintFacing {
-    /// The project's own people.
+    /// Users of the project.
     External,
 }
 
-/// A fault that was found.
+/// A problem that was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Finding")]
 pub struct LintFinding {
@@ -84,11 +85,11 @@ pub struct LintFinding {
     detail: String,
     remediation: &'static str,
     metadata: LintMetadata,
-    /// The same for the same fault, each time.
+    /// Stable identifier of the finding.
     cache_key: String,
 }
 
-/// Where a fault is.
+/// Object of a finding.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Metadata")]
 pub struct LintMetadata {
@@ -105,7 +106,7 @@ pub struct LintMetadata {
 }
 
 impl LintCategory {
-    /// What is looked for.
+    /// Returns the lints of the category.
     pub fn lints(self) -> &'static [Lint] {
         match self {
             Self::Performance => performance::LINTS,
@@ -114,9 +115,9 @@ impl LintCategory {
     }
 }
 
-/// Looks for every fault of a category.
+/// Runs the lints of a category.
 ///
-/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the time is up.
+/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] after the time limit.
 pub async fn advise(
     target: &ConnectTarget,
     category: LintCategory,
@@ -204,7 +205,8 @@ impl Lint {
     }
 }
 
-/// Lints of the contract that are not looked for: most are about services that a project here does not have.
+/// Lints of the contract that are not implemented, mostly about services that a project does not
+/// have.
 const UNCHECKED: &[&str] = &[
     "auth_insufficient_mfa_options",
     "auth_leaked_password_protection",
@@ -235,17 +237,17 @@ const UNCHECKED: &[&str] = &[
     "vulnerable_postgres_version",
 ];
 
-/// A lint that can be asked for by its name.
+/// A lint selected by name.
 #[derive(Debug, Clone, Copy)]
 pub enum LintSelection {
-    /// One that is looked for.
+    /// An implemented lint.
     Checked(LintCategory, &'static Lint),
-    /// One that is not.
+    /// A lint of the contract that is not implemented.
     Unchecked(&'static str),
 }
 
 impl LintSelection {
-    /// The lint of this name, if the contract has one.
+    /// Returns the lint with this name, if the contract has one.
     pub fn named(name: &str) -> Option<Self> {
         let checked = [LintCategory::Performance, LintCategory::Security]
             .into_iter()
@@ -262,9 +264,9 @@ impl LintSelection {
     }
 }
 
-/// Looks for these faults only. One that is not looked for is a finding that says so.
+/// Runs these lints. One that is not implemented yields a finding that reports so.
 ///
-/// Errors: as of [`advise`].
+/// Errors: those of [`advise`].
 pub async fn run(
     target: &ConnectTarget,
     asked: &[LintSelection],
@@ -290,9 +292,9 @@ fn unavailable(name: &str) -> LintFinding {
         level: LintLevel::Info,
         facing: LintFacing::External,
         categories: Vec::new(),
-        description: "This server does not look for that fault.",
+        description: "This server does not implement the check.",
         detail: format!("`{name}` is not checked"),
-        remediation: "Nothing here says whether there is a fault: look for it in another way.",
+        remediation: "Check for the problem in another way.",
         metadata: LintMetadata {
             name: name.to_owned(),
             kind: "health".to_owned(),
@@ -302,16 +304,16 @@ fn unavailable(name: &str) -> LintFinding {
     }
 }
 
-/// Conditions that several lints share.
+/// Conditions of several lints.
 macro_rules! customers {
-    // A schema of the customer's: neither PostgreSQL's own nor one that tools keep their state in.
+    // Schemas of the customer, except those of PostgreSQL and of tools.
     () => {
         "n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'extensions', 'supabase_migrations', 'auth', 'storage', 'realtime', 'vault')"
     };
 }
 
 macro_rules! exposed {
-    // A relation `c` in `n` that the data API serves, and that somebody without a password may reach.
+    // A relation `c` in `n` that the data API serves and that API roles can access.
     () => {
         "n.nspname = 'public' and exists (select from pg_roles api where api.rolname in ('anon', 'authenticated') \
          and has_table_privilege(api.oid, c.oid, 'SELECT, INSERT, UPDATE, DELETE'))"
@@ -319,7 +321,7 @@ macro_rules! exposed {
 }
 
 macro_rules! no_extensions {
-    // Objects of extensions are not the customer's to change.
+    // Excludes objects of extensions, which the customer cannot change.
     ($class:literal, $id:literal) => {
         concat!(
             "not exists (select from pg_depend d where d.classid = '",

@@ -1,4 +1,4 @@
-//! AdvisorsResponse about a project's database.
+//! Operations that run advisors.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of advisors.
 pub static ENDPOINTS: &[&Endpoint] = &[&PERFORMANCE, &SECURITY, &RUN];
 
 static PERFORMANCE: Endpoint = Endpoint {
@@ -45,7 +45,7 @@ static SECURITY: Endpoint = Endpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectAdvisorsResponse")]
 struct AdvisorsResponse {
-    /// What was found.
+    /// Findings.
     lints: Vec<LintFinding>,
 }
 
@@ -59,13 +59,13 @@ async fn performance(
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum LintType {
-    /// Found by SQL; there are no others.
+    /// Lints in SQL, which are all lints.
     Sql,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct SecurityAdvisorsQuery {
-    /// Kind of lints.
+    /// Type of lints.
     #[serde(rename = "lint_type")]
     _lint_type: Option<LintType>,
 }
@@ -91,7 +91,7 @@ async fn advice(
 
 static RUN: Endpoint = Endpoint {
     id: "v2-run-project-advisors",
-    summary: "Look for the faults named",
+    summary: "Run selected advisor checks",
     tag: Tag::Advisors,
     method: Verb::Post,
     path: "/v2/projects/{ref}/advisors/run",
@@ -103,7 +103,7 @@ static RUN: Endpoint = Endpoint {
     },
 };
 
-/// Lints that can be asked for at once.
+/// Maximum number of lints in a request.
 const LINTS_MAX: usize = 15;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -112,9 +112,9 @@ struct RunAdvisorsRequest {
     data: AdvisorsResource<RunAdvisorsAttributes>,
 }
 
-/// What v2 wraps things in.
+/// Resource object of the v2 API.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "{T}AdvisorsResource")]
+#[schemars(rename = "{T}Resource")]
 struct AdvisorsResource<T> {
     r#type: AdvisorsResourceType,
     attributes: T,
@@ -130,7 +130,7 @@ enum AdvisorsResourceType {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "Wanted")]
 struct RunAdvisorsAttributes {
-    /// What to look for: 1 to 15.
+    /// Lints to run: 1 to 15.
     #[schemars(length(min = 1, max = LINTS_MAX))]
     lints: Vec<LintName>,
 }

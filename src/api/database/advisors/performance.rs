@@ -1,8 +1,8 @@
-//! Lints about speed.
+//! Lints about performance.
 
 use super::{Lint, LintLevel, customers, no_extensions};
 
-/// What is looked for.
+/// Performance lints.
 pub static LINTS: &[Lint] = &[
     Lint {
         name: "unindexed_foreign_keys",

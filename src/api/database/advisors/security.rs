@@ -1,8 +1,8 @@
-//! Lints about who gets at what.
+//! Lints about access control.
 
 use super::{Lint, LintLevel, customers, exposed, no_extensions};
 
-/// What is looked for.
+/// Security lints.
 pub static LINTS: &[Lint] = &[
     Lint {
         name: "rls_disabled_in_public",

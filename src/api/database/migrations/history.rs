@@ -1,4 +1,4 @@
-//! A change to the history: one transaction, alone with it.
+//! A transaction that changes the history of migrations.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Serialises the migrations of one project: "gantry" in ASCII.
+/// Advisory lock of the history of one project: "gantry" in ASCII.
 const LOCK: i64 = 0x6761_6e74_7279;
 
 const CREATE_HISTORY: &str = "
@@ -30,7 +30,7 @@ const CREATE_HISTORY: &str = "
         rollback text[]
     )";
 
-/// What a history lacks that the command line created, which writes version, statements and name.
+/// Columns that a history created by the command line may lack.
 const LATER_COLUMNS: [(&str, &str); 5] = [
     ("statements", "text[]"),
     ("name", "text"),
@@ -42,12 +42,13 @@ const LATER_COLUMNS: [(&str, &str); 5] = [
     ("rollback", "text[]"),
 ];
 
-/// What was asked under a key. Beside the history, whose columns are not ours to add to; without a foreign key, which
-/// would keep the command line from truncating it. A row counts while the history has its key.
+/// Fingerprints of requests by idempotency key. A separate table, because the columns of the
+/// history belong to the command line; without a foreign key, which would prevent truncating the
+/// history. A row is valid while the history contains its key.
 const CREATE_REQUESTS: &str = "
     create table if not exists supabase_migrations.gantry_requests (idempotency_key text primary key, fingerprint text not null)";
 
-/// Columns of the history table; none if there is no table.
+/// Returns the columns of the history table, or an empty set without a table.
 pub(super) async fn history_columns(
     session: &mut DatabaseSession,
 ) -> Result<HashSet<String>, Error> {
@@ -69,7 +70,7 @@ pub(super) async fn history_columns(
 }
 
 impl NewMigration {
-    /// Tells this request from any other that may come with the same key. Who asks does not matter.
+    /// Returns a hash that identifies the request, independent of its user.
     pub(super) fn fingerprint(&self, operation: &str) -> String {
         let mut hash = Sha256::new();
         for part in [
@@ -88,24 +89,25 @@ impl NewMigration {
     }
 }
 
-/// An open transaction in which nobody else changes the history. Dropping it undoes everything.
+/// An open transaction with an exclusive lock on the history. Dropping it rolls back.
 pub(super) struct HistoryTransaction {
     pub(super) session: DatabaseSession,
     limits: MigrationLimits,
-    /// The transaction: a text that ends it and begins another must not pass unnoticed.
+    /// Transaction id, to detect SQL that ends the transaction and begins another.
     id: String,
 }
 
 impl HistoryTransaction {
-    /// Opens the transaction, waits for its history and sees that the history is there.
+    /// Opens the transaction, acquires the lock and creates the history if it is missing.
     pub(super) async fn begin(
         target: &ConnectTarget,
         limits: MigrationLimits,
     ) -> Result<Self, Error> {
         let mut session =
             DatabaseSession::open(target, OWNER, DATABASE, &[], limits.session).await?;
-        // Read committed, whatever the customer's default is: what the one before us wrote must be seen after the wait.
-        // From the second on no one waits long for a lock, and no one behind us in its queue.
+        // Read committed independently of the customer's default, so that changes of the previous
+        // lock holder are visible. After the lock was acquired, waits for other locks are short,
+        // because later transactions queue behind them.
         let begin = format!(
             "begin isolation level read committed read write;
              select pg_catalog.pg_advisory_xact_lock({LOCK});
@@ -135,7 +137,7 @@ impl HistoryTransaction {
         })
     }
 
-    /// The version under which this very request was carried out before.
+    /// Returns the version under which this request was applied before.
     pub(super) async fn find_replay(
         &mut self,
         migration: &NewMigration,
@@ -145,7 +147,7 @@ impl HistoryTransaction {
             return Ok(None);
         };
         self.session.batch_execute(CREATE_REQUESTS).await?;
-        // A history that came here without our table says only what was run.
+        // In a history without the table of requests, only the SQL can be compared.
         let answer = self
             .session
             .query(
@@ -166,7 +168,7 @@ impl HistoryTransaction {
         }
     }
 
-    /// Writes the migration's row and answers its version.
+    /// Inserts the migration's row and returns its version.
     pub(super) async fn record(
         &mut self,
         clock: &Clock,
@@ -204,7 +206,7 @@ impl HistoryTransaction {
         Ok(version)
     }
 
-    /// Changes a migration's row.
+    /// Updates a migration's row.
     pub(super) async fn patch(
         &mut self,
         version: &str,
@@ -231,9 +233,10 @@ impl HistoryTransaction {
         }
     }
 
-    /// Removes every migration from version `gte` on. Answers versions and rollbacks, the newest first.
+    /// Deletes every migration from version `gte` on. Returns versions and rollbacks, the newest
+    /// first.
     ///
-    /// Versions that are no numbers are the customer's own (`init`) and have no place in the order.
+    /// Versions other than numbers, such as `init`, have no position in the order and are kept.
     pub(super) async fn remove_from(
         &mut self,
         gte: &str,
@@ -250,14 +253,14 @@ impl HistoryTransaction {
             .collect()
     }
 
-    /// Runs a customer's text.
+    /// Runs a customer's SQL.
     pub(super) async fn run(&mut self, text: &str) -> Result<(), Error> {
         let ran = self.session.batch_execute(text).await;
         ran.map_err(|error| self.with_hint(error))?;
         self.ensure_open().await
     }
 
-    /// Runs a customer's text; an error says which one it was.
+    /// Runs a customer's SQL and names it in errors.
     pub(super) async fn run_as(&mut self, name: &str, text: &str) -> Result<(), Error> {
         self.run(text).await.map_err(|error| match error {
             Error::Sql(text) => Error::Sql(format!("{text}CONTEXT:  {name}\n")),
@@ -265,7 +268,7 @@ impl HistoryTransaction {
         })
     }
 
-    /// Whether what ran left the transaction as it was.
+    /// Checks that the SQL did not end the transaction.
     pub(super) async fn ensure_open(&mut self) -> Result<(), Error> {
         let current = "select pg_catalog.pg_current_xact_id_if_assigned()";
         if self.session.in_transaction()
@@ -286,7 +289,7 @@ impl HistoryTransaction {
         }
     }
 
-    /// Adds what the bound was to an error that comes of one.
+    /// Adds the exceeded limit to a timeout error.
     pub(super) fn with_hint(&self, error: Error) -> Error {
         let Error::Sql(text) = error else {
             return error;
@@ -316,7 +319,7 @@ fn parse_removed(
     Ok((version.unwrap_or_default(), rollback))
 }
 
-/// The first value of the answer.
+/// Returns the first value of the result.
 async fn first(session: &mut DatabaseSession, sql: &str) -> Result<Option<String>, Error> {
     Ok(session
         .simple_query(sql)

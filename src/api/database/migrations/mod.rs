@@ -1,8 +1,9 @@
-//! A project's migrations: which have been applied, applying one, and taking back.
+//! Migrations of a project: history, application, rollback.
 //!
-//! They stand in `supabase_migrations.schema_migrations` inside the project's own database, which the customer's
-//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a history: one
-//! transaction, alone with the history, with the customer's SQL and its record in it or neither.
+//! The history is `supabase_migrations.schema_migrations` in the project's own database, which the
+//! customer's command line also reads and writes (`behaviour.md` §8, `clients.md` §3). Each change
+//! is one transaction that holds a lock on the history and contains both the customer's SQL and its
+//! record.
 
 pub mod operations;
 pub mod rehearsal;
@@ -31,37 +32,39 @@ use crate::{
 /// An applied migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Migration {
-    /// Sorts as text in the order of application. Ours are 14 digits, `YYYYMMDDHHMMSS` in UTC.
+    /// Version. Versions sort as text in the order of application. Generated ones have 14 digits,
+    /// `YYYYMMDDHHMMSS` in UTC.
     pub version: String,
-    /// What its author called it.
+    /// Name given by the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// An applied migration with everything the history knows about it.
+/// An applied migration with all columns of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "V1GetMigrationResponse")]
 pub struct MigrationRecord {
-    /// Sorts as text in the order of application.
+    /// Version. Versions sort as text in the order of application.
     pub version: String,
-    /// What its author called it.
+    /// Name given by the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its SQL.
+    /// SQL of the migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<Vec<String>>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Vec<String>>,
-    /// Who applied it.
+    /// E-mail address of the user that applied it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// The key of the request.
+    /// Idempotency key of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
-/// A row of the history as the server prints it: the command line's has no more than the first three columns.
+/// A row of the history. A history created by the command line may have only the first three
+/// columns.
 #[derive(Deserialize)]
 struct Row {
     version: String,
@@ -77,45 +80,45 @@ struct Row {
 pub struct NewMigration {
     /// SQL, any number of statements.
     pub query: String,
-    /// What its author calls it.
+    /// Name given by the author.
     pub name: Option<String>,
-    /// SQL that takes it back. Only recorded.
+    /// SQL that reverts the migration. It is only recorded.
     pub rollback: Option<String>,
-    /// The same key is applied once.
+    /// Idempotency key. A key is applied once.
     pub idempotency_key: Option<String>,
-    /// Who applies it.
+    /// E-mail address of the user.
     pub created_by: Option<String>,
 }
 
-/// What changes about a migration that is in the history. What is `None` stays.
+/// Properties of a migration to change. `None` keeps a property.
 #[derive(Debug, Clone, Default)]
 pub struct MigrationPatch {
-    /// Its name.
+    /// New name.
     pub name: Option<String>,
-    /// SQL that takes it back.
+    /// New SQL that reverts the migration.
     pub rollback: Option<String>,
 }
 
-/// What became of a migration.
+/// Result of applying a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AppliedMigration {
-    /// The version it is recorded as.
+    /// Recorded version.
     pub version: String,
-    /// Whether an earlier request with the same key had applied it.
+    /// Whether an earlier request with the same key applied it.
     pub replayed: bool,
 }
 
-/// What changing the history may take.
+/// Limits of a change of the history.
 #[derive(Debug, Clone, Copy)]
 pub struct MigrationLimits {
-    /// In all: waiting for its history, and every statement.
+    /// Limits of the whole session: waiting for locks, and every statement.
     pub session: SessionLimits,
-    /// Waiting for one lock. Whoever comes after us in the lock's queue waits as long, so it is short.
+    /// Maximum wait for one lock. Short, because later transactions in the lock queue wait as long.
     pub lock_timeout: Duration,
 }
 
 impl Default for MigrationLimits {
-    /// 4 s for a lock, as the command line has it (`behaviour.md` §8).
+    /// Returns 4 s for a lock, as the command line (`behaviour.md` §8).
     fn default() -> Self {
         Self {
             session: SessionLimits::default(),
@@ -124,9 +127,9 @@ impl Default for MigrationLimits {
     }
 }
 
-/// Every applied migration, by version. Empty if there is no history yet.
+/// Lists the applied migrations by version. Returns an empty list without a history.
 ///
-/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
+/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the owner cannot read the history.
 pub async fn list(target: &ConnectTarget, limits: SessionLimits) -> Result<Vec<Migration>, Error> {
     let mut session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
     let columns = history::history_columns(&mut session).await?;
@@ -153,9 +156,10 @@ fn listed(row: Vec<Option<String>>) -> Option<Migration> {
     })
 }
 
-/// One applied migration.
+/// Returns one applied migration.
 ///
-/// Errors: [`Error::NotFound`]; [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
+/// Errors: [`Error::NotFound`]; [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the owner cannot
+/// read the history.
 pub async fn get(
     target: &ConnectTarget,
     version: &str,
@@ -189,15 +193,16 @@ pub async fn get(
     })
 }
 
-/// Applies `migration` and records it, both or neither.
+/// Applies `migration` and records it in one transaction.
 ///
-/// The row is written first, in the same transaction, so nothing the text sets — role, encoding, search path, a
-/// read-only transaction — can keep it from being recorded. Texts that would end the transaction, or that cannot run
-/// in one, are refused before anything runs.
+/// The row is written first, so that settings changed by the SQL (role, encoding, search path, a
+/// read-only transaction) cannot prevent the record. SQL that would end the transaction, or that
+/// cannot run in one, is rejected before anything runs.
 ///
-/// Errors: [`Error::Sql`] as the server says, with nothing applied; [`Error::Invalid`] for a text that is refused;
-/// [`Error::Conflict`] if the key was used for another request; [`Error::DatabaseUnreachable`], where a second request
-/// with the same key tells whether the first was applied.
+/// Errors: [`Error::Sql`] with the server's message, after a rollback; [`Error::Invalid`] for
+/// rejected SQL; [`Error::Conflict`] if the key was used for another request;
+/// [`Error::DatabaseUnreachable`], in which case a second request with the same key returns whether
+/// the first one was applied.
 pub async fn apply(
     target: &ConnectTarget,
     clock: &Clock,
@@ -222,9 +227,9 @@ pub async fn apply(
     })
 }
 
-/// Records `migration` as applied and runs nothing: for a change that was made in another way.
+/// Records `migration` as applied without running it, for a change that was made in another way.
 ///
-/// Errors: as of [`apply`].
+/// Errors: those of [`apply`].
 pub async fn record(
     target: &ConnectTarget,
     clock: &Clock,
@@ -249,7 +254,7 @@ pub async fn record(
 
 /// Changes name or rollback of a migration.
 ///
-/// Errors: [`Error::NotFound`]; else as of [`apply`].
+/// Errors: [`Error::NotFound`], and those of [`apply`].
 pub async fn patch(
     target: &ConnectTarget,
     version: &str,
@@ -261,10 +266,11 @@ pub async fn patch(
     history.commit().await
 }
 
-/// Takes back every migration from version `gte` on, the newest first, and removes them from the history: all or none.
-/// Nothing to take back is no error, so that a request whose answer was lost can be sent again.
+/// Reverts every migration from version `gte` on, the newest first, and removes them from the
+/// history, in one transaction. No matching migration is not an error, so that a lost request can
+/// be repeated.
 ///
-/// Errors: [`Error::Rejected`] if one of them has no rollback recorded; else as of [`apply`].
+/// Errors: [`Error::Rejected`] if a migration has no recorded rollback, and those of [`apply`].
 pub async fn roll_back(
     target: &ConnectTarget,
     gte: &str,
@@ -286,7 +292,7 @@ pub async fn roll_back(
             .into(),
         ));
     }
-    // Each is read before the first one runs.
+    // All texts are parsed before the first one runs.
     let field = |version: &str| format!("rollback of {version}");
     let texts: Vec<_> = taken
         .iter()

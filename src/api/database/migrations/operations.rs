@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of migrations.
 pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &GET, &APPLY, &RECORD, &PATCH, &ROLL_BACK];
 
 static LIST: Endpoint = Endpoint {
@@ -79,7 +79,7 @@ static APPLY: Endpoint = Endpoint {
     handler: || mount(apply).that_changes_elsewhere().sample(SAMPLE),
 };
 
-/// A body that works.
+/// A valid request body.
 const SAMPLE: &str = r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -88,9 +88,9 @@ struct MigrationRequest {
     /// SQL, any number of statements.
     #[schemars(length(min = 1))]
     query: String,
-    /// What its author calls it.
+    /// Name given by the author.
     name: Option<String>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     rollback: Option<String>,
 }
 
@@ -118,19 +118,19 @@ impl MigrationRequest {
     }
 }
 
-/// Ours, beyond the contract.
+/// Query parameters beyond the contract.
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ApplyQuery {
-    /// Apply it, answer what it did, and roll it back.
+    /// Apply the migration, return its effects, and roll it back.
     #[serde(default)]
     dry_run: bool,
-    /// ApplyQuery long it may wait for one lock, in ms.
+    /// Maximum wait for one lock, in ms.
     #[serde(default = "ApplyQuery::lock_timeout_ms")]
     #[schemars(range(min = 1, max = LOCK_TIMEOUT_MS_MAX))]
     lock_timeout_ms: u64,
 }
 
-/// Whoever waits behind a migration for its lock waits as long.
+/// Maximum of `lock_timeout_ms`. Transactions queued behind a migration wait as long.
 const LOCK_TIMEOUT_MS_MAX: u64 = 30_000;
 
 impl ApplyQuery {
@@ -164,7 +164,8 @@ async fn apply(
     Query(how): Query<ApplyQuery>,
     Json(request): Json<MigrationRequest>,
 ) -> Result<Option<Json<MigrationRehearsal>>, Error> {
-    let (migration, limits) = (request.of(&context, &user, key).await?, how.limits()?);
+    let migration = request.of(&context, &user, key).await?;
+    let limits = how.limits()?;
     let target = projects::target(&context, &project).await?;
     if how.dry_run {
         return Ok(Some(Json(
@@ -225,9 +226,9 @@ static PATCH: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1PatchMigrationBody")]
 struct PatchMigrationRequest {
-    /// What its author calls it.
+    /// Name given by the author.
     name: Option<String>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     rollback: Option<String>,
 }
 
@@ -264,7 +265,7 @@ static ROLL_BACK: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct RollbackQuery {
-    /// The first version to take back: it and everything after it.
+    /// First version to revert. Later versions are reverted as well.
     #[schemars(regex(pattern = r"^\d+$"))]
     gte: String,
 }

@@ -1,7 +1,7 @@
-//! What a migration would do, found out by doing it in a transaction that is rolled back.
+//! Rehearsal of a migration: runs it in a transaction that is rolled back and reports its effects.
 //!
-//! Everything a transaction does can be undone but drawing from a sequence. So each sequence gets a new file first, which
-//! goes with the transaction; until then nobody else draws from it.
+//! A rollback undoes everything except drawing from a sequence. Each sequence therefore gets a new
+//! file first, which is rolled back too; until then other sessions wait for it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,60 +21,61 @@ use crate::{
     },
 };
 
-/// What a migration would do.
+/// Effects of a migration.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "GantryRehearsal")]
 pub struct MigrationRehearsal {
-    /// The version it would be recorded as.
+    /// Version that it would be recorded as.
     pub version: String,
-    /// Whether a request with the same key has applied it already: then it would do nothing more.
+    /// Whether a request with the same key has already applied it.
     pub replayed: bool,
-    /// ApplyQuery long its statements took, in ms.
+    /// Run time of the statements, in ms.
     pub duration_ms: f64,
-    /// ApplyQuery long it may wait for one lock, in ms.
+    /// Maximum wait for one lock, in ms.
     pub lock_timeout_ms: u64,
-    /// ApplyQuery long it may take in all, in ms.
+    /// Maximum run time, in ms.
     pub time_limit_ms: u64,
-    /// Each statement.
+    /// Statements of the migration.
     pub statements: Vec<RehearsedStatement>,
-    /// Locks on what existed before, the strongest and longest held first.
+    /// Locks on existing objects, the strongest and longest held first.
     pub locks: Vec<HeldLock>,
-    /// What comes to be. What belongs to a new table is not listed beside it, but for indexes, triggers and policies.
+    /// Created objects. Parts of a new table are not listed, except indexes, triggers and policies.
     pub created: Vec<DatabaseObject>,
-    /// What changes. A table's columns, constraints, triggers and policies are objects of their own.
+    /// Changed objects. Columns, constraints, triggers and policies of a table are separate
+    /// objects.
     pub altered: Vec<DatabaseObject>,
-    /// What goes.
+    /// Dropped objects.
     pub dropped: Vec<DatabaseObject>,
-    /// Tables and indexes whose every row is written anew.
+    /// Tables and indexes whose files are rewritten.
     pub rewritten: Vec<DatabaseObject>,
-    /// Rows written, by table.
+    /// Numbers of written rows, by table.
     pub rows: Vec<TableRowCounts>,
-    /// Sequences of other owners that it drew from. They could not be held, and stay where the rehearsal left them.
+    /// Sequences of other owners that advanced. They cannot be rolled back.
     pub sequences_left_advanced: Vec<String>,
 }
 
-/// A statement that ran.
+/// A statement with its run time.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Ran")]
 pub struct RehearsedStatement {
-    /// Line it begins on.
+    /// First line.
     pub line: usize,
-    /// What the server called it, such as `ALTER TABLE` or `UPDATE 3`.
+    /// Command tag, such as `ALTER TABLE` or `UPDATE 3`.
     pub command: String,
-    /// ApplyQuery long it took, in ms.
+    /// Run time, in ms.
     pub duration_ms: f64,
 }
 
-/// A lock that others may have to wait for.
+/// A lock that may block other sessions.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Lock")]
 pub struct HeldLock {
-    /// Such as `AccessExclusiveLock`, which keeps readers out, too.
+    /// Lock mode, such as `AccessExclusiveLock`, which also blocks readers.
     pub mode: String,
-    /// What is locked.
+    /// Locked object.
     #[serde(flatten)]
     pub object: DatabaseObject,
-    /// From the beginning of the statement that took it to the end, in ms.
+    /// Time from the start of the statement that acquired it to the end, in ms.
     pub held_ms: f64,
 }
 
@@ -82,29 +83,29 @@ pub struct HeldLock {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[schemars(rename = "Object")]
 pub struct DatabaseObject {
-    /// Such as `table`, `table column` or `function`.
+    /// Type, such as `table`, `table column` or `function`.
     pub kind: String,
-    /// With its schema, and quoted where it must be.
+    /// Name with schema, quoted if necessary.
     pub name: String,
 }
 
-/// Rows of a table that were written.
+/// Numbers of written rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Touched")]
 pub struct TableRowCounts {
-    /// With its schema, and quoted where it must be.
+    /// Name with schema, quoted if necessary.
     pub table: String,
-    /// New rows.
+    /// Inserted rows.
     pub inserted: u64,
-    /// Changed rows.
+    /// Updated rows.
     pub updated: u64,
-    /// Removed rows.
+    /// Deleted rows.
     pub deleted: u64,
 }
 
-/// Does what [`super::apply`] does, rolls it back and answers what it was.
+/// Runs the migration like [`super::apply`], rolls it back and returns its effects.
 ///
-/// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
+/// Errors: those of [`super::apply`]; a sequence that another transaction uses counts as a lock.
 pub async fn rehearse(
     target: &ConnectTarget,
     clock: &Clock,
@@ -174,7 +175,7 @@ fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// HeldLock modes, the weakest first (PostgreSQL's documentation, "Table-Level Locks").
+/// Lock modes, the weakest first (PostgreSQL's documentation, "Table-Level Locks").
 const MODES: [&str; 8] = [
     "AccessShareLock",
     "RowShareLock",
@@ -210,7 +211,7 @@ impl MigrationRehearsal {
         }
     }
 
-    /// The difference of two scenes.
+    /// Records the differences of two snapshots.
     fn describe(&mut self, before: &CatalogSnapshot, after: &CatalogSnapshot) {
         self.created = after.without(before);
         self.dropped = before.without(after);
@@ -258,33 +259,33 @@ impl MigrationRehearsal {
     }
 }
 
-/// A catalog row: its table, its identifier, and the number of a column.
+/// Key of a catalog row: table, object id and column number.
 type CatalogId = (String, String, String);
-/// What is locked, by its identifier, and how.
+/// Object id and mode of a lock.
 type RelationLock = (String, String);
 
 struct CatalogEntry {
     object: DatabaseObject,
-    /// The table it is part of, if it is listed only where that is not new.
+    /// Table that contains it. It is not listed beside a new table.
     part_of: Option<String>,
-    /// Changes with its definition.
+    /// Hash of its definition.
     hash: String,
-    /// Changes when its rows are written anew; nothing for what has none.
+    /// Name of its data file, which changes when rows are rewritten. Empty without a file.
     file: String,
 }
 
-/// The database at one moment of the transaction.
+/// State of the database at a moment of the transaction.
 struct CatalogSnapshot {
     things: HashMap<CatalogId, CatalogEntry>,
     locks: Vec<RelationLock>,
-    /// Rows inserted, updated and deleted since the transaction began.
+    /// Numbers of rows inserted, updated and deleted since the transaction began.
     rows: BTreeMap<String, [u64; 3]>,
-    /// Sequences that are not held, and how far they are.
+    /// Last values of sequences that cannot be rolled back.
     sequences: BTreeMap<String, Option<String>>,
 }
 
-/// Everything of a customer's that has a name. What statistics and vacuum write, and what only follows from other
-/// objects, is not in the hash.
+/// Named objects of the customer. The hash excludes columns that are written by statistics and
+/// vacuum, or that follow from other objects.
 const THINGS: &str = r"
 with relation as (
     select c.* from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -377,7 +378,7 @@ impl CatalogSnapshot {
         })
     }
 
-    /// What is here and not in `other`, without the parts of what is listed itself.
+    /// Returns objects that are not in `other`, without parts of listed tables.
     fn without(&self, other: &Self) -> Vec<DatabaseObject> {
         let listed = |id: &CatalogId| !other.things.contains_key(id);
         let beside = |thing: &CatalogEntry| {
@@ -403,7 +404,7 @@ impl CatalogSnapshot {
     }
 }
 
-/// A table, index, view or sequence. 1259 is `pg_class` in every PostgreSQL.
+/// Returns the key of a table, index, view or sequence. 1259 is the object id of `pg_class`.
 fn relation(id: &str) -> CatalogId {
     ("1259".to_owned(), id.to_owned(), "0".to_owned())
 }
@@ -452,7 +453,7 @@ async fn locks(session: &mut DatabaseSession) -> Result<Vec<RelationLock>, Error
         .collect())
 }
 
-/// Gives each sequence that is ours to change a new file, with its value and everything else as it is.
+/// Gives each sequence that the owner can alter a new file, without changing its values.
 async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), Error> {
     let sql = "select pg_catalog.format('alter sequence %I.%I cache %s', n.nspname, c.relname, s.seqcache)
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid

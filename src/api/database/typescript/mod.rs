@@ -1,4 +1,4 @@
-//! The `Database` type of a project, for typed clients: what the hosted service's generator prints.
+//! Generator of the `Database` type for typed clients, in the format of the hosted service.
 
 mod print;
 
@@ -10,16 +10,17 @@ use super::catalog::{
 };
 use print::{IndentedWriter, key, text};
 
-/// What clients are told about the data API's dialect.
+/// Version of PostgREST that typed clients assume.
 const POSTGREST_VERSION: &str = "13.0.5";
-/// `Json` and the beginning.
+/// `Json` and the beginning of the file.
 const HEAD: &str = include_str!("head.ts");
 /// `Tables`, `TablesInsert`, `TablesUpdate`, `Enums` and `CompositeTypes`.
 const TAIL: &str = include_str!("tail.ts");
-/// Arrays of arrays, domains over domains: no chain is deeper than this in earnest.
+/// Maximum depth of arrays of arrays and domains over domains.
 const DEPTH_MAX: u8 = 16;
 
-/// The file: a `Database` type with the catalog's schemas, shorthands, and constants of the enums.
+/// Returns a file with a `Database` type of the catalog's schemas, shorthands, and constants of the
+/// enums.
 pub fn generate(catalog: &Catalog) -> String {
     let generator = TypescriptGenerator {
         catalog,
@@ -45,7 +46,7 @@ struct TypescriptGenerator<'a> {
     relationships: HashMap<Oid, Vec<Relationship<'a>>>,
 }
 
-/// What a row is for.
+/// Usage of a row type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowUse {
     Read,
@@ -167,7 +168,7 @@ impl<'a> TypescriptGenerator<'a> {
         out.close("]");
     }
 
-    /// Functions that the data API can call, those of one name together.
+    /// Returns the functions that the data API can call, grouped by name.
     fn functions(&self, schema: &str) -> Vec<Vec<&'a Function>> {
         let mut named: Vec<Vec<&Function>> = Vec::new();
         for function in self
@@ -184,7 +185,8 @@ impl<'a> TypescriptGenerator<'a> {
         named
     }
 
-    /// By the names of its arguments, or with a single one without a name, of a type that a body or a row can be.
+    /// Returns whether the data API can call a function: by argument names, or with one unnamed
+    /// argument whose type can be a request body or a row.
     fn callable(&self, function: &Function) -> bool {
         match function.arguments.as_slice() {
             [only] if only.name.is_empty() => {
@@ -263,7 +265,7 @@ impl<'a> TypescriptGenerator<'a> {
         out.close("}");
     }
 
-    /// Functions of one row of `relation`: the data API shows them as columns.
+    /// Returns the functions of one row of `relation`, which the data API displays as columns.
     fn computed(&self, relation: &Relation) -> Vec<&'a Function> {
         let of_row = |function: &&Function| match function.arguments.as_slice() {
             [only] => self
@@ -382,7 +384,7 @@ impl<'a> TypescriptGenerator<'a> {
         }
     }
 
-    /// The values of enums, for programs that list them.
+    /// Writes the values of enums as constants.
     fn constants(&self, file: &mut String) {
         let mut out = IndentedWriter::new();
         out.open("export const Constants = {");
@@ -417,7 +419,7 @@ fn union(labels: &[String]) -> String {
     }
 }
 
-/// How values of PostgreSQL's own types, and of extensions, come out of the data API's JSON.
+/// Returns the TypeScript type of values in the data API's JSON.
 fn builtin(name: &str) -> &'static str {
     match name {
         "bool" => "boolean",

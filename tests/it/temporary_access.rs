@@ -1,25 +1,22 @@
-//! Temporary access to a project's database: logins are real ones, by password, and end when they should, whatever happens.
+//! Temporary access to a project's database, with real logins by password and their expiry.
 
-use std::{ops::Deref, sync::Arc};
+mod recovery;
+
+use std::ops::Deref;
 
 use chrono::SubsecRound;
 use gantry::{
     api::organizations::members,
     base::{clock::Clock, ids::ProjectRef},
-    data_plane::projects::Status,
     platform::access::Role,
 };
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
-use crate::support::{
-    Actor, Node, TestApp,
-    client::Answer,
-    machine::{Machine, PATIENCE},
-};
+use crate::support::{Actor, Node, TestApp, client::Answer, machine::PATIENCE};
 
-/// A project with temporary access enabled,.
+/// A project with temporary access enabled.
 struct Site {
     app: TestApp,
     project: ProjectRef,
@@ -33,7 +30,7 @@ impl Deref for Site {
     }
 }
 
-/// A login, as its member knows it.
+/// Credentials of a login.
 struct Login {
     role: String,
     password: String,
@@ -56,7 +53,7 @@ impl Site {
         site
     }
 
-    /// The server goes by the machine's clock.
+    /// Sets the test clock to the machine's clock, which PostgreSQL uses.
     fn set_clock(&self) {
         self.clock
             .step_wall(Clock::system().now().trunc_subsecs(0) - self.clock.now());
@@ -128,7 +125,7 @@ impl Site {
         Ok(client)
     }
 
-    /// Logins that the server knows.
+    /// Returns the logins that exist in the server.
     async fn roles(&self) -> Vec<String> {
         let sql =
             "select rolname::text from pg_roles where rolname like 'gantry\\_jit\\_%' order by 1";
@@ -147,7 +144,7 @@ impl Site {
     }
 }
 
-/// Returns when the session was ended by an administrator.
+/// Waits until an administrator terminated the session.
 async fn ended(session: Client) {
     let error = timeout(PATIENCE, session.query_one("select pg_sleep(600)", &[]))
         .await
@@ -171,7 +168,7 @@ fn refused(login: Result<Client, tokio_postgres::Error>) {
 }
 
 #[tokio::test]
-async fn a_member_is_let_in_until_the_time_is_over() {
+async fn login_of_member_works_until_expiry() {
     let site = Site::new().await;
     let expires_at = site.in_secs(3600);
     let role = json!({
@@ -233,7 +230,7 @@ async fn a_member_is_let_in_until_the_time_is_over() {
         .await
         .unwrap();
     assert_eq!((who.get(0), who.get(1)), ("postgres", login.role.as_str()));
-    // It is the role in everything it makes, and nothing more than that role.
+    // Objects belong to the granted role, and its privileges are not exceeded.
     session
         .batch_execute("create table made (id int)")
         .await
@@ -272,7 +269,7 @@ async fn a_member_is_let_in_until_the_time_is_over() {
         nothing
     );
 
-    // What was done is in the log, without the password, which is nowhere.
+    // The audit log records the actions, and the password is stored nowhere.
     let sql = "select coalesce(jsonb_agg(to_jsonb(e)), '[]') from audit_entries e where operation like '%-jit-access%'";
     let log: Value = site.app.app.db.query(sql, &[]).await.unwrap()[0].get(0);
     let statuses: Vec<_> = log
@@ -318,7 +315,7 @@ async fn a_member_is_let_in_until_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn whatever_takes_access_away_ends_sessions() {
+async fn every_revocation_terminates_sessions() {
     let site = Site::new().await;
     let (db, organization, user) = (&site.app.app.db, site.home.id, site.developer.user);
     let set = async |role| {
@@ -405,7 +402,7 @@ async fn whatever_takes_access_away_ends_sessions() {
 }
 
 #[tokio::test]
-async fn nobody_gets_more_than_was_granted() {
+async fn login_is_limited_to_its_grant() {
     let site = Site::new().await;
     assert_eq!(
         site.authorize(&site.developer, "postgres").await.status,
@@ -490,319 +487,4 @@ async fn nobody_gets_more_than_was_granted() {
         6,
         "what is refused changes nothing"
     );
-}
-
-/// Killed, the server lets nobody in after the end, and the next start ends who is still there.
-#[tokio::test]
-async fn who_is_in_when_gantry_dies_is_out_when_it_is_back() {
-    let mut site = Site::new().await;
-    site.set_clock();
-    site.grant(
-        &site.developer,
-        json!([{"role": "postgres", "expires_at": site.in_secs(5)}]),
-    )
-    .await
-    .expect(200);
-    let login = site.login(&site.developer, "postgres").await;
-    let session = site.connect(&login).await.unwrap();
-    site.app.node.kill();
-    // The server has its own clock.
-    session.query_one("select pg_sleep(6)", &[]).await.unwrap();
-    refused(site.connect(&login).await);
-    assert_eq!(site.roles().await, [login.role.as_str()]);
-    site.advance(5);
-    let mut back = site.another(1, Arc::clone(&site.machine));
-    back.start();
-    ended(session).await;
-    back.stop().await;
-}
-
-/// What is taken away from a paused project is gone before it is announced again; so is what was never granted.
-#[tokio::test]
-async fn a_project_that_comes_back_lets_in_who_may() {
-    let site = Site::new().await;
-    site.grant(&site.developer, json!([{"role": "postgres"}]))
-        .await
-        .expect(200);
-    site.grant(&site.administrator, json!([{"role": "postgres"}]))
-        .await
-        .expect(200);
-    let (gone, stays) = (
-        site.login(&site.developer, "postgres").await,
-        site.login(&site.administrator, "postgres").await,
-    );
-    let admin = site.admin().await;
-    // As after a backup from another time. And something that keeps a role from being dropped.
-    admin
-        .batch_execute(&format!(
-            "create role gantry_jit_stray login; create table public.t (); alter table public.t owner to {}",
-            gone.role
-        ))
-        .await
-        .unwrap();
-    drop(admin);
-    let state = async |what: &str, status| {
-        site.ask("POST", what, &site.owner, &json!(null))
-            .await
-            .expect(200);
-        site.until(&site.project, status).await;
-    };
-    state("/pause", Status::Inactive).await;
-    site.authorize(&site.developer, "postgres")
-        .await
-        .expect(544);
-    site.ask(
-        "DELETE",
-        &format!("/database/jit/{}", site.developer.gotrue_id),
-        &site.administrator,
-        &json!(null),
-    )
-    .await
-    .expect(200);
-    state("/restore", Status::ActiveHealthy).await;
-    assert_eq!(site.roles().await, [stays.role.as_str()]);
-    site.connect(&stays).await.unwrap();
-    let owner = "select tableowner::text from pg_tables where tablename = 't'";
-    assert_eq!(
-        site.admin()
-            .await
-            .query_one(owner, &[])
-            .await
-            .unwrap()
-            .get::<_, &str>(0),
-        "postgres"
-    );
-    let left: i64 = site
-        .app
-        .app
-        .db
-        .query("select count(*) from jit_logins", &[])
-        .await
-        .unwrap()[0]
-        .get(0);
-    assert_eq!(left, 1);
-
-    site.ask("DELETE", "", &site.owner, &json!(null))
-        .await
-        .expect(200);
-    let left = "select (select count(*) from jit_logins) + (select count(*) from jit_grants) + (select count(*) from jit_settings)";
-    assert_eq!(
-        site.app.app.db.query(left, &[]).await.unwrap()[0].get::<_, i64>(0),
-        0
-    );
-}
-
-#[tokio::test]
-async fn a_clock_that_is_set_ends_access_and_brings_none_back() {
-    let site = Site::new().await;
-    site.grant(
-        &site.developer,
-        json!([{"role": "postgres", "expires_at": site.in_secs(3600)}]),
-    )
-    .await
-    .expect(200);
-    let login = site.login(&site.developer, "postgres").await;
-    let session = site.connect(&login).await.unwrap();
-    site.clock.step_wall(chrono::TimeDelta::hours(-1));
-    site.app.app.temporary_access.wake();
-    session.query_one("select 1", &[]).await.unwrap();
-    site.clock.step_wall(chrono::TimeDelta::hours(2));
-    site.app.app.temporary_access.wake();
-    ended(session).await;
-    site.clock.step_wall(chrono::TimeDelta::hours(-1));
-    site.app.app.temporary_access.wake();
-    refused(site.connect(&login).await);
-}
-
-#[tokio::test]
-async fn what_one_node_is_asked_the_other_does() {
-    let site = Site::new().await;
-    let mut other = site.another(2, Arc::new(Machine::bare()));
-    other.start();
-    site.grant(&site.developer, json!([{"role": "postgres"}]))
-        .await
-        .expect(200);
-    let body = json!({"role": "postgres", "rhost": "::1"});
-    let answer = site
-        .ask_at(&other, "POST", "/database/jit", &site.developer, &body)
-        .await
-        .expect(200)
-        .json();
-    let text = |field: &str| answer["login"][field].as_str().unwrap().to_owned();
-    let login = Login {
-        role: text("role"),
-        password: text("password"),
-    };
-    let session = site.connect(&login).await.unwrap();
-    let one = format!("/database/jit/{}", site.developer.gotrue_id);
-    site.ask_at(&other, "DELETE", &one, &site.administrator, &json!(null))
-        .await
-        .expect(200);
-    // The call returned when the other node had ended it.
-    refused(site.connect(&login).await);
-    ended(session).await;
-    other.stop().await;
-}
-
-#[tokio::test]
-async fn somebody_from_outside_is_let_into_the_database_and_nothing_else() {
-    let site = Site::new().await;
-    let outsider = &site.stranger;
-    let invite = async |roles: Value| {
-        let body = json!({"email": "Stan@example.com", "roles": roles});
-        site.ask("POST", "/database/jit/invite", &site.administrator, &body)
-            .await
-    };
-    assert_eq!(invite(json!([])).await.status, 400);
-    let made = invite(json!([{"role": "postgres", "expires_at": site.in_secs(60)}, {"role": "supabase_read_only_user"}])).await;
-    let made = made.expect(201).json();
-    let (id, token, email) = (
-        made["invite_id"].as_str().unwrap(),
-        &made["token"],
-        &made["email"],
-    );
-    let listed = async || {
-        site.ask(
-            "GET",
-            "/database/jit/list",
-            &site.administrator,
-            &json!(null),
-        )
-        .await
-        .expect(200)
-        .json()["items"]
-            .clone()
-    };
-    let pending = listed().await;
-    assert_eq!(
-        (
-            &pending[0]["invite_id"],
-            &pending[0]["user_id"],
-            &pending[0]["primary_email"]
-        ),
-        (&json!(id), &json!(null), email)
-    );
-    assert_eq!(pending[0]["user_roles"], made["user_roles"]);
-
-    let accept = async |actor: &Actor, email: &Value, token: &Value| {
-        site.ask(
-            "POST",
-            "/database/jit/invite/accept",
-            actor,
-            &json!({"email": email, "token": token}),
-        )
-        .await
-    };
-    for (who, email, token) in [
-        (&site.developer, email, token),
-        (outsider, &json!("dora@example.com"), token),
-        (
-            outsider,
-            email,
-            &json!("gantry_jit_invite_0000000000000000000000000000000000000000"),
-        ),
-    ] {
-        assert_eq!(accept(who, email, token).await.status, 404);
-    }
-    let accepted = accept(outsider, email, token).await.expect(200).json();
-    assert_eq!(
-        (&accepted["user_roles"], &accepted["user_id"]),
-        (&made["user_roles"], &json!(outsider.gotrue_id))
-    );
-    let login = |accepted: &Value, n: usize| {
-        let text = |field: &str| accepted["logins"][n][field].as_str().unwrap().to_owned();
-        Login {
-            role: text("role"),
-            password: text("password"),
-        }
-    };
-    let session = site.connect(&login(&accepted, 0)).await.unwrap();
-    assert_eq!(
-        session
-            .query_one("select current_user::text", &[])
-            .await
-            .unwrap()
-            .get::<_, &str>(0),
-        "postgres"
-    );
-    let reader = site.connect(&login(&accepted, 1)).await.unwrap();
-    assert_eq!(listed().await[0]["user_id"], json!(outsider.gotrue_id));
-    // The project, and all else of the organization, is as hidden as before.
-    for path in ["", "/database/jit", "/api-keys"] {
-        assert_eq!(
-            site.ask("GET", path, outsider, &json!(null)).await.status,
-            404,
-            "{path}"
-        );
-    }
-    let projects = site
-        .get("/v1/projects")
-        .as_(outsider)
-        .send()
-        .await
-        .expect(200)
-        .json();
-    assert!(
-        !projects.to_string().contains(site.project.as_str()),
-        "{projects}"
-    );
-
-    // One role's time is over; to accept again renews the other.
-    site.advance(61);
-    site.app.app.temporary_access.wake();
-    ended(session).await;
-    let renewed = accept(outsider, email, token).await.expect(200).json();
-    assert_eq!(
-        (
-            &renewed["user_roles"][0]["role"],
-            renewed["logins"].as_array().unwrap().len()
-        ),
-        (&json!("supabase_read_only_user"), 1)
-    );
-    refused(site.connect(&login(&accepted, 1)).await);
-    site.connect(&login(&renewed, 0)).await.unwrap();
-
-    // Taken back, it ends what came of it.
-    let path = format!("/database/jit/invite/{id}");
-    site.ask("DELETE", &path, &site.administrator, &json!(null))
-        .await
-        .expect(200);
-    ended(reader).await;
-    refused(site.connect(&login(&renewed, 0)).await);
-    assert_eq!(site.roles().await, Vec::<String>::new());
-    assert_eq!(accept(outsider, email, token).await.status, 404);
-    assert_eq!(
-        site.ask("DELETE", &path, &site.administrator, &json!(null))
-            .await
-            .status,
-        404
-    );
-
-    // By the person, too; and nobody can accept again what was taken.
-    let again = invite(json!([{"role": "postgres"}]))
-        .await
-        .expect(201)
-        .json();
-    let accepted = accept(outsider, email, &again["token"])
-        .await
-        .expect(200)
-        .json();
-    let session = site.connect(&login(&accepted, 0)).await.unwrap();
-    site.ask(
-        "DELETE",
-        &format!("/database/jit/{}", outsider.gotrue_id),
-        &site.administrator,
-        &json!(null),
-    )
-    .await
-    .expect(200);
-    ended(session).await;
-    assert_eq!(accept(outsider, email, &again["token"]).await.status, 404);
-    // Over after a day.
-    let last = invite(json!([{"role": "postgres"}]))
-        .await
-        .expect(201)
-        .json();
-    site.advance(24 * 3600);
-    assert_eq!(accept(outsider, email, &last["token"]).await.status, 404);
 }
