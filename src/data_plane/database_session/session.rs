@@ -7,7 +7,7 @@
 //! Bounds: the deadline applies to everything after connecting; results are limited by
 //! [`SessionLimits`]; notices and notifications are discarded.
 
-use std::{error::Error as StdError, io, mem, ops::Range, sync::Arc, time::Duration};
+use std::{error::Error as StdError, io, mem, ops::Range, time::Duration};
 
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
