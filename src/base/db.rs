@@ -309,7 +309,7 @@ impl SharedConnection {
     }
 }
 
-/// Returns the error for an operator who starts a server or runs a command.
+/// Returns the error for operators: at the start of a server, or from a command.
 fn unreachable(error: &tokio_postgres::Error) -> Error {
     Error::Unavailable {
         what: format!("the control database cannot be reached: {}", text(error)).into(),

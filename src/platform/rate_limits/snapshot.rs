@@ -59,7 +59,7 @@ struct Snapshot {
     cells: Vec<CounterRecord>,
 }
 
-/// Loads the counters whose windows are still open. Without a usable file the counters start empty.
+/// Loads counters with open windows. Without a usable file the counters start empty.
 pub fn open(
     path: &Path,
     capacity: CounterCapacity,
