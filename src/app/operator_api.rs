@@ -1,19 +1,19 @@
-//! The operator's own API, for tools on this machine: what has no place among the operations, because whoever may do it decides
-//! over all projects.
+//! The operator API: JSON operations for local tools that concern all projects.
 //!
-//! It answers on a Unix socket and nowhere else: who may open its file is the operator (decision 0063). Errors are those of the
-//! operations, bodies are JSON.
+//! It is served on a Unix socket only. Access to the socket file is the authorization (decision
+//! 0063). Errors have the same format as those of the Management API.
 //!
-//! | Request | Body | Answer |
+//! | Request | Body | Response |
 //! |---|---|---|
-//! | `GET /v1/projects/{ref}/upstreams` | | where its services answer: a list of `{service, url, overridden}` |
-//! | `PUT /v1/projects/{ref}/upstreams/{service}` | `{"url": "http://…"}` | the same of that service, as it is now |
-//! | `DELETE /v1/projects/{ref}/upstreams/{service}` | | the same, as `--upstream` says it |
-//! | `GET /v1/projects/{ref}/key-check` | | whether its API keys are checked at the edge: `{enabled, overridden}` |
-//! | `PUT /v1/projects/{ref}/key-check` | `{"enabled": true}` | the same, as it is now |
-//! | `DELETE /v1/projects/{ref}/key-check` | | the same, as `--edge-check-keys` says it |
+//! | `GET /v1/projects/{ref}/upstreams` | | upstream URLs of the project: a list of `{service, url, overridden}` |
+//! | `PUT /v1/projects/{ref}/upstreams/{service}` | `{"url": "http://…"}` | the new entry of this service |
+//! | `DELETE /v1/projects/{ref}/upstreams/{service}` | | the entry of this service, with the URL of `--upstream` |
+//! | `GET /v1/projects/{ref}/key-check` | | the API key check of the project: `{enabled, overridden}` |
+//! | `PUT /v1/projects/{ref}/key-check` | `{"enabled": true}` | the new setting |
+//! | `DELETE /v1/projects/{ref}/key-check` | | the setting of `--edge-check-keys` |
 //!
-//! A change that is answered holds on every node, and is in the organization's audit log.
+//! A response is sent after every node has applied the change and the audit entry is written to the
+//! log of the organization.
 
 use std::{
     io::{self, ErrorKind},
@@ -48,12 +48,12 @@ use crate::{
     },
 };
 
-/// Connections that wait to be taken.
+/// Length of the queue of connections that are not accepted yet.
 const BACKLOG: u32 = 64;
-/// Longest body of a request, in bytes.
+/// Maximum size of a request body, in bytes.
 const BODY_MAX: usize = 16 << 10;
 
-/// The listening socket. Its file is there as long as it listens.
+/// The listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
@@ -61,8 +61,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens at `file`, which only the owner may open; whom else is for the operator to say, with the file's mode. What a server
-    /// that was killed left there is replaced.
+    /// Listens at `file` with mode 0600. The operator can change the mode to permit other accounts.
+    /// A stale file of a killed server is replaced.
     pub fn bind(file: &Path) -> io::Result<Self> {
         let left = file
             .symlink_metadata()
@@ -74,7 +74,7 @@ impl Socket {
         }
         let socket = UnixSocket::new_stream()?;
         socket.bind(file)?;
-        // Before it listens: nobody was let in until then.
+        // Before `listen`: no connection is accepted with the default mode.
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self {
             listener: socket.listen(BACKLOG)?,
@@ -85,16 +85,16 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // While it still listens: the file of another server, which comes after this one, is left alone.
+        // Removed while the socket still listens, so that the file of a later server is kept.
         if let Err(error) = std::fs::remove_file(&self.file) {
-            tracing::debug!(file = %self.file.display(), %error, "the operator's socket was removed already");
+            tracing::debug!(file = %self.file.display(), %error, "operator socket was already removed");
         }
     }
 }
 
 impl Listen for Socket {
     type Stream = UnixStream;
-    /// The user id of who connects.
+    /// User id of the client.
     type Peer = u32;
 
     async fn accept(&self) -> io::Result<(UnixStream, u32)> {
@@ -104,7 +104,7 @@ impl Listen for Socket {
     }
 }
 
-/// Answers until it is stopped.
+/// Serves requests until `stop`.
 pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
@@ -113,7 +113,7 @@ pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
     server::serve_local(socket, service, stop).await;
 }
 
-/// Who does it, for the audit log.
+/// Returns the account name of the client, for the audit log.
 fn name(uid: u32) -> String {
     let account = Account::of(uid).ok().flatten();
     account.map_or_else(|| format!("user id {uid}"), |account| account.name)
@@ -140,7 +140,7 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
     })
 }
 
-/// What a request wants.
+/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked {
     List(ProjectRef),
@@ -163,20 +163,20 @@ struct Switch {
     enabled: bool,
 }
 
-/// Whether the API keys of a project are checked.
+/// The API key check of a project.
 #[derive(Serialize)]
 struct KeyCheck {
     enabled: bool,
-    /// Whether it was set for this project.
+    /// Whether an override for this project applies.
     overridden: bool,
 }
 
-/// Where a service of a project answers.
+/// Upstream URL of a service of a project.
 #[derive(Serialize)]
 struct Told {
     service: &'static str,
     url: Option<String>,
-    /// Whether that was said of this project.
+    /// Whether an override for this project applies.
     overridden: bool,
 }
 
@@ -214,7 +214,7 @@ impl Asked {
         }
     }
 
-    /// What the audit log calls it: the same as the command that does it.
+    /// Returns the name of the operation in the audit log: that of the equivalent command.
     const fn operation(&self) -> &'static str {
         match self {
             Self::List(_) => "gantry upstream list",
@@ -268,7 +268,7 @@ impl Asked {
     }
 }
 
-/// Where each service of a project answers; the place is the service's number.
+/// Returns the upstream URLs of a project, indexed by service number.
 async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len()], Error> {
     let own = overrides::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {

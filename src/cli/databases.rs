@@ -1,4 +1,5 @@
-//! The listeners for databases: where `gantry serve` was told to, and in `gantry dev` where PostgreSQL's clients look first.
+//! Listeners for database connections. `gantry serve` uses the configured addresses; `gantry dev`
+//! uses the default ports of PostgreSQL clients.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -17,31 +18,33 @@ use crate::{
     },
 };
 
-/// PostgreSQL's own port, and that of poolers.
+/// Default ports of PostgreSQL and of connection poolers.
 const PORTS: [u16; 2] = [5432, 6543];
 
-/// Who is to decide where databases are reached.
+/// Default listener addresses and certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// The options alone.
+    /// Configured addresses and certificates only (`gantry serve`).
     Options,
-    /// Without options: this machine, with certificates of an authority of its own.
+    /// Loopback addresses and a local certificate authority where nothing is configured (`gantry
+    /// dev`).
     Convenient,
 }
 
-/// Bound, and not yet listening.
+/// Bound listeners that do not accept connections yet.
 pub(super) struct Databases {
     listeners: Vec<TcpListener>,
     choice: Choice,
     tls: Option<Tls>,
-    /// Ports that somebody else has.
+    /// Default ports that another process uses.
     pub(super) taken: Vec<u16>,
-    /// The certificate of the authority that clients may trust.
+    /// Certificate file of the local certificate authority, for clients to trust.
     pub(super) authority: Option<PathBuf>,
 }
 
 impl Databases {
-    /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
+    /// Binds the listeners. When a default port of `gantry dev` is in use, a free port is used
+    /// instead.
     pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
         let mut taken = Vec::new();
         let listeners = if choice == Choice::Convenient && config.db_listen.is_empty() {
@@ -71,7 +74,7 @@ impl Databases {
         })
     }
 
-    /// Reads or makes the certificate.
+    /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
             self.tls = Some(Tls::from_files(cert, key)?);
@@ -82,7 +85,7 @@ impl Databases {
         Ok(())
     }
 
-    /// Where they are reached: the ports chosen, where the configuration left it open.
+    /// Returns the bound addresses, with the actual port where the configuration says port 0.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners
             .iter()
@@ -90,7 +93,7 @@ impl Databases {
             .collect()
     }
 
-    /// What connection strings say.
+    /// Returns the host and port to publish in connection strings.
     pub(super) fn published(&self, config: &Config) -> Option<Published> {
         let port = self.addresses().first()?.port();
         let host = config
@@ -104,7 +107,7 @@ impl Databases {
         })
     }
 
-    /// Begins to take connections.
+    /// Starts accepting connections.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         let mut tasks = JoinSet::new();
         for listener in self.listeners {

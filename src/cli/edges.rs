@@ -1,4 +1,5 @@
-//! The listeners for projects' services: where `gantry serve` was told to, and in `gantry dev` on this machine.
+//! Listeners for the services of projects. `gantry serve` uses the configured addresses; `gantry
+//! dev` listens on loopback.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -14,10 +15,10 @@ use crate::{
     },
 };
 
-/// Where people look for HTTPS that needs no privileges.
+/// Common HTTPS port that needs no privileges.
 const PORT: u16 = 8443;
 
-/// Bound, and not yet listening.
+/// Bound listeners that do not accept connections yet.
 pub(super) struct Edges {
     https: Vec<TcpListener>,
     http: Vec<TcpListener>,
@@ -27,7 +28,8 @@ pub(super) struct Edges {
 }
 
 impl Edges {
-    /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
+    /// Binds the listeners. When the default port of `gantry dev` is in use, a free port is used
+    /// instead.
     pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
         let all = |addresses: &[SocketAddr], flag| {
             addresses
@@ -51,7 +53,7 @@ impl Edges {
         })
     }
 
-    /// Reads or makes the certificate.
+    /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
             (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
@@ -63,14 +65,14 @@ impl Edges {
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
             tracing::warn!(
-                "without --edge-tls-cert or --edge-acme-wildcard nobody reaches a project under {}: only custom hostnames are served",
+                "neither --edge-tls-cert nor --edge-acme-wildcard is set: hosts under {} are not served, only custom hostnames are",
                 config.project_domain
             );
         }
         Ok(())
     }
 
-    /// Where HTTPS is answered: the ports chosen, where the configuration left it open.
+    /// Returns the bound HTTPS addresses, with the actual port where the configuration says port 0.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.https
             .iter()
@@ -78,7 +80,7 @@ impl Edges {
             .collect()
     }
 
-    /// Begins to take connections, if there is anywhere to take them.
+    /// Starts accepting connections, if any listener is configured.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         if self.https.is_empty() && self.http.is_empty() && self.ask.is_empty() {
             return Ok(JoinSet::new());

@@ -68,9 +68,9 @@ use crate::{
 
 /// What a kill can take back from the counters.
 const LIMITS_KEPT_EVERY: Duration = Duration::from_secs(1);
-const OTHER_SEALING_KEY: &str = "the secrets in this control database are encrypted with another key than this server's: start it with \
+const OTHER_SEALING_KEY: &str = "the control database is encrypted with a different sealing key: set \
                                  --sealing-key and the file that the first server on this database uses (`sealing-key` in its data folder)";
-const STOPPED_EARLY: &str = "stopped before it was ready";
+const STOPPED_EARLY: &str = "stopped before startup was complete";
 
 /// A server that answers.
 pub(super) struct Running {
@@ -164,14 +164,14 @@ impl Signals {
 pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
     let mut running = start(config, Choice::Options).await?;
     for address in &running.databases.addresses {
-        tracing::info!(%address, "taking connections to databases");
+        tracing::info!(%address, "listening for database connections");
     }
     for address in &running.services {
-        tracing::info!(%address, "taking requests to projects' services");
+        tracing::info!(%address, "listening for requests to project services");
     }
     tracing::info!(address = %running.address, "listening");
     running.wait().await;
-    tracing::info!("stopping: requests in flight are finished first");
+    tracing::info!("stopping; waiting for requests in flight");
     running.stop(Clusters::Leave).await
 }
 
@@ -254,7 +254,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
     };
     let begun = async {
         tokio::select! {
-            migrated = db.migrate() => migrated.context("the control database could not be brought up to date")?,
+            migrated = db.migrate() => migrated.context("migrating the control database failed")?,
             () = signals.asked() => anyhow::bail!(STOPPED_EARLY),
         };
         let mut settings = first_steps(
@@ -268,7 +268,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
         settings.public_url = issuer;
         if settings.public_url.is_none() && oauth::applications::any(&db).await? {
             tracing::warn!(
-                "OAuth applications are registered, and none can ask for consent before --public-url is set"
+                "OAuth applications cannot request consent: --public-url is not set"
             );
         }
         anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
@@ -318,7 +318,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
             .clusters
             .resources()
             .map_or("nothing", |resources| resources.groups().name()),
-        "the resources of projects are bounded"
+        "project resource limits enabled"
     );
     let mut background = background.spawn();
     // Of several processes only the first keeps what it counted by itself; the others' would overwrite it.
@@ -335,7 +335,7 @@ pub(super) async fn start(config: Config, choice: Choice) -> anyhow::Result<Runn
                 background.spawn(snapshot::run(journal, app.clock.clone(), LIMITS_KEPT_EVERY));
             }
             Err(error) => {
-                tracing::warn!(%error, "rate limits cannot be kept: a restart begins with whole quotas")
+                tracing::warn!(%error, "rate limit counters cannot be saved; a restart resets them")
             }
         }
     }
@@ -408,7 +408,7 @@ impl Running {
         if self.keeps_limits.is_some()
             && let Some(Err(error)) = self.app.limits.kept().map(|journal| journal.close())
         {
-            tracing::warn!(%error, "rate limits could not be saved: the next start begins a little behind");
+            tracing::warn!(%error, "rate limit counters not saved; recent requests are not counted after the next start");
         }
         self.app.db.close();
         if let Some(control) = self.control {
@@ -433,7 +433,7 @@ pub(super) fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<std::net::
 fn operator_socket(file: &Path) -> anyhow::Result<operator_api::Socket> {
     operator_api::Socket::bind(file).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "{} is in use: by another server, or by something that is no socket; choose another file with --operator-socket",
+            "{} is in use: by another server, or by a file that is not a socket; choose another path with --operator-socket",
             file.display()
         ),
         _ => anyhow::anyhow!("cannot listen at {}: {error}", file.display()),
@@ -454,7 +454,7 @@ fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain.with_context(|| unreadable(cert))?, key)
-        .context("the certificate and the key do not fit")?;
+        .context("the certificate and the private key do not match")?;
     server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Some(Arc::new(server)))
 }
@@ -492,14 +492,14 @@ async fn first_steps(
     let rows = db.query("select id from installation", &[]).await?;
     let id: Uuid = rows
         .first()
-        .context("the control database does not say which it is")?
+        .context("the control database has no installation id")?
         .get(0);
     let file = home.dir().join("database");
     let known = identity(&file, || id)?;
     anyhow::ensure!(
         known == id,
-        "the clusters in {} belong to another control database, which knows what is in them; name that one with --database-url, choose \
-         another --data-dir, or, if this is meant, remove {}",
+        "the clusters in {} belong to another control database; set --database-url to that database, choose \
+         another --data-dir, or remove {} to use them with this one anyway",
         home.dir().display(),
         file.display()
     );
@@ -636,7 +636,7 @@ fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
         Ok(text) => text
             .trim()
             .parse()
-            .with_context(|| format!("{} does not hold a UUID", file.display())),
+            .with_context(|| format!("{} does not contain a UUID", file.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let id = new();
             // Renamed in place, so that a crash never leaves half an identity.
@@ -658,8 +658,8 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
         .filter(|_| !groups.enforced())
     {
         anyhow::bail!(
-            "no control groups can be made under {}: it must exist, hand on the controllers memory and pids, and be writable for Gantry; \
-             choose another with --cgroup-parent, or leave that out",
+            "cannot create control groups under {}: it must exist, delegate the memory and pids controllers, and be writable by Gantry; \
+             choose another path with --cgroup-parent, or omit the option",
             parent.display()
         );
     }
@@ -670,8 +670,8 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
 fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
     let unsafe_sandbox =
         "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
-    let shared_uid = "not running as root: the servers of all projects share one user id, and only the sandbox is between them";
-    let measured = "no control groups: the memory of a project is bounded for each process, and as a whole only by looking every second";
+    let shared_uid = "not running as root: the servers of all projects share one user id and are isolated only by the sandbox";
+    let measured = "no control groups: memory is limited per process; the total of a project is only checked every second";
     [
         (sandbox, unsafe_sandbox),
         (root, shared_uid),
@@ -717,7 +717,7 @@ async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
         Ok(_) => (StatusCode::OK, "ready\n"),
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "the control database does not answer\n",
+            "the control database does not respond\n",
         ),
     }
 }
