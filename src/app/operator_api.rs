@@ -19,7 +19,7 @@ use std::{
     io::{self, ErrorKind},
     os::unix::{
         fs::{FileTypeExt, PermissionsExt},
-        net::UnixStream as Trial,
+        net::UnixStream as ProbeStream,
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -68,7 +68,8 @@ impl Socket {
             .symlink_metadata()
             .is_ok_and(|found| found.file_type().is_socket());
         if left
-            && Trial::connect(file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            && ProbeStream::connect(file)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         {
             std::fs::remove_file(file)?;
         }
@@ -121,11 +122,11 @@ fn name(uid: u32) -> String {
 
 async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = Asked::of(&parts.method, parts.uri.path());
-    let operation = asked.as_ref().map_or("", Asked::operation);
+    let parsed = OperatorRequest::of(&parts.method, parts.uri.path());
+    let operation = parsed.as_ref().map_or("", OperatorRequest::operation);
     let audit = Recorder::operator(&name, &app.entropy, operation);
     let request_id = audit.request_id().to_owned();
-    let outcome = async { asked?.answer(&app, Body::new(body), audit).await };
+    let outcome = async { parsed?.answer(&app, Body::new(body), audit).await };
     outcome.await.unwrap_or_else(|error| {
         respond::error(
             &error,
@@ -142,7 +143,7 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
 
 /// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum OperatorRequest {
     List(ProjectRef),
     Set(ProjectRef, Service),
     Unset(ProjectRef, Service),
@@ -153,7 +154,7 @@ enum Asked {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Address {
+struct UpstreamUrl {
     url: String,
 }
 
@@ -173,14 +174,14 @@ struct KeyCheck {
 
 /// Upstream URL of a service of a project.
 #[derive(Serialize)]
-struct Told {
+struct UpstreamEntry {
     service: &'static str,
     url: Option<String>,
     /// Whether an override for this project applies.
     overridden: bool,
 }
 
-impl Asked {
+impl OperatorRequest {
     fn of(method: &Method, path: &str) -> Result<Self, Error> {
         let segments: Vec<_> = path.split('/').collect();
         let unknown = || Error::UnknownRoute {
@@ -231,11 +232,11 @@ impl Asked {
             Self::List(project) => {
                 return Ok(http::output::json(
                     StatusCode::OK,
-                    &told(app, &project).await?,
+                    &upstream_entries(app, &project).await?,
                 ));
             }
             Self::Set(project, service) => {
-                let Address { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let UpstreamUrl { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
@@ -263,23 +264,24 @@ impl Asked {
         notifications::settle(&app.db).await?;
         Ok(http::output::json(
             StatusCode::OK,
-            &told(app, &project).await?[service as usize],
+            &upstream_entries(app, &project).await?[service as usize],
         ))
     }
 }
 
 /// Returns the upstream URLs of a project, indexed by service number.
-async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len()], Error> {
+async fn upstream_entries(
+    app: &App,
+    project: &ProjectRef,
+) -> Result<[UpstreamEntry; Service::ALL.len()], Error> {
     let own = overrides::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {
-        let (said, general) = (
-            own.get(service),
-            app.data_plane_settings.upstreams.get(service),
-        );
-        Told {
+        let set = own.get(service);
+        let default = app.data_plane_settings.upstreams.get(service);
+        UpstreamEntry {
             service: service.name(),
-            url: said.or(general).map(ToString::to_string),
-            overridden: said.is_some(),
+            url: set.or(default).map(ToString::to_string),
+            overridden: set.is_some(),
         }
     }))
 }
@@ -297,9 +299,9 @@ async fn switch_key_check(
 
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
-    let told = KeyCheck {
+    let entry = KeyCheck {
         enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
         overridden: set.is_some(),
     };
-    Ok(http::output::json(StatusCode::OK, &told))
+    Ok(http::output::json(StatusCode::OK, &entry))
 }

@@ -107,7 +107,9 @@ impl Audit {
                     );
                 }
                 let value = json!({ "chain": chain, "first": first, "last": last, "head": found });
-                output.print(&value, || format!("Entries {first} to {last} of {chain} are intact.\nLast hash: {found}."))
+                output.print(&value, || {
+                    format!("Entries {first} to {last} of {chain} are intact.\nLast hash: {found}.")
+                })
             }
         }
     }

@@ -23,18 +23,18 @@ const PORTS: [u16; 2] = [5432, 6543];
 
 /// Default listener addresses and certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum ListenerDefaults {
     /// Configured addresses and certificates only (`gantry serve`).
-    Options,
+    None,
     /// Loopback addresses and a local certificate authority where nothing is configured (`gantry
     /// dev`).
-    Convenient,
+    Local,
 }
 
 /// Bound listeners that do not accept connections yet.
-pub(super) struct Databases {
+pub(super) struct DatabaseListeners {
     listeners: Vec<TcpListener>,
-    choice: Choice,
+    defaults: ListenerDefaults,
     tls: Option<Tls>,
     /// Default ports that another process uses.
     pub(super) taken: Vec<u16>,
@@ -42,12 +42,12 @@ pub(super) struct Databases {
     pub(super) authority: Option<PathBuf>,
 }
 
-impl Databases {
+impl DatabaseListeners {
     /// Binds the listeners. When a default port of `gantry dev` is in use, a free port is used
     /// instead.
-    pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
+    pub(super) fn bind(config: &Config, defaults: ListenerDefaults) -> anyhow::Result<Self> {
         let mut taken = Vec::new();
-        let listeners = if choice == Choice::Convenient && config.db_listen.is_empty() {
+        let listeners = if defaults == ListenerDefaults::Local && config.db_listen.is_empty() {
             let mut bind_near = |port| {
                 bind((Ipv4Addr::LOCALHOST, port).into(), "--db-listen").or_else(|_| {
                     taken.push(port);
@@ -67,7 +67,7 @@ impl Databases {
         };
         Ok(Self {
             listeners,
-            choice,
+            defaults,
             tls: None,
             taken,
             authority: None,
@@ -78,7 +78,7 @@ impl Databases {
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
             self.tls = Some(Tls::from_files(cert, key)?);
-        } else if self.choice == Choice::Convenient {
+        } else if self.defaults == ListenerDefaults::Local {
             let (tls, authority) = Tls::own_authority(home.dir(), &config.project_domain)?;
             (self.tls, self.authority) = (Some(tls), Some(authority));
         }

@@ -14,11 +14,11 @@ use crate::{
     app::config::Config,
     base::ids::UserId,
     cli::{
-        databases::Choice,
+        databases::ListenerDefaults,
         engine,
         files::DevFiles,
         serve,
-        serve::{Clusters, Reached, Running},
+        serve::{ClusterShutdown, DatabaseEndpoints, Running},
     },
     data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
     platform::access::{credential::SecretDigest, sessions::Secret},
@@ -60,10 +60,10 @@ impl Dev {
             "http"
         };
         let project_domain = config.project_domain.clone();
-        let mut running = serve::start(config, Choice::Convenient).await?;
+        let mut running = serve::start(config, ListenerDefaults::Local).await?;
         let used = welcome(&mut running, &files, scheme, &project_domain).await;
         // Stop all started processes, also after an error.
-        let stopped = running.stop(Clusters::Stop).await;
+        let stopped = running.stop(ClusterShutdown::Stop).await;
         used.and(stopped)
     }
 }
@@ -195,7 +195,7 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\
          \n  Reference   {url}/docs\
-         \n  Databases   {databases}\
+         \n  DatabaseListeners   {databases}\
          \n  Services    {services}\
          \n  Pages       {link}  (signs you in, once, within 15 minutes)\
          \n  Token       {token}\
@@ -212,7 +212,7 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
 
 /// Formats the database addresses for terminal output.
 fn databases(running: &Running) -> String {
-    let Reached {
+    let DatabaseEndpoints {
         addresses,
         taken,
         authority,
@@ -249,9 +249,7 @@ fn services(running: &Running) -> String {
         .as_deref()
         .map(|file| format!("\n              certificate authority: {}", quoted(file)))
         .unwrap_or_default();
-    format!(
-        "https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, after --upstream is set{trust}"
-    )
+    format!("https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, after --upstream is set{trust}")
 }
 
 /// Quotes a path for a POSIX shell if it contains special characters.

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
-    cli::{databases::Choice, serve::bind},
+    cli::{databases::ListenerDefaults, serve::bind},
     data_plane::{
         clusters::Home,
         service_proxy,
@@ -19,25 +19,25 @@ use crate::{
 const PORT: u16 = 8443;
 
 /// Bound listeners that do not accept connections yet.
-pub(super) struct Edges {
+pub(super) struct ServiceListeners {
     https: Vec<TcpListener>,
     http: Vec<TcpListener>,
     ask: Vec<TcpListener>,
-    choice: Choice,
+    defaults: ListenerDefaults,
     wildcard: Option<Wildcard>,
 }
 
-impl Edges {
+impl ServiceListeners {
     /// Binds the listeners. When the default port of `gantry dev` is in use, a free port is used
     /// instead.
-    pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
+    pub(super) fn bind(config: &Config, defaults: ListenerDefaults) -> anyhow::Result<Self> {
         let all = |addresses: &[SocketAddr], flag| {
             addresses
                 .iter()
                 .map(|address| bind(*address, flag))
                 .collect::<anyhow::Result<Vec<_>>>()
         };
-        let https = if choice == Choice::Convenient && config.edge_https_listen.is_empty() {
+        let https = if defaults == ListenerDefaults::Local && config.edge_https_listen.is_empty() {
             let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
             vec![near(PORT).or_else(|_| near(0))?]
         } else {
@@ -48,7 +48,7 @@ impl Edges {
             https,
             http,
             ask: all(&config.edge_ask_listen, "--edge-ask-listen")?,
-            choice,
+            defaults,
             wildcard: None,
         })
     }
@@ -58,7 +58,7 @@ impl Edges {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
             (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.choice == Choice::Convenient => {
+            _ if self.defaults == ListenerDefaults::Local => {
                 Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
             }
             _ => None,

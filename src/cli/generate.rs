@@ -56,7 +56,9 @@ impl Generate {
             }
             stale.push(name.display().to_string());
             if !self.check {
-                let parent = file.parent().context("a generated file has no parent folder")?;
+                let parent = file
+                    .parent()
+                    .context("a generated file has no parent folder")?;
                 std::fs::create_dir_all(parent)
                     .and_then(|()| std::fs::write(&file, text))
                     .with_context(|| format!("cannot write {}", file.display()))?;

@@ -72,11 +72,7 @@ async fn set(
     common.output.print(&value, || {
         format!(
             "{name} and its subdomains are {}.",
-            if block {
-                "are not served"
-            } else {
-                "may be served"
-            }
+            if block { "blocked" } else { "not blocked" }
         )
     })
 }

@@ -69,16 +69,16 @@ impl KeyCheck {
             Self::Unset { project, common } => {
                 let before = set(&common, &project, None, "gantry key-check unset").await?;
                 let value = json!({ "project": project, "before": before });
-                common.output.print(&value, || format!("The override for {project} is removed: --edge-check-keys applies."))
+                common.output.print(&value, || {
+                    format!("The override for {project} is removed: --edge-check-keys applies.")
+                })
             }
             Self::List { common } => {
                 let all =
                     OpenControl::with(&common.control, async |db| Ok(key_checks::list(db).await?))
                         .await?;
                 common.output.print(&all, || match all.as_slice() {
-                    [] => {
-                        "No overrides: --edge-check-keys applies to all projects.".to_owned()
-                    }
+                    [] => "No overrides: --edge-check-keys applies to all projects.".to_owned(),
                     all => all
                         .iter()
                         .map(ToString::to_string)

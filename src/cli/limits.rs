@@ -163,7 +163,10 @@ impl Limits {
                     "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
                 });
                 common.output.print(&value, || {
-                    format!("Limit set to {requests} requests per window: {}.", args.named())
+                    format!(
+                        "Limit set to {requests} requests per window: {}.",
+                        args.named()
+                    )
                 })
             }
             Self::Unset {
@@ -189,7 +192,10 @@ impl Limits {
                 } = About::from(&args);
                 let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
                 common.output.print(&value, || {
-                    format!("Override of {old} requests per window removed: {}.", args.named())
+                    format!(
+                        "Override of {old} requests per window removed: {}.",
+                        args.named()
+                    )
                 })
             }
             Self::List { common } => {

@@ -16,8 +16,7 @@ use crate::{
     },
 };
 
-const NEVER_USED: &str =
-    "this data folder was never used by a server, so it needs no adoption; start the server with `gantry serve`";
+const NEVER_USED: &str = "this data folder was never used by a server, so it needs no adoption; start the server with `gantry serve`";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
@@ -73,13 +72,13 @@ async fn show(common: &Common) -> anyhow::Result<()> {
         let Some(earlier) = &earlier else {
             return format!("{} has not been used yet.", dir.display());
         };
-        let place = if likeness == Some(Likeness::Other) {
+        let location = if likeness == Some(Likeness::Other) {
             "another machine or path: run `gantry node adopt` to use it here"
         } else {
             "this machine"
         };
         format!(
-            "{} was last used on {}, {place}.",
+            "{} was last used on {}, {location}.",
             dir.display(),
             earlier.host
         )

@@ -43,7 +43,8 @@ impl Hidden {
         let before = tcgetattr(stdin()).context("cannot ask the terminal")?;
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(stdin(), OptionalActions::Flush, &quiet).context("cannot disable terminal echo")?;
+        tcsetattr(stdin(), OptionalActions::Flush, &quiet)
+            .context("cannot disable terminal echo")?;
         Ok(Self(before))
     }
 }

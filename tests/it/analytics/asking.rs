@@ -138,7 +138,7 @@ async fn lines_are_gone_with_their_project() {
         ask(&app, &app.stranger, &app.foreign.project, sql, dawn()).await,
         [] as [Value; 0]
     );
-    app.app.analytics.forget(project).await.unwrap();
+    app.app.analytics.delete_project(project).await.unwrap();
     assert_eq!(
         ask(&app, &app.owner, project, sql, dawn()).await,
         [] as [Value; 0]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
 use gantry::base::{
     clock::{Clock, Entropy},
-    object_store::{Patience, Place, S3},
+    object_store::{Place, RequestTimeouts, S3},
 };
 use gantry_logs::object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -22,8 +22,8 @@ use crate::support::{
 /// How often one request is made at most.
 const ATTEMPTS: usize = 5;
 
-pub(super) fn quick() -> Patience {
-    Patience {
+pub(super) fn quick() -> RequestTimeouts {
+    RequestTimeouts {
         connect: Duration::from_secs(5),
         answer: Duration::from_secs(5),
         pause: Duration::from_micros(500),
@@ -268,7 +268,7 @@ async fn what_passes_is_tried_again_and_what_does_not_is_not() {
 #[tokio::test]
 async fn a_store_that_says_nothing_is_not_waited_for() {
     let objects = Objects::start().await;
-    let patience = Patience {
+    let patience = RequestTimeouts {
         answer: Duration::from_millis(50),
         ..quick()
     };

@@ -316,7 +316,7 @@ fn an_application_is_vouched_for_and_the_server_says_so_at_once() {
         let refused = machine.run(command);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert!(
-            refused.status.code() == Some(1) && said.contains("there is no application 00000000"),
+            refused.status.code() == Some(1) && said.contains("application 00000000"),
             "{command:?}: {said}"
         );
     }
@@ -519,7 +519,7 @@ fn what_is_not_there_is_said() {
                 "--owner",
                 "nobody@example.com",
             ],
-            "there is no user nobody@example.com",
+            "user nobody@example.com not found",
         ),
         (
             &[
@@ -530,9 +530,9 @@ fn what_is_not_there_is_said() {
                 "--name",
                 "x",
             ],
-            "there is no user nobody@example.com",
+            "user nobody@example.com not found",
         ),
-        (&["token", "revoke", "4711"], "there is no live token 4711"),
+        (&["token", "revoke", "4711"], "live token 4711 not found"),
         (
             &[
                 "member",
@@ -544,7 +544,7 @@ fn what_is_not_there_is_said() {
                 "--role",
                 "owner",
             ],
-            "there is no organization none",
+            "organization none not found",
         ),
         (
             &["user", "create", "--email", "ada@example.com"],
