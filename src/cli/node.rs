@@ -98,7 +98,7 @@ async fn adopt(common: &Common) -> anyhow::Result<()> {
             let host = earlier.map_or_else(|| "another machine".to_owned(), |earlier| earlier.host);
             anyhow::ensure!(
                 expired && lease::adopt(db, node, &here, &Entropy::system()).await?,
-                "a server on {host} is running with the original of this data folder; stop it and try again (after a kill, its lease expires within 15 s)"
+                "a server on {host} is running with the original of this data folder; stop it there and try again (after a kill, its lease expires within 15 s)"
             );
             Ok(())
         })

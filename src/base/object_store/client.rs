@@ -290,13 +290,13 @@ impl Client {
 async fn exchange(
     http: &Http,
     request: Request<Full<Bytes>>,
-    timeout: Duration,
+    minimum: Duration,
     answer_max: u64,
 ) -> Result<Answer, Broken> {
     let bytes = hyper::body::Body::size_hint(request.body())
         .exact()
         .unwrap_or(0);
-    let patient = |bytes: u64| timeout + Duration::from_secs(bytes / TRANSFER_RATE_MIN);
+    let patient = |bytes: u64| minimum + Duration::from_secs(bytes / TRANSFER_RATE_MIN);
     let late = |waited| move |_| Broken::Late(waited);
     let waited = patient(bytes);
     let response = timeout(waited, http.request(request))

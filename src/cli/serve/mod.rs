@@ -121,10 +121,10 @@ impl ShutdownSignals {
 pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
     let mut running = start(config, ListenerDefaults::None).await?;
     for address in &running.databases.addresses {
-        tracing::info!(%address, "listening for database connections");
+        tracing::info!(%address, "accepting database connections");
     }
     for address in &running.services {
-        tracing::info!(%address, "listening for requests to project services");
+        tracing::info!(%address, "accepting requests to project services");
     }
     tracing::info!(address = %running.address, "listening");
     running.wait().await;

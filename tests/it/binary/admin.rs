@@ -618,7 +618,7 @@ fn check_tells_what_is_missing() {
     );
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
-        "gantry: 2 of what Gantry needs is missing\n"
+        "gantry: 2 required checks failed\n"
     );
 }
 

@@ -288,7 +288,7 @@ fn another_sealing_key() {
     };
     assert!(
         started(&"ab".repeat(32))
-            .contains("encrypted with another key than this server's: start it with --sealing-key")
+            .contains("encrypted with a different sealing key: set --sealing-key")
     );
     assert!(
         started("hush").ends_with(
@@ -331,7 +331,7 @@ fn a_place_for_logs_that_cannot_be_used() {
     let output = begin("http://127.0.0.1:9");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let line = said.lines().last().unwrap();
-    let says = "gantry: opening the logs: files of log lines cannot be kept in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
+    let says = "gantry: opening the logs: log files cannot be stored in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
     assert!(
         line.starts_with(says) && line.contains("refused") && !said.contains("hush"),
         "{said}"
