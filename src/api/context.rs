@@ -98,7 +98,7 @@ impl ChangeListener for ApiState {
 #[async_trait]
 impl ProjectRemovalHook for ApiState {
     async fn project_removed(&self, project: &ProjectRef) -> Result<(), Error> {
-        self.analytics.forget(project).await
+        self.analytics.delete_project(project).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Everything a request needs, built once.
+//! The application: settings, shared state, the API and background tasks.
 
 pub mod config;
 pub mod operator_api;
@@ -46,51 +46,51 @@ use crate::{
     web,
 };
 
-/// What the operator decided, as requests see it.
+/// Settings of the server, derived from the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the listener speaks, and whose forwarding headers it believes.
+    /// TLS of the API listener, and the proxies whose forwarding headers are trusted.
     pub transport: Transport,
-    /// Databases are `db.<ref>.<this>`.
+    /// Domain of projects: a database has the host `db.<ref>.<project_domain>`.
     pub project_domain: String,
-    /// Where clients reach databases, if they do.
-    pub databases: Option<PublishedAddress>,
-    /// Published beside the API.
+    /// Host and port of databases in connection strings, if they are reachable.
+    pub databases: Option<Published>,
+    /// Links shown in the API document and on pages.
     pub links: Links,
-    /// This node: the owner of the clusters in its data folder.
+    /// Id of this node, which owns the clusters in its data folder.
     pub node: Uuid,
-    /// Whether the control database lies in the data folder.
+    /// Whether the control database is the embedded cluster of the data folder.
     pub own_database: bool,
-    /// First of the numeric user ids of project clusters.
+    /// First numeric user id for project clusters.
     pub project_uid_base: u32,
-    /// Where requests are counted.
+    /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
-    /// Clusters that are to be ready before they are asked for.
-    pub prepared: warm_pool::WarmPoolSize,
-    /// After how long without use a server is stopped. None: never.
+    /// Number of clusters to create in advance.
+    pub prepared: warm_pool::Wanted,
+    /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
-    /// Where the services of projects answer, unless the operator says otherwise of one.
+    /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
-    /// How their clients get to them.
-    pub service_proxy: service_proxy::Options,
-    /// Tells what DNS says.
+    /// Options of the service proxy.
+    pub edge: service_proxy::Options,
+    /// DNS resolver.
     pub dns: Arc<dyn Dns>,
-    /// Who certifies hostnames, if anybody does.
-    pub authority: Option<CertificateAuthority>,
-    /// Encrypts secrets that are shown again.
+    /// Certificate authority for custom hostnames, if configured.
+    pub authority: Option<Authority>,
+    /// Encrypts secrets that must be shown again.
     pub sealing: SealingKey,
-    /// Scheme, host and port by which clients reach this server. OAuth needs it.
+    /// Scheme, host and port by which clients reach this server. Required for OAuth.
     pub public_url: Option<String>,
-    /// How applications of others get their tokens.
-    pub oauth: oauth::OAuthSettings,
-    /// Through which people can sign in, besides by what they have here.
-    pub provider: Option<Arc<OidcProvider>>,
-    /// Where log lines of projects are kept.
+    /// Settings of the OAuth authorization server.
+    pub oauth: oauth::Settings,
+    /// External OpenID Connect provider for sign-in, if configured.
+    pub provider: Option<Arc<Provider>>,
+    /// Storage of log lines.
     pub logs: logs::Options,
 }
 
 impl Settings {
-    /// The settings of each wing.
+    /// Splits the settings by layer.
     fn split(self) -> (PlatformSettings, DataPlaneSettings, ApiSettings) {
         let platform = PlatformSettings {
             transport: self.transport,
@@ -120,10 +120,10 @@ impl Settings {
     }
 }
 
-/// The application: the state of the operations, and the listeners' view of it. Cheap to clone.
+/// The application. Cheap to clone.
 #[derive(Clone)]
 pub struct App {
-    /// State of the operations.
+    /// State shared by all operations.
     pub context: ApiContext,
 }
 
@@ -135,7 +135,7 @@ impl Deref for App {
     }
 }
 
-/// Work beside requests, not started yet.
+/// Background tasks that are not started yet.
 pub struct Background {
     app: App,
     uses: mpsc::Receiver<last_used::TokenUse>,
@@ -143,14 +143,29 @@ pub struct Background {
 }
 
 impl App {
-    /// An application and the work that goes on beside its requests. What it counts by itself, it counts in `memory`.
+    /// Creates an application and its background tasks. `memory` holds the rate limit counters of
+    /// this process.
     pub fn new(
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
         db: Db,
-        driver: Arc<dyn ClusterDriver>,
-        home: Arc<Home>,
+        clusters: Embedded,
+        memory: Memory,
+    ) -> Result<(Self, Background), Error> {
+        let provisioner = Arc::new(clusters.clone());
+        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
+    }
+
+    /// Creates an application that manages clusters with `provisioner` instead of the embedded
+    /// driver.
+    pub fn over(
+        provisioner: Arc<dyn Provisioner>,
+        settings: Settings,
+        clock: Clock,
+        entropy: Entropy,
+        db: Db,
+        clusters: Embedded,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
@@ -180,12 +195,14 @@ impl App {
         Ok((app.clone(), Background { app, uses, calls }))
     }
 
-    /// Ids of all operations, in the order of their numbers: those of counters and metrics.
+    /// Returns the ids of all operations, ordered by number. Counters and metrics use the same
+    /// numbers.
     pub fn operations() -> Vec<&'static str> {
         Self::numbered().map(|endpoint| endpoint.id).collect()
     }
 
-    /// Operations of the API and pages, as [`Api::new`] numbers them.
+    /// Returns the operations of the API and the pages, in the order in which [`Api::new`] numbers
+    /// them.
     fn numbered() -> impl Iterator<Item = &'static Endpoint> {
         let programs = endpoints::all()
             .iter()
@@ -196,7 +213,7 @@ impl App {
             .chain([&web::NOT_FOUND])
     }
 
-    /// The API, and the pages beside it.
+    /// Returns the API together with the web pages.
     pub fn api(&self) -> Api {
         let state = Arc::new(self.context.clone());
         let platform: &PlatformContext = self;
@@ -211,7 +228,8 @@ impl App {
 }
 
 impl Background {
-    /// Starts it. Dropping the set ends it; [`Reconciler::stop`] and [`Analytics::close`] first let begun work finish.
+    /// Starts the tasks. Dropping the set aborts them; call [`Reconciler::stop`] and
+    /// [`Analytics::close`] first to finish started work.
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();

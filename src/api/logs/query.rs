@@ -1,4 +1,5 @@
-//! Asks about a project's lines. What is wrong with a statement is an answer; what is wrong with us is logged.
+//! Log queries. An error of a customer's statement becomes part of the response; an internal
+//! failure is logged.
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use crate::{
     base::{error::Error, ids::ProjectRef},
 };
 
-/// When to ask again for what is counted, while files cannot be read.
-const AWAY: Duration = Duration::from_secs(10);
+/// Retry interval sent to clients while log files are unreachable.
+const RETRY_AFTER_UNREACHABLE: Duration = Duration::from_secs(10);
 
-/// The answer to a customer's statement, or what is wrong with it.
+/// Runs a customer's statement. Returns its rows or the error of the statement.
 pub(super) async fn ask(
     context: &ApiContext,
     project: &ProjectRef,
@@ -27,24 +28,24 @@ pub(super) async fn ask(
     };
     let answer = context
         .analytics
-        .opened()
+        .open_store()
         .await?
         .logs
         .query(question(context, project, dialect, sql, window))
         .await;
     match &answer {
         Err(QueryError::Backend(cause)) => {
-            tracing::error!(%project, cause, "a question about logs could not be answered")
+            tracing::error!(%project, cause, "log query failed")
         }
         Err(QueryError::Unavailable(cause)) => {
-            tracing::warn!(%project, cause, "files of log lines could not be read")
+            tracing::warn!(%project, cause, "log files are unreachable")
         }
         _ => {}
     }
     Ok(answer)
 }
 
-/// The answer to a statement of ours, which may look back further.
+/// Runs a statement of Gantry itself, which may read a longer range.
 pub(super) async fn count(
     context: &ApiContext,
     project: &ProjectRef,
@@ -53,17 +54,17 @@ pub(super) async fn count(
 ) -> Result<Answer, Error> {
     let answer = context
         .analytics
-        .opened()
+        .open_store()
         .await?
         .logs
         .query(question(context, project, Dialect::ClickHouse, sql, window))
         .await;
     answer.map_err(|error| match error {
         QueryError::Unavailable(cause) => {
-            tracing::warn!(%project, cause, "files of log lines could not be read");
+            tracing::warn!(%project, cause, "log files are unreachable");
             Error::Unavailable {
                 what: "The files of the logs cannot be read at the moment".into(),
-                retry: AWAY,
+                retry: RETRY_AFTER_UNREACHABLE,
             }
         }
         QueryError::Backend(cause) => Error::internal("counting log lines", cause),
