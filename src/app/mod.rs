@@ -54,7 +54,7 @@ pub struct Settings {
     /// Domain of projects: a database has the host `db.<ref>.<project_domain>`.
     pub project_domain: String,
     /// Host and port of databases in connection strings, if they are reachable.
-    pub databases: Option<Published>,
+    pub databases: Option<PublishedAddress>,
     /// Links shown in the API document and on pages.
     pub links: Links,
     /// Id of this node, which owns the clusters in its data folder.
@@ -66,25 +66,25 @@ pub struct Settings {
     /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
     /// Number of clusters to create in advance.
-    pub prepared: warm_pool::Wanted,
+    pub prepared: warm_pool::WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
     /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
-    pub edge: service_proxy::Options,
+    pub service_proxy: service_proxy::Options,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// Certificate authority for custom hostnames, if configured.
-    pub authority: Option<Authority>,
+    pub authority: Option<CertificateAuthority>,
     /// Encrypts secrets that must be shown again.
     pub sealing: SealingKey,
     /// Scheme, host and port by which clients reach this server. Required for OAuth.
     pub public_url: Option<String>,
     /// Settings of the OAuth authorization server.
-    pub oauth: oauth::Settings,
+    pub oauth: oauth::OAuthSettings,
     /// External OpenID Connect provider for sign-in, if configured.
-    pub provider: Option<Arc<Provider>>,
+    pub provider: Option<Arc<OidcProvider>>,
     /// Storage of log lines.
     pub logs: logs::Options,
 }
@@ -143,29 +143,15 @@ pub struct Background {
 }
 
 impl App {
-    /// Creates an application and its background tasks. `memory` holds the rate limit counters of
-    /// this process.
+    /// Creates an application and its background tasks. Clusters of the data folder `home` are
+    /// managed through `driver`; `memory` holds the rate limit counters of this process.
     pub fn new(
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
         db: Db,
-        clusters: Embedded,
-        memory: Memory,
-    ) -> Result<(Self, Background), Error> {
-        let provisioner = Arc::new(clusters.clone());
-        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
-    }
-
-    /// Creates an application that manages clusters with `provisioner` instead of the embedded
-    /// driver.
-    pub fn over(
-        provisioner: Arc<dyn Provisioner>,
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
-        db: Db,
-        clusters: Embedded,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);

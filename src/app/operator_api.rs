@@ -106,8 +106,8 @@ impl Listener for Socket {
     }
 }
 
-/// Serves requests until `stop`.
-pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
+/// Serves requests until `shutdown` is cancelled.
+pub async fn serve(app: App, socket: Socket, shutdown: CancellationToken) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
         server::service(move |request| answer(app.clone(), name.clone(), request))
@@ -305,7 +305,7 @@ async fn switch_key_check(
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
     let entry = KeyCheck {
-        enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
+        enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };
     Ok(http::output::json(StatusCode::OK, &entry))

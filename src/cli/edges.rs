@@ -24,7 +24,7 @@ pub(super) struct ServiceListeners {
     http: Vec<TcpListener>,
     ask: Vec<TcpListener>,
     defaults: ListenerDefaults,
-    wildcard: Option<Wildcard>,
+    wildcard: Option<WildcardCertificate>,
 }
 
 impl ServiceListeners {
@@ -58,9 +58,9 @@ impl ServiceListeners {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
             (Some(cert), Some(key)) => Some(WildcardCertificate::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.defaults == ListenerDefaults::Local => {
-                Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
-            }
+            _ if self.defaults == ListenerDefaults::Local => Some(
+                WildcardCertificate::own_authority(home.dir(), &config.project_domain)?,
+            ),
             _ => None,
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {

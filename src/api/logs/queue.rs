@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::timeout;
 
 use super::ShutdownSignal;
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
 /// Time to gather rows for a batch. A write to disk costs the same for one row or for thousands.
 const GATHER: Duration = Duration::from_millis(100);
@@ -18,9 +18,9 @@ pub(super) async fn next<T, const MOST: usize>(
     shutdown: &mut ShutdownSignal,
 ) -> bool {
     let gathered = async {
-        queue.any().await;
+        queue.wait_for_item().await;
         // Stops when the batch is full or the time is over.
-        let _ = timeout(GATHER, queue.many()).await;
+        let _ = timeout(GATHER, queue.wait_until_half_full()).await;
     };
     tokio::select! {
         biased;

@@ -96,7 +96,7 @@ impl Input for Sent {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
-        let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
+        let key = key.ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         // Do not read the body of an unauthenticated caller.
         let project = keys::project(&context.db, &key, context.clock.now())
             .await?
