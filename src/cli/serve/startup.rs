@@ -216,7 +216,7 @@ fn save_counters(
     match Journal::open(memory, app.clock.clone(), counters_file(home)) {
         Ok(journal) => {
             let journal = Arc::new(journal);
-            app.limits.keep(journal.clone());
+            app.limits.set_journal(journal.clone());
             background.spawn(snapshot::run(
                 journal,
                 app.clock.clone(),
