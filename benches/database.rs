@@ -33,7 +33,7 @@ use gantry::{
         projects::warm_pool::Wanted,
     },
     platform::{
-        http::{Links, Transport, server},
+        http::{Transport, openapi::PublishedLinks, server},
         rate_limits::{Memory, Options},
     },
 };

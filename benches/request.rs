@@ -28,7 +28,7 @@ use gantry::{
     },
     platform::{
         access::{OauthScope, Organization, Permission, needs},
-        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
+        http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
         rate_limits::{Memory, Options, Place, STANDARD, overrides, overrides::About},
     },
     web,
@@ -127,7 +127,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         transport: Transport::default(),
         project_domain: "localhost".into(),
         databases: None,
-        links: Links::default(),
+        links: PublishedLinks::default(),
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,

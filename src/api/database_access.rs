@@ -17,7 +17,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Peer, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Peer, Tag, Verb, mount,
+            output::{Created, OkEmpty},
+        },
         rate_limits::STANDARD,
     },
 };
@@ -50,7 +53,7 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(create_login_role)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample(r#"{"read_only": true}"#)
     },
 };
@@ -97,7 +100,7 @@ static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(delete_login_roles).that_changes_elsewhere(),
+    handler: || mount(delete_login_roles).audited_before(),
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -576,7 +579,7 @@ async fn delete_bans(
     audit: Arc<Recorder>,
     peer: Peer,
     Json(request): Json<UnbanRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     const FIELD: &str = "ipv4_addresses";
     if request.ipv4_addresses.len() > NETWORKS_MAX {
         return Err(Error::invalid(
@@ -597,5 +600,5 @@ async fn delete_bans(
     networks.extend(request.requester_ip.then(|| bans::block(peer.address)));
     bans::lift(&context, &project, &networks, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

@@ -8,7 +8,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::{Access, Subject, User},
-        http::{Endpoint, Json, Query, Tag, Verb, mount, placeholders},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, router::placeholders},
         rate_limits::{Key, LimitKey, Place, Policy, Scope, UNCOUNTED},
     },
 };

@@ -26,7 +26,11 @@ use crate::{
     platform::{
         access::{Access, OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, OkEmpty},
+        },
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
     },
 };
@@ -438,7 +442,7 @@ static REMOVE: Endpoint = Endpoint {
 struct Member(Uuid);
 
 impl Input for Member {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").unwrap_or_default();
@@ -453,10 +457,10 @@ async fn remove(
     Member(user): Member,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::remove(&context, &project, user, &audit).await?;
     temporary_access::until_ended(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static AUTHORIZE: Endpoint = Endpoint {
@@ -470,7 +474,7 @@ static AUTHORIZE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(authorize)
-            .that_changes()
+            .mutates()
             .sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#)
     },
 };
@@ -659,7 +663,7 @@ async fn accept(
 struct Reference(ProjectRef);
 
 impl Input for Reference {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("ref")
@@ -686,7 +690,7 @@ static REVOKE: Endpoint = Endpoint {
 struct Invite(Uuid);
 
 impl Input for Invite {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("invite_id").unwrap_or_default();
@@ -701,8 +705,8 @@ async fn revoke(
     Invite(id): Invite,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     invitations::revoke(&context, &project, id, &audit).await?;
     temporary_access::until_ended(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }

@@ -36,7 +36,7 @@ use crate::{
     platform::{
         access::{Directory, call_log, last_used},
         context::{PlatformContext, PlatformSettings},
-        http::{Api, Endpoint, Links, Transport},
+        http::{Api, Endpoint, Transport, openapi::PublishedLinks},
         notifications, rate_limits,
         rate_limits::{Limits, Memory, Shared},
         telemetry,
@@ -55,7 +55,7 @@ pub struct Settings {
     /// Where clients reach databases, if they do.
     pub databases: Option<Published>,
     /// Published beside the API.
-    pub links: Links,
+    pub links: PublishedLinks,
     /// This node: the owner of the clusters in its data folder.
     pub node: Uuid,
     /// Whether the control database lies in the data folder.

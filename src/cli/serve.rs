@@ -60,7 +60,7 @@ use crate::{
         service_proxy,
     },
     platform::{
-        http::{Body, Links, Transport, server},
+        http::{Body, Transport, openapi::PublishedLinks, server},
         rate_limits::{Capacity, Journal, snapshot},
         telemetry,
     },
@@ -533,7 +533,7 @@ fn settings(
         },
         project_domain: config.project_domain.clone(),
         databases,
-        links: Links {
+        links: PublishedLinks {
             terms: config.terms_url.clone(),
             pricing: config.pricing_url.clone(),
         },

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     base::error::{Context, Error},
-    platform::http::{Body, Described, Output, Response},
+    platform::http::{Body, Output, Response, openapi::OperationDoc},
 };
 
 /// Only our own files; nothing inline, nothing framed, and forms lead nowhere else.
@@ -142,7 +142,7 @@ fn protect(headers: &mut HeaderMap) {
 }
 
 impl Output for Answer {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

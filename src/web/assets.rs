@@ -9,7 +9,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Body, Call, Described, Endpoint, Input, Output, Response, Verb, mount},
+        http::{Body, Call, Endpoint, Input, Output, Response, Verb, mount, openapi::OperationDoc},
         rate_limits::{Limit, LimitKey, per},
     },
     web::page,
@@ -103,7 +103,7 @@ pub(super) static ASSETS: LazyLock<Assets> = LazyLock::new(|| {
 struct FileName(String);
 
 impl Input for FileName {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("file")
@@ -124,7 +124,7 @@ async fn asset(FileName(name): FileName) -> Result<Found, Error> {
 struct Found(&'static File);
 
 impl Output for Found {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

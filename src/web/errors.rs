@@ -5,7 +5,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Output, Refused, Response, output::empty, respond},
+    platform::http::{Output, Response, client_kind::RejectedRequest, output::empty, respond},
     web::{Answer, Frame, next},
 };
 
@@ -21,7 +21,7 @@ struct ErrorPage<'a> {
 }
 
 /// The answer to an error of a page.
-pub(super) fn refuse(error: &Error, refused: &Refused<'_>) -> Response {
+pub(super) fn refuse(error: &Error, refused: &RejectedRequest<'_>) -> Response {
     respond::log(error, refused);
     let answer = match error {
         Error::Unauthenticated(_) => Answer::to(&sign_in(refused)),
@@ -42,7 +42,7 @@ pub(super) fn refuse(error: &Error, refused: &Refused<'_>) -> Response {
 }
 
 /// Where to sign in, and to come back from if nothing is lost by it.
-fn sign_in(refused: &Refused<'_>) -> String {
+fn sign_in(refused: &RejectedRequest<'_>) -> String {
     let back = refused
         .uri
         .path_and_query()
@@ -50,7 +50,7 @@ fn sign_in(refused: &Refused<'_>) -> String {
     next::sign_in(back.map_or(next::HOME, http::uri::PathAndQuery::as_str))
 }
 
-fn shown(error: &Error, refused: &Refused<'_>) -> Result<Answer, Error> {
+fn shown(error: &Error, refused: &RejectedRequest<'_>) -> Result<Answer, Error> {
     let status = respond::status(error);
     let (title, text) = sentences(error, status);
     let request_id = status.is_server_error().then_some(refused.request_id);

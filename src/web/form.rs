@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Call, Described, Input, nul},
+    platform::http::{Call, Input, null_bytes, openapi::OperationDoc},
     web::cookie,
 };
 
@@ -21,7 +21,7 @@ pub struct Form<T>(pub T);
 pub struct OpenForm<T>(pub T);
 
 impl<T: DeserializeOwned + Send> Input for Form<T> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let OpenForm(fields) = OpenForm::<Vec<(String, String)>>::take(call).await?;
@@ -43,7 +43,7 @@ impl<T: DeserializeOwned + Send> Input for Form<T> {
 }
 
 impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         if !from_here(call.headers(), call.uri()) {
@@ -54,7 +54,7 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    nul::check_form(body)?;
+    null_bytes::check_form(body)?;
     // What is wrong is not repeated: it may be a password.
     serde_urlencoded::from_bytes(body).map_err(|_| Error::invalid("form", "a field is missing"))
 }

@@ -5,7 +5,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::{AnyOf, Level, Role, Standing},
-        http::{Imagined, rehearse},
+        http::simulate::{SimulatedRequest, simulate},
     },
     web::Visitor,
 };
@@ -31,7 +31,7 @@ impl May {
 impl Visitor {
     /// Whether an operation would let them in. What they do not see is not there.
     pub(super) async fn may(&self, method: &str, path: &str) -> Result<May, Error> {
-        self.may_request(Imagined {
+        self.may_request(SimulatedRequest {
             method,
             path,
             query: "",
@@ -47,7 +47,7 @@ impl Visitor {
         path: &str,
         query: &str,
     ) -> Result<May, Error> {
-        self.may_request(Imagined {
+        self.may_request(SimulatedRequest {
             method,
             path,
             query,
@@ -63,7 +63,7 @@ impl Visitor {
         path: &str,
         body: &str,
     ) -> Result<May, Error> {
-        self.may_request(Imagined {
+        self.may_request(SimulatedRequest {
             method,
             path,
             query: "",
@@ -72,8 +72,8 @@ impl Visitor {
         .await
     }
 
-    async fn may_request(&self, request: Imagined<'_>) -> Result<May, Error> {
-        let rehearsal = rehearse(
+    async fn may_request(&self, request: SimulatedRequest<'_>) -> Result<May, Error> {
+        let rehearsal = simulate(
             &self.context,
             endpoints::all(),
             self.user.clone().into(),

@@ -42,16 +42,19 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+        http::{
+            Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler,
+            input::RequestLine, mount, router::EndpointSet,
+        },
         rate_limits::STANDARD,
     },
 };
 
 /// How browsers are met.
-static FACE: Face = Face {
+static FACE: ClientKind = ClientKind {
     presented: cookie::presented,
     refuse: errors::refuse,
-    asks: true,
+    calls_operations: true,
 };
 
 /// Every page, form and file.
@@ -159,9 +162,9 @@ pub fn pages() -> &'static [&'static Endpoint] {
 }
 
 /// What browsers are served.
-pub fn served() -> Served<'static> {
-    Served {
-        face: &FACE,
+pub fn served() -> EndpointSet<'static> {
+    EndpointSet {
+        client_kind: &FACE,
         endpoints: PAGES,
         unknown: &LOST,
     }
@@ -174,7 +177,7 @@ const fn page(
     method: Verb,
     path: &'static str,
     access: Access,
-    handler: fn() -> Mounted,
+    handler: fn() -> MountedHandler,
 ) -> Endpoint {
     Endpoint {
         id,

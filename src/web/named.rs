@@ -5,14 +5,14 @@ use crate::{
         error::Error,
         ids::{OrgSlug, ProjectRef},
     },
-    platform::http::{Call, Described, Input},
+    platform::http::{Call, Input, openapi::OperationDoc},
 };
 
 /// An organization.
 pub(super) struct InOrganization(pub(super) OrgSlug);
 
 impl Input for InOrganization {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("organization")
@@ -26,7 +26,7 @@ impl Input for InOrganization {
 pub(super) struct InProject(pub(super) ProjectRef);
 
 impl Input for InProject {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("project")

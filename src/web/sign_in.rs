@@ -20,7 +20,7 @@ use crate::{
             sessions::{Ending, Secret},
         },
         audit::Recorder,
-        http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
+        http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
     },
     web::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words},
 };
@@ -105,7 +105,7 @@ pub(super) struct Newcomer {
 }
 
 impl Input for Newcomer {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;

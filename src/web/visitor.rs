@@ -10,7 +10,9 @@ use crate::{
     base::error::{Context, Credential, Error},
     platform::{
         access::{User, sessions::Secret},
-        http::{Asking, Body, Call, Described, Input, Peer, read},
+        http::{
+            Body, Call, Input, Peer, body::read, client_kind::InternalClient, openapi::OperationDoc,
+        },
     },
     web::{
         assets::{ASSETS, Assets},
@@ -37,12 +39,12 @@ pub struct Visitor {
     pub origin: String,
     path: String,
     done: Option<String>,
-    asking: Asking,
+    client: InternalClient,
     recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
 }
 
 impl Input for Visitor {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let (user, context) = (User::take(call).await?, ApiContext::take(call).await?);
@@ -54,9 +56,9 @@ impl Input for Visitor {
         let done = query
             .find(|(name, _)| name == "done")
             .map(|(_, what)| what.into_owned());
-        let (path, asking, recorder) = (
+        let (path, client, recorder) = (
             call.uri().path().to_owned(),
-            call.asking()?,
+            call.internal_client()?,
             call.recorder(),
         );
         Ok(Self {
@@ -68,7 +70,7 @@ impl Input for Visitor {
             origin,
             path,
             done,
-            asking,
+            client,
             recorder,
         })
     }
@@ -130,8 +132,12 @@ impl Visitor {
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json");
         let answer = self
-            .asking
-            .ask(request.body(body).context("asking an operation")?)
+            .client
+            .send(
+                request
+                    .body(body)
+                    .context("building a request to an operation")?,
+            )
             .await?;
         read(answer.into_body(), ANSWER_BYTES_MAX)
             .await

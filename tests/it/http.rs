@@ -7,7 +7,7 @@ use gantry::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Api, Done, Endpoint, Tag, Transport, Verb, mount},
+        http::{Api, Endpoint, Tag, Transport, Verb, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },
     web,
@@ -420,7 +420,7 @@ static PANICS: Endpoint = Endpoint {
     handler: || mount(panics),
 };
 
-async fn panics() -> Result<Done, Error> {
+async fn panics() -> Result<OkEmpty, Error> {
     panic!("the password is hunter2")
 }
 

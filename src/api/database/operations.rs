@@ -13,7 +13,10 @@ use crate::{
     data_plane::{database_session::session::Limits, projects},
     platform::{
         access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
-        http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Query as Parameters, Tag, Verb, mount,
+            output::{CreatedEmpty, JsonRows},
+        },
         rate_limits::{CONTEXT, STANDARD},
     },
 };
@@ -61,7 +64,7 @@ static RUN_QUERY: Endpoint = Endpoint {
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
-    handler: || mount(run_query).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(run_query).audited_before().sample(SAMPLE),
 };
 
 fn asks_to_read_only(asked: &Asked<'_>) -> bool {
@@ -93,7 +96,7 @@ async fn run_query(
     project: Project,
     context: ApiContext,
     Json(request): Json<QueryRequest>,
-) -> Result<Rows, Error> {
+) -> Result<JsonRows, Error> {
     run(
         &context,
         &project,
@@ -133,7 +136,7 @@ async fn read_only_query(
     project: Project,
     context: ApiContext,
     Json(request): Json<ReadOnlyRequest>,
-) -> Result<Rows, Error> {
+) -> Result<JsonRows, Error> {
     run(
         &context,
         &project,
@@ -146,10 +149,10 @@ async fn read_only_query(
     .await
 }
 
-async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<Rows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<JsonRows, Error> {
     required("query", &query.text)?;
     let target = projects::target(context, project).await?;
-    Ok(Rows(
+    Ok(JsonRows(
         query::run_query(&target, &query, Limits::default()).await?,
     ))
 }
@@ -251,14 +254,14 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(enable_webhooks).that_changes_elsewhere(),
+    handler: || mount(enable_webhooks).audited_before(),
 };
 
-async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun, Error> {
+async fn enable_webhooks(project: Project, context: ApiContext) -> Result<CreatedEmpty, Error> {
     let target = projects::target(&context, &project).await?;
     webhooks::enable(&target, Limits::default())
         .await
-        .map(|()| Begun)
+        .map(|()| CreatedEmpty)
 }
 
 /// Refuses a text with nothing in it.

@@ -15,7 +15,10 @@ use crate::{
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::OkEmpty,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -73,7 +76,7 @@ pub(super) static TAKE_BACK: Endpoint = Endpoint {
 struct Which(ApprovalId);
 
 impl Input for Which {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id")
@@ -88,10 +91,10 @@ async fn take_back(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::take_back(&context, By::Member(user.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static LIST_ALL: Endpoint = Endpoint {
@@ -130,10 +133,10 @@ async fn end(
     Which(id): Which,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::take_back(&context, By::Organization(organization.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static END_ALL: Endpoint = Endpoint {

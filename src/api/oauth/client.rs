@@ -10,7 +10,7 @@ use crate::{
         db::Db,
         error::{Context, Error, oauth_fault, unknown_client},
     },
-    platform::{access::credential::SecretDigest, http::Basic},
+    platform::{access::credential::SecretDigest, http::client_credentials::ClientCredentials},
 };
 
 /// Who does not prove who it is, however it tried, gets this.
@@ -21,29 +21,29 @@ pub(super) fn unknown() -> Error {
 /// The application that asks. A public one says only its name; for it, what it asks has to be proof enough.
 pub async fn authenticate(
     db: &Db,
-    basic: Basic,
+    basic: ClientCredentials,
     fields: &Fields,
     now: DateTime<Utc>,
 ) -> Result<Application, Error> {
     let (named, secret) = (fields.get("client_id"), fields.get("client_secret"));
     let (id, secret) = match &basic {
-        Basic::Unreadable => return Err(unknown()),
-        Basic::Absent => (
+        ClientCredentials::Unreadable => return Err(unknown()),
+        ClientCredentials::Absent => (
             named.ok_or_else(|| unknown_client("Required parameter: client_id"))?,
             secret,
         ),
         // Beside credentials in the body it is ignored; in their place it is refused.
-        Basic::Bearer => (named.ok_or_else(unknown)?, secret),
-        Basic::Said { .. } if fields.has("client_secret") => {
+        ClientCredentials::Bearer => (named.ok_or_else(unknown)?, secret),
+        ClientCredentials::Basic { .. } if fields.has("client_secret") => {
             return Err(oauth_fault(
                 "invalid_request",
                 "The client authenticates in two ways at once.",
             ));
         }
-        Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => {
+        ClientCredentials::Basic { name: id, .. } if named.is_some_and(|named| named != id) => {
             return Err(unknown());
         }
-        Basic::Said { name: id, secret } => (
+        ClientCredentials::Basic { name: id, secret } => (
             id.as_str(),
             Some(secret.expose_secret()).filter(|secret| !secret.is_empty()),
         ),

@@ -26,8 +26,12 @@ use crate::{
     platform::{
         access::{Access, Permission as P, Reference, User, pat_only},
         http::{
-            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing, Onward,
-            RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
+            Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
+            client_credentials::ClientCredentials,
+            input::RequestLine,
+            mount,
+            openapi::OperationDoc,
+            output::{Created, NoContent, NoStore, OkEmpty, SeeOther},
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -85,15 +89,15 @@ const fn public(
     }
 }
 
-async fn nothing() -> Result<Done, Error> {
-    Ok(Done)
+async fn nothing() -> Result<OkEmpty, Error> {
+    Ok(OkEmpty)
 }
 
 /// The issuer of tokens, where the operator configured one.
 struct Issuer(String);
 
 impl Input for Issuer {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
@@ -130,7 +134,7 @@ struct AuthorizeQuery {
 }
 
 impl Input for Asked {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<AuthorizeQuery>();
     }
 
@@ -164,7 +168,7 @@ async fn authorize(
     context: ApiContext,
     Issuer(issuer): Issuer,
     asked: Asked,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     lead(
         requests::begin(&context, asked.fields, &issuer, None).await,
         asked.navigates,
@@ -172,17 +176,17 @@ async fn authorize(
 }
 
 /// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
-fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<Onward, Error> {
+fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<SeeOther, Error> {
     match begun {
-        Ok(Begun::Waits(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(Begun::Refused(address)) => Ok(Onward(address)),
+        Ok(Begun::Waits(id)) => Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}"))),
+        Ok(Begun::Refused(address)) => Ok(SeeOther(address)),
         Err(Error::Oauth(fault)) if navigates => {
             let why = if fault.unprocessable {
                 "client"
             } else {
                 "request"
             };
-            Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
+            Ok(SeeOther(format!("{PROBLEM_PAGE}?why={why}")))
         }
         Err(error) => Err(error),
     }
@@ -224,7 +228,7 @@ struct ProjectQuery {
 }
 
 impl Input for AskedForProject {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<ProjectQuery>();
     }
 
@@ -249,7 +253,7 @@ async fn authorize_project_claim(
     user: User,
     Issuer(issuer): Issuer,
     asked: AskedForProject,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     let AskedForProject(asked, project) = asked;
     let (_, held) = context
         .directory
@@ -272,7 +276,7 @@ async fn authorize_project_claim(
 /// A form of the protocol, with who sent it.
 struct Form {
     fields: Fields,
-    basic: Basic,
+    basic: ClientCredentials,
     origin: Origin,
 }
 
@@ -337,7 +341,7 @@ fn is(call: &Call<'_>, kind: &str) -> bool {
 }
 
 impl Input for Origin {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
@@ -349,7 +353,7 @@ impl Input for Origin {
 }
 
 impl Input for Form {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.form_schema::<TokenForm>();
     }
 
@@ -370,8 +374,8 @@ static EXCHANGE: Endpoint = Endpoint {
     )
 };
 
-async fn exchange(context: ApiContext, form: Form) -> Result<Unkept<Created<Pair>>, Error> {
-    Ok(Unkept(Created(exchanged(&context, form).await?.pair)))
+async fn exchange(context: ApiContext, form: Form) -> Result<NoStore<Created<Pair>>, Error> {
+    Ok(NoStore(Created(exchanged(&context, form).await?.pair)))
 }
 
 pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
@@ -385,8 +389,8 @@ pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
     )
 };
 
-async fn exchange_in_full(context: ApiContext, form: Form) -> Result<Unkept<Json<Full>>, Error> {
-    Ok(Unkept(Json(exchanged(&context, form).await?)))
+async fn exchange_in_full(context: ApiContext, form: Form) -> Result<NoStore<Json<Full>>, Error> {
+    Ok(NoStore(Json(exchanged(&context, form).await?)))
 }
 
 async fn exchanged(
@@ -431,7 +435,7 @@ struct RevokeBody {
 }
 
 impl Input for Given {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<RevokeBody>();
     }
 
@@ -461,8 +465,8 @@ impl Input for Given {
     }
 }
 
-async fn revoke_json(context: ApiContext, given: Given) -> Result<Nothing, Error> {
-    give_back(&context, given.form).await.map(|()| Nothing)
+async fn revoke_json(context: ApiContext, given: Given) -> Result<NoContent, Error> {
+    give_back(&context, given.form).await.map(|()| NoContent)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
@@ -515,7 +519,7 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 async fn introspect(
     context: ApiContext,
     Form { fields, basic, .. }: Form,
-) -> Result<Unkept<Json<Introspection>>, Error> {
+) -> Result<NoStore<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
     let authenticated =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await;
@@ -531,7 +535,7 @@ async fn introspect(
         return Err(client::unknown());
     }
     let token = fields.required("token")?;
-    Ok(Unkept(Json(
+    Ok(NoStore(Json(
         introspect::introspect(&context.db, &application, token, context.clock.now()).await?,
     )))
 }
@@ -597,8 +601,8 @@ async fn register(
     origin: Origin,
     Issuer(_): Issuer,
     Json(registration): Json<Registration>,
-) -> Result<Unkept<Created<Registered>>, Error> {
-    Ok(Unkept(Created(
+) -> Result<NoStore<Created<Registered>>, Error> {
+    Ok(NoStore(Created(
         register::register(&context, registration, &origin).await?,
     )))
 }

@@ -101,7 +101,7 @@ static LOOK: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(look)
-            .that_only_sees()
+            .read_only()
             .sample(r#"{"token": "gantry_invite_…"}"#)
     },
 };

@@ -22,7 +22,11 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, Standing, User, needs},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Query, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, OkEmpty},
+        },
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -252,7 +256,7 @@ async fn roles(_: Organization) -> Result<Json<Data<Vec<RoleResource>>>, Error> 
 struct MemberId(Uuid);
 
 impl Input for MemberId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
@@ -415,7 +419,7 @@ async fn remove(
     MemberId(member): MemberId,
     audit: Arc<Recorder>,
     context: ApiContext,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let user = members::by_id(&context.db, organization.id, member).await?;
     members::remove(
         &context.db,
@@ -426,7 +430,7 @@ async fn remove(
     )
     .await?;
     settle(&context).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static INVITE: Endpoint = Endpoint {

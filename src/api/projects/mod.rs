@@ -30,7 +30,7 @@ use crate::{
     platform::{
         access::{Organization, Project, Reach, User},
         audit::Recorder,
-        http::Written,
+        http::output::PrerenderedJson,
         tables,
         tables::Table,
     },
@@ -99,7 +99,7 @@ macro_rules! full {
 
 /// The projects of every organization a user belongs to, newest last; of these, what the token reaches. Asked for often
 /// and changed seldom, so the answer is kept as it was written.
-pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Full>>, Error> {
+pub async fn list(context: &ApiContext, user: &User) -> Result<PrerenderedJson<Vec<Full>>, Error> {
     let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
     let audience = Audience::of(user);
     if let Some(bytes) = context.listings.get(audience, now) {
@@ -122,7 +122,7 @@ pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Full>
         .iter()
         .map(|row| read_full(context, row))
         .collect::<Result<Vec<_>, _>>()?;
-    let written = Written::new(&projects)?;
+    let written = PrerenderedJson::new(&projects)?;
     context.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }

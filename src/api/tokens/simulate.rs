@@ -14,7 +14,7 @@ use crate::{
     },
     platform::{
         access::{Access, AnyOf, Standing, User},
-        http::{Imagined, Rehearsal, rehearse},
+        http::simulate::{self, SimulatedOutcome, SimulatedRequest},
     },
 };
 
@@ -86,7 +86,7 @@ pub async fn simulate(
     context: &ApiContext,
     owner: &User,
     token: Token,
-    request: Imagined<'_>,
+    request: SimulatedRequest<'_>,
     address: Option<IpAddr>,
 ) -> Result<Simulation, Error> {
     let holder = match token {
@@ -116,7 +116,7 @@ pub async fn simulate(
     };
     let (method, path) = (request.method.to_owned(), request.path.to_owned());
     Ok(
-        match rehearse(context, endpoints::all(), holder, request).await? {
+        match simulate::simulate(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
             None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
         },
@@ -124,7 +124,7 @@ pub async fn simulate(
 }
 
 impl Simulation {
-    fn of(rehearsal: &Rehearsal) -> Self {
+    fn of(rehearsal: &SimulatedOutcome) -> Self {
         let mut simulation = match &rehearsal.outcome {
             Ok(()) => Self::allowed(rule_of(&rehearsal.endpoint.access, rehearsal.required)),
             Err(error) => Self::refused(rule_against(error), error),

@@ -16,7 +16,7 @@ use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, OauthScope, Role},
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
@@ -129,7 +129,7 @@ impl Named {
 }
 
 impl Input for Named {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let InOrganization(slug) = InOrganization::take(call).await?;

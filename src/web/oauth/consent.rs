@@ -26,7 +26,7 @@ use crate::{
     },
     platform::{
         access::{Access, Role, sessions, sessions::Ending},
-        http::{Call, Described, Endpoint, Input, Query, Verb, mount},
+        http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Answer, Form, Frame, Visitor, cookie, next, page,
@@ -257,7 +257,7 @@ impl Wanted {
 }
 
 impl Input for Wanted {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let mut wanted = Self::default();

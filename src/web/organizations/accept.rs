@@ -11,7 +11,7 @@ use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::Access,
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
@@ -38,7 +38,7 @@ pub(in crate::web) static ACCEPT: Endpoint = page(
 struct Shown(String);
 
 impl Input for Shown {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("invitation")

@@ -11,7 +11,7 @@ use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, Role},
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
@@ -56,7 +56,7 @@ pub(in crate::web) static REMOVE: Endpoint = page(
 struct Named(Uuid);
 
 impl Input for Named {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("member")

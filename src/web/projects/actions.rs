@@ -19,7 +19,7 @@ use crate::{
 const fn question(
     id: &'static str,
     path: &'static str,
-    handler: fn() -> crate::platform::http::Mounted,
+    handler: fn() -> crate::platform::http::endpoint::MountedHandler,
 ) -> Endpoint {
     page(id, "Really?", Verb::Get, path, Access::Caller, handler)
 }

@@ -18,7 +18,7 @@ use crate::{
     base::{error::Error, ids::TokenId},
     platform::{
         access::{Access, AnyOf, Permission},
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{Answer, Form, Frame, Visitor, page, words::Moment},
 };
@@ -165,7 +165,7 @@ async fn list(visitor: Visitor) -> Result<Answer, Error> {
 struct Named(i64);
 
 impl Input for Named {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("token")

@@ -17,7 +17,7 @@ use crate::{
     base::error::{Context, Error},
     platform::{
         access::{Access, Role},
-        http::{Call, Described, Endpoint, Input, Query, Verb, mount},
+        http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Answer, Form, Frame, Visitor, page,
@@ -292,7 +292,7 @@ async fn refused(visitor: &Visitor, wanted: Wanted, error: Error) -> Result<Answ
 struct Draft(Uuid);
 
 impl Input for Draft {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("draft")

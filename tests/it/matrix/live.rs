@@ -11,7 +11,11 @@ use gantry::{
             Access, Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User,
             decide,
         },
-        http::{Endpoint, Imagined, placeholders, rehearse},
+        http::{
+            Endpoint,
+            router::placeholders,
+            simulate::{SimulatedRequest, simulate},
+        },
     },
 };
 use http::StatusCode;
@@ -130,13 +134,13 @@ impl World {
 
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
         let (path, body) = self.spelled(question);
-        let imagined = Imagined {
+        let imagined = SimulatedRequest {
             method: question.endpoint.method.name(),
             path: &path,
             query: question.query,
             body: body.as_bytes(),
         };
-        let rehearsal = rehearse(
+        let rehearsal = simulate(
             &self.app.app,
             endpoints::all(),
             user.clone().into(),

@@ -70,7 +70,7 @@ impl Call {
 
     /// From another address than this machine's.
     pub(crate) fn from(mut self, address: &str) -> Self {
-        self.api = self.api.of(address.parse().unwrap());
+        self.api = self.api.for_client(address.parse().unwrap());
         self
     }
 

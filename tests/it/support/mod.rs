@@ -35,7 +35,7 @@ use gantry::{
     },
     platform::{
         access::{Role, organization_by_slug},
-        http::{Api, Links, Transport},
+        http::{Api, Transport, openapi::PublishedLinks},
         rate_limits::{Memory, Options},
     },
 };
@@ -409,7 +409,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             port: 5432,
             tls: true,
         }),
-        links: Links::default(),
+        links: PublishedLinks::default(),
         node,
         own_database: false,
         project_uid_base: FIRST_UID + 1000,

@@ -13,7 +13,8 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs},
         http::{
-            Call, Described, Done, Endpoint, IdempotencyKey, Input, Json, Query, Tag, Verb, mount,
+            Call, Endpoint, Input, Json, Query, Tag, Verb, input::IdempotencyKey, mount,
+            openapi::OperationDoc, output::OkEmpty,
         },
         rate_limits::{MIGRATIONS, STANDARD},
     },
@@ -71,7 +72,7 @@ static APPLY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &MIGRATIONS,
-    handler: || mount(apply).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(apply).audited_before().sample(SAMPLE),
 };
 
 /// A body that works.
@@ -179,7 +180,7 @@ static RECORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(record).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(record).audited_before().sample(SAMPLE),
 };
 
 async fn record(
@@ -188,11 +189,11 @@ async fn record(
     context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
     Json(request): Json<MigrationRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let migration = request.of(&context, &user, key).await?;
     let target = projects::target(&context, &project).await?;
     super::record(&target, &context.clock, &migration, Budget::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static PATCH: Endpoint = Endpoint {
@@ -206,7 +207,7 @@ static PATCH: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(patch)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample(r#"{"name": "create_notes"}"#)
     },
 };
@@ -225,14 +226,14 @@ async fn patch(
     Version(version): Version,
     context: ApiContext,
     Json(request): Json<PatchRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let target = projects::target(&context, &project).await?;
     let patch = Patch {
         name: request.name,
         rollback: request.rollback,
     };
     super::patch(&target, &version, &patch, Budget::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static ROLL_BACK: Endpoint = Endpoint {
@@ -246,7 +247,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(roll_back)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample_query("?gte=20261121091503")
     },
 };
@@ -262,18 +263,18 @@ async fn roll_back(
     project: Project,
     context: ApiContext,
     Query(Since { gte }): Query<Since>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let gte = digits("gte", &gte)?;
     let target = projects::target(&context, &project).await?;
     super::roll_back(&target, &gte, Budget::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 /// `{version}` of the path.
 struct Version(String);
 
 impl Input for Version {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         digits("version", call.placeholder("version").unwrap_or_default()).map(Self)

@@ -15,8 +15,8 @@ use crate::{
     platform::{
         access::Access,
         http::{
-            Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
-            output::with_type,
+            Body, Call, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
+            openapi::OperationDoc, output::with_type,
         },
         rate_limits::{Limit, LimitKey, per},
     },
@@ -88,7 +88,7 @@ struct Sent {
 }
 
 impl Input for Sent {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<Lines>();
     }
 
@@ -159,7 +159,7 @@ struct Exported(otlp::Encoding);
 struct AllTaken {}
 
 impl Output for Exported {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         <Json<AllTaken> as Output>::describe(described);
     }
 

@@ -18,7 +18,9 @@ use crate::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         http::{
-            Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount,
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, NoStore, OkEmpty},
         },
         rate_limits::STANDARD,
     },
@@ -96,7 +98,7 @@ pub struct Detail {
 struct Named(Application);
 
 impl Input for Named {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         Organization::describe(described);
     }
 
@@ -280,7 +282,7 @@ async fn add_secret(
     Named(application): Named,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Unkept<Created<CreatedSecret>>, Error> {
+) -> Result<NoStore<Created<CreatedSecret>>, Error> {
     let secret = Minted::secret(&context.entropy);
     let about = secrets::add(
         &context.db,
@@ -290,7 +292,7 @@ async fn add_secret(
         &audit,
     )
     .await?;
-    Ok(Unkept(Created(CreatedSecret {
+    Ok(NoStore(Created(CreatedSecret {
         about,
         secret: secret.expose().to_owned(),
     })))
@@ -311,7 +313,7 @@ pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
 struct SecretId(i64);
 
 impl Input for SecretId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("secret_id")
@@ -326,8 +328,8 @@ async fn revoke_secret(
     SecretId(id): SecretId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     secrets::revoke(&context.db, &application, id, context.clock.now(), &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

@@ -17,7 +17,10 @@ use crate::{
     platform::{
         access::{Access, Organization, Standing, User},
         audit::Recorder,
-        http::{Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::Created,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -158,7 +161,7 @@ struct Named {
 }
 
 impl Input for Named {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         Organization::describe(described);
     }
 
