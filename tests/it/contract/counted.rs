@@ -1,4 +1,4 @@
-//! How often: every operation is called until it refuses, and again when its window has ended.
+//! Rate limits: every operation is called until it returns 429, and again after its window.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ const CALLS_BEFORE: u32 = 7;
 /// Calls that are sent after that, the last one that is admitted among them.
 const CALLS_AFTER: u32 = 2;
 
-/// An operation under count: about whom and by whom.
+/// An operation whose rate limit is tested.
 struct Counted<'a> {
     app: &'a TestApp,
     endpoint: &'static Endpoint,
@@ -84,7 +84,7 @@ impl Counted<'_> {
         assert!(verdict.admitted);
     }
 
-    /// What is wrong with how the operation is counted, if anything.
+    /// Checks the rate limit of the operation.
     async fn check(&self, elsewhere: &Tenant) -> Result<(), String> {
         let (app, window) = (self.app, self.endpoint.limit.windows[0]);
         let quota = |remaining, reset| Quota {
@@ -137,7 +137,7 @@ impl Counted<'_> {
             return Err(format!("no retry-after: {refusal:?}"));
         }
 
-        // Somebody else, and something else of the same caller, are not affected.
+        // Other users, and other subjects of the same user, are not affected.
         let other = call(&app.node, self.endpoint, self.endpoint.path, &app.home)
             .as_(&app.administrator)
             .send()
@@ -225,11 +225,11 @@ async fn count(part: usize, of: usize) {
 }
 
 #[tokio::test]
-async fn every_operation_refuses_over_its_quota_until_its_window_ends() {
+async fn even_operations_return_429_over_quota_until_the_window_ends() {
     count(0, 2).await;
 }
 
 #[tokio::test]
-async fn every_other_operation_refuses_over_its_quota_until_its_window_ends() {
+async fn odd_operations_return_429_over_quota_until_the_window_ends() {
     count(1, 2).await;
 }
