@@ -1,5 +1,5 @@
-//! `cargo bench --profile requests --bench request`: processor time of a request, compared with bare
-//! hyper and bare axum.
+//! `cargo bench --profile requests --bench request`: processor time of a request, compared with
+//! bare hyper and bare axum.
 //!
 //! Each server has its own thread, whose processor time the kernel counts. One client calls all in
 //! turns over a few persistent connections, so that other load on the machine affects all. Prints
@@ -50,7 +50,7 @@ const CONNECTIONS: usize = 8;
 /// Requests a round sends to each server, below the limit of each user: 100.
 const REQUESTS: usize = 20_000;
 const ROUNDS: usize = 15;
-/// The longest window of the operations asked.
+/// The longest window of the measured operations.
 const WINDOW: Duration = Duration::from_secs(61);
 
 const TINY: &str = "{\"ready\":true}";
@@ -273,7 +273,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// One server, and the requests it is asked.
+/// A server, and its requests.
 struct Contest {
     name: &'static str,
     server: Server,

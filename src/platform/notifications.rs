@@ -98,8 +98,8 @@ fn handle(context: &PlatformContext, payload: &str, pid: Option<i32>) {
     }
 }
 
-/// Returns when every listening node has processed all changes committed before the call, so the next
-/// request on any node sees them. Takes one round trip without listeners, two with listeners.
+/// Returns when every listening node has processed all changes committed before the call, so the
+/// next request on any node sees them. Takes one round trip without listeners, two with listeners.
 ///
 /// Fails if a node does not acknowledge within five seconds. That node may use cached values until
 /// they expire, at most half a minute.

@@ -1,7 +1,7 @@
 //! The account pages: server-rendered, and whole without JavaScript.
 //!
 //! A page is an [`Endpoint`] like an operation of the API, so the same guard counts, decides, records and bounds it; only
-//! its [`Face`] differs: a session says who asks, and errors are pages. What a page shows or does it asks of the API's
+//! its [`ClientKind`] differs: a session says who asks, and errors are pages. What a page shows or does it asks of the API's
 //! operations in this process ([`Visitor::get`] and its siblings), as the visitor. So it has no rules of its own, and can
 //! do nothing that the API would refuse. Only what is about the session itself is done here.
 //!

@@ -23,7 +23,8 @@ pub enum ClientCredentials {
     },
 }
 
-/// Reads the client credentials of HTTP Basic. Id and secret are form-encoded each (RFC 6749 §2.3.1).
+/// Reads the client credentials of HTTP Basic. Id and secret are form-encoded each (RFC 6749
+/// §2.3.1).
 pub(super) fn read(headers: &HeaderMap) -> ClientCredentials {
     let mut lines = headers.get_all(header::AUTHORIZATION).iter();
     let Some(line) = lines.next() else {

@@ -174,8 +174,8 @@ impl MountedHandler {
         }
     }
 
-    /// Marks an operation that changes state outside the control database. Its audit log entry cannot
-    /// be part of the same transaction, so it is committed before the handler runs.
+    /// Marks an operation that changes state outside the control database. Its audit log entry
+    /// cannot be part of the same transaction, so it is committed before the handler runs.
     #[must_use]
     pub fn audited_before(self) -> Self {
         Self {
@@ -207,7 +207,8 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
     }
 }
 
-/// Mounts an operation that is not implemented: 501 with this message, after all checks of the guard.
+/// Mounts an operation that is not implemented: 501 with this message, after all checks of the
+/// guard.
 pub fn not_built(message: String) -> MountedHandler {
     MountedHandler {
         handle: handle(move |_| {

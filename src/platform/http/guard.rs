@@ -110,8 +110,8 @@ impl GuardedEndpoint {
     }
 
     /// Returns the challenge of a 401, or of a 403 for a missing OAuth scope (RFC 6750 §3). It has
-    /// the URL of the metadata (RFC 9728 §5.1) if a public URL is configured. Returns `None` for any
-    /// other error.
+    /// the URL of the metadata (RFC 9728 §5.1) if a public URL is configured. Returns `None` for
+    /// any other error.
     fn challenge(&self, error: &Error) -> Option<String> {
         let reason = match error {
             Error::Unauthenticated(Credential::Missing) => None,
@@ -440,8 +440,8 @@ async fn admit(
     .await
 }
 
-/// Whether the request belongs in the audit log: by the rule of the operation, else if its method is
-/// neither GET nor HEAD and a permission that it requires allows changes.
+/// Whether the request belongs in the audit log: by the rule of the operation, else if its method
+/// is neither GET nor HEAD and a permission that it requires allows changes.
 fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &Asked<'_>) -> bool {
     match audit_rule {
         AuditRule::Mutates => return true,
@@ -460,8 +460,8 @@ fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &Asked<'_>) -> 
     !only_reads
 }
 
-/// Authenticates the caller. A request with an invalid credential is unauthenticated, and counted by
-/// address.
+/// Authenticates the caller. A request with an invalid credential is unauthenticated, and counted
+/// by address.
 async fn identify(
     guarded: &GuardedEndpoint,
     headers: &HeaderMap,

@@ -230,7 +230,8 @@ impl Input for Subject {
     }
 }
 
-/// The `{id}` of the path, a UUID. The handler looks up whether it exists and belongs to the caller.
+/// The `{id}` of the path, a UUID. The handler looks up whether it exists and belongs to the
+/// caller.
 #[derive(Debug, Clone, Copy)]
 pub struct PathId(pub Uuid);
 

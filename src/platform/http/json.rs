@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use super::null_bytes;
 use crate::base::error::Error;
 
-/// Rejects a body whose `Content-Type` is not JSON (RFC 9110 §15.5.16). A body without a content type
-/// is read as JSON.
+/// Rejects a body whose `Content-Type` is not JSON (RFC 9110 §15.5.16). A body without a content
+/// type is read as JSON.
 pub(super) fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
     let all_json = headers
         .get_all(header::CONTENT_TYPE)
@@ -23,8 +23,8 @@ pub(super) fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error
     }
 }
 
-/// Whether a media type is JSON in UTF-8: `application/json`, or `application/<name>+json` (RFC 6839
-/// §3.1).
+/// Whether a media type is JSON in UTF-8: `application/json`, or `application/<name>+json` (RFC
+/// 6839 §3.1).
 fn is_json(media_type: &str) -> bool {
     let mut parts = media_type.split(';').map(str::trim);
     let essence = parts.next().unwrap_or_default().to_ascii_lowercase();

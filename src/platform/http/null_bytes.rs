@@ -1,6 +1,7 @@
 //! Rejects U+0000, which a PostgreSQL `text` cannot store.
 //!
-//! Every text from a query, a JSON body or a form passes one of these checks before its handler runs.
+//! Every text from a query, a JSON body or a form passes one of these checks before its handler
+//! runs.
 
 use serde_json::Value;
 

@@ -292,7 +292,8 @@ impl Transform for WithoutUnsigned {
     }
 }
 
-/// Returns the placeholders that the arguments of a handler read. A test compares them with the path.
+/// Returns the placeholders that the arguments of a handler read. A test compares them with the
+/// path.
 pub fn required_placeholders(endpoint: &Endpoint) -> Vec<&'static str> {
     let mut described = OperationDoc::new(SchemaGenerator::default());
     ((endpoint.handler)().describe)(&mut described);

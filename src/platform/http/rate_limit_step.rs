@@ -38,8 +38,8 @@ impl RateLimitStep<'_> {
         Ok((subject, Standing::Member(held)))
     }
 
-    /// Resolves a reference to a project or organization of the caller: from the cache, or by a query
-    /// within the limit on lookups.
+    /// Resolves a reference to a project or organization of the caller: from the cache, or by a
+    /// query within the limit on lookups.
     async fn find(
         &mut self,
         user: &User,
@@ -70,8 +70,8 @@ impl RateLimitStep<'_> {
         Ok(found)
     }
 
-    /// Takes from the counter of the caller's account, organization or project, unless the operation is
-    /// not counted.
+    /// Takes from the counter of the caller's account, organization or project, unless the
+    /// operation is not counted.
     pub(super) fn take_own(
         &mut self,
         subject: &Subject,

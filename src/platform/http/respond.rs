@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{body::Response, client_kind::RejectedRequest, output};
 use crate::base::error::{Denial, Error};
 
-/// `Retry-After` of an operation that is not implemented: a day. Clients that retry every 5xx stop at
-/// once if the wait exceeds their limit (10 s in the CLI).
+/// `Retry-After` of an operation that is not implemented: a day. Clients that retry every 5xx stop
+/// at once if the wait exceeds their limit (10 s in the CLI).
 const NOT_BUILT_RETRY_SECS: u64 = 86_400;
 
 /// Logs an internal error with its request id.

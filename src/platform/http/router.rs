@@ -80,7 +80,8 @@ pub(super) fn find(
     let spellings = |endpoint: &&'static Endpoint| {
         std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied())
     };
-    // At the first difference, a literal segment precedes a placeholder. The method is compared last.
+    // At the first difference, a literal segment precedes a placeholder. The method is compared
+    // last.
     let rank = |spelling: &&str| {
         spelling
             .split('/')

@@ -1,7 +1,7 @@
 //! The HTTP server: a bounded number of connections, with or without TLS, and graceful shutdown.
 //!
-//! Uses hyper's connections directly: general servers neither limit connections nor avoid boxing the
-//! service.
+//! Uses hyper's connections directly: general servers neither limit connections nor avoid boxing
+//! the service.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 

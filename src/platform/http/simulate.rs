@@ -45,8 +45,8 @@ pub struct SimulatedOutcome {
     pub outcome: Result<(), Error>,
 }
 
-/// Decides on `request` as if `user` had sent it. Returns `None` if no operation has this method and
-/// path.
+/// Decides on `request` as if `user` had sent it. Returns `None` if no operation has this method
+/// and path.
 pub async fn simulate(
     context: &PlatformContext,
     endpoints: &[&'static Endpoint],

@@ -74,7 +74,8 @@ impl Peer {
             .map(http::uri::Authority::as_str)
             .or(host)
             .unwrap_or_default();
-        // The origin becomes part of links and header fields: only a host name and a port are allowed.
+        // The origin becomes part of links and header fields: only a host name and a port are
+        // allowed.
         let plain = host.bytes().all(|byte| {
             byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']')
         });
@@ -119,8 +120,8 @@ impl Transport {
         }
     }
 
-    /// Returns the right-most hop that is not a trusted proxy, and its protocol if the header has it.
-    /// Stops at the first hop that cannot be parsed.
+    /// Returns the right-most hop that is not a trusted proxy, and its protocol if the header has
+    /// it. Stops at the first hop that cannot be parsed.
     ///
     /// Splits at every comma from the right, quoted or not. Addresses contain no comma, and an
     /// unclosed quote in the client's part cannot hide the hops that proxies appended.

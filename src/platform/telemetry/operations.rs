@@ -38,8 +38,8 @@ impl Operations {
         Self(ids.map(none).collect())
     }
 
-    /// Counts an answered request. A status outside 100 to 599 counts only in the histogram; an unknown
-    /// operation does not count.
+    /// Counts an answered request. A status outside 100 to 599 counts only in the histogram; an
+    /// unknown operation does not count.
     pub(super) fn observe(&self, operation: u16, status: u16, millis: u64) {
         let Some(operation) = self.0.get(usize::from(operation)) else {
             return;

@@ -17,9 +17,9 @@ use crate::support::{
     client::{Answer, Quota},
 };
 
-/// Calls that are sent before the quota is taken without calls: enough for each token with each spelling.
+/// Requests before the skipped ones: enough for each token with each path.
 const CALLS_BEFORE: u32 = 7;
-/// Calls that are sent after that, the last one that is admitted among them.
+/// Requests after the skipped ones, the last admitted one among them.
 const CALLS_AFTER: u32 = 2;
 
 /// An operation whose rate limit is tested.
@@ -50,9 +50,10 @@ impl Counted<'_> {
         .await
     }
 
-    /// The calls that are not sent: the same quota is taken from the counter that the operation has to use.
+    /// Returns the requests that are not sent. They are taken directly from the expected counter.
     ///
-    /// Calls before them show that each token and each spelling is counted once, calls after them that it is this counter.
+    /// Requests before them show that each token and path is counted once, requests after them that
+    /// the operation uses this counter.
     fn skipped(&self) -> Range<u32> {
         let skips = !self.counts_all_calls && self.endpoint.limit.key == LimitKey::Path;
         let end = self.endpoint.limit.windows[0]

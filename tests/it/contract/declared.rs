@@ -98,7 +98,8 @@ fn minimum_roles_match_the_contract() {
     assert_eq!(ours, *LADDER);
 }
 
-/// Specification §8: everything not listed has the standard limit. Three more vanity operations are as strict upstream.
+/// Specification §8: everything not listed has the standard limit. Three more vanity operations are
+/// as strict upstream.
 #[test]
 fn rate_limits_match_the_specification() {
     const MINUTE: &[(u32, u32)] = &[(120, 60)];
@@ -328,7 +329,8 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// Gantry's own operations are on no path of the contract. All are public but what is about the caller or an organization.
+/// Gantry's own operations are on no path of the contract. All are public but what is about the
+/// caller or an organization.
 #[test]
 fn own_operations_use_no_path_of_the_contract() {
     let published: BTreeSet<_> = published().flat_map(spellings).collect();

@@ -153,7 +153,8 @@ impl Answer {
         self.check_limit_fields();
     }
 
-    /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in the three headers.
+    /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in
+    /// the three headers.
     fn check_limit_fields(&self) {
         let Quota {
             limit,
