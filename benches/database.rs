@@ -36,7 +36,7 @@ use gantry::{
         projects::warm_pool::WarmPoolSize,
     },
     platform::{
-        http::{Links, Transport, server},
+        http::{Transport, openapi::PublishedLinks, server},
         rate_limits::{Memory, Options},
     },
 };

@@ -126,12 +126,12 @@ async fn export(
     organization: Organization,
     context: ApiContext,
     Query(query): Query<ExportQuery>,
-) -> Result<Lines, Error> {
+) -> Result<NdJson, Error> {
     let (lines, _) = read::export(
         &context.db,
         Chain::Organization(organization.id),
         query.after,
     )
     .await?;
-    Ok(Lines(lines.into()))
+    Ok(NdJson(lines.into()))
 }

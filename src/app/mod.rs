@@ -37,7 +37,7 @@ use crate::{
     platform::{
         access::{Directory, call_log, last_used},
         context::{PlatformContext, PlatformSettings},
-        http::{Api, Endpoint, Links, Transport},
+        http::{Api, Endpoint, Transport, openapi::PublishedLinks},
         notifications, rate_limits,
         rate_limits::{Memory, RateLimiter, Shared},
         telemetry,

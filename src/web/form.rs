@@ -7,7 +7,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Call, Described, Input, nul},
+    platform::http::{Call, Input, null_bytes, openapi::OperationDoc},
     web::cookie,
 };
 
@@ -51,7 +51,7 @@ impl<T: DeserializeOwned + Send> Input for SessionForm<T> {
 }
 
 impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         if !is_same_origin(call.headers(), call.uri()) {

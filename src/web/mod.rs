@@ -43,7 +43,10 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+        http::{
+            Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler,
+            input::RequestLine, mount, router::EndpointSet,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -174,7 +177,7 @@ const fn page(
     method: Verb,
     path: &'static str,
     access: Access,
-    handler: fn() -> Mounted,
+    handler: fn() -> MountedHandler,
 ) -> Endpoint {
     Endpoint {
         id,

@@ -20,7 +20,7 @@ use crate::{
             sessions::{SessionSecret, SessionSelection},
         },
         audit::Recorder,
-        http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
+        http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Layout, OpenForm, PageResponse, SessionForm, Visitor, cookie, form::NoFields, labels, page,

@@ -38,12 +38,12 @@ pub struct Visitor {
     path: String,
     /// The completed action, from the query parameter `done`.
     done: Option<String>,
-    asking: Asking,
+    client: InternalClient,
     recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
 }
 
 impl Input for Visitor {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let user = User::take(call).await?;

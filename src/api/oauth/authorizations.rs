@@ -16,7 +16,10 @@ use crate::{
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::OkEmpty,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -92,7 +95,7 @@ async fn revoke(
 ) -> Result<Done, Error> {
     grants::revoke(&context, Revoker::Member(user.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
@@ -134,7 +137,7 @@ async fn revoke_in_organization(
 ) -> Result<Done, Error> {
     grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static REVOKE_ALL: Endpoint = Endpoint {

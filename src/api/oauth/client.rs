@@ -10,7 +10,7 @@ use crate::{
         db::Db,
         error::{Context, Error, oauth_error, unknown_client},
     },
-    platform::{access::credential::SecretDigest, http::Basic},
+    platform::{access::credential::SecretDigest, http::client_credentials::ClientCredentials},
 };
 
 /// Returns the error for any failed client authentication.
@@ -46,7 +46,7 @@ pub async fn authenticate(
         Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => {
             return Err(invalid_client());
         }
-        Basic::Said { name: id, secret } => (
+        ClientCredentials::Basic { name: id, secret } => (
             id.as_str(),
             Some(secret.expose_secret()).filter(|secret| !secret.is_empty()),
         ),

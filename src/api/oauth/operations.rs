@@ -89,7 +89,7 @@ async fn unmounted() -> Result<Done, Error> {
 pub(super) struct Issuer(pub(super) String);
 
 impl Input for Issuer {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
@@ -372,7 +372,7 @@ async fn introspect(
         return Err(client::invalid_client());
     }
     let token = fields.required("token")?;
-    Ok(Unkept(Json(
+    Ok(NoStore(Json(
         introspect::introspect(&context.db, &application, token, context.clock.now()).await?,
     )))
 }

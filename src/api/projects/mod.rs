@@ -30,7 +30,7 @@ use crate::{
     platform::{
         access::{Organization, Project, Reach, User},
         audit::Recorder,
-        http::Written,
+        http::output::PrerenderedJson,
         tables,
         tables::Table,
     },
@@ -122,7 +122,7 @@ pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Proje
         .iter()
         .map(|row| read_detail(context, row))
         .collect::<Result<Vec<_>, _>>()?;
-    let written = Written::new(&projects)?;
+    let written = PrerenderedJson::new(&projects)?;
     context.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }

@@ -9,7 +9,10 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Call, Described, Endpoint, Input, Json, Tag, Verb, document, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount,
+            openapi::{OperationDoc, document},
+        },
         rate_limits::STANDARD,
     },
 };

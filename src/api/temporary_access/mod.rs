@@ -462,7 +462,7 @@ async fn remove(
     MemberPath(user): MemberPath,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::remove(&context, &project, user, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
     Ok(Done)
@@ -479,7 +479,7 @@ static AUTHORIZE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(authorize)
-            .that_changes()
+            .mutates()
             .sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#)
     },
 };

@@ -119,7 +119,7 @@ pub async fn simulate(
     let method = request.method.to_owned();
     let path = request.path.to_owned();
     Ok(
-        match rehearse(context, endpoints::all(), holder, request).await? {
+        match simulate::simulate(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
             None => Simulation::refused(
                 DecisionRule::UnknownRoute,
@@ -130,7 +130,7 @@ pub async fn simulate(
 }
 
 impl Simulation {
-    fn of(rehearsal: &Rehearsal) -> Self {
+    fn of(rehearsal: &SimulatedOutcome) -> Self {
         let mut simulation = match &rehearsal.outcome {
             Ok(()) => Self::allowed(rule_of(&rehearsal.endpoint.access, rehearsal.required)),
             Err(error) => Self::refused(rule_against(error), error),

@@ -15,7 +15,7 @@ use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, OauthScope, Role},
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Layout, PageResponse, SessionForm, Visitor, form::NoFields, form::RowId, labels::Timestamp,

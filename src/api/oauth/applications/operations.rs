@@ -22,7 +22,9 @@ use crate::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         http::{
-            Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount,
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, NoStore, OkEmpty},
         },
         rate_limits::STANDARD,
     },
@@ -334,8 +336,8 @@ async fn revoke_secret(
     ApplicationSecretId(id): ApplicationSecretId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     secrets::revoke(&context.db, &application, id, context.clock.now(), &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

@@ -17,7 +17,10 @@ use crate::{
     platform::{
         access::{Access, CallerRelation, Organization, User},
         audit::Recorder,
-        http::{Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::Created,
+        },
         rate_limits::STANDARD,
     },
 };

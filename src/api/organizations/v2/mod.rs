@@ -257,7 +257,7 @@ async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Err
 struct MemberId(Uuid);
 
 impl Input for MemberId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
@@ -423,7 +423,7 @@ async fn remove(
     MemberId(member): MemberId,
     audit: Arc<Recorder>,
     context: ApiContext,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let user = members::by_id(&context.db, organization.id, member).await?;
     members::remove(
         &context.db,
