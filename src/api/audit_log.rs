@@ -11,7 +11,7 @@ use crate::{
     platform::{
         access::{Organization, Permission as P, pat_only},
         audit::{AuditEntry, Chain, read, read::AuditFilter},
-        http::{Endpoint, Json, Lines, Query, Tag, Verb, mount},
+        http::{Endpoint, Json, NdJson, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };

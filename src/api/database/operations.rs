@@ -14,7 +14,7 @@ use crate::{
     data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
-        http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
+        http::{CreatedEmpty, Endpoint, Json, Query as Parameters, JsonRows, Tag, Verb, mount},
         rate_limits::{CONTEXT, STANDARD},
     },
 };
@@ -151,10 +151,10 @@ async fn read_only_query(
     .await
 }
 
-async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<Rows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<JsonRows, Error> {
     required("query", &query.text)?;
     let target = projects::target(context, project).await?;
-    Ok(Rows(
+    Ok(JsonRows(
         query::run_query(&target, &query, SessionLimits::default()).await?,
     ))
 }

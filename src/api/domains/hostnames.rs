@@ -331,7 +331,7 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
     Query(_): Query<DeleteHostnameQuery>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     hostnames::remove(&context, &project, &audit).await?;
     Ok(OkEmpty)
 }

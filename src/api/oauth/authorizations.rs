@@ -92,7 +92,7 @@ async fn revoke(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::revoke(&context, Revoker::Member(user.id), id, &audit)
         .await
         .map(|()| OkEmpty)
@@ -134,7 +134,7 @@ async fn revoke_in_organization(
     AuthorizationId(id): AuthorizationId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
         .await
         .map(|()| OkEmpty)

@@ -20,7 +20,7 @@ use crate::{
     },
     platform::{
         access::{Permission as P, ResourceName, User, pat_only},
-        http::{Call, Described, Endpoint, Input, Onward, Tag, Verb, mount},
+        http::{Call, Described, Endpoint, Input, SeeOther, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -88,7 +88,7 @@ async fn authorize(
     context: ApiContext,
     Issuer(issuer): Issuer,
     parameters: AuthorizeParameters,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     redirect_for(
         requests::begin(&context, parameters.fields, &issuer, None).await,
         parameters.is_navigation,
@@ -100,17 +100,17 @@ async fn authorize(
 fn redirect_for(
     begun: Result<AuthorizationOutcome, Error>,
     is_navigation: bool,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     match begun {
-        Ok(AuthorizationOutcome::Pending(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(AuthorizationOutcome::Rejected(address)) => Ok(Onward(address)),
+        Ok(AuthorizationOutcome::Pending(id)) => Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}"))),
+        Ok(AuthorizationOutcome::Rejected(address)) => Ok(SeeOther(address)),
         Err(Error::OAuth(fault)) if is_navigation => {
             let why = if fault.unprocessable {
                 "client"
             } else {
                 "request"
             };
-            Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
+            Ok(SeeOther(format!("{PROBLEM_PAGE}?why={why}")))
         }
         Err(error) => Err(error),
     }
@@ -175,7 +175,7 @@ async fn authorize_project_claim(
     user: User,
     Issuer(issuer): Issuer,
     parameters: ProjectAuthorizeParameters,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     let ProjectAuthorizeParameters(parameters, project) = parameters;
     let (_, roles) = context
         .directory

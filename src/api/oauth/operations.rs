@@ -23,8 +23,8 @@ use crate::{
     platform::{
         access::Access,
         http::{
-            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing,
-            RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
+            Basic, Call, Created, Described, OkEmpty, Endpoint, Input, Json, NoContent,
+            RESOURCE_METADATA, RequestLine, Tag, NoStore, Verb, mount,
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -81,8 +81,8 @@ pub(super) const fn public(
     }
 }
 
-async fn unmounted() -> Result<Done, Error> {
-    Ok(Done)
+async fn unmounted() -> Result<OkEmpty, Error> {
+    Ok(OkEmpty)
 }
 
 /// The issuer of tokens. Rejects the request if the operator configured no public URL.
@@ -204,8 +204,8 @@ static EXCHANGE: Endpoint = Endpoint {
 async fn exchange(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<Unkept<Created<TokenPair>>, Error> {
-    Ok(Unkept(Created(exchange_tokens(&context, form).await?.pair)))
+) -> Result<NoStore<Created<TokenPair>>, Error> {
+    Ok(NoStore(Created(exchange_tokens(&context, form).await?.pair)))
 }
 
 pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
@@ -222,8 +222,8 @@ pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
 async fn exchange_standard(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<Unkept<Json<TokenResponse>>, Error> {
-    Ok(Unkept(Json(exchange_tokens(&context, form).await?)))
+) -> Result<NoStore<Json<TokenResponse>>, Error> {
+    Ok(NoStore(Json(exchange_tokens(&context, form).await?)))
 }
 
 async fn exchange_tokens(
@@ -299,8 +299,8 @@ impl Input for RevocationForm {
     }
 }
 
-async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<Nothing, Error> {
-    revoke_token(&context, given.form).await.map(|()| Nothing)
+async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<NoContent, Error> {
+    revoke_token(&context, given.form).await.map(|()| NoContent)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
@@ -355,7 +355,7 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 async fn introspect(
     context: ApiContext,
     OAuthForm { fields, basic, .. }: OAuthForm,
-) -> Result<Unkept<Json<Introspection>>, Error> {
+) -> Result<NoStore<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: a request without credentials is answered with 401, also if it names no
     // application.
     let authenticated =
@@ -438,8 +438,8 @@ async fn register(
     origin: RequestOrigin,
     Issuer(_): Issuer,
     Json(registration): Json<ClientRegistration>,
-) -> Result<Unkept<Created<RegisteredClient>>, Error> {
-    Ok(Unkept(Created(
+) -> Result<NoStore<Created<RegisteredClient>>, Error> {
+    Ok(NoStore(Created(
         registration::register(&context, registration, &origin).await?,
     )))
 }

@@ -15,7 +15,7 @@ use crate::{
     platform::{
         access::{Access, Permission as P, Project, User, pat_only},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{Call, Created, Described, OkEmpty, Endpoint, Input, Json, Tag, Verb, mount},
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
     },
 };
@@ -189,8 +189,8 @@ async fn revoke(
     InvitePath(id): InvitePath,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     invitations::revoke(&context, &project, id, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }

@@ -28,7 +28,7 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{Call, Described, OkEmpty, Endpoint, Input, Json, Tag, Verb, mount},
         rate_limits::STANDARD,
     },
 };
@@ -465,7 +465,7 @@ async fn remove(
 ) -> Result<OkEmpty, Error> {
     grants::remove(&context, &project, user, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static AUTHORIZE: Endpoint = Endpoint {

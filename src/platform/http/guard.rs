@@ -32,12 +32,12 @@ use super::{
 use crate::{
     base::{
         clock::Ticks,
-        error::{Credential, Denial, Error, oauth_fault},
+        error::{Credential, Denial, Error, oauth_error},
         ids::ProjectRef,
     },
     platform::{
         access::{
-            Access, AnyOf, Asked, Caller, Standing, Subject, credential, credential::Presented,
+            Access, AnyOf, Asked, Caller, CallerRelation, Subject, credential, credential::PresentedCredential,
             decide, sessions,
         },
         audit::Recorder,
@@ -327,7 +327,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     }
     // OAuth clients expect the error code in `error` (RFC 6749 §5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
-        return Err(oauth_fault(
+        return Err(oauth_error(
             "invalid_request",
             format!("Authorization: {TWICE}"),
         ));
@@ -377,7 +377,7 @@ async fn admit(
     let (subject, standing) = count(guarded, &caller, target, now, outcome).await?;
     // The body of an unauthenticated or unrelated caller is not read.
     if caller.user().is_some()
-        && standing != Standing::Stranger
+        && standing != CallerRelation::NotMember
         && let Err(error) = read_body_for_decision(endpoint, request).await
     {
         invalid = invalid.or(Some(error));
@@ -479,9 +479,9 @@ async fn identify(
     };
     let user = match (client_kind.presented)(headers, peer) {
         Err(credential) => return Ok(unauthenticated(credential)),
-        Ok(Presented::Token(digest)) => context.directory.user(&digest, peer.address, now).await?,
-        Ok(Presented::Approval(digest)) => context.directory.approved(&digest, now).await?,
-        Ok(Presented::Session(digest)) => {
+        Ok(PresentedCredential::Token(digest)) => context.directory.user(&digest, peer.address, now).await?,
+        Ok(PresentedCredential::Approval(digest)) => context.directory.approved(&digest, now).await?,
+        Ok(PresentedCredential::Session(digest)) => {
             Box::pin(sessions::user(&context.db, &digest, context.clock.now()))
                 .await?
                 .map(Arc::new)
@@ -533,7 +533,7 @@ async fn count(
     target: RequestTarget,
     now: Ticks,
     outcome: &mut RequestOutcome,
-) -> Result<(Subject, Standing), Error> {
+) -> Result<(Subject, CallerRelation), Error> {
     let context = &guarded.context;
     let mut step = RateLimitStep {
         guarded,
@@ -543,7 +543,7 @@ async fn count(
     };
     if matches!(target, RequestTarget::Account) {
         step.take_own(&Subject::Account).await?;
-        return Ok((Subject::Account, Standing::Account));
+        return Ok((Subject::Account, CallerRelation::Account));
     }
     let own = caller.user().zip(target.reference());
     if let Some((subject, held)) = own
@@ -551,7 +551,7 @@ async fn count(
         .and_then(|(user, reference)| context.directory.own_cached(user, reference, now))
     {
         step.take_own(&subject).await?;
-        return Ok((subject, Standing::Member(held)));
+        return Ok((subject, CallerRelation::Member(held)));
     }
     Box::pin(step.look_up(own)).await
 }

@@ -6,7 +6,7 @@ use super::guard::{GuardedEndpoint, RequestOutcome};
 use crate::{
     base::{clock::Ticks, error::Error},
     platform::{
-        access::{Caller, Held, Reference, Standing, Subject, User},
+        access::{Caller, EffectiveRoles, ResourceName, CallerRelation, Subject, User},
         rate_limits::{Identifier, Key, LimitKey, Place, Quotas, Scope},
     },
 };
@@ -23,8 +23,8 @@ impl RateLimitStep<'_> {
     /// Resolves and counts a target that is not cached as the caller's.
     pub(super) async fn look_up(
         &mut self,
-        own: Option<(&User, Reference)>,
-    ) -> Result<(Subject, Standing), Error> {
+        own: Option<(&User, ResourceName)>,
+    ) -> Result<(Subject, CallerRelation), Error> {
         let found = match &own {
             Some((user, reference)) => self.find(user, reference).await?,
             // The caller is unauthenticated, or the target is invalid.
@@ -32,10 +32,10 @@ impl RateLimitStep<'_> {
         };
         let Some((subject, held)) = found else {
             self.take(Scope::Unresolved, Place::default()).await?;
-            return Ok((Subject::Account, Standing::Stranger));
+            return Ok((Subject::Account, CallerRelation::NotMember));
         };
         self.take_own(&subject).await?;
-        Ok((subject, Standing::Member(held)))
+        Ok((subject, CallerRelation::Member(held)))
     }
 
     /// Resolves a reference to a project or organization of the caller: from the cache, or by a
@@ -43,8 +43,8 @@ impl RateLimitStep<'_> {
     async fn find(
         &mut self,
         user: &User,
-        reference: &Reference,
-    ) -> Result<Option<(Subject, Held)>, Error> {
+        reference: &ResourceName,
+    ) -> Result<Option<(Subject, EffectiveRoles)>, Error> {
         let directory = &self.guarded.context.directory;
         if directory.is_hidden(user, reference, self.now) {
             return Ok(None);

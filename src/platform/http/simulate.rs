@@ -11,7 +11,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{AnyOf, Asked, Caller, Standing, User, decide},
+        access::{AnyOf, Asked, Caller, CallerRelation, User, decide},
         context::PlatformContext,
         rate_limits::LimitKey,
     },
@@ -40,7 +40,7 @@ pub struct SimulatedOutcome {
     /// The permissions that the request requires.
     pub required: AnyOf,
     /// The caller's relation to the target of the request.
-    pub standing: Standing,
+    pub standing: CallerRelation,
     /// `Ok` if the request is permitted.
     pub outcome: Result<(), Error>,
 }
@@ -64,7 +64,7 @@ pub async fn simulate(
         }
     };
     let standing = if matches!(target, RequestTarget::Account) {
-        Standing::Account
+        CallerRelation::Account
     } else if let Some(reference) = target.reference() {
         let cached = context
             .directory
@@ -74,9 +74,9 @@ pub async fn simulate(
         } else {
             context.directory.own(&user, &reference).await?
         };
-        own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
+        own.map_or(CallerRelation::NotMember, |(_, held)| CallerRelation::Member(held))
     } else {
-        Standing::Stranger
+        CallerRelation::NotMember
     };
     let asked = Asked {
         query: request.query,

@@ -205,7 +205,7 @@ async fn record(
         MigrationLimits::default(),
     )
     .await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static PATCH: Endpoint = Endpoint {
@@ -238,14 +238,14 @@ async fn patch(
     VersionPath(version): VersionPath,
     context: ApiContext,
     Json(request): Json<PatchMigrationRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let target = projects::target(&context, &project).await?;
     let patch = MigrationPatch {
         name: request.name,
         rollback: request.rollback,
     };
     super::patch(&target, &version, &patch, MigrationLimits::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static ROLL_BACK: Endpoint = Endpoint {
@@ -275,11 +275,11 @@ async fn roll_back(
     project: Project,
     context: ApiContext,
     Query(RollbackQuery { gte }): Query<RollbackQuery>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let gte = digits("gte", &gte)?;
     let target = projects::target(&context, &project).await?;
     super::roll_back(&target, &gte, MigrationLimits::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 /// `{version}` of the path.

@@ -290,7 +290,7 @@ async fn add_secret(
     PathApplication(application): PathApplication,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Unkept<Created<CreatedApplicationSecret>>, Error> {
+) -> Result<NoStore<Created<CreatedApplicationSecret>>, Error> {
     let secret = GeneratedSecret::secret(&context.entropy);
     let about = secrets::add(
         &context.db,
@@ -300,7 +300,7 @@ async fn add_secret(
         &audit,
     )
     .await?;
-    Ok(Unkept(Created(CreatedApplicationSecret {
+    Ok(NoStore(Created(CreatedApplicationSecret {
         about,
         secret: secret.expose().to_owned(),
     })))

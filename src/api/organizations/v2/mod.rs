@@ -18,7 +18,7 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{Call, Described, OkEmpty, Endpoint, Input, Json, Query, Tag, Verb, mount},
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -434,5 +434,5 @@ async fn remove(
     )
     .await?;
     publish_members(&context).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
