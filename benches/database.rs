@@ -132,7 +132,7 @@ impl Bench {
         let settings = Settings {
             transport: Transport::default(),
             project_domain: "localhost".into(),
-            links: Links::default(),
+            links: PublishedLinks::default(),
             node: uuid::Uuid::nil(),
             own_database: true,
             databases: None,

@@ -29,7 +29,7 @@ use gantry::{
     },
     platform::{
         access::{OauthScope, Organization, Permission, needs},
-        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
+        http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
         rate_limits::{
             Memory, Options, PolicyContext, STANDARD, overrides, overrides::OverrideTarget,
         },

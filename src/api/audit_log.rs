@@ -11,7 +11,7 @@ use crate::{
     platform::{
         access::{Organization, Permission as P, pat_only},
         audit::{AuditEntry, Chain, read, read::AuditFilter},
-        http::{Endpoint, Json, NdJson, Query, Tag, Verb, mount},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, output::NdJson},
         rate_limits::STANDARD,
     },
 };

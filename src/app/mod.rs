@@ -56,7 +56,7 @@ pub struct Settings {
     /// Host and port of databases in connection strings, if they are reachable.
     pub databases: Option<PublishedAddress>,
     /// Links shown in the API document and on pages.
-    pub links: Links,
+    pub links: PublishedLinks,
     /// Id of this node, which owns the clusters in its data folder.
     pub node: Uuid,
     /// Whether the control database is the embedded cluster of the data folder.

@@ -237,7 +237,8 @@ impl OperatorRequest {
                 ));
             }
             Self::Set(project, service) => {
-                let UpstreamUrl { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let UpstreamUrl { url } =
+                    http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;

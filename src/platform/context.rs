@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     access::Directory,
-    http::{Links, Transport},
+    http::{Transport, openapi::PublishedLinks},
     rate_limits::RateLimiter,
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},

@@ -52,10 +52,10 @@ use crate::{
 };
 
 /// Session cookies for authentication, HTML for errors.
-static FACE: Face = Face {
+static CLIENT: ClientKind = ClientKind {
     presented: cookie::presented,
     refuse: error_page::error_response,
-    asks: true,
+    calls_operations: true,
 };
 
 /// Every page, form and embedded file.
@@ -162,9 +162,9 @@ pub fn pages() -> &'static [&'static Endpoint] {
 }
 
 /// Returns the pages with their settings, for the router.
-pub fn served() -> Served<'static> {
-    Served {
-        face: &FACE,
+pub fn served() -> EndpointSet<'static> {
+    EndpointSet {
+        client_kind: &CLIENT,
         endpoints: PAGES,
         unknown: &NOT_FOUND,
     }

@@ -144,7 +144,7 @@ fn add_security_headers(headers: &mut HeaderMap) {
 }
 
 impl Output for PageResponse {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

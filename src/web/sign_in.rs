@@ -123,7 +123,7 @@ impl SignInPage {
 }
 
 impl Input for SignInRequest {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;

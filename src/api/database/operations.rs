@@ -14,7 +14,10 @@ use crate::{
     data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
-        http::{CreatedEmpty, Endpoint, Json, Query as Parameters, JsonRows, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Query as Parameters, Tag, Verb, mount,
+            output::{CreatedEmpty, JsonRows},
+        },
         rate_limits::{CONTEXT, STANDARD},
     },
 };

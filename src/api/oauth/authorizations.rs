@@ -77,7 +77,7 @@ pub(super) static REVOKE: Endpoint = Endpoint {
 struct AuthorizationId(ApprovalId);
 
 impl Input for AuthorizationId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id")

@@ -20,7 +20,7 @@ use crate::{
     },
     platform::{
         access::{Permission as P, ResourceName, User, pat_only},
-        http::{Call, Described, Endpoint, Input, SeeOther, Tag, Verb, mount},
+        http::{Call, Endpoint, Input, Tag, Verb, mount, openapi::OperationDoc, output::SeeOther},
         rate_limits::STANDARD,
     },
 };
@@ -54,7 +54,7 @@ struct AuthorizeQuery {
 }
 
 impl Input for AuthorizeParameters {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<AuthorizeQuery>();
     }
 
@@ -102,7 +102,9 @@ fn redirect_for(
     is_navigation: bool,
 ) -> Result<SeeOther, Error> {
     match begun {
-        Ok(AuthorizationOutcome::Pending(id)) => Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}"))),
+        Ok(AuthorizationOutcome::Pending(id)) => {
+            Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}")))
+        }
         Ok(AuthorizationOutcome::Rejected(address)) => Ok(SeeOther(address)),
         Err(Error::OAuth(fault)) if is_navigation => {
             let why = if fault.unprocessable {
@@ -152,7 +154,7 @@ struct ProjectQuery {
 }
 
 impl Input for ProjectAuthorizeParameters {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<ProjectQuery>();
     }
 

@@ -23,8 +23,12 @@ use crate::{
     platform::{
         access::Access,
         http::{
-            Basic, Call, Created, Described, OkEmpty, Endpoint, Input, Json, NoContent,
-            RESOURCE_METADATA, RequestLine, Tag, NoStore, Verb, mount,
+            Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
+            client_credentials::ClientCredentials,
+            input::RequestLine,
+            mount,
+            openapi::OperationDoc,
+            output::{Created, NoContent, NoStore, OkEmpty},
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -103,7 +107,7 @@ impl Input for Issuer {
 /// A form-encoded protocol request with client credentials and origin.
 struct OAuthForm {
     fields: OAuthParameters,
-    basic: Basic,
+    basic: ClientCredentials,
     origin: RequestOrigin,
 }
 
@@ -168,7 +172,7 @@ fn has_content_type(call: &Call<'_>, kind: &str) -> bool {
 }
 
 impl Input for RequestOrigin {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
@@ -180,7 +184,7 @@ impl Input for RequestOrigin {
 }
 
 impl Input for OAuthForm {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.form_schema::<TokenBody>();
     }
 
@@ -205,7 +209,9 @@ async fn exchange(
     context: ApiContext,
     form: OAuthForm,
 ) -> Result<NoStore<Created<TokenPair>>, Error> {
-    Ok(NoStore(Created(exchange_tokens(&context, form).await?.pair)))
+    Ok(NoStore(Created(
+        exchange_tokens(&context, form).await?.pair,
+    )))
 }
 
 pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
@@ -269,7 +275,7 @@ struct RevokeBody {
 }
 
 impl Input for RevocationForm {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<RevokeBody>();
     }
 

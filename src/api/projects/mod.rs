@@ -99,7 +99,10 @@ macro_rules! select_details {
 
 /// Lists the projects of all organizations of a user that the token can access, oldest first. The
 /// serialized response is cached, because it is read often and changes rarely.
-pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<ProjectDetail>>, Error> {
+pub async fn list(
+    context: &ApiContext,
+    user: &User,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
     let audience = Audience::of(user);
     if let Some(bytes) = context.listings.get(audience, now) {

@@ -65,7 +65,10 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Written<Vec<ProjectDetail>>, Error> {
+async fn list(
+    user: User,
+    context: ApiContext,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     projects::list(&context, &user).await
 }
 

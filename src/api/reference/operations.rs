@@ -86,7 +86,7 @@ static ASSET: Endpoint = Endpoint {
 struct AssetName(String);
 
 impl Input for AssetName {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("file")

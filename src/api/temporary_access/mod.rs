@@ -28,7 +28,9 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Described, OkEmpty, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -447,7 +449,7 @@ static REMOVE: Endpoint = Endpoint {
 struct MemberPath(Uuid);
 
 impl Input for MemberPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").unwrap_or_default();

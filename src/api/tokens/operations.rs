@@ -47,7 +47,7 @@ pub static ENDPOINTS: &[&Endpoint] =
 struct PathToken(TokenId);
 
 impl Input for PathToken {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id")
@@ -379,7 +379,7 @@ static CLI_LOGIN: Endpoint = Endpoint {
 struct LoginSessionId(Uuid);
 
 impl Input for LoginSessionId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("session_id")

@@ -112,7 +112,7 @@ impl Tag {
 pub struct MountedHandler {
     pub(super) handle: Handle,
     pub(super) describe: fn(&mut OperationDoc),
-    pub(super) effect: AuditRule,
+    pub(super) audit_rule: AuditRule,
     /// Query and body of a valid request. Variables are those of `requests/`.
     pub sample: Sample,
     /// Whether the operation is implemented. Otherwise it answers 501.
@@ -160,7 +160,7 @@ impl MountedHandler {
     #[must_use]
     pub fn mutates(self) -> Self {
         Self {
-            effect: AuditRule::Mutates,
+            audit_rule: AuditRule::Mutates,
             ..self
         }
     }
@@ -169,7 +169,7 @@ impl MountedHandler {
     #[must_use]
     pub fn read_only(self) -> Self {
         Self {
-            effect: AuditRule::ReadOnly,
+            audit_rule: AuditRule::ReadOnly,
             ..self
         }
     }
@@ -179,7 +179,7 @@ impl MountedHandler {
     #[must_use]
     pub fn audited_before(self) -> Self {
         Self {
-            effect: AuditRule::AuditedBefore,
+            audit_rule: AuditRule::AuditedBefore,
             ..self
         }
     }
@@ -201,7 +201,7 @@ pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
     MountedHandler {
         handle: handle(move |call| handler.clone().run(call)),
         describe: H::describe,
-        effect: AuditRule::ByMethod,
+        audit_rule: AuditRule::ByMethod,
         sample: Sample::default(),
         built: true,
     }
@@ -216,7 +216,7 @@ pub fn not_built(message: String) -> MountedHandler {
             Box::pin(async move { Err(error) })
         }),
         describe: |_| (),
-        effect: AuditRule::ByMethod,
+        audit_rule: AuditRule::ByMethod,
         sample: Sample::default(),
         built: false,
     }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{Caller, Organization, Project, CallerRelation, Subject, User},
+        access::{Caller, CallerRelation, Organization, Project, Subject, User},
         audit::Recorder,
         context::PlatformContext,
     },
@@ -184,7 +184,7 @@ impl Input for User {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         match call.caller {
             Caller::User(user) => Ok(User::clone(user)),
-            Caller::Nobody { credential, .. } => Err(Error::Unauthenticated(*credential)),
+            Caller::Anonymous { credential, .. } => Err(Error::Unauthenticated(*credential)),
         }
     }
 }

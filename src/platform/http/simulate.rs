@@ -11,7 +11,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{AnyOf, Asked, Caller, CallerRelation, User, decide},
+        access::{AnyOf, Caller, CallerRelation, RequestView, User, decide},
         context::PlatformContext,
         rate_limits::LimitKey,
     },
@@ -68,17 +68,19 @@ pub async fn simulate(
     } else if let Some(reference) = target.reference() {
         let cached = context
             .directory
-            .own_cached(&user, &reference, context.clock.ticks());
+            .resolve_cached(&user, &reference, context.clock.ticks());
         let own = if cached.is_some() {
             cached
         } else {
-            context.directory.own(&user, &reference).await?
+            context.directory.resolve(&user, &reference).await?
         };
-        own.map_or(CallerRelation::NotMember, |(_, held)| CallerRelation::Member(held))
+        own.map_or(CallerRelation::NotMember, |(_, held)| {
+            CallerRelation::Member(held)
+        })
     } else {
         CallerRelation::NotMember
     };
-    let asked = Asked {
+    let asked = RequestView {
         query: request.query,
         body: request.body,
     };

@@ -286,7 +286,7 @@ async fn roll_back(
 struct VersionPath(String);
 
 impl Input for VersionPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         digits("version", call.placeholder("version").unwrap_or_default()).map(Self)

@@ -102,7 +102,7 @@ pub struct ApplicationDetail {
 struct PathApplication(Application);
 
 impl Input for PathApplication {
-    fn describe(audit_value: &mut Described) {
+    fn describe(audit_value: &mut OperationDoc) {
         Organization::describe(audit_value);
     }
 
@@ -321,7 +321,7 @@ pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
 struct ApplicationSecretId(i64);
 
 impl Input for ApplicationSecretId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("secret_id")

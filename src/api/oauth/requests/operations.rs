@@ -164,7 +164,7 @@ struct OrganizationStanding {
 }
 
 impl Input for OrganizationStanding {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         Organization::describe(described);
     }
 

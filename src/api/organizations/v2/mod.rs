@@ -18,7 +18,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
-        http::{Call, Described, OkEmpty, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Query, Tag, Verb, mount, openapi::OperationDoc,
+            output::OkEmpty,
+        },
         notifications,
         rate_limits::STANDARD,
         tables::Table,
