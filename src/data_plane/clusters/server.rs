@@ -511,7 +511,7 @@ impl Server {
     pub(super) async fn family(&self) -> Result<ProcessFamily> {
         let server = self.clone();
         blocking(move || {
-            let mut family = server.processesed().at("listing", Path::new("/proc"))?;
+            let mut family = server.marked().at("listing", Path::new("/proc"))?;
             let known = family.all();
             family.children.extend(
                 server
