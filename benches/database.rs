@@ -30,8 +30,10 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
-        projects::warm_pool::Wanted,
+        clusters::{
+            Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
+        },
+        projects::warm_pool::WarmPoolSize,
     },
     platform::{
         http::{Links, Transport, server},
@@ -87,7 +89,7 @@ async fn run() -> Outcome<()> {
         launcher,
     };
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
-    let clusters = Embedded::open(home, host, Entropy::system());
+    let clusters = LocalDriver::open(home, host, Entropy::system());
     let outcome = async {
         let bench = Bench::new(&control, clusters.clone()).await?;
         let outcome = tokio::time::timeout(RUN_MAX, bench.compare(dir.path()))
@@ -104,6 +106,7 @@ async fn run() -> Outcome<()> {
 
 struct Bench {
     app: App,
+    clusters: LocalDriver,
     clock: Clock,
     project: ProjectRef,
     token: String,
@@ -118,7 +121,7 @@ struct Spent {
 }
 
 impl Bench {
-    async fn new(control: &Control, clusters: Embedded) -> Outcome<Self> {
+    async fn new(control: &Control, clusters: LocalDriver) -> Outcome<Self> {
         clusters.prepare().await?;
         let (clock, entropy, db) = (
             Clock::manual(chrono::DateTime::UNIX_EPOCH),
@@ -133,19 +136,19 @@ impl Bench {
             node: uuid::Uuid::nil(),
             own_database: true,
             databases: None,
-            prepared: Wanted::default(),
+            prepared: WarmPoolSize::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
-            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-                &[],
-            )?),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(
+                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+            ),
             authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
-            oauth: gantry::api::oauth::Settings::default(),
+            oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
         };
@@ -154,7 +157,8 @@ impl Bench {
             clock.clone(),
             entropy,
             db,
-            clusters,
+            Arc::new(clusters.clone()),
+            clusters.home().clone(),
             Memory::default(),
         )?;
         background.spawn().detach_all();
@@ -189,6 +193,7 @@ impl Bench {
         let project: ProjectRef = answer["ref"].as_str().ok_or("no ref")?.parse()?;
         let bench = Self {
             app,
+            clusters,
             clock,
             project,
             token,
@@ -274,10 +279,9 @@ impl Bench {
     }
 
     async fn fresh_connections(&self, sql: &str) -> Outcome<Spent> {
-        let mut config = self.app.clusters.config(&self.project, "postgres")?;
+        let mut config = self.clusters.config(&self.project, "postgres")?;
         config.host_path(
-            self.app
-                .clusters
+            self.clusters
                 .socket_path(&self.project)
                 .parent()
                 .ok_or("no folder")?,
@@ -341,7 +345,7 @@ impl Bench {
             fs::write(&file, script)?;
             files.push(file);
         }
-        let socket = self.app.clusters.socket_path(&self.project);
+        let socket = self.clusters.socket_path(&self.project);
         let begun = Instant::now();
         for file in &files {
             let mut psql = Command::new("psql");
@@ -424,7 +428,7 @@ impl Server {
                         listener,
                         None,
                         |peer| api.connection(peer),
-                        server::Stop::default(),
+                        tokio_util::sync::CancellationToken::new(),
                     )
                     .await;
                     std::io::Result::Ok(())

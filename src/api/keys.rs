@@ -13,7 +13,7 @@ use crate::{
         api_keys::{ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey},
     },
     platform::{
-        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
         http::{Created, Endpoint, Json, PathId, Query, Tag, Verb, mount},
         rate_limits::STANDARD,
@@ -31,7 +31,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &DELETE,
 ];
 
-fn revealed(asked: &Asked<'_>) -> bool {
+fn revealed(asked: &RequestView<'_>) -> bool {
     asked.switched_on("reveal")
 }
 

@@ -39,7 +39,11 @@ pub(crate) struct Server {
 impl Server {
     /// Opens a superuser session for actions that a customer cannot perform.
     pub(crate) async fn admin(&self) -> tokio_postgres::Client {
-        self.machine.clusters.admin(&self.project).await.unwrap()
+        self.machine
+            .clusters
+            .admin_session(&self.project)
+            .await
+            .unwrap()
     }
 }
 

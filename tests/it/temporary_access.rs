@@ -60,7 +60,11 @@ impl Site {
     }
 
     async fn admin(&self) -> Client {
-        self.machine.clusters.admin(&self.project).await.unwrap()
+        self.machine
+            .clusters
+            .admin_session(&self.project)
+            .await
+            .unwrap()
     }
 
     async fn ask(&self, method: &str, rest: &str, actor: &Actor, body: &Value) -> Answer {

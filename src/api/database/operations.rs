@@ -13,7 +13,7 @@ use crate::{
     base::error::Error,
     data_plane::{database_session::session::SessionLimits, projects},
     platform::{
-        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
         rate_limits::{CONTEXT, STANDARD},
     },
@@ -67,7 +67,7 @@ static RUN_QUERY: Endpoint = Endpoint {
     handler: || mount(run_query).that_changes_elsewhere().sample(SAMPLE),
 };
 
-fn asks_to_read_only(asked: &Asked<'_>) -> bool {
+fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
     #[derive(Deserialize)]
     struct ReadOnlyFlag {
         read_only: bool,

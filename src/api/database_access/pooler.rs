@@ -7,7 +7,7 @@ use crate::{
     api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
     data_plane::{
-        postgres_proxy::{PROJECT_CONNECTIONS_MAX, Published},
+        postgres_proxy::{PROJECT_CONNECTIONS_MAX, PublishedAddress},
         projects,
     },
     platform::{
@@ -68,8 +68,8 @@ struct PoolerConfig {
 }
 
 /// Returns a connection string with a placeholder for the password.
-fn connection_string(project: &ProjectRef, published: &Published) -> String {
-    let Published { host, port, .. } = published;
+fn connection_string(project: &ProjectRef, published: &PublishedAddress) -> String {
+    let PublishedAddress { host, port, .. } = published;
     format!("postgresql://postgres.{project}:[YOUR-PASSWORD]@{host}:{port}/postgres")
 }
 
@@ -83,7 +83,7 @@ async fn ensure_exists(context: &ApiContext, project: &Project) -> Result<(), Er
 
 async fn get(project: Project, context: ApiContext) -> Result<Json<Vec<PoolerConfig>>, Error> {
     ensure_exists(&context, &project).await?;
-    let pooler = |published: &Published| {
+    let pooler = |published: &PublishedAddress| {
         let connection_string = connection_string(&project.reference, published);
         PoolerConfig {
             identifier: project.reference.clone(),

@@ -107,8 +107,8 @@ const DROPPING: &str = "dropping login roles";
 
 async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(&project.reference)
+        .driver
+        .admin_session(&project.reference)
         .await
         .map_err(|error| match error {
             ClusterError::Missing(_)
@@ -158,7 +158,7 @@ fn expire(context: &DataPlaneContext, project: Project) {
         sleep(TTL + Duration::from_secs(1)).await;
         // If the project is paused, removed or on another node by now, no login is possible, and
         // the next creation sweeps.
-        if let Ok(admin) = context.clusters.admin(&project.reference).await
+        if let Ok(admin) = context.driver.admin_session(&project.reference).await
             && let Err(error) = sweep(&admin, &project.reference, ROLES_MAX).await
         {
             tracing::warn!(project = %project.reference, %error, "failed to drop login roles");

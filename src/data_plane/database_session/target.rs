@@ -1,12 +1,12 @@
 //! Address of a project's PostgreSQL, and the repair of its platform roles.
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{net::UnixStream, time::timeout};
 
 use crate::{
     base::ids::ProjectRef,
-    data_plane::clusters::{Embedded, ServerSocket},
+    data_plane::{cluster_driver::ClusterDriver, clusters::ServerSocket},
 };
 
 /// Maximum time for repairing the platform's roles.
@@ -23,7 +23,7 @@ pub struct ConnectTarget {
 /// Project whose platform roles can be repaired.
 #[derive(Debug, Clone)]
 struct RoleRepair {
-    clusters: Embedded,
+    driver: Arc<dyn ClusterDriver>,
     project: ProjectRef,
 }
 
@@ -46,23 +46,23 @@ impl ConnectTarget {
 
     /// Returns the server of a project. If the owner disabled the platform's roles, the next
     /// rejected session repairs them.
-    pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
+    pub fn of(driver: &Arc<dyn ClusterDriver>, project: &ProjectRef) -> Self {
         let repair = RoleRepair {
-            clusters: clusters.clone(),
+            driver: driver.clone(),
             project: project.clone(),
         };
         Self {
-            socket: clusters.socket(project),
+            socket: driver.socket(project),
             repair: Some(repair),
         }
     }
 
     /// Repairs the platform's roles. Returns whether the login can be retried.
     pub(crate) async fn repair(&self) -> bool {
-        let Some(RoleRepair { clusters, project }) = &self.repair else {
+        let Some(RoleRepair { driver, project }) = &self.repair else {
             return false;
         };
-        match timeout(REPAIR_TIMEOUT, clusters.repair(project)).await {
+        match timeout(REPAIR_TIMEOUT, driver.repair_roles(project)).await {
             Ok(Ok(())) => {
                 tracing::warn!(%project, "platform roles were rejected and have been repaired");
                 true

@@ -164,13 +164,13 @@ async fn remove_expired(
 ) -> Result<(), Error> {
     let now = context.clock.now();
     for login in logins.iter().filter(|login| login.has_expired(now)) {
-        server::end(&context.clusters, project, admin, &login.name).await?;
+        server::end(&*context.driver, project, admin, &login.name).await?;
         record_removed(context, login).await?;
     }
     // Roles without a row, from a copy of the data of an earlier time.
     for name in server::list(admin).await? {
         if logins.iter().all(|login| login.name != name) && !is_known(context, &name).await? {
-            server::end(&context.clusters, project, admin, &name).await?;
+            server::end(&*context.driver, project, admin, &name).await?;
         }
     }
     Ok(())

@@ -11,7 +11,8 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{Embedded, QUIET},
+        cluster_driver::ClusterDriver,
+        clusters::QUIET,
         context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
@@ -97,7 +98,7 @@ pub(crate) async fn open(admin: &Client, login: &TemporaryLogin) -> Result<Login
 
 /// Disables the login, terminates its sessions and drops the role. Idempotent.
 pub(crate) async fn end(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
@@ -119,7 +120,7 @@ pub(crate) async fn end(
         admin.batch_execute(&shut).await.context(doing)?;
     }
     terminate(admin, name).await?;
-    if let Err(error) = remove(clusters, project, admin, name).await {
+    if let Err(error) = remove(driver, project, admin, name).await {
         // The login is disabled. The next pass drops the role.
         tracing::warn!(%project, role = name, %error, "failed to drop an expired login role");
     }
@@ -160,7 +161,7 @@ async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
 /// Drops the role. Objects that it owns go to the owner of the database, and its privileges are
 /// revoked.
 async fn remove(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
@@ -174,8 +175,8 @@ async fn remove(
     }
     let sql = "select datname::text from pg_database where datallowconn order by 1 limit $1";
     for row in admin.query(sql, &[&LIST_MAX]).await.context(doing)? {
-        let there = clusters
-            .admin_in(project, row.get(0))
+        let there = driver
+            .admin_session_in(project, row.get(0))
             .await
             .context(doing)?;
         let empty = format!(
@@ -193,8 +194,8 @@ pub(crate) async fn connect(
     project: &ProjectRef,
 ) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(project)
+        .driver
+        .admin_session(project)
         .await
         .context("connecting to a cluster")
 }
