@@ -70,7 +70,7 @@ export default async function login(server, tally, page) {
     assert.equal(listed.code, 0, listed.all);
     assert.ok(JSON.parse(listed.out).length > 0);
     await page.reload();
-    await page.getByText('used already').waitFor();
+    await page.getByText('already used').waitFor();
     await look(page, 'cli-login-used');
   });
 }

@@ -182,12 +182,12 @@ async fn cli_login_session_is_valid_once() {
     tool.approve(&mut browser, SESSION, "all")
         .await
         .expect(400)
-        .says("used already");
+        .says("already used");
     app.advance(3600);
     tool.approve(&mut browser, SESSION, "all")
         .await
         .expect(400)
-        .says("used already");
+        .says("already used");
     let made = app
         .get("/v1/tokens")
         .as_(&app.owner)
