@@ -131,7 +131,8 @@ impl Migrate {
 
 impl User {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let (entropy, now) = (Entropy::system(), Clock::system().now());
+        let entropy = Entropy::system();
+        let now = Clock::system().now();
         match self {
             Self::Create {
                 email,

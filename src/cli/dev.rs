@@ -167,15 +167,18 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
 
 /// Returns a sign-in link, so that the first visit of the web pages needs no password.
 async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
-    let (app, link) = (&running.app, Secret::generate(&running.app.entropy));
+    let app = &running.app;
+    let link = Secret::generate(&running.app.entropy);
     links::create(&app.db, start.owner, &link, app.clock.now()).await?;
     Ok(format!("{url}{}", links::path(&link)))
 }
 
 fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &str) {
     let bold = anstyle::Style::new().bold();
-    let (env, profile) = (files.env(), files.profile());
-    let (env, profile) = (quoted(&env), quoted(&profile));
+    let env = files.env();
+    let profile = files.profile();
+    let env = quoted(&env);
+    let profile = quoted(&profile);
     let token = if start.fresh {
         format!(
             "{}  (shown once; kept in {env})",
@@ -190,7 +193,8 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
     let engine = running.app.clusters.engines().default_engine().text();
-    let (databases, services) = (databases(running), services(running));
+    let databases = databases(running);
+    let services = services(running);
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\

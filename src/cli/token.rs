@@ -132,7 +132,8 @@ impl Create {
             scoped,
             ..
         } = self;
-        let (entropy, now) = (Entropy::system(), Clock::system().now());
+        let entropy = Entropy::system();
+        let now = Clock::system().now();
         let expires_at = self
             .expires_in_days
             .or(scoped.then_some(LIFE_DAYS_DEFAULT))

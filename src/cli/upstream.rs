@@ -64,7 +64,8 @@ impl Upstream {
                     "gantry upstream set",
                 )
                 .await?;
-                let (service, url) = (upstream.service, upstream.template.to_string());
+                let service = upstream.service;
+                let url = upstream.template.to_string();
                 let value = json!({ "project": project, "service": service.name(), "url": url, "before": before });
                 common.output.print(&value, || {
                     format!("The upstream URL of {service} of {project} is {url}.")

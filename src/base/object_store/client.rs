@@ -243,7 +243,8 @@ impl Client {
             )
         };
         let query = ask.query.iter().map(pair).collect::<Vec<_>>().join("&");
-        let (now, body) = (self.clock.now(), sign::digest_of(&ask.body));
+        let now = self.clock.now();
+        let body = sign::digest_of(&ask.body);
 
         let mut headers = vec![("host", host.clone())];
         headers.extend(ask.range.clone().map(|range| ("range", range)));
