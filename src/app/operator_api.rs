@@ -154,19 +154,19 @@ enum OperatorRequest {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct UpstreamUrl {
+struct UpstreamBody {
     url: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Switch {
+struct KeyCheckBody {
     enabled: bool,
 }
 
 /// The API key check of a project.
 #[derive(Serialize)]
-struct KeyCheck {
+struct KeyCheckState {
     enabled: bool,
     /// Whether an override for this project applies.
     overridden: bool,
@@ -236,7 +236,7 @@ impl OperatorRequest {
                 ));
             }
             Self::Set(project, service) => {
-                let UpstreamUrl { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let UpstreamBody { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
@@ -245,7 +245,8 @@ impl OperatorRequest {
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
             Self::SetKeyCheck(project) => {
-                let Switch { enabled } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let KeyCheckBody { enabled } =
+                    http::input::parse(&http::read(body, BODY_MAX).await?)?;
                 return switch_key_check(app, &project, Some(enabled), audit).await;
             }
             Self::UnsetKeyCheck(project) => {
@@ -299,7 +300,7 @@ async fn switch_key_check(
 
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
-    let entry = KeyCheck {
+    let entry = KeyCheckState {
         enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
         overridden: set.is_some(),
     };

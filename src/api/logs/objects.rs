@@ -36,7 +36,7 @@ pub(super) enum StoreProblem {
 }
 
 /// Parameters for opening a store.
-pub(super) struct Opening {
+pub(super) struct StoreParameters {
     pub(super) place: Place,
     /// Node id, which prefixes object names.
     pub(super) node: String,
@@ -49,8 +49,8 @@ pub(super) struct Opening {
 }
 
 /// Tests the object store before it is used.
-pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
-    let Opening {
+pub(super) async fn open(opening: StoreParameters) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
+    let StoreParameters {
         place,
         node,
         folder,
