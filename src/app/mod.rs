@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::provider::Provider,
+        accounts::oidc::OidcProvider,
         context::{ApiContext, ApiSettings},
         endpoints, logs, oauth,
     },
@@ -21,13 +21,14 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Embedded, Provisioner},
+        cluster_driver::ClusterDriver,
+        clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
         domains::{
             hostnames,
-            hostnames::{acme::Authority, dns::Dns},
+            hostnames::{acme::CertificateAuthority, dns::Dns},
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
         service_proxy::upstreams::Upstreams,
@@ -38,7 +39,7 @@ use crate::{
         context::{PlatformContext, PlatformSettings},
         http::{Api, Endpoint, Links, Transport},
         notifications, rate_limits,
-        rate_limits::{Limits, Memory, Shared},
+        rate_limits::{Memory, RateLimiter, Shared},
         telemetry,
         telemetry::Metrics,
     },
@@ -53,7 +54,7 @@ pub struct Settings {
     /// Domain of projects: a database has the host `db.<ref>.<project_domain>`.
     pub project_domain: String,
     /// Host and port of databases in connection strings, if they are reachable.
-    pub databases: Option<Published>,
+    pub databases: Option<PublishedAddress>,
     /// Links shown in the API document and on pages.
     pub links: Links,
     /// Id of this node, which owns the clusters in its data folder.
@@ -65,25 +66,25 @@ pub struct Settings {
     /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
     /// Number of clusters to create in advance.
-    pub prepared: warm_pool::Wanted,
+    pub prepared: warm_pool::WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
     /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
-    pub edge: service_proxy::Options,
+    pub service_proxy: service_proxy::Options,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// Certificate authority for custom hostnames, if configured.
-    pub authority: Option<Authority>,
+    pub authority: Option<CertificateAuthority>,
     /// Encrypts secrets that must be shown again.
     pub sealing: SealingKey,
     /// Scheme, host and port by which clients reach this server. Required for OAuth.
     pub public_url: Option<String>,
     /// Settings of the OAuth authorization server.
-    pub oauth: oauth::Settings,
+    pub oauth: oauth::OAuthSettings,
     /// External OpenID Connect provider for sign-in, if configured.
-    pub provider: Option<Arc<Provider>>,
+    pub provider: Option<Arc<OidcProvider>>,
     /// Storage of log lines.
     pub logs: logs::Options,
 }
@@ -106,7 +107,7 @@ impl Settings {
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             upstreams: self.upstreams,
-            edge: self.edge,
+            service_proxy: self.service_proxy,
             dns: self.dns,
             authority: self.authority,
         };
@@ -137,34 +138,20 @@ impl Deref for App {
 /// Background tasks that are not started yet.
 pub struct Background {
     app: App,
-    uses: mpsc::Receiver<last_used::Use>,
-    calls: mpsc::Receiver<call_log::Noted>,
+    uses: mpsc::Receiver<last_used::TokenUse>,
+    calls: mpsc::Receiver<call_log::TokenCall>,
 }
 
 impl App {
-    /// Creates an application and its background tasks. `memory` holds the rate limit counters of
-    /// this process.
+    /// Creates an application and its background tasks. Clusters of the data folder `home` are
+    /// managed through `driver`; `memory` holds the rate limit counters of this process.
     pub fn new(
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
         db: Db,
-        clusters: Embedded,
-        memory: Memory,
-    ) -> Result<(Self, Background), Error> {
-        let provisioner = Arc::new(clusters.clone());
-        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
-    }
-
-    /// Creates an application that manages clusters with `provisioner` instead of the embedded
-    /// driver.
-    pub fn over(
-        provisioner: Arc<dyn Provisioner>,
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
-        db: Db,
-        clusters: Embedded,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
@@ -174,14 +161,20 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
             let deadline = settings.counting.deadline;
-            Shared::new(store, process, deadline, clock.clone(), metrics.tally())
+            Shared::new(
+                store,
+                process,
+                deadline,
+                clock.clone(),
+                metrics.rate_limit_store(),
+            )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let limits = Limits::new(operations, memory, shared);
+        let limits = RateLimiter::new(operations, memory, shared);
         let (platform, data_plane, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);
-        let data_plane = DataPlaneContext::new(platform, data_plane, clusters, provisioner)?;
+        let data_plane = DataPlaneContext::new(platform, data_plane, driver, home)?;
         let app = Self {
             context: ApiContext::new(data_plane, api),
         };
@@ -203,7 +196,7 @@ impl App {
             .chain([&endpoints::UNKNOWN]);
         programs
             .chain(web::pages().iter().copied())
-            .chain([&web::LOST])
+            .chain([&web::NOT_FOUND])
     }
 
     /// Returns the API together with the web pages.
@@ -231,13 +224,13 @@ impl Background {
         tasks.spawn(reconciler::run(app.data_plane.clone()));
         tasks.spawn(reconciler::empty_trash(app.data_plane.clone()));
         tasks.spawn(warm_pool::run(app.data_plane.clone()));
-        tasks.spawn(temporary_access::keeper::run(app.data_plane.clone()));
+        tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
-        tasks.spawn(hostnames::keeper::run(app.data_plane.clone()));
+        tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         let kinds = endpoints::all()
             .iter()
@@ -248,7 +241,7 @@ impl Background {
             kinds.collect(),
             calls,
         ));
-        tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
+        tasks.spawn(oauth::cleanup::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);
             loop {

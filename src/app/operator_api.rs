@@ -29,15 +29,16 @@ use hyper::{Method, Request, StatusCode, body::Incoming};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    base::{error::Error, ids::ProjectRef, net::accept::Listen},
+    base::{error::Error, ids::ProjectRef, net::accept::Listener},
     data_plane::{
         clusters::Account,
         service_proxy::{
             key_checks, overrides,
-            upstreams::{Named, Service},
+            upstreams::{Service, ServiceUpstream},
         },
     },
     platform::{
@@ -93,7 +94,7 @@ impl Drop for Socket {
     }
 }
 
-impl Listen for Socket {
+impl Listener for Socket {
     type Stream = UnixStream;
     /// User id of the client.
     type Peer = u32;
@@ -105,13 +106,13 @@ impl Listen for Socket {
     }
 }
 
-/// Serves requests until `stop`.
-pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
+/// Serves requests until `shutdown` is cancelled.
+pub async fn serve(app: App, socket: Socket, shutdown: CancellationToken) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
         server::service(move |request| answer(app.clone(), name.clone(), request))
     };
-    server::serve_local(socket, service, stop).await;
+    server::serve_local(socket, service, shutdown).await;
 }
 
 /// Returns the account name of the client, for the audit log.
@@ -240,7 +241,11 @@ impl OperatorRequest {
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
-                (project, service, Some(Named { service, template }))
+                (
+                    project,
+                    service,
+                    Some(ServiceUpstream { service, template }),
+                )
             }
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
@@ -301,7 +306,7 @@ async fn switch_key_check(
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
     let entry = KeyCheckState {
-        enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
+        enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };
     Ok(http::output::json(StatusCode::OK, &entry))

@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     api::{
         accounts,
-        accounts::{Account, links, passwords},
+        accounts::{Account, passwords, sign_in_links},
         organizations,
     },
     app::config::ControlOptions,
@@ -20,7 +20,7 @@ use crate::{
     platform::{
         access::{
             Role, organization_by_slug, sessions,
-            sessions::{Ending, Secret},
+            sessions::{SessionSecret, SessionSelection},
         },
         notifications,
     },
@@ -167,7 +167,7 @@ impl UserCommand {
                         .announce(db, now)
                         .await?;
                     passwords::set(db, &entropy, &owner, password, now).await?;
-                    Ok(sessions::end(db, owner.id, Ending::All, now).await?)
+                    Ok(sessions::end(db, owner.id, SessionSelection::All, now).await?)
                 })
                 .await?;
                 common.output.print(&json!({ "email": email }), || {
@@ -175,17 +175,21 @@ impl UserCommand {
                 })
             }
             Self::SignInLink { email, url, common } => {
-                let link = Secret::generate(&entropy);
+                let link = SessionSecret::generate(&entropy);
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
                     operator("gantry user sign-in-link")?
                         .about_account(owner.id)
                         .announce(db, now)
                         .await?;
-                    Ok(links::create(db, owner.id, &link, now).await?)
+                    Ok(sign_in_links::create(db, owner.id, &link, now).await?)
                 })
                 .await?;
-                let url = format!("{}{}", url.trim_end_matches('/'), links::path(&link));
+                let url = format!(
+                    "{}{}",
+                    url.trim_end_matches('/'),
+                    sign_in_links::path(&link)
+                );
                 common
                     .output
                     .print(&json!({ "email": email, "url": url }), || url.clone())

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use uuid::Uuid;
 
 use crate::{
-    api::oauth::applications::{verify, verify::Candidate},
+    api::oauth::applications::{verify, verify::VerificationCandidate},
     base::{clock::Clock, ids::OrgSlug},
     cli::{
         admin::{CommandOptions, about},
@@ -91,8 +91,8 @@ async fn set(
     common.output.print(&now, || line(&now))
 }
 
-fn line(application: &Candidate) -> String {
-    let Candidate {
+fn line(application: &VerificationCandidate) -> String {
+    let VerificationCandidate {
         client_id,
         name,
         organization,

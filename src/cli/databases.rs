@@ -14,7 +14,7 @@ use crate::{
     data_plane::{
         clusters::Home,
         postgres_proxy,
-        postgres_proxy::{Published, Tls},
+        postgres_proxy::{PostgresProxyTls, PublishedAddress},
     },
 };
 
@@ -35,7 +35,7 @@ pub(super) enum ListenerDefaults {
 pub(super) struct DatabaseListeners {
     listeners: Vec<TcpListener>,
     defaults: ListenerDefaults,
-    tls: Option<Tls>,
+    tls: Option<PostgresProxyTls>,
     /// Default ports that another process uses.
     pub(super) taken: Vec<u16>,
     /// Certificate file of the local certificate authority, for clients to trust.
@@ -77,9 +77,10 @@ impl DatabaseListeners {
     /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
-            self.tls = Some(Tls::from_files(cert, key)?);
+            self.tls = Some(PostgresProxyTls::from_files(cert, key)?);
         } else if self.defaults == ListenerDefaults::Local {
-            let (tls, authority) = Tls::own_authority(home.dir(), &config.project_domain)?;
+            let (tls, authority) =
+                PostgresProxyTls::own_authority(home.dir(), &config.project_domain)?;
             (self.tls, self.authority) = (Some(tls), Some(authority));
         }
         Ok(())
@@ -94,13 +95,13 @@ impl DatabaseListeners {
     }
 
     /// Returns the host and port to publish in connection strings.
-    pub(super) fn published(&self, config: &Config) -> Option<Published> {
+    pub(super) fn published(&self, config: &Config) -> Option<PublishedAddress> {
         let port = self.addresses().first()?.port();
         let host = config
             .db_host
             .clone()
             .unwrap_or_else(|| format!("pooler.{}", config.project_domain));
-        Some(Published {
+        Some(PublishedAddress {
             host,
             port,
             tls: self.tls.is_some(),

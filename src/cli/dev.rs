@@ -10,7 +10,7 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::{accounts, accounts::links, organizations, tokens},
+    api::{accounts, accounts::sign_in_links, organizations, tokens},
     app::config::Config,
     base::ids::UserId,
     cli::{
@@ -21,7 +21,7 @@ use crate::{
         serve::{ClusterShutdown, DatabaseEndpoints, Running},
     },
     data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
-    platform::access::{credential::SecretDigest, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
 #[derive(Debug, Args)]
@@ -112,7 +112,7 @@ async fn open_session(running: &Running, files: &DevFiles) -> anyhow::Result<Dev
     if let Some((token, organization)) = files.read()
         && let Some(user) = app
             .directory
-            .user(
+            .token_user(
                 &SecretDigest::of(token.expose_secret()),
                 Ipv4Addr::LOCALHOST.into(),
                 app.clock.ticks(),
@@ -168,9 +168,9 @@ async fn open_session(running: &Running, files: &DevFiles) -> anyhow::Result<Dev
 /// Returns a sign-in link, so that the first visit of the web pages needs no password.
 async fn sign_in_link(running: &Running, start: &DevSession, url: &str) -> anyhow::Result<String> {
     let app = &running.app;
-    let link = Secret::generate(&running.app.entropy);
-    links::create(&app.db, start.owner, &link, app.clock.now()).await?;
-    Ok(format!("{url}{}", links::path(&link)))
+    let link = SessionSecret::generate(&app.entropy);
+    sign_in_links::create(&app.db, start.owner, &link, app.clock.now()).await?;
+    Ok(format!("{url}{}", sign_in_links::path(&link)))
 }
 
 fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSession, link: &str) {
@@ -192,7 +192,7 @@ fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSes
     } else {
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
-    let engine = running.app.clusters.engines().default_engine().text();
+    let engine = running.app.driver.engines().default_engine().text();
     let databases = databases(running);
     let services = services(running);
     anstream::println!(

@@ -11,7 +11,7 @@ use crate::{
     data_plane::{
         clusters::Home,
         service_proxy,
-        service_proxy::{Listeners, Wildcard},
+        service_proxy::{ServiceProxyListeners, WildcardCertificate},
     },
 };
 
@@ -24,7 +24,7 @@ pub(super) struct ServiceListeners {
     http: Vec<TcpListener>,
     ask: Vec<TcpListener>,
     defaults: ListenerDefaults,
-    wildcard: Option<Wildcard>,
+    wildcard: Option<WildcardCertificate>,
 }
 
 impl ServiceListeners {
@@ -56,11 +56,11 @@ impl ServiceListeners {
     /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
-            (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
+            (Some(cert), Some(key)) => Some(WildcardCertificate::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.defaults == ListenerDefaults::Local => {
-                Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
-            }
+            _ if self.defaults == ListenerDefaults::Local => Some(
+                WildcardCertificate::own_authority(home.dir(), &config.project_domain)?,
+            ),
             _ => None,
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
@@ -91,7 +91,7 @@ impl ServiceListeners {
                 .map(tokio::net::TcpListener::from_std)
                 .collect::<Result<Vec<_>, _>>()
         };
-        let listeners = Listeners {
+        let listeners = ServiceProxyListeners {
             https: all(self.https)?,
             http: all(self.http)?,
             ask: all(self.ask)?,

@@ -19,7 +19,7 @@ use crate::{
     platform::{
         access::organization_by_slug,
         audit::Recorder,
-        rate_limits::{overrides, overrides::About},
+        rate_limits::{overrides, overrides::OverrideTarget},
     },
 };
 
@@ -115,7 +115,7 @@ impl AboutArgs {
     }
 }
 
-impl From<&AboutArgs> for About {
+impl From<&AboutArgs> for OverrideTarget {
     fn from(args: &AboutArgs) -> Self {
         Self {
             operation: args.operation.clone(),
@@ -138,7 +138,7 @@ impl LimitsCommand {
                     let audit = args.concerning(db, operator("gantry limits set")?).await?;
                     overrides::set(
                         db,
-                        &About::from(&args),
+                        &OverrideTarget::from(&args),
                         requests,
                         &actor()?,
                         Clock::system().now(),
@@ -154,11 +154,11 @@ impl LimitsCommand {
                     })
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({
                     "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
                 });
@@ -179,17 +179,22 @@ impl LimitsCommand {
                             .await?,
                         Clock::system().now(),
                     );
-                    let unset =
-                        overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit))
-                            .await;
+                    let unset = overrides::unset(
+                        db,
+                        &OverrideTarget::from(&args),
+                        &actor()?,
+                        now,
+                        Some(&audit),
+                    )
+                    .await;
                     unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
                 common.output.print(&value, || {
                     format!(

@@ -11,7 +11,7 @@ use crate::{
         tokens,
         tokens::{
             LIFE_DAYS_MAX, scoped,
-            scoped::{Draft, LIFE_DAYS_DEFAULT, Resources},
+            scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
         },
     },
     base::{
@@ -138,8 +138,8 @@ impl Create {
             .expires_in_days
             .or(scoped.then_some(LIFE_DAYS_DEFAULT))
             .map(|days| now + TimeDelta::days(days));
-        let draft = Draft {
-            resources: Resources::named(self.org, self.project)?,
+        let draft = TokenDraft {
+            resources: TokenResources::from_names(self.org, self.project)?,
             permissions: self.permission,
             networks: self.network,
             not_before: self.not_before,
@@ -181,7 +181,7 @@ impl Create {
     }
 }
 
-fn line(token: &tokens::Token) -> String {
+fn line(token: &tokens::AccessToken) -> String {
     let reach = match &token.scope {
         None => "classic".to_owned(),
         Some(scope) if scope.reach == Reach::Account.name() => "account".to_owned(),

@@ -12,7 +12,7 @@ use crate::{
     },
     data_plane::service_proxy::{
         overrides,
-        upstreams::{Named, Service},
+        upstreams::{Service, ServiceUpstream},
     },
 };
 
@@ -27,7 +27,7 @@ pub(super) enum UpstreamCommand {
         /// The service (`rest`, `auth`, `storage`, `realtime` or `functions`) and its URL. `{ref}`
         /// is replaced by the project ref.
         #[arg(value_name = "SERVICE=URL")]
-        upstream: Named,
+        upstream: ServiceUpstream,
         #[command(flatten)]
         common: CommandOptions,
     },
@@ -104,7 +104,7 @@ async fn set(
     common: &CommandOptions,
     project: &ProjectRef,
     service: Service,
-    named: Option<&Named>,
+    named: Option<&ServiceUpstream>,
     command: &'static str,
 ) -> anyhow::Result<Option<String>> {
     OpenControl::with(&common.control, async |db| {

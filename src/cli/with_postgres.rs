@@ -15,7 +15,7 @@ use crate::{
     base::clock::Entropy,
     cli::engine,
     data_plane::clusters::{
-        Account, Control, Embedded, Engine, Engines, Home, Installed, Launcher, OldVersions,
+        Account, Control, Engine, Engines, Home, Installed, Launcher, LocalDriver, OldVersions,
         engines::DEFAULT_MAJOR, install::Release, server::Host,
     },
 };
@@ -70,7 +70,7 @@ impl WithPostgres {
         set?;
         let control = Control::ensure(&home, &host, &entropy).await?;
         let outcome = async {
-            Embedded::open(home.clone(), host, entropy)
+            LocalDriver::open(home.clone(), host, entropy)
                 .with_engines(engines)
                 .prepare()
                 .await?;

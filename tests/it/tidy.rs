@@ -19,10 +19,6 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve.rs"];
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
-        "src/base/net/accept.rs",
-        "implements hyper's timer",
-    ),
-    (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",
     ),
@@ -34,10 +30,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "crates/logs/tests/query/hostile.rs",
         "names a function that is rejected",
     ),
-    (
-        "src/base/object_store/client.rs",
-        "pause before a retry",
-    ),
+    ("src/base/object_store/client.rs", "pause before a retry"),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
         "no event for an empty control group",
@@ -47,6 +40,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "pause before a crashing server is restarted",
     ),
     (
+        "src/base/supervisor/launcher.rs",
+        "the deadline of a launch is a time",
+    ),
+    (
         "src/base/db/heartbeat.rs",
         "periodic health check of the database",
     ),
@@ -54,10 +51,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/data_plane/clusters/server.rs",
         "no event for a server that is ready",
     ),
-    (
-        "src/data_plane/database_session/stop.rs",
-        "grace period",
-    ),
+    ("src/data_plane/database_session/stop.rs", "grace period"),
     (
         "src/data_plane/postgres_proxy/connection.rs",
         "no event for room in a server's accept queue",
@@ -66,14 +60,8 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/data_plane/database_access/login_roles.rs",
         "roles expire",
     ),
-    (
-        "src/platform/rate_limits/snapshot.rs",
-        "periodic snapshot",
-    ),
-    (
-        "src/platform/notifications.rs",
-        "pause before a reconnect",
-    ),
+    ("src/platform/rate_limits/snapshot.rs", "periodic snapshot"),
+    ("src/platform/notifications.rs", "pause before a reconnect"),
     (
         "src/platform/rate_limits/overrides.rs",
         "pause before a retry",
@@ -86,27 +74,18 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/platform/rate_limits/redis.rs",
         "pause before a reconnect",
     ),
-    (
-        "src/platform/rate_limits/shared.rs",
-        "periodic heartbeat",
-    ),
+    ("src/platform/rate_limits/shared.rs", "periodic heartbeat"),
     (
         "src/data_plane/projects/lease.rs",
         "periodic renewal of the lease",
     ),
-    (
-        "src/platform/access/last_used.rs",
-        "collects a batch",
-    ),
+    ("src/platform/access/last_used.rs", "collects a batch"),
     ("src/api/tokens/usage.rs", "collects a batch"),
     (
         "tests/it/access.rs",
         "no event in the test for the arrival of another node's notification",
     ),
-    (
-        "tests/it/binary/crash.rs",
-        "the moment of the kill varies",
-    ),
+    ("tests/it/binary/crash.rs", "the moment of the kill varies"),
     (
         "tests/it/binary/machine.rs",
         "no event for the end of a process that is not a child",
@@ -140,10 +119,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "tests/it/limits/support.rs",
         "no event for a server that is ready",
     ),
-    (
-        "tests/it/pool.rs",
-        "no event for a warm cluster",
-    ),
+    ("tests/it/pool.rs", "no event for a warm cluster"),
     (
         "tests/it/sql.rs",
         "no event for the state of another session",
@@ -162,10 +138,7 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("src/cli/engine.rs", "npm's configuration"),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
-    (
-        "src/data_plane/clusters/engine.rs",
-        "PATH",
-    ),
+    ("src/data_plane/clusters/engine.rs", "PATH"),
 ];
 
 struct Source {
@@ -298,7 +271,7 @@ fn only_listed_files_read_credentials() {
         // The last two write credentials into their own requests.
         &[
             "src/platform/http/guard.rs",
-            "src/data_plane/service_proxy/gate.rs",
+            "src/data_plane/service_proxy/api_key_check.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
@@ -327,6 +300,19 @@ fn only_listed_files_connect_to_project_servers() {
         ],
         &others,
     ));
+}
+
+/// Everything else reaches clusters through the trait `ClusterDriver`.
+const LOCAL_DRIVER: &[&str] = &[
+    "src/data_plane/cluster_driver.rs",
+    "src/data_plane/clusters/",
+    "src/app/",
+    "src/cli/",
+];
+
+#[test]
+fn only_app_and_cli_name_the_local_driver() {
+    no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
 }
 
 #[test]

@@ -14,9 +14,9 @@ use crate::{
 /// Appends rows until the proxy has stopped and the queue is empty. Runs once per process.
 pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {
     let mut batch = Vec::new();
-    while queue::next(&context.edge.log, &mut batch, &mut shutdown).await {
+    while queue::next(&context.service_proxy.log, &mut batch, &mut shutdown).await {
         for row in &batch {
-            log::tell(row);
+            log::log_row(row);
         }
         // Requests that matched no project belong to no log.
         let rows = batch

@@ -59,7 +59,7 @@ const SQL: &str = "select (select sum(pg_database_size(oid)) from pg_database wh
 /// Returns the metrics in Prometheus text format.
 pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
     let runs = context
-        .clusters
+        .driver
         .running(project)
         .await
         .context("looking for a project's server")?
@@ -79,8 +79,8 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
     );
     if runs {
         let admin = context
-            .clusters
-            .admin(project)
+            .driver
+            .admin_session(project)
             .await
             .map_err(|_| Error::DatabaseUnreachable)?;
         let row: Row = admin

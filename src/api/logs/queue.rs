@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::timeout;
 
 use super::ShutdownSignal;
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
 /// Time to gather rows for a batch. A write to disk costs the same for one row or for thousands.
 const GATHER: Duration = Duration::from_millis(100);
@@ -13,14 +13,14 @@ const GATHER: Duration = Duration::from_millis(100);
 /// Waits for rows, gathers more for a moment, and puts them into the empty `batch`. After shutdown
 /// began it returns the remaining rows, and false once the queue is empty.
 pub(super) async fn next<T, const MOST: usize>(
-    queue: &Queue<T, MOST>,
+    queue: &BatchQueue<T, MOST>,
     batch: &mut Vec<T>,
     shutdown: &mut ShutdownSignal,
 ) -> bool {
     let gathered = async {
-        queue.any().await;
+        queue.wait_for_item().await;
         // Stops when the batch is full or the time is over.
-        let _ = timeout(GATHER, queue.many()).await;
+        let _ = timeout(GATHER, queue.wait_until_half_full()).await;
     };
     tokio::select! {
         biased;
@@ -53,7 +53,7 @@ mod tests {
     async fn what_waits_is_taken_before_the_end_and_nothing_after() {
         let (stop, queue, mut batch) = (
             watch::channel(false).0,
-            Queue::<_, 8>::default(),
+            BatchQueue::<_, 8>::default(),
             Vec::new(),
         );
         let mut shutdown = ShutdownSignal {

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Bare, Full, Named, health};
+use super::{ProjectDetail, ProjectRefResponse, ProjectSummary, health};
 use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, ids::OrgSlug, names},
@@ -60,7 +60,7 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Written<Vec<Full>>, Error> {
+async fn list(user: User, context: ApiContext) -> Result<Written<Vec<ProjectDetail>>, Error> {
     projects::list(&context, &user).await
 }
 
@@ -83,8 +83,8 @@ async fn create(
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
     organization: Organization,
-) -> Result<Created<Bare>, Error> {
-    let new = request.check(context.clusters.engines())?;
+) -> Result<Created<ProjectSummary>, Error> {
+    let new = request.check(context.driver.engines())?;
     Ok(Created(
         projects::create(&context, &organization, new, &audit).await?,
     ))
@@ -130,7 +130,7 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, context: ApiContext) -> Result<Json<Full>, Error> {
+async fn get(project: Project, context: ApiContext) -> Result<Json<ProjectDetail>, Error> {
     Ok(Json(projects::get(&context, &project).await?))
 }
 
@@ -158,7 +158,7 @@ async fn update(
     context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<UpdateRequest>,
-) -> Result<Json<Named>, Error> {
+) -> Result<Json<ProjectRefResponse>, Error> {
     names::check("name", &request.name, 256)?;
     Ok(Json(
         projects::rename(&context, &project, &request.name, &audit).await?,
@@ -181,7 +181,7 @@ async fn delete(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Json<Named>, Error> {
+) -> Result<Json<ProjectRefResponse>, Error> {
     Ok(Json(projects::remove(&context, &project, &audit).await?))
 }
 

@@ -13,6 +13,7 @@ use tokio::{
     sync::oneshot,
     task::{JoinHandle, JoinSet},
 };
+use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
     machine::{bind, can_bind, installed, old_versions},
@@ -22,7 +23,6 @@ use crate::{
     app::{App, config::Config},
     cli::databases::ListenerDefaults,
     data_plane::clusters::{Control, Home},
-    platform::http::server,
 };
 
 /// A running server.
@@ -34,7 +34,7 @@ pub(super) struct Running {
     pub(super) databases: DatabaseEndpoints,
     /// HTTPS addresses of project services.
     pub(super) services: Vec<SocketAddr>,
-    stop: server::Stop,
+    shutdown: CancellationToken,
     background: JoinSet<()>,
     routers: JoinSet<()>,
     edges: JoinSet<()>,
@@ -150,22 +150,22 @@ impl Running {
 
     /// Finishes requests in flight, then stops background tasks and the control cluster.
     pub(super) async fn stop(mut self, clusters: ClusterShutdown) -> anyhow::Result<()> {
-        self.stop.stop();
-        self.app.router.stop();
-        self.app.edge.stop();
+        self.shutdown.cancel();
+        self.app.postgres_proxy.stop();
+        self.app.service_proxy.stop();
         while self.listeners.join_next().await.is_some() {}
         while self.routers.join_next().await.is_some() {}
         while self.edges.join_next().await.is_some() {}
         let holds_lease = self.app.lease.leads();
         self.app.reconciler.stop().await;
         if clusters == ClusterShutdown::Stop && holds_lease {
-            self.app.clusters.stop_all().await?;
+            self.app.driver.stop_all().await?;
         }
         self.app.analytics.close().await;
         self.background.shutdown().await;
         self.app.lease.hand_back(&self.app).await;
         if self.counters_lock.is_some()
-            && let Some(Err(error)) = self.app.limits.kept().map(|journal| journal.close())
+            && let Some(Err(error)) = self.app.limits.journal().map(|journal| journal.close())
         {
             tracing::warn!(%error, "rate limit counters not saved; recent requests are not counted after the next start");
         }

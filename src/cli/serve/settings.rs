@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::{provider, provider::Provider},
+        accounts::{oidc, oidc::OidcProvider},
         logs, oauth,
     },
     app::{
@@ -19,11 +19,11 @@ use crate::{
     data_plane::{
         clusters::Home,
         domains::{
-            hostnames::{acme::Authority, dns::Resolver},
+            hostnames::{acme::CertificateAuthority, dns::DnsResolver},
             zone,
             zone::Zone,
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::warm_pool,
         service_proxy,
     },
@@ -34,7 +34,7 @@ use crate::{
 /// start lock, so that only one process creates them.
 pub(super) async fn load(
     config: &Config,
-    databases: Option<Published>,
+    databases: Option<PublishedAddress>,
     home: Arc<Home>,
     db: &Db,
     entropy: Entropy,
@@ -78,7 +78,7 @@ pub(super) fn issuer(
 /// Derives the settings from the configuration and the files of the data folder.
 fn from_config(
     config: &Config,
-    databases: Option<Published>,
+    databases: Option<PublishedAddress>,
     home: &Home,
     entropy: &Entropy,
 ) -> anyhow::Result<Settings> {
@@ -97,7 +97,7 @@ fn from_config(
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
-        prepared: warm_pool::Wanted {
+        prepared: warm_pool::WarmPoolSize {
             folders: config.warm_clusters,
             servers: config.spare_clusters.unwrap_or(0),
         },
@@ -105,10 +105,10 @@ fn from_config(
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         counting: config.counting(),
-        dns: Arc::new(Resolver::new(&config.dns_resolver)?),
+        dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
         upstreams: config.upstream.iter().cloned().collect(),
-        edge: service_proxy::Options {
+        service_proxy: service_proxy::Options {
             check_keys: config.edge_check_keys,
             underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
             ..service_proxy::Options::default()
@@ -118,8 +118,8 @@ fn from_config(
             None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
         },
         public_url: config.public_url(),
-        oauth: oauth::Settings {
-            access_life: config.oauth_access_life(),
+        oauth: oauth::OAuthSettings {
+            access_lifetime: config.oauth_access_life(),
         },
         provider: provider(config)?.map(Arc::new),
         logs: logs::Options {
@@ -131,7 +131,7 @@ fn from_config(
 }
 
 /// Returns the certificate authority of custom hostnames, if configured.
-fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
+fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
     let Some(directory) = config.acme_directory.clone() else {
         return Ok(None);
     };
@@ -140,8 +140,10 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
         &config.acme_dns_key,
         &config.acme_dns_hook,
     ) {
-        (Some(server), Some(key), _) => Some(zone::Writer::Update(server, zone::Key::read(key)?)),
-        (_, _, Some(hook)) => Some(zone::Writer::Hook(zone::Hook::new(hook)?)),
+        (Some(server), Some(key), _) => {
+            Some(zone::ZoneWriter::Update(server, zone::TsigKey::read(key)?))
+        }
+        (_, _, Some(hook)) => Some(zone::ZoneWriter::Hook(zone::ZoneHook::new(hook)?)),
         _ => None,
     };
     let zone = config
@@ -150,7 +152,7 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
         .zip(writer)
         .map(|(name, writer)| Zone::new(name, writer))
         .transpose()?;
-    Ok(Some(Authority {
+    Ok(Some(CertificateAuthority {
         directory,
         root: config.acme_root.clone(),
         contact: config.acme_contact.clone(),
@@ -161,7 +163,7 @@ fn authority(config: &Config) -> anyhow::Result<Option<Authority>> {
 }
 
 /// Returns the external OpenID Connect provider, if configured.
-fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
+fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
     let (Some(issuer), Some(client_id), Some(file)) = (
         &config.oidc_issuer,
         &config.oidc_client_id,
@@ -171,14 +173,14 @@ fn provider(config: &Config) -> anyhow::Result<Option<Provider>> {
     };
     let secret =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let options = provider::Options {
+    let options = oidc::OidcOptions {
         issuer: issuer.clone(),
         client_id: client_id.clone(),
         client_secret: secret.into(),
         name: config.oidc_name.clone(),
         domains: config.oidc_email_domains.clone(),
     };
-    Ok(Some(Provider::new(options)?))
+    Ok(Some(OidcProvider::new(options)?))
 }
 
 /// Reads the UUID in `file`, or writes a new one. The data folder has two such files: its node id

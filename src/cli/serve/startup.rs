@@ -5,6 +5,7 @@ use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::Context;
 use secrecy::ExposeSecret;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     DatabaseEndpoints, Running, ShutdownSignals, SupervisedControl, admin,
@@ -20,13 +21,13 @@ use crate::{
     },
     cli::databases::ListenerDefaults,
     data_plane::{
-        clusters::{Control, Embedded, Home},
-        postgres_proxy::Published,
+        clusters::{Control, Home, LocalDriver},
+        postgres_proxy::PublishedAddress,
         projects::lease,
     },
     platform::{
         http::server,
-        rate_limits::{Capacity, Journal, snapshot},
+        rate_limits::{CounterCapacity, Journal, snapshot},
         telemetry,
     },
 };
@@ -74,11 +75,6 @@ pub(in crate::cli) async fn start(
             });
         }
     };
-    let resource_groups = match app.clusters.resources() {
-        Some(resources) => resources.groups().name(),
-        None => "nothing",
-    };
-    tracing::info!(by = resource_groups, "project resource limits enabled");
     let mut background = background.spawn();
     let counters_lock = save_counters(&app, &home, &mut background)?;
     let databases = DatabaseEndpoints {
@@ -88,7 +84,7 @@ pub(in crate::cli) async fn start(
     };
     let address = listeners.address;
     let services = listeners.services.addresses();
-    let stop = server::Stop::default();
+    let shutdown = CancellationToken::new();
     let routers = listeners.databases.listen(&app)?;
     let edges = listeners.services.listen(&app)?;
     let mut tasks = JoinSet::new();
@@ -97,7 +93,7 @@ pub(in crate::cli) async fn start(
         listeners.api,
         listeners.tls,
         move |peer| api.connection(peer),
-        stop.clone(),
+        shutdown.clone(),
     ));
     if let Some(listener) = listeners.admin {
         let router = admin::router(app.clone(), &warnings);
@@ -105,18 +101,18 @@ pub(in crate::cli) async fn start(
             listener,
             None,
             move |_| admin::service(router.clone()),
-            stop.clone(),
+            shutdown.clone(),
         ));
     }
     if let Some(socket) = listeners.operator {
-        tasks.spawn(operator_api::serve(app.clone(), socket, stop.clone()));
+        tasks.spawn(operator_api::serve(app.clone(), socket, shutdown.clone()));
     }
     Ok(Running {
         app,
         address,
         databases,
         services,
-        stop,
+        shutdown,
         background,
         routers,
         edges,
@@ -160,7 +156,7 @@ async fn migrate(db: &Db, signals: &mut ShutdownSignals) -> anyhow::Result<()> {
 async fn open_app(
     config: &Config,
     issuer: Option<String>,
-    published: Option<Published>,
+    published: Option<PublishedAddress>,
     machine: Machine,
     db: Db,
     clock: Clock,
@@ -170,27 +166,37 @@ async fn open_app(
     let mut settings =
         settings::load(config, published, home.clone(), &db, entropy.clone()).await?;
     settings.public_url = issuer;
-    if settings.public_url.is_none() && oauth::applications::any(&db).await? {
+    if settings.public_url.is_none() && oauth::applications::any_registered(&db).await? {
         tracing::warn!("OAuth applications cannot request consent: --public-url is not set");
     }
     anyhow::ensure!(settings.sealing.fits(&db).await?, OTHER_SEALING_KEY);
-    let clusters = Embedded::open(home.clone(), machine.host, entropy.clone())
+    let resource_groups = machine.resources.groups().name();
+    tracing::info!(by = resource_groups, "project resource limits enabled");
+    let clusters = LocalDriver::open(home.clone(), machine.host, entropy.clone())
         .with_engines(machine.engines)
         .with_resources(machine.resources);
     let memory = snapshot::open(
         &counters_file(&home),
-        Capacity::default(),
+        CounterCapacity::default(),
         &App::operations(),
         &clock,
         &entropy,
     );
-    let (app, background) = App::new(settings, clock, entropy, db, clusters, memory)?;
+    let (app, background) = App::new(
+        settings,
+        clock,
+        entropy,
+        db,
+        Arc::new(clusters.clone()),
+        home,
+        memory,
+    )?;
     app.analytics.ready().await?;
     // The lease must be held before any cluster of the data folder is started.
     lease::claim(&app).await?;
     if app.lease.refusal().is_none() {
-        app.clusters.prepare().await?;
-        let reflink = app.clusters.shares_blocks().await?;
+        clusters.prepare().await?;
+        let reflink = clusters.shares_blocks().await?;
         tracing::info!(reflink, "cluster template is ready");
     }
     Ok((app, background))
@@ -210,7 +216,7 @@ fn save_counters(
     match Journal::open(memory, app.clock.clone(), counters_file(home)) {
         Ok(journal) => {
             let journal = Arc::new(journal);
-            app.limits.keep(journal.clone());
+            app.limits.set_journal(journal.clone());
             background.spawn(snapshot::run(
                 journal,
                 app.clock.clone(),

@@ -6,14 +6,14 @@ use http::{HeaderMap, Method, Uri};
 
 use super::{Api, Peer, Response};
 use crate::{
-    base::error::{Credential, Error},
-    platform::access::{User, credential::Presented},
+    base::error::{CredentialProblem, Error},
+    platform::access::{User, credential::PresentedCredential},
 };
 
 /// What tells one kind of client from another. Everything else about a request is the same for all.
 pub struct Face {
     /// What the request brings to say who sent it.
-    pub presented: fn(&HeaderMap, Peer) -> Result<Presented, Credential>,
+    pub presented: fn(&HeaderMap, Peer) -> Result<PresentedCredential, CredentialProblem>,
     /// The answer to an error.
     pub refuse: fn(&Error, &Refused<'_>) -> Response,
     /// Whether its operations ask others, on behalf of who asked them.

@@ -30,18 +30,20 @@ use super::{
 use crate::{
     base::{
         clock::Ticks,
-        error::{Credential, Denial, Error, oauth_fault},
+        error::{CredentialProblem, Denial, Error, oauth_error},
         ids::ProjectRef,
     },
     platform::{
         access::{
-            Access, AnyOf, Asked, Caller, Held, Reference, Standing, Subject, User, credential,
-            credential::Presented, decide, sessions,
+            Access, AnyOf, Caller, CallerRelation, EffectiveRoles, RequestView, ResourceName,
+            Subject, User, credential, credential::PresentedCredential, decide, sessions,
         },
         audit::Recorder,
         context::PlatformContext,
         http::router::State,
-        rate_limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
+        rate_limits::{
+            CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas,
+        },
         telemetry::AnsweredRequest,
     },
 };
@@ -56,7 +58,7 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 /// How programs are met.
 pub(super) static PROGRAMS: Face = Face {
     presented: |headers, _| {
-        credential::recognise(
+        credential::parse_authorization(
             headers
                 .get(header::AUTHORIZATION)
                 .map(HeaderValue::as_bytes),
@@ -108,7 +110,7 @@ impl Guarded {
     /// address of the metadata (RFC 9728, 5.1) if the server knows its own. None for any other error.
     fn challenge(&self, error: &Error) -> Option<String> {
         let wrong = match error {
-            Error::Unauthenticated(Credential::Missing) => None,
+            Error::Unauthenticated(CredentialProblem::Missing) => None,
             Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
             Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
             _ => return None,
@@ -289,10 +291,10 @@ async fn charge(
     operation: u16,
     now: Ticks,
 ) -> (Policy, Quotas) {
-    let policy = context.limits.policy(operation, Place::default());
-    let key = Key {
+    let policy = context.limits.policy(operation, PolicyContext::default());
+    let key = CounterKey {
         identifier: Identifier::address(peer.address),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation,
     };
     let verdict = context.limits.take(key, policy.windows(), now).await;
@@ -315,7 +317,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     }
     // Clients of the protocol read the error's name from a member of its own (RFC 6749, 5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
-        return Err(oauth_fault(
+        return Err(oauth_error(
             "invalid_request",
             format!("Authorization: {TWICE}"),
         ));
@@ -359,7 +361,7 @@ async fn admit(
     };
     let (subject, standing) = count(guarded, &caller, named, now, trail).await?;
     // Nobody's body, and a stranger's, is not worth reading.
-    let looked_into = if caller.user().is_some() && standing != Standing::Stranger {
+    let looked_into = if caller.user().is_some() && standing != CallerRelation::NotMember {
         look_into(endpoint, arrival).await
     } else {
         Ok(())
@@ -368,7 +370,7 @@ async fn admit(
     let unreadable = unreadable
         .or(looked_into.err())
         .or(nul::check_query(query).err());
-    let asked = Asked {
+    let asked = RequestView {
         query: arrival.uri.query().unwrap_or_default(),
         body: arrival.payload.seen(),
     };
@@ -430,7 +432,7 @@ async fn admit(
 
 /// Whether the request is one for the audit log: as the operation says, else if it is neither a GET nor permitted by permissions
 /// that only let see.
-fn may_change(endpoint: &Endpoint, effect: Effect, asked: &Asked<'_>) -> bool {
+fn may_change(endpoint: &Endpoint, effect: Effect, asked: &RequestView<'_>) -> bool {
     match effect {
         Effect::Changes => return true,
         Effect::Sees => return false,
@@ -456,21 +458,28 @@ async fn identify(
     now: Ticks,
 ) -> Result<Caller, Error> {
     let Guarded { context, face, .. } = guarded;
-    let nobody = |credential| Caller::Nobody {
+    let nobody = |credential| Caller::Anonymous {
         address: peer.address,
         credential,
     };
     let user = match (face.presented)(headers, peer) {
         Err(credential) => return Ok(nobody(credential)),
-        Ok(Presented::Token(digest)) => context.directory.user(&digest, peer.address, now).await?,
-        Ok(Presented::Approval(digest)) => context.directory.approved(&digest, now).await?,
-        Ok(Presented::Session(digest)) => {
+        Ok(PresentedCredential::Token(digest)) => {
+            context
+                .directory
+                .token_user(&digest, peer.address, now)
+                .await?
+        }
+        Ok(PresentedCredential::OauthToken(digest)) => {
+            context.directory.oauth_user(&digest, now).await?
+        }
+        Ok(PresentedCredential::Session(digest)) => {
             Box::pin(sessions::user(&context.db, &digest, context.clock.now()))
                 .await?
                 .map(Arc::new)
         }
     };
-    Ok(user.map_or_else(|| nobody(Credential::Unknown), Caller::User))
+    Ok(user.map_or_else(|| nobody(CredentialProblem::Unknown), Caller::User))
 }
 
 /// Reads the body if what the request needs depends on it. One that cannot be read counts as empty, and is refused after
@@ -509,7 +518,7 @@ async fn count(
     named: Named,
     now: Ticks,
     trail: &mut Trail,
-) -> Result<(Subject, Standing), Error> {
+) -> Result<(Subject, CallerRelation), Error> {
     let context = &guarded.context;
     let mut meter = Meter {
         guarded,
@@ -519,15 +528,15 @@ async fn count(
     };
     if matches!(named, Named::Account) {
         meter.take_own(&Subject::Account).await?;
-        return Ok((Subject::Account, Standing::Account));
+        return Ok((Subject::Account, CallerRelation::Account));
     }
     let own = caller.user().zip(named.reference());
     if let Some((subject, held)) = own
         .as_ref()
-        .and_then(|(user, reference)| context.directory.own_cached(user, reference, now))
+        .and_then(|(user, reference)| context.directory.resolve_cached(user, reference, now))
     {
         meter.take_own(&subject).await?;
-        return Ok((subject, Standing::Member(held)));
+        return Ok((subject, CallerRelation::Member(held)));
     }
     Box::pin(meter.look_up(own)).await
 }
@@ -544,34 +553,35 @@ impl Meter<'_> {
     /// For a name that is not cached as the caller's.
     async fn look_up(
         &mut self,
-        own: Option<(&User, Reference)>,
-    ) -> Result<(Subject, Standing), Error> {
+        own: Option<(&User, ResourceName)>,
+    ) -> Result<(Subject, CallerRelation), Error> {
         let found = match &own {
             Some((user, reference)) => self.find(user, reference).await?,
             // Without a caller, or for a text that cannot be a name, there is nothing to look up.
             None => None,
         };
         let Some((subject, held)) = found else {
-            self.take(Scope::Unresolved, Place::default()).await?;
-            return Ok((Subject::Account, Standing::Stranger));
+            self.take(CounterScope::Unresolved, PolicyContext::default())
+                .await?;
+            return Ok((Subject::Account, CallerRelation::NotMember));
         };
         self.take_own(&subject).await?;
-        Ok((subject, Standing::Member(held)))
+        Ok((subject, CallerRelation::Member(held)))
     }
 
     /// Resolves a name to a project or organization of the caller: from the cache, or by a query within the bound on look-ups.
     async fn find(
         &mut self,
         user: &User,
-        reference: &Reference,
-    ) -> Result<Option<(Subject, Held)>, Error> {
+        reference: &ResourceName,
+    ) -> Result<Option<(Subject, EffectiveRoles)>, Error> {
         let directory = &self.guarded.context.directory;
         if directory.is_hidden(user, reference, self.now) {
             return Ok(None);
         }
-        let _turn = directory.turn(user, reference).await;
+        let _turn = directory.lookup_lock(user, reference).await;
         // Another request may have looked it up meanwhile.
-        let known = directory.own_cached(user, reference, self.now);
+        let known = directory.resolve_cached(user, reference, self.now);
         if known.is_some() || directory.is_hidden(user, reference, self.now) {
             return Ok(known);
         }
@@ -581,7 +591,7 @@ impl Meter<'_> {
             self.trail.refused = true;
             return Err(Error::TooManyLookUps);
         }
-        let found = directory.own(user, reference).await?;
+        let found = directory.resolve(user, reference).await?;
         // A resource of the caller is counted under its own key, and its look-up is given back.
         if found.is_some() {
             limits.give_back_look_up(identifier, self.now);
@@ -595,18 +605,22 @@ impl Meter<'_> {
             self.trail.project = Some(project.reference.clone());
         }
         let (scope, organization) = match subject {
-            Subject::Account => (Scope::User, None),
-            Subject::Organization(organization) => {
-                (Scope::Organization(organization.id), Some(organization.id))
-            }
-            Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+            Subject::Account => (CounterScope::User, None),
+            Subject::Organization(organization) => (
+                CounterScope::Organization(organization.id),
+                Some(organization.id),
+            ),
+            Subject::Project(project) => (
+                CounterScope::Project(project.id),
+                Some(project.organization),
+            ),
         };
         let application = self
             .caller
             .user()
             .and_then(|user| user.approval.as_ref())
             .map(|approval| approval.client_id);
-        let place = Place {
+        let place = PolicyContext {
             organization,
             application,
         };
@@ -625,7 +639,11 @@ impl Meter<'_> {
         taking.map(|taken| taken.unwrap_or(Ok(())))
     }
 
-    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<(), Error>> {
+    fn take(
+        &mut self,
+        scope: CounterScope,
+        place: PolicyContext,
+    ) -> impl Future<Output = Result<(), Error>> {
         let Self {
             guarded: Guarded {
                 context, operation, ..
@@ -636,10 +654,10 @@ impl Meter<'_> {
         } = self;
         let identifier = match caller {
             Caller::User(user) => user.identifier(),
-            Caller::Nobody { address, .. } => Identifier::address(*address),
+            Caller::Anonymous { address, .. } => Identifier::address(*address),
         };
         let (key, policy) = (
-            Key {
+            CounterKey {
                 identifier,
                 scope,
                 operation: *operation,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::ids::{OrgSlug, ProjectRef},
-    platform::{access::Reference, rate_limits::LimitKey},
+    platform::{access::ResourceName, rate_limits::LimitKey},
 };
 
 /// What the request names, before anybody looked whether it exists.
@@ -87,11 +87,11 @@ impl Named {
     }
 
     /// What is to be looked up, if it can be the name of anything.
-    pub(super) fn reference(self) -> Option<Reference> {
+    pub(super) fn reference(self) -> Option<ResourceName> {
         match self {
             Self::Account | Self::Nothing => None,
-            Self::Organization(slug) => Some(Reference::Organization(slug)),
-            Self::Project(reference) => Some(Reference::Project(reference)),
+            Self::Organization(slug) => Some(ResourceName::Organization(slug)),
+            Self::Project(reference) => Some(ResourceName::Project(reference)),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{AnyOf, Asked, Caller, Standing, User, decide},
+        access::{AnyOf, Caller, CallerRelation, RequestView, User, decide},
         context::PlatformContext,
         rate_limits::LimitKey,
     },
@@ -39,7 +39,7 @@ pub struct Rehearsal {
     /// What it needs.
     pub required: AnyOf,
     /// Where the caller stands.
-    pub standing: Standing,
+    pub standing: CallerRelation,
     /// Whether it is let in, and if not, why.
     pub outcome: Result<(), Error>,
 }
@@ -61,21 +61,23 @@ pub async fn rehearse(
         }
     };
     let standing = if matches!(named, Named::Account) {
-        Standing::Account
+        CallerRelation::Account
     } else if let Some(reference) = named.reference() {
         let known = context
             .directory
-            .own_cached(&user, &reference, context.clock.ticks());
+            .resolve_cached(&user, &reference, context.clock.ticks());
         let own = if known.is_some() {
             known
         } else {
-            context.directory.own(&user, &reference).await?
+            context.directory.resolve(&user, &reference).await?
         };
-        own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
+        own.map_or(CallerRelation::NotMember, |(_, held)| {
+            CallerRelation::Member(held)
+        })
     } else {
-        Standing::Stranger
+        CallerRelation::NotMember
     };
-    let asked = Asked {
+    let asked = RequestView {
         query: request.query,
         body: request.body,
     };

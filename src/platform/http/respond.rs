@@ -49,7 +49,7 @@ pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
             .insert(header::WWW_AUTHENTICATE, challenge);
     }
     match error {
-        Error::Oauth(fault) => {
+        Error::OAuth(fault) => {
             response
                 .headers_mut()
                 .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -98,7 +98,7 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
         Error::Forbidden(Denial::Permissions(missing)) => {
             body.error = Some(json!({ "missing_permissions": missing }));
         }
-        Error::Oauth(fault) => {
+        Error::OAuth(fault) => {
             (body.error, body.error_description) =
                 (Some(fault.error.into()), Some(fault.description.as_ref()))
         }

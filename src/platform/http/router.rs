@@ -27,7 +27,7 @@ use super::{
     standard_headers::REQUEST_ID,
 };
 use crate::{
-    base::error::{Credential, Error},
+    base::error::{CredentialProblem, Error},
     platform::context::PlatformContext,
 };
 
@@ -331,7 +331,7 @@ impl Asking {
     pub async fn ask(&self, mut request: Request<Body>) -> Result<Response, Error> {
         // Without somebody on whose behalf, it would be asked as a program of this machine's would.
         let Some(by) = &self.on_behalf else {
-            return Err(Error::Unauthenticated(Credential::Missing));
+            return Err(Error::Unauthenticated(CredentialProblem::Missing));
         };
         // The entries of both in the log belong together.
         request

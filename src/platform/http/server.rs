@@ -21,10 +21,10 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use super::body::{Body, Response};
-pub use crate::base::net::accept::Stop;
-use crate::base::net::{accept, accept::Listen};
+use crate::base::net::{accept, accept::Listener};
 
 /// Connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -59,28 +59,31 @@ pub async fn serve<S: Service>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     service: impl Fn(SocketAddr) -> S,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) {
     let tls = tls.map(TlsAcceptor::from);
     let begin = |stream: TcpStream, peer| {
         // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
         let _ = stream.set_nodelay(true);
-        greet(stream, tls.clone(), service(peer), stop.clone())
+        greet(stream, tls.clone(), service(peer), shutdown.clone())
     };
-    take("requests", listener, &stop, begin).await;
+    take("requests", listener, &shutdown, begin).await;
 }
 
 /// The same on this machine alone: HTTP/1 without TLS.
-pub async fn serve_local<L, S>(listener: L, service: impl Fn(L::Peer) -> S, stop: Stop)
-where
-    L: Listen<Stream = UnixStream>,
+pub async fn serve_local<L, S>(
+    listener: L,
+    service: impl Fn(L::Peer) -> S,
+    shutdown: CancellationToken,
+) where
+    L: Listener<Stream = UnixStream>,
     S: Service,
 {
     take(
         "requests of the operator",
         listener,
-        &stop,
-        |stream, peer| first(stream, service(peer), stop.clone()),
+        &shutdown,
+        |stream, peer| first(stream, service(peer), shutdown.clone()),
     )
     .await;
 }
@@ -89,10 +92,10 @@ where
 async fn take<L, F>(
     what: &'static str,
     listener: L,
-    stop: &Stop,
+    shutdown: &CancellationToken,
     begin: impl Fn(L::Stream, L::Peer) -> F,
 ) where
-    L: Listen,
+    L: Listener,
     F: Future<Output = ()> + Send + 'static,
 {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -106,13 +109,18 @@ async fn take<L, F>(
             drop(place);
         });
     };
-    accept::run(listener, stop.asked(), (what, DRAIN), take).await;
+    accept::accept_until_shutdown(what, listener, shutdown, DRAIN, take).await;
 }
 
 /// HTTP/1, or with TLS what the client asks for.
-async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Service, stop: Stop) {
+async fn greet(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    service: impl Service,
+    shutdown: CancellationToken,
+) {
     let Some(tls) = tls else {
-        return first(stream, service, stop).await;
+        return first(stream, service, shutdown).await;
     };
     // Who does not speak TLS, or takes its time, learns nothing.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else {
@@ -124,17 +132,17 @@ async fn greet(stream: TcpStream, tls: Option<TlsAcceptor>, service: impl Servic
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX);
         // What a client does wrong ends its connection, and is nobody else's concern.
-        let _ = accept::see_out(
+        let _ = accept::serve_until_shutdown(
             builder.serve_connection(TokioIo::new(stream), service),
-            stop.asked(),
+            &shutdown,
         )
         .await;
     } else {
-        first(stream, service, stop).await;
+        first(stream, service, shutdown).await;
     }
 }
 
-async fn first<I>(stream: I, service: impl Service, stop: Stop)
+async fn first<I>(stream: I, service: impl Service, shutdown: CancellationToken)
 where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
@@ -145,9 +153,9 @@ where
         .writev(false)
         .header_read_timeout(HEADERS_TIMEOUT);
     // What a client does wrong ends its connection, and is nobody else's concern.
-    let _ = accept::see_out(
+    let _ = accept::serve_until_shutdown(
         builder.serve_connection(TokioIo::new(stream), service),
-        stop.asked(),
+        &shutdown,
     )
     .await;
 }
@@ -166,7 +174,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (says, waits, stop) = (begun.clone(), may.clone(), Stop::default());
+        let (says, waits, shutdown) = (begun.clone(), may.clone(), CancellationToken::new());
         let service = move |_| {
             let (begun, may) = (says.clone(), waits.clone());
             super::service(move |request| {
@@ -181,7 +189,7 @@ mod tests {
                 }
             })
         };
-        let server = tokio::spawn(serve(listener, None, service, stop.clone()));
+        let server = tokio::spawn(serve(listener, None, service, shutdown.clone()));
         let mut client = TcpStream::connect(address).await.unwrap();
         for path in ["/now", "/later", "/now", "/later/again", "/later", "/now"] {
             client
@@ -197,7 +205,7 @@ mod tests {
                 assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
             }
         }
-        stop.stop();
+        shutdown.cancel();
         server.await.unwrap();
     }
 }

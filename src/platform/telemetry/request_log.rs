@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use http::{HeaderValue, Method, StatusCode, Uri};
 use uuid::Uuid;
 
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
 /// Requests that wait to be kept, about a quarter of a kilobyte each.
 const QUEUE_MAX: usize = 16_384;
@@ -28,7 +28,7 @@ pub struct AnsweredRequest {
 }
 
 /// The requests that wait.
-pub type RequestLog = Queue<AnsweredRequest, QUEUE_MAX>;
+pub type RequestLog = BatchQueue<AnsweredRequest, QUEUE_MAX>;
 
 /// Longest path, query, or header that is written down; the rest is cut off.
 const TEXT_BYTES_MAX: usize = 1024;

@@ -110,8 +110,8 @@ async fn platform_lines_and_host_paths_are_hidden() {
         text.contains("database system is ready") && text.contains("create table visible"),
         "{text}"
     );
-    let home = app.app.clusters.home().dir().display().to_string();
-    let sockets = app.app.clusters.home().socket_dir(project.as_str());
+    let home = app.app.home.dir().display().to_string();
+    let sockets = app.app.home.socket_dir(project.as_str());
     let sockets = sockets.display().to_string();
     for forbidden in [
         home.as_str(),

@@ -389,7 +389,7 @@ fn audit_verify_checks_exported_log() {
         (output.status.code(), &*said),
         (
             Some(1),
-            "gantry: line 2, entry 2: its content is not what was hashed\n"
+            "gantry: line 2, entry 2: its content does not match its hash\n"
         )
     );
 }

@@ -211,7 +211,7 @@ fn what_needs_a_role_says_where() {
             .0
             .iter()
             .flat_map(|group| group.iter())
-            .all(|p| p.level() == gantry::platform::access::Level::Account);
+            .all(|p| p.level() == gantry::platform::access::PermissionLevel::Account);
         if !about_the_account && !names_subject(endpoint) {
             found.add(
                 endpoint,

@@ -10,7 +10,7 @@ use super::{BYTES_MAX, logflare, otlp, source, unpacked};
 use crate::{
     api::{context::ApiContext, logs::keys},
     base::{
-        error::{Credential, Error},
+        error::{CredentialProblem, Error},
         ids::ProjectRef,
     },
     platform::{
@@ -96,11 +96,11 @@ impl Input for IngestRequest {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
-        let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
+        let key = key.ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         // Do not read the body of an unauthenticated caller.
         let project = keys::project(&context.db, &key, context.clock.now())
             .await?
-            .ok_or(Error::Unauthenticated(Credential::Unknown))?;
+            .ok_or(Error::Unauthenticated(CredentialProblem::Unknown))?;
         let body = call.body_within(BYTES_MAX).await?;
         Ok(Self {
             project,

@@ -11,6 +11,7 @@ mod reader;
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -60,11 +61,7 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
     if !context.analytics.reads_servers().await? {
         return Ok(());
     }
-    let there = context
-        .clusters
-        .refs_on_disk()
-        .await
-        .context("looking for servers")?;
+    let there = context.driver.list().await.context("looking for servers")?;
     let known: HashSet<&ProjectRef> = there.iter().collect();
     readers.retain(|project, _| known.contains(project));
     for project in &there {
@@ -78,10 +75,10 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
             let at = offset
                 .map(|offset| Position::of_text(&offset.value))
                 .unwrap_or_default();
-            readers.insert(
-                project.clone(),
-                Reader::new(context.clusters.data(project), at),
-            );
+            // Logs of clusters whose files are on another machine are read there.
+            if let Some(data) = context.driver.data_directory(project) {
+                readers.insert(project.clone(), Reader::new(data, at));
+            }
         }
     }
     if thorough {
@@ -145,9 +142,12 @@ async fn append(
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
     let now = context.clock.now();
-    let data = context.clusters.data(&project);
-    let sockets = context.clusters.home().socket_dir(project.as_str());
-    let folders = HostFolders::new(&[&data, &sockets, context.clusters.home().dir()]);
+    let data = context.driver.data_directory(&project);
+    let sockets = context.home.socket_dir(project.as_str());
+    let mut paths: Vec<&Path> = data.iter().map(PathBuf::as_path).collect();
+    paths.push(&sockets);
+    paths.push(context.home.dir());
+    let folders = HostFolders::new(&paths);
     let event = |line: Line| -> Option<Event> {
         let id = context.entropy.uuid().to_string();
         match line {
