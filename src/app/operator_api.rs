@@ -155,19 +155,19 @@ enum OperatorRequest {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct UpstreamUrl {
+struct UpstreamBody {
     url: String,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Switch {
+struct KeyCheckBody {
     enabled: bool,
 }
 
 /// The API key check of a project.
 #[derive(Serialize)]
-struct KeyCheck {
+struct KeyCheckState {
     enabled: bool,
     /// Whether an override for this project applies.
     overridden: bool,
@@ -306,7 +306,7 @@ async fn switch_key_check(
 
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
-    let entry = KeyCheck {
+    let entry = KeyCheckState {
         enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };

@@ -28,7 +28,7 @@ use crate::{
 
 /// Options shared by all commands that use the control database.
 #[derive(Debug, Args)]
-pub(super) struct Common {
+pub(super) struct CommandOptions {
     #[command(flatten)]
     pub(super) control: ControlOptions,
     /// Output format.
@@ -37,13 +37,13 @@ pub(super) struct Common {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Migrate {
+pub(super) struct MigrateCommand {
     #[command(flatten)]
-    common: Common,
+    common: CommandOptions,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum User {
+pub(super) enum UserCommand {
     /// Create a user.
     Create {
         /// Email address of the user; unique.
@@ -53,7 +53,7 @@ pub(super) enum User {
         #[arg(long)]
         username: Option<String>,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Set a user's password for the web pages. Reads the password from the terminal or standard
     /// input, and ends the user's sessions.
@@ -62,7 +62,7 @@ pub(super) enum User {
         #[arg(long)]
         email: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Create a sign-in link for the web pages. The link works once and expires after 15 minutes.
     SignInLink {
@@ -73,12 +73,12 @@ pub(super) enum User {
         #[arg(long, default_value = "http://127.0.0.1:8080")]
         url: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Org {
+pub(super) enum OrgCommand {
     /// Create an organization.
     Create {
         /// Display name.
@@ -91,12 +91,12 @@ pub(super) enum Org {
         #[arg(long, value_name = "EMAIL")]
         owner: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Member {
+pub(super) enum MemberCommand {
     /// Add a user to an organization, or change the role of a member.
     Add {
         /// Slug of the organization.
@@ -109,11 +109,11 @@ pub(super) enum Member {
         #[arg(long)]
         role: Role,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Migrate {
+impl MigrateCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let applied =
             OpenControl::with_unmigrated(&self.common.control, async |db| Ok(db.migrate().await?))
@@ -129,9 +129,10 @@ impl Migrate {
     }
 }
 
-impl User {
+impl UserCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let (entropy, now) = (Entropy::system(), Clock::system().now());
+        let entropy = Entropy::system();
+        let now = Clock::system().now();
         match self {
             Self::Create {
                 email,
@@ -197,7 +198,7 @@ impl User {
     }
 }
 
-impl Org {
+impl OrgCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self::Create {
             name,
@@ -226,7 +227,7 @@ impl Org {
     }
 }
 
-impl Member {
+impl MemberCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let Self::Add {
             org,

@@ -7,7 +7,7 @@ use crate::{
     api::oauth::applications::{verify, verify::VerificationCandidate},
     base::{clock::Clock, ids::OrgSlug},
     cli::{
-        admin::{Common, about},
+        admin::{CommandOptions, about},
         control::OpenControl,
         limits::operator,
     },
@@ -15,14 +15,14 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Application {
+pub(super) enum ApplicationCommand {
     /// List OAuth applications, newest first. Shows at most 1,000.
     List {
         /// Only applications of the organization with this slug.
         #[arg(long, value_name = "SLUG")]
         org: Option<OrgSlug>,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Verify an OAuth application: the consent page then shows it as verified. Before that, check
     /// that its name and URLs belong to the organization that registered it. A later change of the
@@ -32,7 +32,7 @@ pub(super) enum Application {
         #[arg(value_name = "CLIENT_ID")]
         id: Uuid,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Remove the verification of an OAuth application. Existing authorizations are kept.
     Unverify {
@@ -40,11 +40,11 @@ pub(super) enum Application {
         #[arg(value_name = "CLIENT_ID")]
         id: Uuid,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Application {
+impl ApplicationCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::List { org, common } => {
@@ -80,7 +80,7 @@ impl Application {
 async fn set(
     id: Uuid,
     verified: bool,
-    common: &Common,
+    common: &CommandOptions,
     command: &'static str,
 ) -> anyhow::Result<()> {
     let now = OpenControl::with(&common.control, async |db| {

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     base::ids::OrgSlug,
     cli::{
-        admin::{Common, about},
+        admin::{CommandOptions, about},
         control::OpenControl,
         output::Output,
     },
@@ -24,7 +24,7 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Audit {
+pub(super) enum AuditCommand {
     /// Export an audit log to a file, one JSON object per line.
     Export {
         /// Export the audit log of the organization with this slug.
@@ -37,7 +37,7 @@ pub(super) enum Audit {
         /// Output file.
         file: PathBuf,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Verify the hash chain of an exported audit log. Reports the first entry that was changed,
     /// removed or inserted.
@@ -54,7 +54,7 @@ pub(super) enum Audit {
     },
 }
 
-impl Audit {
+impl AuditCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Export {

@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct Check {
+pub(super) struct CheckCommand {
     #[command(flatten)]
     config: Box<Config>,
     /// Output format.
@@ -19,7 +19,7 @@ pub(super) struct Check {
 }
 
 #[derive(Debug, Serialize)]
-struct Finding {
+struct Requirement {
     what: &'static str,
     ok: bool,
     /// Whether Gantry can start without this requirement.
@@ -27,10 +27,10 @@ struct Finding {
     detail: String,
 }
 
-impl Check {
+impl CheckCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
-        let findings = self.look().await;
-        let line = |finding: &Finding| {
+        let findings = self.check_all().await;
+        let line = |finding: &Requirement| {
             let mark = if finding.ok {
                 "ok  "
             } else if finding.needed {
@@ -53,7 +53,7 @@ impl Check {
         }
     }
 
-    async fn look(&self) -> Vec<Finding> {
+    async fn check_all(&self) -> Vec<Requirement> {
         let control = &self.config.control;
         let engine = serve::installed(&self.config)
             .and_then(|installed| installed.offer(serve::old_versions(&self.config)));
@@ -81,7 +81,7 @@ impl Check {
                 "transport",
                 self.config.check().map(|()| format!("{address}")),
             ),
-            Finding {
+            Requirement {
                 what: "address",
                 ok: free,
                 needed: false,
@@ -92,7 +92,7 @@ impl Check {
                 },
             },
             isolation(),
-            Finding {
+            Requirement {
                 what: "sandbox",
                 ok: sandbox_available(),
                 needed: false,
@@ -107,14 +107,14 @@ impl Check {
 }
 
 /// Checks whether each project can have its own user id.
-fn isolation() -> Finding {
+fn isolation() -> Requirement {
     let ok = Account::current().is_ok_and(|account| account.uid == 0);
     let detail = if ok {
         "each project has a user id of its own"
     } else {
         "not running as root: all projects share one user id"
     };
-    Finding {
+    Requirement {
         what: "user ids",
         ok,
         needed: false,
@@ -122,15 +122,15 @@ fn isolation() -> Finding {
     }
 }
 
-fn needed<E: std::fmt::Display>(what: &'static str, found: Result<String, E>) -> Finding {
+fn needed<E: std::fmt::Display>(what: &'static str, found: Result<String, E>) -> Requirement {
     match found {
-        Ok(detail) => Finding {
+        Ok(detail) => Requirement {
             what,
             ok: true,
             needed: true,
             detail,
         },
-        Err(error) => Finding {
+        Err(error) => Requirement {
             what,
             ok: false,
             needed: true,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct Dev {
+pub(super) struct DevCommand {
     #[command(flatten)]
     config: Box<Config>,
 }
@@ -39,7 +39,7 @@ const FIRST_ORGANIZATION: &str = "First organization";
 const SPARE_CLUSTERS: u16 = 1;
 
 /// User, organization and token that the first start creates and later starts reuse.
-struct Start {
+struct DevSession {
     token: SecretString,
     organization: String,
     /// Id of the owner of the token.
@@ -48,7 +48,7 @@ struct Start {
     fresh: bool,
 }
 
-impl Dev {
+impl DevCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         let mut config = *self.config;
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
@@ -61,7 +61,7 @@ impl Dev {
         };
         let project_domain = config.project_domain.clone();
         let mut running = serve::start(config, ListenerDefaults::Local).await?;
-        let used = welcome(&mut running, &files, scheme, &project_domain).await;
+        let used = greet_and_wait(&mut running, &files, scheme, &project_domain).await;
         // Stop all started processes, also after an error.
         let stopped = running.stop(ClusterShutdown::Stop).await;
         used.and(stopped)
@@ -90,24 +90,24 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Prints the addresses and credentials, then waits for a shutdown signal.
-async fn welcome(
+async fn greet_and_wait(
     running: &mut Running,
     files: &DevFiles,
     scheme: &str,
     project_domain: &str,
 ) -> anyhow::Result<()> {
     let url = format!("{scheme}://{}", running.address);
-    let start = begin(running, files).await?;
+    let start = open_session(running, files).await?;
     files.write(&url, &start.token, &start.organization, project_domain)?;
     let link = sign_in_link(running, &start, &url).await?;
-    greet(running, files, &url, &start, &link);
+    print_greeting(running, files, &url, &start, &link);
     running.wait().await;
     anstream::eprintln!("\nStopping …");
     Ok(())
 }
 
 /// Returns the user, organization and token of an earlier start, or creates them.
-async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
+async fn open_session(running: &Running, files: &DevFiles) -> anyhow::Result<DevSession> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
         && let Some(user) = app
@@ -119,7 +119,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
             )
             .await?
     {
-        return Ok(Start {
+        return Ok(DevSession {
             token,
             organization,
             owner: user.id,
@@ -157,7 +157,7 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     tokens::create(&app.db, owner.id, "gantry dev", &minted, now, None, None)
         .await
         .context("making the first token")?;
-    Ok(Start {
+    Ok(DevSession {
         token: minted.token,
         organization: organization.slug().to_string(),
         owner: owner.id,
@@ -166,16 +166,19 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
 }
 
 /// Returns a sign-in link, so that the first visit of the web pages needs no password.
-async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
-    let (app, link) = (&running.app, SessionSecret::generate(&running.app.entropy));
+async fn sign_in_link(running: &Running, start: &DevSession, url: &str) -> anyhow::Result<String> {
+    let app = &running.app;
+    let link = SessionSecret::generate(&app.entropy);
     sign_in_links::create(&app.db, start.owner, &link, app.clock.now()).await?;
     Ok(format!("{url}{}", sign_in_links::path(&link)))
 }
 
-fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &str) {
+fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSession, link: &str) {
     let bold = anstyle::Style::new().bold();
-    let (env, profile) = (files.env(), files.profile());
-    let (env, profile) = (quoted(&env), quoted(&profile));
+    let env = files.env();
+    let profile = files.profile();
+    let env = quoted(&env);
+    let profile = quoted(&profile);
     let token = if start.fresh {
         format!(
             "{}  (shown once; kept in {env})",
@@ -190,7 +193,8 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
     let engine = running.app.driver.engines().default_engine().text();
-    let (databases, services) = (databases(running), services(running));
+    let databases = databases(running);
+    let services = services(running);
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\

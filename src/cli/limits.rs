@@ -12,7 +12,7 @@ use crate::{
         ids::OrgSlug,
     },
     cli::{
-        admin::{Common, about},
+        admin::{CommandOptions, about},
         control::OpenControl,
     },
     data_plane::clusters::Account,
@@ -24,7 +24,7 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Limits {
+pub(super) enum LimitsCommand {
     /// Override the number of requests in the longest window of an operation. The length of the
     /// window and the burst limit do not change. Nodes apply the change within a second.
     ///
@@ -37,19 +37,19 @@ pub(super) enum Limits {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         requests: u32,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Remove an override.
     Unset {
         #[command(flatten)]
         about: AboutArgs,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// List the overrides, with their author and time.
     List {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
@@ -125,7 +125,7 @@ impl From<&AboutArgs> for OverrideTarget {
     }
 }
 
-impl Limits {
+impl LimitsCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Set {

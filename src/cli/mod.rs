@@ -48,54 +48,54 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start Gantry on this machine without configuration, to try it out.
-    Dev(dev::Dev),
+    Dev(dev::DevCommand),
     /// Start the server for production.
     Serve(Box<Config>),
     /// Apply migrations to the control database.
-    Migrate(admin::Migrate),
+    Migrate(admin::MigrateCommand),
     /// Manage users.
     #[command(subcommand)]
-    User(admin::User),
+    User(admin::UserCommand),
     /// Manage organizations.
     #[command(subcommand)]
-    Org(admin::Org),
+    Org(admin::OrgCommand),
     /// Manage members of organizations.
     #[command(subcommand)]
-    Member(admin::Member),
+    Member(admin::MemberCommand),
     /// Manage personal access tokens.
     #[command(subcommand)]
-    Token(token::Token),
+    Token(token::TokenCommand),
     /// Verify OAuth applications.
     #[command(subcommand)]
-    Application(application::Application),
+    Application(application::ApplicationCommand),
     /// Manage SQL snippets.
     #[command(subcommand)]
-    Snippet(snippet::Snippet),
+    Snippet(snippet::SnippetCommand),
     /// Export and verify audit logs.
     #[command(subcommand)]
-    Audit(audit::Audit),
+    Audit(audit::AuditCommand),
     /// Manage rate limit overrides.
     #[command(subcommand)]
-    Limits(limits::Limits),
+    Limits(limits::LimitsCommand),
     /// Manage upstream URLs of single projects.
     #[command(subcommand)]
-    Upstream(upstream::Upstream),
+    Upstream(upstream::UpstreamCommand),
     /// Manage the API key check of single projects.
     #[command(subcommand)]
-    KeyCheck(key_check::KeyCheck),
+    KeyCheck(key_check::KeyCheckCommand),
     /// Block custom hostnames.
     #[command(subcommand)]
-    Hostname(hostname::Hostname),
+    Hostname(hostname::HostnameCommand),
     /// Generate the OpenAPI document, reference tables and sample requests.
-    Generate(generate::Generate),
+    Generate(generate::GenerateCommand),
     /// Manage copied or moved data folders.
     #[command(subcommand)]
-    Node(node::Node),
+    Node(node::NodeCommand),
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
-    Engine(engine::Engine),
+    Engine(engine::EngineCommand),
     /// Check the requirements of this machine.
-    Check(check::Check),
+    Check(check::CheckCommand),
     /// Replace this process with a PostgreSQL server. Internal: used to start servers.
     #[command(hide = true)]
     Launch(LaunchPlan),

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::{
     base::clock::Entropy,
-    cli::{admin::Common, control::OpenControl},
+    cli::{admin::CommandOptions, control::OpenControl},
     data_plane::{
         clusters::{Account, Home, Likeness, Location},
         projects::lease,
@@ -19,11 +19,11 @@ use crate::{
 const NEVER_USED: &str = "this data folder was never used by a server, so it needs no adoption; start the server with `gantry serve`";
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Node {
+pub(super) enum NodeCommand {
     /// Show the machine and path where the data folder was last used.
     Show {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Adopt a data folder that was copied or moved to this machine.
     ///
@@ -32,11 +32,11 @@ pub(super) enum Node {
     /// and never start it there again.
     Adopt {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Node {
+impl NodeCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Show { common } => show(&common).await,
@@ -45,7 +45,7 @@ impl Node {
     }
 }
 
-async fn show(common: &Common) -> anyhow::Result<()> {
+async fn show(common: &CommandOptions) -> anyhow::Result<()> {
     let dir = folder(common)?;
     let here = Location::of(&dir)?;
     let (earlier, running) = if common.control.database_url.is_none() {
@@ -85,7 +85,7 @@ async fn show(common: &Common) -> anyhow::Result<()> {
     })
 }
 
-async fn adopt(common: &Common) -> anyhow::Result<()> {
+async fn adopt(common: &CommandOptions) -> anyhow::Result<()> {
     let dir = folder(common)?;
     let here = Location::of(&dir)?;
     if common.control.database_url.is_some() {
@@ -117,7 +117,7 @@ async fn adopt(common: &Common) -> anyhow::Result<()> {
 }
 
 /// Returns the data folder with symbolic links resolved.
-fn folder(common: &Common) -> anyhow::Result<std::path::PathBuf> {
+fn folder(common: &CommandOptions) -> anyhow::Result<std::path::PathBuf> {
     let dir = common.control.home();
     dir.canonicalize()
         .with_context(|| format!("cannot open {}", dir.display()))

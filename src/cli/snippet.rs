@@ -17,14 +17,14 @@ use crate::{
         ids::ProjectRef,
     },
     cli::{
-        admin::{Common, about, user},
+        admin::{CommandOptions, about, user},
         control::OpenControl,
         limits::operator,
     },
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Snippet {
+pub(super) enum SnippetCommand {
     /// Save a query. Replaces the snippet with the same name, owner and project.
     Add {
         /// Email address of the owner.
@@ -45,18 +45,18 @@ pub(super) enum Snippet {
         /// File with the SQL text.
         file: PathBuf,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Delete a snippet.
     Remove {
         /// Id of the snippet.
         id: Uuid,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Snippet {
+impl SnippetCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Add {

@@ -19,7 +19,7 @@ use crate::{
         ids::{OrgSlug, ProjectRef, TokenId},
     },
     cli::{
-        admin::{Common, about, user},
+        admin::{CommandOptions, about, user},
         control::OpenControl,
         limits::operator,
     },
@@ -27,7 +27,7 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Token {
+pub(super) enum TokenCommand {
     /// Create a token and print it once. A classic token has all permissions of its owner, a scoped
     /// token only those listed.
     Create(Create),
@@ -37,14 +37,14 @@ pub(super) enum Token {
         #[arg(long)]
         email: String,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Revoke a token. It is rejected from the next request on.
     Revoke {
         /// Number of the token, as in `gantry token list`.
         id: i64,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
@@ -86,10 +86,10 @@ pub(super) struct Create {
     #[arg(long, requires = "scoped", value_name = "TIME")]
     not_before: Option<DateTime<Utc>>,
     #[command(flatten)]
-    common: Common,
+    common: CommandOptions,
 }
 
-impl Token {
+impl TokenCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Create(create) => create.run().await,
@@ -132,7 +132,8 @@ impl Create {
             scoped,
             ..
         } = self;
-        let (entropy, now) = (Entropy::system(), Clock::system().now());
+        let entropy = Entropy::system();
+        let now = Clock::system().now();
         let expires_at = self
             .expires_in_days
             .or(scoped.then_some(LIFE_DAYS_DEFAULT))

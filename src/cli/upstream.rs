@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::{
     base::{clock::Clock, error::Error, ids::ProjectRef},
     cli::{
-        admin::{Common, about},
+        admin::{CommandOptions, about},
         control::OpenControl,
         limits::operator,
     },
@@ -17,7 +17,7 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Upstream {
+pub(super) enum UpstreamCommand {
     /// Override `--upstream` for a service of one project. Returns after every node has applied the
     /// change.
     Set {
@@ -29,7 +29,7 @@ pub(super) enum Upstream {
         #[arg(value_name = "SERVICE=URL")]
         upstream: ServiceUpstream,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// Remove an override, so that `--upstream` applies.
     Unset {
@@ -39,16 +39,16 @@ pub(super) enum Upstream {
         /// The service: `rest`, `auth`, `storage`, `realtime` or `functions`.
         service: Service,
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
     /// List the overrides.
     List {
         #[command(flatten)]
-        common: Common,
+        common: CommandOptions,
     },
 }
 
-impl Upstream {
+impl UpstreamCommand {
     pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Set {
@@ -64,7 +64,8 @@ impl Upstream {
                     "gantry upstream set",
                 )
                 .await?;
-                let (service, url) = (upstream.service, upstream.template.to_string());
+                let service = upstream.service;
+                let url = upstream.template.to_string();
                 let value = json!({ "project": project, "service": service.name(), "url": url, "before": before });
                 common.output.print(&value, || {
                     format!("The upstream URL of {service} of {project} is {url}.")
@@ -100,7 +101,7 @@ impl Upstream {
 }
 
 async fn set(
-    common: &Common,
+    common: &CommandOptions,
     project: &ProjectRef,
     service: Service,
     named: Option<&ServiceUpstream>,

@@ -211,7 +211,7 @@ impl Analytics {
             Some(place) => {
                 let (place, node, folder, local) =
                     (place.clone(), node.clone(), own.clone(), local.clone());
-                let opening = objects::Opening {
+                let opening = objects::StoreParameters {
                     place,
                     node,
                     folder,

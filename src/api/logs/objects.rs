@@ -36,7 +36,7 @@ pub(super) enum StoreProblem {
 }
 
 /// Parameters for opening a store.
-pub(super) struct Opening {
+pub(super) struct StoreParameters {
     pub(super) place: Place,
     /// Node id, which prefixes object names.
     pub(super) node: String,
@@ -49,8 +49,8 @@ pub(super) struct Opening {
 }
 
 /// Tests the object store before it is used.
-pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
-    let Opening {
+pub(super) async fn open(opening: StoreParameters) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
+    let StoreParameters {
         place,
         node,
         folder,
@@ -59,7 +59,8 @@ pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, Store
         entropy,
     } = opening;
     let s3 = S3::new(place, clock, entropy, RequestTimeouts::default())?;
-    let (store, marker) = (s3.to_string(), folder.join(MARKER));
+    let store = s3.to_string();
+    let marker = folder.join(MARKER);
     let before = fs::read_to_string(&marker).ok();
     let known = before.as_ref().is_some_and(|before| before.trim() == store);
     match s3.probe(&node).await {

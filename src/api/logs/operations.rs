@@ -120,7 +120,7 @@ async fn logs_all(
     project: Project,
     context: ApiContext,
     Query(query): Query<LogQuery>,
-) -> Result<Answered, Error> {
+) -> Result<QueryResponse, Error> {
     answer(&context, &project, Dialect::BigQuery, &query).await
 }
 
@@ -128,7 +128,7 @@ async fn logs(
     project: Project,
     context: ApiContext,
     Query(query): Query<LogQuery>,
-) -> Result<Answered, Error> {
+) -> Result<QueryResponse, Error> {
     answer(&context, &project, Dialect::ClickHouse, &query).await
 }
 
@@ -137,13 +137,13 @@ async fn answer(
     project: &Project,
     dialect: Dialect,
     query: &LogQuery,
-) -> Result<Answered, Error> {
+) -> Result<QueryResponse, Error> {
     let window = Window::parse(
         query.iso_timestamp_start.as_deref(),
         query.iso_timestamp_end.as_deref(),
         context.clock.now(),
     )?;
-    Answered::new(
+    QueryResponse::new(
         &query::ask(
             context,
             &project.reference,
@@ -156,14 +156,14 @@ async fn answer(
 }
 
 /// A query response with the amount of data scanned.
-struct Answered {
+struct QueryResponse {
     body: Bytes,
     scanned_rows: u64,
     scanned_bytes: u64,
     cut: bool,
 }
 
-impl Answered {
+impl QueryResponse {
     fn new(answer: &Result<Answer, QueryError>) -> Result<Self, Error> {
         let body = match answer {
             Ok(answer) => {

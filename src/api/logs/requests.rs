@@ -38,7 +38,8 @@ impl Request<'_> {
     /// Adds the searchable attributes and returns the line.
     pub(super) fn describe(&self, all: &mut Attributes) -> String {
         // Sorted by key, as lines store them, so that no insertion moves other attributes.
-        let (url, client) = (self.url(), self.client.to_string());
+        let url = self.url();
+        let client = self.client.to_string();
         let line = format!(
             "{} | {} | {client} | {url} | {}",
             self.method,

@@ -85,7 +85,7 @@ pub(super) struct Answer {
 
 /// Reason of a failed attempt.
 #[derive(Debug, thiserror::Error)]
-enum Broken {
+enum AttemptError {
     #[error("no answer within {0:?}")]
     Late(Duration),
     #[error("the request broke off")]
@@ -183,13 +183,13 @@ impl Client {
         Err(Failure::new(Kind::Away, "nothing was asked"))
     }
 
-    async fn attempt(&self, ask: &Ask<'_>) -> Result<Answer, Broken> {
+    async fn attempt(&self, ask: &Ask<'_>) -> Result<Answer, AttemptError> {
         let permit = self
             .room
             .clone()
             .acquire_owned()
             .await
-            .map_err(|_| Broken::Closed)?;
+            .map_err(|_| AttemptError::Closed)?;
         let request = self.signed(ask)?;
         let http = self.http.clone();
         let timeout = self.timeouts.answer;
@@ -207,11 +207,11 @@ impl Client {
         task.join_next()
             .await
             .and_then(Result::ok)
-            .unwrap_or(Err(Broken::Closed))
+            .unwrap_or(Err(AttemptError::Closed))
     }
 
     /// Builds and signs a request for the current time.
-    fn signed(&self, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>, Broken> {
+    fn signed(&self, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>, AttemptError> {
         let Place {
             endpoint,
             region,
@@ -243,7 +243,8 @@ impl Client {
             )
         };
         let query = ask.query.iter().map(pair).collect::<Vec<_>>().join("&");
-        let (now, body) = (self.clock.now(), sign::digest_of(&ask.body));
+        let now = self.clock.now();
+        let body = sign::digest_of(&ask.body);
 
         let mut headers = vec![("host", host.clone())];
         headers.extend(ask.range.clone().map(|range| ("range", range)));
@@ -292,24 +293,24 @@ async fn exchange(
     request: Request<Full<Bytes>>,
     minimum: Duration,
     answer_max: u64,
-) -> Result<Answer, Broken> {
+) -> Result<Answer, AttemptError> {
     let bytes = hyper::body::Body::size_hint(request.body())
         .exact()
         .unwrap_or(0);
     let patient = |bytes: u64| minimum + Duration::from_secs(bytes / TRANSFER_RATE_MIN);
-    let late = |waited| move |_| Broken::Late(waited);
+    let late = |waited| move |_| AttemptError::Late(waited);
     let waited = patient(bytes);
     let response = timeout(waited, http.request(request))
         .await
         .map_err(late(waited))?
-        .map_err(Broken::Request)?;
+        .map_err(AttemptError::Request)?;
     let (parts, body) = response.into_parts();
     let waited = patient(hyper::body::Body::size_hint(&body).lower().min(answer_max));
     let body = Limited::new(body, usize::try_from(answer_max).unwrap_or(usize::MAX)).collect();
     let body = timeout(waited, body)
         .await
         .map_err(late(waited))?
-        .map_err(Broken::Answer)?;
+        .map_err(AttemptError::Answer)?;
     Ok(Answer {
         status: parts.status,
         headers: parts.headers,

@@ -45,7 +45,9 @@ impl Failure {
 
     /// Converts the failure of a request for an object to an error of the `object_store` crate.
     pub(super) fn about(self, path: impl fmt::Display) -> object_store::Error {
-        let (path, kind, source) = (path.to_string(), self.kind, self.into());
+        let path = path.to_string();
+        let kind = self.kind;
+        let source = self.into();
         match kind {
             Kind::Missing => object_store::Error::NotFound { path, source },
             Kind::Denied => object_store::Error::PermissionDenied { path, source },

@@ -245,7 +245,9 @@ impl S3 {
         let after = after.map(|path| self.key(path.as_ref()));
         let this = self.clone();
         let pages = stream::try_unfold((Some(None::<String>), 0), move |(at, count)| {
-            let (this, folder, after) = (this.clone(), folder.clone(), after.clone());
+            let this = this.clone();
+            let folder = folder.clone();
+            let after = after.clone();
             async move {
                 let Some(token) = at else { return Ok(None) };
                 let from = token

@@ -173,8 +173,8 @@ pub(in crate::cli) fn installed(config: &Config) -> Result<Installed, EngineErro
     )
 }
 
-/// Returns the policy for PostgreSQL 15. Its owner role is contained only by the sandbox, so without
-/// a sandbox the version is unusable.
+/// Returns the policy for PostgreSQL 15. Only the sandbox contains its owner role, so the version
+/// is unusable without a sandbox.
 pub(in crate::cli) fn old_versions(config: &Config) -> OldVersions {
     match (
         sandbox_available() || config.unsafe_no_sandbox,
@@ -203,7 +203,8 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
     Ok(Resources::new(config.resource_limits(), groups))
 }
 
-/// Returns a warning for each isolation mechanism that is not available, for the log and `/healthz`.
+/// Returns a warning for each isolation mechanism that is not available. Shown in the log and by
+/// `/healthz`.
 fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
     let unsafe_sandbox =
         "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";

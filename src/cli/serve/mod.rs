@@ -117,7 +117,8 @@ impl ShutdownSignals {
     }
 }
 
-/// Runs the server until SIGINT or SIGTERM. Project clusters keep running; the next start adopts them.
+/// Runs the server until SIGINT or SIGTERM. Project clusters keep running; the next start adopts
+/// them.
 pub(super) async fn serve(config: Config) -> anyhow::Result<()> {
     let mut running = start(config, ListenerDefaults::None).await?;
     for address in &running.databases.addresses {

@@ -58,8 +58,8 @@ pub(super) async fn load(
     from_config(config, databases, &home, &entropy)
 }
 
-/// Returns the issuer of OAuth tokens: `--public-url`, or for `gantry dev` the listening address. It
-/// never comes from the `Host` header of a request.
+/// Returns the issuer of OAuth tokens: `--public-url`, or the listening address for `gantry dev`.
+/// It never comes from the `Host` header of a request.
 pub(super) fn issuer(
     config: &Config,
     defaults: ListenerDefaults,
@@ -183,8 +183,8 @@ fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
     Ok(Some(OidcProvider::new(options)?))
 }
 
-/// Reads the UUID in `file`, or writes a new one. The data folder has two such files: its node id and
-/// the installation id of its control database.
+/// Reads the UUID in `file`, or writes a new one. The data folder has two such files: its node id
+/// and the installation id of its control database.
 fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
     match std::fs::read_to_string(file) {
         Ok(text) => text

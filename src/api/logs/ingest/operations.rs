@@ -80,7 +80,7 @@ enum Lines {
 }
 
 /// An authenticated ingest request.
-struct Sent {
+struct IngestRequest {
     project: ProjectRef,
     /// Source named by the request.
     source: Option<String>,
@@ -136,7 +136,7 @@ struct Ingested {
     message: &'static str,
 }
 
-async fn logflare(context: ApiContext, sent: Sent) -> Result<Json<Ingested>, Error> {
+async fn logflare(context: ApiContext, sent: IngestRequest) -> Result<Json<Ingested>, Error> {
     let source = source(
         sent.source
             .as_deref()
@@ -177,7 +177,7 @@ impl Output for Exported {
     }
 }
 
-async fn otlp(context: ApiContext, sent: Sent) -> Result<Exported, Error> {
+async fn otlp(context: ApiContext, sent: IngestRequest) -> Result<Exported, Error> {
     let encoding = match sent.content_type.split(';').next().map(str::trim) {
         Some("application/x-protobuf" | "application/protobuf") => otlp::Encoding::Protobuf,
         Some("application/json") => otlp::Encoding::Json,

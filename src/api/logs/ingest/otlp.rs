@@ -332,7 +332,8 @@ mod tests {
     #[test]
     fn both_encodings_say_the_same() {
         let export: Export = serde_json::from_value(sample()).unwrap();
-        let (json, protobuf) = (sample().to_string().into_bytes(), export.encode_to_vec());
+        let json = sample().to_string().into_bytes();
+        let protobuf = export.encode_to_vec();
         let events = read(&json, Encoding::Json, None).unwrap();
         assert_eq!(read(&protobuf, Encoding::Protobuf, None).unwrap(), events);
         let line = &events[0];

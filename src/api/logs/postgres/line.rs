@@ -68,26 +68,27 @@ impl HostFolders {
     }
 }
 
-/// Values of `ps` while a session is being opened. Later it is `idle` or the command tag of a statement.
+/// Values of the `ps` field while a session starts. Later it is `idle` or the command tag of a
+/// statement.
 const OPENING: [&str; 3] = ["initializing", "authentication", "startup"];
 
-/// Whether a line is about a session of the platform. Only fields that the server fills in are read: `user` is the role that
-/// logged in, whatever it became since, and tenants cannot log in as the platform's roles.
+/// Whether a line belongs to a session of the platform. Only fields set by the server are read:
+/// `user` is the login role, even after `set role`, and tenants cannot log in as a platform role.
 ///
-/// The platform runs a tenant's own SQL as a role that is not the superuser. What the server logs of such a session is
-/// the tenant's once the session is open.
+/// The platform runs a tenant's SQL with roles other than the superuser. Lines of such a session
+/// belong to the tenant once the session has started.
 fn is_of_platform(line: &Map<String, Json>) -> bool {
     let word = |name: &str| line.get(name).and_then(Json::as_str).unwrap_or_default();
     match word("user") {
-        // A connection that named no role yet. The platform's processes make every connection to a server.
+        // A connection without a role yet. Only processes of the platform connect to a server.
         "" => line.contains_key("remote_host"),
         template::SUPERUSER => true,
         role => template::is_platform_login(role) && OPENING.contains(&word("ps")),
     }
 }
 
-/// Returns the line of `bytes`, which end before a line break, or nothing if it is about a session of the platform. Bytes that
-/// are no JSON are kept as text: half a line after a crash, for example.
+/// Parses a line without its line break. Returns `None` for a line of a platform session. Text that
+/// is not JSON, such as half a line after a crash, becomes the message.
 pub(super) fn event(
     id: String,
     project: &ProjectRef,
