@@ -27,8 +27,8 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
-        projects::{lease, warm_pool::Wanted},
+        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
+        projects::{lease, warm_pool::WarmPoolSize},
     },
     platform::{
         http::{Api, Transport, openapi::PublishedLinks},
@@ -130,15 +130,20 @@ impl Bench {
         })
     }
 
-    async fn node(&self, name: &str, number: u128, prepared: Wanted) -> Outcome<Node> {
+    async fn node(&self, name: &str, number: u128, prepared: WarmPoolSize) -> Outcome<Node> {
         let home = Home::open(&self.dir.join(name), Account::for_servers()?)?;
         let home = Arc::new(home.with_templates(self.dir.join("templates"))?);
         self.node_in(home, number, prepared).await
     }
 
-    async fn node_in(&self, home: Arc<Home>, number: u128, prepared: Wanted) -> Outcome<Node> {
+    async fn node_in(
+        &self,
+        home: Arc<Home>,
+        number: u128,
+        prepared: WarmPoolSize,
+    ) -> Outcome<Node> {
         let (clock, entropy) = (Clock::manual(Clock::system().now()), Entropy::system());
-        let clusters = Embedded::open(home.clone(), self.host.clone(), entropy.clone());
+        let clusters = LocalDriver::open(home.clone(), self.host.clone(), entropy.clone());
         clusters.prepare().await?;
         let settings = Settings {
             transport: Transport::default(),
@@ -152,14 +157,14 @@ impl Bench {
             idle_pause_after: None,
             counting: Options::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
-            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-                &[],
-            )?),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(
+                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+            ),
             authority: None,
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
-            oauth: gantry::api::oauth::Settings::default(),
+            oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
         };
@@ -168,7 +173,8 @@ impl Bench {
             clock.clone(),
             entropy,
             self.db.clone(),
-            clusters,
+            Arc::new(clusters),
+            home.clone(),
             Memory::default(),
         )?;
         lease::claim(&app).await?;
@@ -189,7 +195,7 @@ impl Bench {
                 self.node(
                     "spare",
                     1,
-                    Wanted {
+                    WarmPoolSize {
                         folders: 0,
                         servers: 1,
                     },
@@ -202,7 +208,7 @@ impl Bench {
                 self.node(
                     "warm",
                     2,
-                    Wanted {
+                    WarmPoolSize {
                         folders: 1,
                         servers: 0,
                     },
@@ -212,7 +218,7 @@ impl Bench {
             ),
             (
                 "with nothing prepared",
-                self.node("cold", 3, Wanted::default()).await?,
+                self.node("cold", 3, WarmPoolSize::default()).await?,
                 Vec::new(),
             ),
         ];
@@ -300,7 +306,7 @@ impl Bench {
     #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
     async fn measure_idle(&self, owner: &Owner) -> Outcome<()> {
         let count = number("GANTRY_BENCH_PROJECTS", PROJECTS);
-        let mut node = self.node("many", 4, Wanted::default()).await?;
+        let mut node = self.node("many", 4, WarmPoolSize::default()).await?;
         let before = available()?;
         for n in 0..count {
             node.create(owner, &format!("idle {n}")).await?;
@@ -348,7 +354,7 @@ impl Bench {
     )]
     async fn restart_all(&self, home: Arc<Home>, count: usize) -> Outcome<f64> {
         let started = Instant::now();
-        let mut node = self.node_in(home, 4, Wanted::default()).await?;
+        let mut node = self.node_in(home, 4, WarmPoolSize::default()).await?;
         node.until_rows(
             "select 1 from projects where node = $1 and status = 'ACTIVE_HEALTHY'",
             count,

@@ -1,9 +1,10 @@
-//! `cargo bench --bench database`: what the way through the API costs, against the same SQL without it.
+//! `cargo bench --bench database`: overhead of the API compared with the same SQL without it.
 //!
-//! A thousand small migrations against `psql -1`, once with all of them in one run and once with a run each; a query and the
-//! list of schemas against tokio-postgres on a fresh connection, which is what each request is given. One project, one client,
-//! one request at a time. In turns, so that whatever else the machine does falls on all; medians over the rounds, and of the
-//! ratio within a round. Gantry's server has a thread of its own, whose processor time the kernel counts.
+//! Compares a thousand small migrations with `psql -1`, once in one process and once with a process
+//! each, and a query and the list of schemas with tokio-postgres on a fresh connection, which each
+//! request uses as well. One project, one client, one request at a time. The variants alternate, so
+//! that other load affects all of them. Prints medians over the rounds, and of the ratio within a
+//! round. Gantry's server has its own thread, whose CPU time is read from the kernel.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -29,8 +30,10 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, OWNER_LOGIN, server::Host},
-        projects::warm_pool::Wanted,
+        clusters::{
+            Account, Control, Engine, Home, Launcher, LocalDriver, OWNER_LOGIN, server::Host,
+        },
+        projects::warm_pool::WarmPoolSize,
     },
     platform::{
         http::{Transport, openapi::PublishedLinks, server},
@@ -44,19 +47,19 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-/// A thousand migrations in all.
+/// Migrations in total.
 const ROUNDS: usize = 5;
 const MIGRATIONS: usize = 200;
-/// Queries a round.
+/// Queries per round.
 const QUERIES: usize = 100;
-/// The longest window of the operations asked.
+/// Longest rate limit window of the measured operations.
 const WINDOW: Duration = Duration::from_secs(181);
 const PATIENCE: Duration = Duration::from_mins(1);
-/// How long all of it may take.
+/// Maximum duration of the benchmark.
 const RUN_MAX: Duration = Duration::from_mins(15);
 
 const QUERY: &str = "select relname, relkind, relpages from pg_class order by relname limit 100";
-/// What `…/database/context` asks a project with one database.
+/// SQL of `…/database/context` for a project with one database.
 const CONTEXT: &str = "(select 'd', datname from pg_database where datallowconn and not datistemplate order by 2 limit 100) union all \
                        (select 's', nspname from pg_namespace where nspname not like 'pg\\_%' and nspname <> 'information_schema') order by 1, 2";
 
@@ -86,7 +89,7 @@ async fn run() -> Outcome<()> {
         launcher,
     };
     let control = Control::ensure(&home, &host, &Entropy::system()).await?;
-    let clusters = Embedded::open(home, host, Entropy::system());
+    let clusters = LocalDriver::open(home, host, Entropy::system());
     let outcome = async {
         let bench = Bench::new(&control, clusters.clone()).await?;
         let outcome = tokio::time::timeout(RUN_MAX, bench.compare(dir.path()))
@@ -103,13 +106,14 @@ async fn run() -> Outcome<()> {
 
 struct Bench {
     app: App,
+    clusters: LocalDriver,
     clock: Clock,
     project: ProjectRef,
     token: String,
     server: Server,
 }
 
-/// What one round of one way took: milliseconds for each, and of the server's thread.
+/// Result of a round: milliseconds per request, in total and on the server's thread.
 #[derive(Clone, Copy)]
 struct Spent {
     wall: f64,
@@ -117,7 +121,7 @@ struct Spent {
 }
 
 impl Bench {
-    async fn new(control: &Control, clusters: Embedded) -> Outcome<Self> {
+    async fn new(control: &Control, clusters: LocalDriver) -> Outcome<Self> {
         clusters.prepare().await?;
         let (clock, entropy, db) = (
             Clock::manual(chrono::DateTime::UNIX_EPOCH),
@@ -132,19 +136,19 @@ impl Bench {
             node: uuid::Uuid::nil(),
             own_database: true,
             databases: None,
-            prepared: Wanted::default(),
+            prepared: WarmPoolSize::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-            edge: gantry::data_plane::service_proxy::Options::default(),
-            dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-                &[],
-            )?),
+            service_proxy: gantry::data_plane::service_proxy::Options::default(),
+            dns: std::sync::Arc::new(
+                gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+            ),
             authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,
-            oauth: gantry::api::oauth::Settings::default(),
+            oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
         };
@@ -153,7 +157,8 @@ impl Bench {
             clock.clone(),
             entropy,
             db,
-            clusters,
+            Arc::new(clusters.clone()),
+            clusters.home().clone(),
             Memory::default(),
         )?;
         background.spawn().detach_all();
@@ -188,6 +193,7 @@ impl Bench {
         let project: ProjectRef = answer["ref"].as_str().ok_or("no ref")?.parse()?;
         let bench = Self {
             app,
+            clusters,
             clock,
             project,
             token,
@@ -273,10 +279,9 @@ impl Bench {
     }
 
     async fn fresh_connections(&self, sql: &str) -> Outcome<Spent> {
-        let mut config = self.app.clusters.config(&self.project, "postgres")?;
+        let mut config = self.clusters.config(&self.project, "postgres")?;
         config.host_path(
-            self.app
-                .clusters
+            self.clusters
                 .socket_path(&self.project)
                 .parent()
                 .ok_or("no folder")?,
@@ -303,7 +308,7 @@ impl Bench {
     ) -> Outcome<Spent> {
         let (begun, before) = (Instant::now(), self.server.processor_time()?);
         for n in 0..times {
-            // Every limit anew: what is measured is not how it refuses.
+            // Resets the rate limits, so that no request is rejected.
             self.clock.advance(WINDOW);
             each(n).await?;
         }
@@ -317,7 +322,7 @@ impl Bench {
         })
     }
 
-    /// The same migrations with the same record, `together` in a run and a transaction.
+    /// Applies the same migrations with the same records by `psql`, `together` in one transaction.
     #[expect(
         clippy::disallowed_methods,
         reason = "a benchmark reads the real clock"
@@ -340,7 +345,7 @@ impl Bench {
             fs::write(&file, script)?;
             files.push(file);
         }
-        let socket = self.app.clusters.socket_path(&self.project);
+        let socket = self.clusters.socket_path(&self.project);
         let begun = Instant::now();
         for file in &files {
             let mut psql = Command::new("psql");
@@ -400,7 +405,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Gantry's server on a thread of its own.
+/// Gantry's server on its own thread.
 struct Server {
     address: SocketAddr,
     thread: i32,
@@ -423,7 +428,7 @@ impl Server {
                         listener,
                         None,
                         |peer| api.connection(peer),
-                        server::Stop::default(),
+                        tokio_util::sync::CancellationToken::new(),
                     )
                     .await;
                     std::io::Result::Ok(())
@@ -433,7 +438,7 @@ impl Server {
         Ok(Self { address, thread })
     }
 
-    /// How long its thread has run.
+    /// Returns the CPU time of the thread.
     fn processor_time(&self) -> Outcome<Duration> {
         let text = fs::read_to_string(format!("/proc/self/task/{}/schedstat", self.thread))?;
         Ok(Duration::from_nanos(
@@ -442,7 +447,7 @@ impl Server {
     }
 }
 
-/// A kept-alive connection of one client.
+/// A keep-alive connection of a client.
 struct Connection {
     stream: TcpStream,
     token: String,
@@ -460,7 +465,7 @@ impl Connection {
         })
     }
 
-    /// Sends a request and reads the whole answer, which must be a good one.
+    /// Sends a request and reads the response, which must be successful.
     async fn ask(&mut self, method: &str, path: &str, body: Option<&Value>) -> Outcome<Value> {
         let (token, body) = (&self.token, body.map(Value::to_string).unwrap_or_default());
         let head = format!(

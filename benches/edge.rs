@@ -1,9 +1,12 @@
-//! `cargo bench --profile requests --bench edge`: keep-alive HTTPS through the edge, beside nginx with the same certificate before
-//! the same upstream. Requests per second of processor time that each of the two used, in turns; medians, and their ratio.
+//! `cargo bench --profile requests --bench edge`: keep-alive HTTPS through the service proxy and
+//! through nginx, with the same certificate and upstream. Reports requests per second of processor
+//! time, interleaved; medians, and their ratio.
 //!
-//! With `-- leak [REQUESTS]`: the memory of the edge before and after so many requests, a million by default.
+//! With `-- leak [REQUESTS]`: the memory of the proxy before and after a number of requests, one
+//! million by default.
 //!
-//! The edge is that of a real `gantry dev`, with its log of requests and all its rules; the upstream is another nginx.
+//! The proxy is that of a real `gantry dev`, with its request log and all its rules; the upstream
+//! is another nginx.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -34,12 +37,12 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 
 const ROUNDS: usize = 7;
-/// Requests of one run, over so many connections.
+/// Requests per run, and number of connections.
 const REQUESTS: u32 = 60_000;
 const CONNECTIONS: usize = 32;
-/// In a second, as `/proc` tells them.
+/// Clock ticks per second in `/proc`.
 const TICKS: f64 = 100.0;
-/// What the upstream answers.
+/// Response of the upstream.
 const BODY: &str = "[{\"id\": 1, \"task\": \"look at the tall cranes\", \"done\": false}]";
 
 fn main() -> Outcome<()> {
@@ -80,7 +83,7 @@ fn main() -> Outcome<()> {
         .enable_all()
         .build()?;
     let run = |address, requests| runtime.block_on(load.run(address, requests));
-    // Connections, caches, and everything else that is made once.
+    // Warm-up: connections, caches and other one-time initialization.
     for address in [edge, before] {
         run(address, REQUESTS)?;
     }
@@ -96,7 +99,8 @@ fn main() -> Outcome<()> {
         );
         return Ok(());
     }
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
     for _ in 0..ROUNDS {
         for (address, pids, rates) in [
             (edge, vec![gantry.pid()], &mut ours),
@@ -108,7 +112,8 @@ fn main() -> Outcome<()> {
             rates.push(f64::from(REQUESTS) * TICKS / f64::from(used));
         }
     }
-    let (ours, theirs) = (median(ours), median(theirs));
+    let ours = median(ours);
+    let theirs = median(theirs);
     println!(
         "requests per second of processor time: edge {ours:.0}, nginx {theirs:.0}, ratio {:.2}",
         ours / theirs
@@ -121,7 +126,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// A certificate for every project, trusted by itself.
+/// Creates a self-signed certificate for all projects.
 fn certify(dir: &Path) -> Outcome<()> {
     let key = KeyPair::generate()?;
     fs::write(
@@ -134,7 +139,7 @@ fn certify(dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// What the edge does, as far as nginx does it: TLS, connections that are kept on both sides, headers of a proxy.
+/// nginx configuration equivalent to the proxy: TLS, keep-alive on both sides, forwarding headers.
 fn proxy(dir: &Path, port: u16, upstream: u16) -> String {
     format!(
         "upstream rest {{ server 127.0.0.1:{upstream}; keepalive 64; keepalive_requests 100000000; }}\n\
@@ -156,7 +161,7 @@ fn proxy(dir: &Path, port: u16, upstream: u16) -> String {
     )
 }
 
-/// An nginx, stopped when dropped.
+/// An nginx process, stopped on drop.
 struct Nginx(Child);
 
 impl Nginx {
@@ -179,14 +184,14 @@ impl Nginx {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        // Written when it listens.
+        // The file is written when nginx listens.
         while !fs::read_to_string(at("pid")).is_ok_and(|text| !text.trim().is_empty()) {
             std::thread::yield_now();
         }
         Ok(Self(child))
     }
 
-    /// It and those that work for it.
+    /// Returns the process ids of nginx and its workers.
     fn pids(&self) -> Outcome<Vec<u32>> {
         let id = self.0.id();
         let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
@@ -204,14 +209,14 @@ impl Drop for Nginx {
             .ok()
             .and_then(rustix::process::Pid::from_raw)
         {
-            // Killed, it would leave its workers behind.
+            // After SIGKILL its workers would remain.
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         }
         let _ = self.0.wait();
     }
 }
 
-/// Processor time of these processes, in ticks of the clock.
+/// Processor time of these processes, in clock ticks.
 fn ticks(pids: &[u32]) -> Outcome<u64> {
     let mut all = 0;
     for pid in pids {
@@ -223,7 +228,7 @@ fn ticks(pids: &[u32]) -> Outcome<u64> {
     Ok(all)
 }
 
-/// Clients that ask the same again and again.
+/// Clients that repeat one request.
 struct Load {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
@@ -247,17 +252,15 @@ impl Load {
         })
     }
 
-    /// So many requests, over connections that are kept.
+    /// Sends a number of requests over keep-alive connections.
     async fn run(&self, address: SocketAddr, requests: u32) -> Outcome<()> {
         let left = Arc::new(AtomicU32::new(requests));
         let mut clients = JoinSet::new();
         for _ in 0..CONNECTIONS {
-            let (connector, name, request, left) = (
-                TlsConnector::from(self.config.clone()),
-                self.name.clone(),
-                self.request.clone(),
-                left.clone(),
-            );
+            let connector = TlsConnector::from(self.config.clone());
+            let name = self.name.clone();
+            let request = self.request.clone();
+            let left = left.clone();
             clients.spawn(async move {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;

@@ -1,9 +1,11 @@
-//! `cargo bench --bench limits`: what one decision costs, against `governor` and `limitador`.
+//! `cargo bench --bench limits`: cost of one decision, compared with `governor` and `limitador`.
 //!
-//! All run in one thread, whose processor time is read, in turns, so that whatever else the machine does falls on all of
-//! them. Printed are medians over the rounds, of the time and of the ratio within a round. Every decision admits.
+//! All run in turns in one thread, whose processor time is measured, so that other load on the
+//! machine affects all of them. Printed are medians over the rounds, of the time and of the ratio
+//! within a round. Every decision admits.
 //!
-//! `cargo bench --bench limits -- --count N` makes N decisions and nothing else, for `bin/count-instructions`.
+//! `cargo bench --bench limits -- --count N` makes N decisions and nothing else, for
+//! `bin/count-instructions`.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -11,13 +13,15 @@ use std::{env, num::NonZeroU32};
 
 use gantry::{
     base::ids::{OrganizationId, UserId},
-    platform::rate_limits::{Capacity, Identifier, Key, Memory, Scope, Window, per},
+    platform::rate_limits::{
+        CounterCapacity, CounterKey, CounterScope, Identifier, Memory, Window, per,
+    },
 };
 use governor::{Quota, RateLimiter};
 use limitador::limit::{Context, Limit, Namespace};
 use rustix::time::{ClockId, clock_gettime};
 
-/// More than is ever asked, so that every decision admits.
+/// A limit that is never reached.
 const MANY: u32 = 8_000_000;
 const ONE: &[Window] = &[per(MANY, 60)];
 const TWO: &[Window] = &[per(MANY, 60), per(MANY, 1)];
@@ -38,9 +42,9 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// For a counter of instructions: the same work for each decision, on a thousand keys.
+/// Makes equal decisions on a thousand keys, for a counter of instructions.
 fn count(decisions: u64) {
-    let memory = Memory::new(Capacity::default(), &[], [7; 32]);
+    let memory = Memory::new(CounterCapacity::default(), &[], [7; 32]);
     let mut admitted = 0_u64;
     for n in 0..decisions {
         admitted += u64::from(memory.take(key(n % 1_000), ONE, 1_000 + n / 1_000).admitted);
@@ -48,20 +52,20 @@ fn count(decisions: u64) {
     assert_eq!(admitted, decisions);
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> CounterKey {
     let number = i64::try_from(number).unwrap_or_default();
-    Key {
+    CounterKey {
         identifier: Identifier::User(UserId(number)),
-        scope: Scope::Organization(OrganizationId(number >> 3)),
+        scope: CounterScope::Organization(OrganizationId(number >> 3)),
         operation: 7,
     }
 }
 
-/// A limiter under test: decides about a key.
+/// A limiter under test.
 struct Contender<'a> {
     name: &'static str,
     decide: Box<dyn FnMut(u64) -> bool + 'a>,
-    /// Decisions in a round: fewer for who is much slower.
+    /// Decisions per round: fewer for slower limiters.
     decisions: u64,
     nanos: Vec<f64>,
 }
@@ -120,7 +124,7 @@ fn compare(keys: u64, decisions: u64) -> Outcome<()> {
             nanos: vec![],
         },
     ];
-    // Every key once, so that rounds find what a running node has.
+    // Each key is used once before, as in a running node.
     for contender in &mut contenders {
         let known = if contender.name == "limitador" {
             keys.min(20_000)
@@ -183,7 +187,7 @@ impl Contender<'_> {
         reason = "nanoseconds of less than a second"
     )]
     fn round(&mut self, keys: u64, round: u64) {
-        // The same keys in the same order for all.
+        // All limiters get the keys in the same order.
         let mut random = 0x9e37_79b9_7f4a_7c15_u64 ^ round << 32;
         let before = processor_time();
         for _ in 0..self.decisions {
@@ -197,7 +201,7 @@ impl Contender<'_> {
     }
 }
 
-/// Nanoseconds this thread has run.
+/// Returns the processor time of this thread in nanoseconds.
 fn processor_time() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec

@@ -19,8 +19,8 @@ use std::{
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::clusters::{
-        Account, Cluster, ControlGroups, Embedded, Engine, Home, Launcher, Pace, ResourceLimits,
-        Resources, server::Host,
+        Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Home, Launcher, LocalDriver,
+        ResourceLimits, Resources, server::Host,
     },
 };
 use tokio::task::JoinSet;
@@ -67,7 +67,7 @@ async fn run() -> Outcome<()> {
     };
     let groups = ControlGroups::find(home.dir(), None);
     println!("bounded by {}", groups.name());
-    let clusters = Embedded::open(home, host, Entropy::system())
+    let clusters = LocalDriver::open(home, host, Entropy::system())
         .with_resources(Resources::new(limits, groups));
     let outcome = compare(&clusters).await;
     // Whatever happened, nothing is left running.
@@ -75,7 +75,7 @@ async fn run() -> Outcome<()> {
     outcome
 }
 
-async fn compare(clusters: &Embedded) -> Outcome<()> {
+async fn compare(clusters: &LocalDriver) -> Outcome<()> {
     clusters.prepare().await?;
     let (quiet, greedy) = (
         project(clusters, 690_001).await?,
@@ -119,7 +119,7 @@ const LOADS: [&str; 6] = [
     "create unlogged table if not exists load (t text); insert into load select repeat('x', 1000) from generate_series(1, 50000); truncate load",
 ];
 
-async fn press(clusters: Embedded, project: ProjectRef, statement: &'static str) {
+async fn press(clusters: LocalDriver, project: ProjectRef, statement: &'static str) {
     loop {
         // The kernel may have ended the server; it is started again as a reconciler would.
         let Ok(client) = connect(&clusters, &project).await else {
@@ -132,7 +132,7 @@ async fn press(clusters: Embedded, project: ProjectRef, statement: &'static str)
 }
 
 /// The 95th percentile of a short transaction's time, over some seconds.
-async fn p95(clusters: &Embedded, project: &ProjectRef) -> Outcome<Duration> {
+async fn p95(clusters: &LocalDriver, project: &ProjectRef) -> Outcome<Duration> {
     let until = Instant::now() + Duration::from_secs(number("GANTRY_BENCH_SECONDS", SECONDS));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -169,20 +169,20 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-async fn project(clusters: &Embedded, uid: u32) -> Outcome<ProjectRef> {
+async fn project(clusters: &LocalDriver, uid: u32) -> Outcome<ProjectRef> {
     let major = clusters.engines().default_engine().major();
-    let cluster = Cluster {
+    let cluster = ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
         uid,
         major,
     };
-    clusters.create(&cluster, Pace::Now).await?;
+    clusters.create(&cluster, CopyPriority::Foreground).await?;
     clusters.start(&cluster.project).await?;
     clusters.wait_ready(&cluster.project, READY).await?;
     Ok(cluster.project)
 }
 
-async fn connect(clusters: &Embedded, project: &ProjectRef) -> Outcome<Client> {
+async fn connect(clusters: &LocalDriver, project: &ProjectRef) -> Outcome<Client> {
     let mut config = clusters.config(project, "postgres")?;
     config.host_path(clusters.socket_path(project).parent().ok_or("no folder")?);
     let (client, connection) = config.connect(NoTls).await?;

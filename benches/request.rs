@@ -24,13 +24,15 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Account, Control, Embedded, Engine, Home, Launcher, server::Host},
-        projects::warm_pool::Wanted,
+        clusters::{Account, Control, Engine, Home, Launcher, LocalDriver, server::Host},
+        projects::warm_pool::WarmPoolSize,
     },
     platform::{
         access::{OauthScope, Organization, Permission, needs},
         http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
-        rate_limits::{Memory, Options, Place, STANDARD, overrides, overrides::About},
+        rate_limits::{
+            Memory, Options, PolicyContext, STANDARD, overrides, overrides::OverrideTarget,
+        },
     },
     web,
 };
@@ -132,18 +134,18 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,
-        prepared: Wanted::default(),
+        prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
-        edge: gantry::data_plane::service_proxy::Options::default(),
-        dns: std::sync::Arc::new(gantry::data_plane::domains::hostnames::dns::Resolver::new(
-            &[],
-        )?),
+        service_proxy: gantry::data_plane::service_proxy::Options::default(),
+        dns: std::sync::Arc::new(
+            gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
+        ),
         authority: None,
         sealing: SealingKey::new(&[7; 32])?,
         public_url: None,
-        oauth: gantry::api::oauth::Settings::default(),
+        oauth: gantry::api::oauth::OAuthSettings::default(),
         provider: None,
         logs: gantry::api::logs::Options::default(),
     };
@@ -152,7 +154,8 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         clock.clone(),
         entropy.clone(),
         db.clone(),
-        Embedded::open(home, host, entropy),
+        Arc::new(LocalDriver::open(home.clone(), host, entropy)),
+        home,
         Memory::default(),
     )?;
     let callers = callers(&app).await?;
@@ -251,9 +254,9 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
 
 /// Lets each caller make one request of [`SHUT`] in a window.
 async fn shut(app: &App) -> Outcome<()> {
-    let about = About {
+    let about = OverrideTarget {
         operation: Some(SHUT.to_owned()),
-        ..About::default()
+        ..OverrideTarget::default()
     };
     overrides::set(&app.db, &about, 1, "bench", app.clock.now(), None).await?;
     tokio::spawn(overrides::run(app.platform.clone()));
@@ -262,7 +265,13 @@ async fn shut(app: &App) -> Outcome<()> {
         .policies()
         .operation(SHUT)
         .ok_or("no such operation")?;
-    while app.limits.policy(number, Place::default()).windows()[0].requests != 1 {
+    while app
+        .limits
+        .policy(number, PolicyContext::default())
+        .windows()[0]
+        .requests
+        != 1
+    {
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -391,7 +400,7 @@ impl Server {
                 listener,
                 None,
                 |peer| api.connection(peer),
-                server::Stop::default(),
+                tokio_util::sync::CancellationToken::new(),
             )
             .await;
             Ok(())

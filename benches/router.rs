@@ -1,7 +1,8 @@
-//! `cargo bench --bench router`: `pgbench -S -c 2` through the router, beside the same against a server that listens on TCP and
-//! against the project's own socket. Interleaved; medians, and their ratios. Then the memory of a session that waits.
+//! `cargo bench --bench router`: `pgbench -S -c 2` through the PostgreSQL proxy, against a server
+//! on TCP, and against the project's socket. Interleaved; medians, and their ratios. Then the
+//! memory of an idle session.
 //!
-//! The router is that of a real `gantry dev`; the server on TCP has a project's configuration.
+//! The proxy is that of a real `gantry dev`; the server on TCP has a project's configuration.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -23,11 +24,11 @@ use gantry::data_plane::clusters::{Account, Engine};
 use tokio_postgres::{Client, NoTls};
 
 const ROUNDS: usize = 5;
-/// Seconds of each run.
+/// Duration of a run, in seconds.
 const SECONDS: &str = "3";
-/// Sessions that wait. The server takes thirty.
+/// Number of idle sessions. The server permits thirty.
 const IDLE: u32 = 25;
-/// The configuration of a project's cluster.
+/// Configuration of a project's cluster.
 const CONF: &str = include_str!("../src/data_plane/clusters/recipes/project.conf");
 
 fn main() -> Outcome<()> {
@@ -121,7 +122,7 @@ fn main() -> Outcome<()> {
     idle(&gantry, router, &project)
 }
 
-/// What sessions that wait take of Gantry's memory.
+/// Reports the memory of Gantry per idle session.
 fn idle(gantry: &Dev, router: SocketAddr, project: &str) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -139,7 +140,8 @@ fn idle(gantry: &Dev, router: SocketAddr, project: &str) -> Outcome<()> {
         Ok::<Client, tokio_postgres::Error>(client)
     };
     runtime.block_on(async {
-        // The runs before had two sessions at a time: what logging in takes once was taken.
+        // The previous runs had two concurrent sessions, so one-time allocations of a login are
+        // done.
         let before = gantry.memory()?;
         let mut sessions = Vec::new();
         for _ in 0..IDLE {
@@ -162,7 +164,7 @@ fn rate(said: &str) -> Outcome<f64> {
     rate.ok_or_else(|| format!("pgbench says no rate: {said}").into())
 }
 
-/// Where `pgbench` connects.
+/// Destination of `pgbench`.
 struct Place {
     host: String,
     port: String,
@@ -171,7 +173,7 @@ struct Place {
     options: &'static str,
 }
 
-/// A server that listens on TCP, configured like a project's, stopped when dropped.
+/// A server on TCP with a project's configuration, stopped on drop.
 struct Server {
     child: Child,
     port: u16,
@@ -179,8 +181,10 @@ struct Server {
 
 impl Server {
     fn start(engine: &Engine, dir: &Path) -> Outcome<Self> {
-        let (account, port) = (Account::for_servers()?, free_port()?);
-        let (data, password) = (dir.join("data"), dir.join("password"));
+        let account = Account::for_servers()?;
+        let port = free_port()?;
+        let data = dir.join("data");
+        let password = dir.join("password");
         fs::create_dir(dir)?;
         fs::create_dir(&data)?;
         fs::write(&password, PASSWORD)?;

@@ -1,9 +1,11 @@
-//! `cargo bench --bench shared_limits`: decisions a second against counters that several nodes share.
+//! `cargo bench --bench shared_limits`: decisions per second with counters that several nodes
+//! share.
 //!
-//! The control database's batched statement, against the same statement for each decision, and against a plain upsert
-//! for each, which counts what it refuses and believes any clock; both pipelined over one connection as well. All run
-//! in turns in one process against one server, so that whatever else the machine does falls on all; what counts are the
-//! ratios. Valkey or Redis is measured beside them if one is installed.
+//! Compares the batched statement of the control database with the same statement for each
+//! decision, and with a plain upsert for each, which counts refused requests and trusts any clock.
+//! All are pipelined over one connection and run in turns in one process against one server, so
+//! that other load affects all of them; the ratios are what counts. Valkey or Redis is measured as
+//! well if one is installed.
 
 #![expect(
     clippy::print_stdout,
@@ -32,8 +34,8 @@ use gantry::{
     platform::{
         rate_limits,
         rate_limits::{
-            Identifier, Key, Limit, LimitKey, Limits, Memory, Options, Scope, Shared, Tally,
-            Window, per,
+            CounterKey, CounterScope, Identifier, Limit, LimitKey, Memory, Options, RateLimiter,
+            Shared, StoreMetrics, Window, per,
         },
     },
 };
@@ -43,9 +45,9 @@ use tokio_postgres::{Client, NoTls, Statement, types::ToSql};
 const KEYS: usize = 10_000;
 const ROUNDS: usize = 9;
 const ROUND: Duration = Duration::from_millis(700);
-/// Requests under way at once.
+/// Concurrent requests.
 const CALLERS: [usize; 3] = [1, 32, 256];
-/// Never reached: what is measured is counting, not remembering a refusal.
+/// Never reached: the benchmark measures counting, not cached refusals.
 static WINDOWS: &[Window] = &[per(1_000_000_000, 3600), per(1_000_000_000, 1)];
 static LIMIT: Limit = Limit {
     key: LimitKey::Path,
@@ -110,7 +112,7 @@ async fn compare(control: &Control, dir: &Path) -> Outcome<()> {
                 Some(way) => way.rate(callers).await,
                 None => 0.0,
             };
-            // The first warms up.
+            // The first round is a warm-up.
             if round > 0 {
                 rounds.push([
                     upserts,
@@ -143,7 +145,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Processor seconds of this process: the node's side of the cost.
+/// Processor seconds of this process: the cost of the node.
 fn cpu() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<_> = stat
@@ -161,14 +163,14 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
-    // Patient: on a busy machine a late answer should be slow, not counted elsewhere.
+async fn shared(db: &Db, url: &str) -> Outcome<Arc<RateLimiter>> {
+    // A long deadline: on a busy machine a late response must be slow, not counted elsewhere.
     let options = Options {
         url: Some(url.into()),
         deadline: Duration::from_secs(10),
     };
     let store = options.store(db)?.ok_or("no store")?;
-    let limits = Arc::new(Limits::new(
+    let limits = Arc::new(RateLimiter::new(
         std::iter::once(("bench", &LIMIT)),
         Memory::default(),
         Some(Shared::new(
@@ -176,7 +178,7 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
             Entropy::system().letters(20),
             options.deadline,
             Clock::system(),
-            Tally::default(),
+            StoreMetrics::default(),
         )),
     ));
     while !limits.take(key(0), WINDOWS, 0).await.is_shared() {
@@ -185,10 +187,10 @@ async fn shared(db: &Db, url: &str) -> Outcome<Arc<Limits>> {
     Ok(limits)
 }
 
-fn key(number: usize) -> Key {
-    Key {
+fn key(number: usize) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(i64::try_from(number % KEYS).unwrap_or(0))),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
@@ -196,11 +198,11 @@ fn key(number: usize) -> Key {
 #[derive(Clone)]
 enum Way {
     Single(Arc<Single>),
-    Counted(Arc<Limits>),
+    Counted(Arc<RateLimiter>),
 }
 
 impl Way {
-    /// Decisions a second with this many callers.
+    /// Decisions per second with this many callers.
     async fn rate(&self, callers: usize) -> f64 {
         let started = Instant::now();
         let mut tasks = JoinSet::new();
@@ -228,7 +230,7 @@ impl Way {
     }
 }
 
-/// One statement a decision.
+/// One statement per decision.
 struct Single {
     client: Client,
     take: Statement,
@@ -239,7 +241,7 @@ struct Single {
 enum Decision {
     /// An upsert that counts.
     Plain,
-    /// The statement that the product batches.
+    /// The statement that Gantry batches.
     Whole,
 }
 
@@ -277,7 +279,7 @@ impl Single {
     }
 
     async fn take(&self, number: usize) {
-        // Of its own kind, so that the two do not count in one row.
+        // A separate key, so that the two do not count in one row.
         let key = format!(
             "{}/u{}/-",
             if self.decision == Decision::Plain {

@@ -1,9 +1,9 @@
-//! The binary: parse, dispatch, exit code.
+//! The `gantry` binary.
 
 use std::process::ExitCode;
 
-/// A request makes a dozen short-lived pieces of memory, a few of them over a kilobyte, which the C library's allocator
-/// is slow with (`docs/decisions/0077-performance-budget.md`).
+/// A request allocates about a dozen short-lived blocks, some over a kilobyte, which the allocator
+/// of the C library handles slowly (`docs/decisions/0077-performance-budget.md`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,5 @@
-// Shows the document of this server. Kept out of the page so that its policy can forbid inline scripts.
+// Shows the OpenAPI document of this server. A separate file, because the Content Security Policy
+// forbids inline scripts.
 SwaggerUIBundle({
   url: '/api/v1-json',
   dom_id: '#reference',

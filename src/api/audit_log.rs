@@ -1,4 +1,4 @@
-//! Operations on the audit log: Gantry's own.
+//! Operations on the audit log. Specific to Gantry.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -10,18 +10,18 @@ use crate::{
     base::error::Error,
     platform::{
         access::{Organization, Permission as P, pat_only},
-        audit::{Chain, Entry, read, read::Filter},
+        audit::{AuditEntry, Chain, read, read::AuditFilter},
         http::{Endpoint, Json, Query, Tag, Verb, mount, output::NdJson},
         rate_limits::STANDARD,
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[&PAGE, &EXPORT];
 
 static PAGE: Endpoint = Endpoint {
     id: "gantry-list-audit-entries",
-    summary: "List who changed what in an organization, or tried to, newest first",
+    summary: "List audit log entries of an organization, newest first",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/organizations/{slug}/audit",
@@ -34,23 +34,23 @@ static PAGE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct PageQuery {
-    /// Entries to return, 1 to 100.
+    /// Number of entries to return, 1 to 100.
     #[serde(default = "whole_page")]
     #[schemars(range(min = 1, max = 100))]
     limit: i64,
-    /// Older than the entry of this number.
+    /// Entries with a lower number than this.
     before: Option<i64>,
-    /// By this user.
+    /// Entries of this user.
     actor: Option<Uuid>,
-    /// Of this operation.
+    /// Entries of this operation.
     operation: Option<String>,
-    /// About this slug or ref.
+    /// Entries about this slug or ref.
     subject: Option<String>,
-    /// `true`: what went through. `false`: what was refused or failed.
+    /// `true`: successful requests. `false`: rejected or failed requests.
     succeeded: Option<bool>,
-    /// Not before this time.
+    /// Entries at or after this time.
     since: Option<DateTime<Utc>>,
-    /// Before this time.
+    /// Entries before this time.
     until: Option<DateTime<Utc>>,
 }
 
@@ -61,8 +61,8 @@ fn whole_page() -> i64 {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AuditPage")]
 struct Page {
-    entries: Vec<Entry>,
-    /// What to give as `before` for the entries before these, if there are any.
+    entries: Vec<AuditEntry>,
+    /// The value of `before` for the next page; null on the last page.
     before: Option<i64>,
 }
 
@@ -84,7 +84,7 @@ async fn page(
     if !(1..=100).contains(&limit) {
         return Err(Error::invalid("limit", "expected 1 to 100"));
     }
-    let filter = Filter {
+    let filter = AuditFilter {
         before,
         actor,
         operation,
@@ -102,7 +102,7 @@ async fn page(
 
 static EXPORT: Endpoint = Endpoint {
     id: "gantry-export-audit-entries",
-    summary: "Export the audit log of an organization in order, a line of JSON for each entry",
+    summary: "Export the audit log of an organization in ascending order, one line of JSON per entry",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/organizations/{slug}/audit/export",
@@ -115,7 +115,8 @@ static EXPORT: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ExportQuery {
-    /// Number of the last entry there is already. At most a thousand more are answered at once.
+    /// Number of the last entry that the client has. The response contains at most 1,000 later
+    /// entries.
     #[serde(default)]
     #[schemars(range(min = 0))]
     after: i64,

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
-    accounts::provider::Provider, logs, logs::Analytics, oauth, projects::listing::Listings,
+    accounts::oidc::OidcProvider, logs, logs::Analytics, oauth, projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -21,9 +21,9 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct ApiSettings {
     /// OAuth tokens of applications.
-    pub oauth: oauth::Settings,
+    pub oauth: oauth::OAuthSettings,
     /// The identity provider with which people sign in, if there is one.
-    pub provider: Option<Arc<Provider>>,
+    pub provider: Option<Arc<OidcProvider>>,
     /// Where log lines of projects are stored.
     pub logs: logs::Options,
 }
@@ -66,7 +66,7 @@ impl ApiContext {
         let analytics = Analytics::new(
             settings.logs.clone(),
             data_plane.settings.node,
-            data_plane.clusters.home().clone(),
+            data_plane.home.clone(),
             data_plane.clock.clone(),
             data_plane.entropy.clone(),
         );
@@ -91,14 +91,14 @@ impl ChangeListener for ApiState {
     fn wake(&self, _: Task) {}
 
     fn set_subscribed(&self, subscribed: bool) {
-        self.listings.believe(subscribed);
+        self.listings.set_trusted(subscribed);
     }
 }
 
 #[async_trait]
 impl ProjectRemovalHook for ApiState {
     async fn project_removed(&self, project: &ProjectRef) -> Result<(), Error> {
-        self.analytics.forget(project).await
+        self.analytics.delete_project(project).await
     }
 }
 

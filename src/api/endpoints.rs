@@ -1,4 +1,4 @@
-//! The one list of operations: routes, documents, limits and contract tests all read it.
+//! The list of all operations, from which routes, documents, limits and contract tests are derived.
 
 use std::sync::LazyLock;
 
@@ -20,7 +20,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         accounts::operations::ENDPOINTS,
         organizations::operations::ENDPOINTS,
         organizations::v2::ENDPOINTS,
-        organizations::invited::ENDPOINTS,
+        organizations::invitation_operations::ENDPOINTS,
         projects::operations::ENDPOINTS,
         keys::ENDPOINTS,
         temporary_access::ENDPOINTS,
@@ -43,12 +43,12 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
     .concat()
 });
 
-/// Every operation, built or planned. Its place is the number of its counter.
+/// Returns every operation, implemented or planned. The index is the number of its counter.
 pub fn all() -> &'static [&'static Endpoint] {
     &ALL
 }
 
-/// What answers everything no operation has: counted and headed like one of them.
+/// The endpoint for unknown paths, counted and answered like any operation.
 pub static UNKNOWN: Endpoint = Endpoint {
     id: "unknown",
     summary: "Anything else",
@@ -63,41 +63,4 @@ pub static UNKNOWN: Endpoint = Endpoint {
 
 async fn unknown(RequestLine { method, path }: RequestLine) -> Result<OkEmpty, Error> {
     Err(Error::UnknownRoute { method, path })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::{
-        base::ids::TokenId,
-        platform::access::call_log::{CASES_MAX, Calls, OPERATIONS_MAX},
-    };
-
-    #[test]
-    fn every_operation_and_case_has_a_bit() {
-        assert!(all().len() < OPERATIONS_MAX);
-        assert!(
-            all()
-                .iter()
-                .all(|endpoint| endpoint.access.cases().len() <= CASES_MAX)
-        );
-        let calls = Calls::default();
-        let mut seen = BTreeSet::new();
-        for (operation, endpoint) in (0..).zip(all()) {
-            for case in 0..endpoint.access.cases().len().max(1) {
-                assert!(
-                    seen.insert(calls.note(TokenId(1), operation, Some(case)).unwrap()),
-                    "{} {case}",
-                    endpoint.id
-                );
-                assert_eq!(
-                    calls.note(TokenId(1), operation, Some(case)),
-                    None,
-                    "noted once"
-                );
-            }
-        }
-    }
 }

@@ -10,17 +10,17 @@ use crate::{
     base::error::Error,
     data_plane::{
         api_keys,
-        api_keys::{ApiKey, Change, Kind, NewKey, Removal, Template},
+        api_keys::{ApiKey, ApiKeyUpdate, ClaimsTemplate, KeyRemoval, Kind, NewApiKey},
     },
     platform::{
-        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
         http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of API keys.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &LIST,
     &CREATE,
@@ -31,11 +31,11 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &DELETE,
 ];
 
-fn revealed(asked: &Asked<'_>) -> bool {
+fn revealed(asked: &RequestView<'_>) -> bool {
     asked.switched_on("reveal")
 }
 
-/// Without `reveal` keys are answered with their secret parts blotted out.
+/// Permissions for reading. Without `reveal`, secret keys are masked.
 const READ: &[Case] = &[
     Case {
         when: "`reveal=true`",
@@ -45,7 +45,8 @@ const READ: &[Case] = &[
     Case::otherwise(AnyOf(&[&[P::ApiGatewayKeysRead]])),
 ];
 
-/// Who changes or removes a key that somebody else made does not thereby see it.
+/// Permissions for changing and deleting. The response masks the key, unless the caller may read
+/// secrets.
 const WRITE: &[Case] = &[
     Case {
         when: "`reveal=true`",
@@ -56,8 +57,8 @@ const WRITE: &[Case] = &[
 ];
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Reveal {
-    /// Whether secret keys are answered in clear.
+struct RevealQuery {
+    /// Whether secret keys are returned in clear text.
     #[serde(default)]
     reveal: bool,
 }
@@ -84,7 +85,7 @@ static LIST: Endpoint = Endpoint {
 async fn list(
     project: Project,
     context: ApiContext,
-    Query(query): Query<Reveal>,
+    Query(query): Query<RevealQuery>,
 ) -> Result<Json<Vec<ApiKey>>, Error> {
     Ok(Json(
         api_keys::list(&context, &project, query.reveal).await?,
@@ -105,24 +106,24 @@ static CREATE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateApiKeyBody")]
-struct CreateRequest {
+struct CreateApiKeyRequest {
     #[serde(rename = "type")]
     kind: Kind,
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
     name: String,
     #[schemars(length(max = 1024))]
     description: Option<String>,
-    secret_jwt_template: Option<Template>,
+    secret_jwt_template: Option<ClaimsTemplate>,
 }
 
 async fn create(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<Reveal>,
-    Json(request): Json<CreateRequest>,
+    Query(query): Query<RevealQuery>,
+    Json(request): Json<CreateApiKeyRequest>,
 ) -> Result<Created<ApiKey>, Error> {
-    let CreateRequest {
+    let CreateApiKeyRequest {
         kind,
         name,
         description,
@@ -133,7 +134,7 @@ async fn create(
         api_keys::create(
             &context,
             &project,
-            NewKey {
+            NewApiKey {
                 kind,
                 name,
                 description,
@@ -146,15 +147,15 @@ async fn create(
     ))
 }
 
-/// Characters of a description at most.
+/// Maximum characters of a description.
 const DESCRIPTION_MAX: usize = 1024;
-/// Bytes of a template at most, as JSON: it becomes a header.
+/// Maximum bytes of a template as JSON. It is sent in a header.
 const TEMPLATE_BYTES_MAX: usize = 4096;
 
 fn check(
     name: Option<&str>,
     description: Option<&str>,
-    template: Option<&Template>,
+    template: Option<&ClaimsTemplate>,
 ) -> Result<(), Error> {
     let plain = |b: u8| b.is_ascii_lowercase() || b == b'_';
     let named = |name: &str| {
@@ -174,8 +175,9 @@ fn check(
             "expected at most 1024 characters",
         ));
     }
-    let size =
-        |template: &Template| serde_json::to_vec(template).map_or(usize::MAX, |json| json.len());
+    let size = |template: &ClaimsTemplate| {
+        serde_json::to_vec(template).map_or(usize::MAX, |json| json.len())
+    };
     if template.is_some_and(|template| size(template) > TEMPLATE_BYTES_MAX) {
         return Err(Error::invalid(
             "secret_jwt_template",
@@ -208,7 +210,7 @@ async fn get(
     project: Project,
     PathId(id): PathId,
     context: ApiContext,
-    Query(query): Query<Reveal>,
+    Query(query): Query<RevealQuery>,
 ) -> Result<Json<ApiKey>, Error> {
     Ok(Json(
         api_keys::get(&context, &project, id, query.reveal).await?,
@@ -217,7 +219,7 @@ async fn get(
 
 static UPDATE: Endpoint = Endpoint {
     id: "v1-update-project-api-key",
-    summary: "Change what is said about an API key",
+    summary: "Update an API key",
     tag: Tag::Secrets,
     method: Verb::Patch,
     path: "/v1/projects/{ref}/api-keys/{id}",
@@ -231,25 +233,25 @@ static UPDATE: Endpoint = Endpoint {
 #[schemars(rename = "UpdateApiKeyBody")]
 #[expect(
     clippy::option_option,
-    reason = "not said and said to be null are two things"
+    reason = "an absent field and null are different"
 )]
-struct UpdateRequest {
+struct UpdateApiKeyRequest {
     #[schemars(length(min = 4, max = 64), regex(pattern = r"^[a-z_][a-z0-9_]+$"))]
     name: Option<String>,
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "present")]
     #[schemars(length(max = 1024), with = "Option<String>")]
     description: Option<Option<String>>,
-    #[serde(default, deserialize_with = "said")]
-    #[schemars(with = "Option<Template>")]
-    secret_jwt_template: Option<Option<Template>>,
+    #[serde(default, deserialize_with = "present")]
+    #[schemars(with = "Option<ClaimsTemplate>")]
+    secret_jwt_template: Option<Option<ClaimsTemplate>>,
 }
 
-/// A field that is there, even if it is null.
+/// Deserializes a present field, even if it is null.
 #[expect(
     clippy::option_option,
-    reason = "not said and said to be null are two things"
+    reason = "an absent field and null are different"
 )]
-fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
@@ -260,10 +262,10 @@ async fn update(
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<Reveal>,
-    Json(request): Json<UpdateRequest>,
+    Query(query): Query<RevealQuery>,
+    Json(request): Json<UpdateApiKeyRequest>,
 ) -> Result<Json<ApiKey>, Error> {
-    let UpdateRequest {
+    let UpdateApiKeyRequest {
         name,
         description,
         secret_jwt_template: template,
@@ -279,7 +281,7 @@ async fn update(
             &context,
             &project,
             id,
-            Change {
+            ApiKeyUpdate {
                 name,
                 description,
                 template,
@@ -304,13 +306,13 @@ static DELETE: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct DeleteQuery {
-    /// Whether the answer has the key in clear.
+struct DeleteApiKeyQuery {
+    /// Whether the key is returned in clear text.
     #[serde(default)]
     reveal: bool,
-    /// Whether somebody else may have it. Kept in the audit log.
+    /// Whether the key may be known to a third party. Recorded in the audit log.
     was_compromised: Option<bool>,
-    /// Why it is deleted. Kept in the audit log.
+    /// Reason for the deletion. Recorded in the audit log.
     #[schemars(length(max = 1024))]
     reason: Option<String>,
 }
@@ -320,9 +322,9 @@ async fn delete(
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<DeleteQuery>,
+    Query(query): Query<DeleteApiKeyQuery>,
 ) -> Result<Json<ApiKey>, Error> {
-    let DeleteQuery {
+    let DeleteApiKeyQuery {
         reveal,
         was_compromised,
         reason,
@@ -338,7 +340,7 @@ async fn delete(
             &context,
             &project,
             id,
-            Removal {
+            KeyRemoval {
                 was_compromised,
                 reason,
             },
@@ -349,16 +351,16 @@ async fn delete(
     ))
 }
 
-/// Whether legacy keys are accepted.
+/// Whether the legacy keys are enabled.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LegacyApiKeysResponse")]
-struct LegacyKeys {
+struct LegacyKeysResponse {
     enabled: bool,
 }
 
 static GET_LEGACY: Endpoint = Endpoint {
     id: "v1-get-project-legacy-api-keys",
-    summary: "Tell whether the legacy API keys are enabled",
+    summary: "Get whether the legacy API keys are enabled",
     tag: Tag::Secrets,
     method: Verb::Get,
     path: "/v1/projects/{ref}/api-keys/legacy",
@@ -368,8 +370,11 @@ static GET_LEGACY: Endpoint = Endpoint {
     handler: || mount(get_legacy),
 };
 
-async fn get_legacy(project: Project, context: ApiContext) -> Result<Json<LegacyKeys>, Error> {
-    Ok(Json(LegacyKeys {
+async fn get_legacy(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<LegacyKeysResponse>, Error> {
+    Ok(Json(LegacyKeysResponse {
         enabled: api_keys::legacy_enabled(&context, &project).await?,
     }))
 }
@@ -387,8 +392,8 @@ static SET_LEGACY: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct SetLegacy {
-    /// Whether they are to be accepted.
+struct SetLegacyQuery {
+    /// Whether the legacy keys are to be enabled.
     enabled: bool,
 }
 
@@ -396,10 +401,10 @@ async fn set_legacy(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(query): Query<SetLegacy>,
-) -> Result<Json<LegacyKeys>, Error> {
+    Query(query): Query<SetLegacyQuery>,
+) -> Result<Json<LegacyKeysResponse>, Error> {
     api_keys::enable_legacy(&context, &project, query.enabled, &audit).await?;
-    Ok(Json(LegacyKeys {
+    Ok(Json(LegacyKeysResponse {
         enabled: query.enabled,
     }))
 }

@@ -12,7 +12,7 @@ pub mod logs;
 pub mod oauth;
 pub mod organizations;
 pub mod planned;
-pub mod pooler;
+
 pub mod projects;
 pub mod rate_limits;
 pub mod reference;

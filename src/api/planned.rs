@@ -1,5 +1,6 @@
-//! Operations of the contract that are not built yet. Each is routed, permitted, counted and documented like a built one,
-//! and answers 501. To build one, move its line into its slice as an [`Endpoint`] with a handler.
+//! Operations of the contract that are not implemented yet. Each is routed, authorized, counted and
+//! documented like any other, and answers 501. To implement one, move its line into its resource as
+//! an [`Endpoint`] with a handler.
 
 use serde::Deserialize;
 
@@ -9,7 +10,7 @@ use crate::platform::{
     rate_limits::STANDARD,
 };
 
-/// A branch with the data of production is as good as production.
+/// A branch that contains production data requires the permissions for production.
 const BRANCH: &[Case] = &[
     Case {
         when: "`with_data` is true",
@@ -19,7 +20,7 @@ const BRANCH: &[Case] = &[
     Case::otherwise(AnyOf(&[&[P::BranchingDevelopmentCreate]])),
 ];
 
-/// The body of v1; that of v2 has the same in `data.attributes`.
+/// The body of v1; v2 nests it in `data.attributes`.
 #[derive(Deserialize)]
 struct Branch {
     #[serde(default)]
@@ -40,7 +41,7 @@ impl Branch {
 
 macro_rules! planned {
     ($($verb:ident $path:literal $aliases:tt $id:literal $title:literal $tag:ident, $access:expr, $limit:ident $(, instead $instead:literal)?;)*) => {
-        /// What is declared and not built.
+        /// Declared operations without an implementation.
         pub static PLANNED: &[&Endpoint] = &[$(&Endpoint {
             id: $id,
             summary: $title,

@@ -1,4 +1,5 @@
-//! What is left of every limit: Gantry's own, and not counted, so that asking costs nothing.
+//! The operation that lists remaining quotas of rate limits. Specific to Gantry. Not counted by
+//! rate limits itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,93 +10,103 @@ use crate::{
     platform::{
         access::{Access, Subject, User},
         http::{Endpoint, Json, Query, Tag, Verb, mount, router::placeholders},
-        rate_limits::{Key, LimitKey, Place, Policy, Scope, UNCOUNTED},
+        rate_limits::{CounterKey, CounterScope, LimitKey, Policy, PolicyContext, UNCOUNTED},
     },
 };
 
-/// Endpoints of this slice.
-pub static ENDPOINTS: &[&Endpoint] = &[&STANDING];
+/// Endpoints of this module.
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST];
 
-static STANDING: Endpoint = Endpoint {
+static LIST: Endpoint = Endpoint {
     id: "gantry-rate-limits",
-    summary: "List what is left of every limit",
+    summary: "List remaining quotas of all rate limits",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/rate-limits",
     aliases: &[],
     access: Access::Caller,
     limit: &UNCOUNTED,
-    handler: || mount(standing),
+    handler: || mount(list),
 };
 
-/// Whose counters. Without either: those of operations that name no project and no organization.
+/// The scope of the counters. By default that of operations that name neither a project nor an
+/// organization.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Of {
-    /// A project's.
+struct ScopeQuery {
+    /// Counters of this project.
     #[serde(rename = "ref")]
     reference: Option<String>,
-    /// An organization's.
+    /// Counters of this organization.
     slug: Option<String>,
 }
 
-/// Where the caller stands with one operation.
+/// Remaining quota of the caller for one operation.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RateLimitStanding")]
-struct Standing {
+struct OperationQuota {
     operation: &'static str,
     method: &'static str,
     path: &'static str,
-    /// Of the window with the least left: what `X-RateLimit-Limit` says.
+    /// Limit of the window with the lowest remaining quota, as in `X-RateLimit-Limit`.
     limit: u32,
-    /// What `X-RateLimit-Remaining` says.
+    /// Remaining requests of that window, as in `X-RateLimit-Remaining`.
     remaining: u32,
-    /// What `X-RateLimit-Reset` says: whole seconds. A window starts with its first request; until then, its length.
+    /// Seconds until that window ends, as in `X-RateLimit-Reset`. A window starts with its first
+    /// request; before, this is its length.
     reset: u32,
-    /// Every window of the limit, the longest first.
-    windows: Vec<WindowStanding>,
+    /// All windows of the limit, the longest first.
+    windows: Vec<WindowQuota>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RateLimitWindow")]
-struct WindowStanding {
+struct WindowQuota {
     requests: u32,
     seconds: u32,
     remaining: u32,
     reset: u32,
 }
 
-async fn standing(
+async fn list(
     user: User,
     subject: Subject,
     context: ApiContext,
-    Query(of): Query<Of>,
-) -> Result<Json<Vec<Standing>>, Error> {
-    if of.reference.is_some() && of.slug.is_some() {
+    Query(query): Query<ScopeQuery>,
+) -> Result<Json<Vec<OperationQuota>>, Error> {
+    if query.reference.is_some() && query.slug.is_some() {
         return Err(Error::invalid("slug", "cannot be given together with ref"));
     }
     let (scope, organization) = match &subject {
-        Subject::Account => (Scope::User, None),
-        Subject::Organization(organization) => {
-            (Scope::Organization(organization.id), Some(organization.id))
-        }
-        Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+        Subject::Account => (CounterScope::User, None),
+        Subject::Organization(organization) => (
+            CounterScope::Organization(organization.id),
+            Some(organization.id),
+        ),
+        Subject::Project(project) => (
+            CounterScope::Project(project.id),
+            Some(project.organization),
+        ),
     };
     let application = user.approval.as_ref().map(|approval| approval.client_id);
-    let place = Place {
+    let policy_context = PolicyContext {
         organization,
         application,
     };
-    let found: Vec<(&Endpoint, Key, Policy)> = (0..)
+    let found: Vec<(&Endpoint, CounterKey, Policy)> = (0..)
         .zip(endpoints::all())
         .filter(|(_, endpoint)| can_count(endpoint, scope))
         .map(|(operation, endpoint)| {
-            let key = Key {
+            let key = CounterKey {
                 identifier: user.identifier(),
                 scope,
                 operation,
             };
-            (*endpoint, key, context.limits.policy(operation, place))
+            (
+                *endpoint,
+                key,
+                context.limits.policy(operation, policy_context),
+            )
         })
         .collect();
     let keys: Vec<_> = found
@@ -103,7 +114,7 @@ async fn standing(
         .map(|(_, key, policy)| (*key, policy.windows()))
         .collect();
     let quotas = context.limits.peek(&keys, context.clock.ticks()).await;
-    let standing = found
+    let quotas_by_operation = found
         .iter()
         .zip(quotas)
         .map(|((endpoint, _, policy), quotas)| {
@@ -112,13 +123,13 @@ async fn standing(
                 .windows()
                 .iter()
                 .zip(quotas.as_slice())
-                .map(|(window, quota)| WindowStanding {
+                .map(|(window, quota)| WindowQuota {
                     requests: window.requests,
                     seconds: window.secs,
                     remaining: quota.remaining,
                     reset: quota.reset_secs,
                 });
-            Standing {
+            OperationQuota {
                 operation: endpoint.id,
                 method: endpoint.method.name(),
                 path: endpoint.path,
@@ -128,20 +139,21 @@ async fn standing(
                 windows: windows.collect(),
             }
         });
-    Ok(Json(standing.collect()))
+    Ok(Json(quotas_by_operation.collect()))
 }
 
-/// Whether requests of this operation are counted in such a scope.
-fn can_count(endpoint: &Endpoint, scope: Scope) -> bool {
+/// Returns whether requests of this operation are counted in the scope.
+fn can_count(endpoint: &Endpoint, scope: CounterScope) -> bool {
     let names = |name| placeholders(endpoint.path).any(|placeholder| placeholder == name);
-    let (project, organization) = (names("ref"), names("slug") && !names("ref"));
+    let project = names("ref");
+    let organization = names("slug") && !project;
     match (endpoint.limit.key, scope) {
-        (LimitKey::Uncounted, _) | (_, Scope::Unresolved | Scope::LookUps) => false,
-        // If the body names none, the user pays.
-        (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, Scope::Project(_)),
-        (LimitKey::Caller, scope) => scope == Scope::User,
-        (LimitKey::Path, Scope::Project(_)) => project,
-        (LimitKey::Path, Scope::Organization(_)) => organization,
-        (LimitKey::Path, Scope::User) => !project && !organization,
+        (LimitKey::Uncounted, _) | (_, CounterScope::Unresolved | CounterScope::LookUps) => false,
+        // If the body names no organization, the request is counted for the user.
+        (LimitKey::OrganizationInBody { .. }, scope) => !matches!(scope, CounterScope::Project(_)),
+        (LimitKey::Caller, scope) => scope == CounterScope::User,
+        (LimitKey::Path, CounterScope::Project(_)) => project,
+        (LimitKey::Path, CounterScope::Organization(_)) => organization,
+        (LimitKey::Path, CounterScope::User) => !project && !organization,
     }
 }

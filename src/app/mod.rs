@@ -1,4 +1,4 @@
-//! Everything a request needs, built once.
+//! The application: settings, shared state, the API and background tasks.
 
 pub mod config;
 pub mod operator_api;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     api::{
-        accounts::provider::Provider,
+        accounts::oidc::OidcProvider,
         context::{ApiContext, ApiSettings},
         endpoints, logs, oauth,
     },
@@ -21,13 +21,14 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::{Embedded, Provisioner},
+        cluster_driver::ClusterDriver,
+        clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
         domains::{
             hostnames,
-            hostnames::{acme::Authority, dns::Dns},
+            hostnames::{acme::CertificateAuthority, dns::Dns},
         },
-        postgres_proxy::Published,
+        postgres_proxy::PublishedAddress,
         projects::{idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
         service_proxy::upstreams::Upstreams,
@@ -38,58 +39,58 @@ use crate::{
         context::{PlatformContext, PlatformSettings},
         http::{Api, Endpoint, Transport, openapi::PublishedLinks},
         notifications, rate_limits,
-        rate_limits::{Limits, Memory, Shared},
+        rate_limits::{Memory, RateLimiter, Shared},
         telemetry,
         telemetry::Metrics,
     },
     web,
 };
 
-/// What the operator decided, as requests see it.
+/// Settings of the server, derived from the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How the listener speaks, and whose forwarding headers it believes.
+    /// TLS of the API listener, and the proxies whose forwarding headers are trusted.
     pub transport: Transport,
-    /// Databases are `db.<ref>.<this>`.
+    /// Domain of projects: a database has the host `db.<ref>.<project_domain>`.
     pub project_domain: String,
-    /// Where clients reach databases, if they do.
-    pub databases: Option<Published>,
-    /// Published beside the API.
+    /// Host and port of databases in connection strings, if they are reachable.
+    pub databases: Option<PublishedAddress>,
+    /// Links shown in the API document and on pages.
     pub links: PublishedLinks,
-    /// This node: the owner of the clusters in its data folder.
+    /// Id of this node, which owns the clusters in its data folder.
     pub node: Uuid,
-    /// Whether the control database lies in the data folder.
+    /// Whether the control database is the embedded cluster of the data folder.
     pub own_database: bool,
-    /// First of the numeric user ids of project clusters.
+    /// First numeric user id for project clusters.
     pub project_uid_base: u32,
-    /// Where requests are counted.
+    /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
-    /// Clusters that are to be ready before they are asked for.
-    pub prepared: warm_pool::Wanted,
-    /// After how long without use a server is stopped. None: never.
+    /// Number of clusters to create in advance.
+    pub prepared: warm_pool::WarmPoolSize,
+    /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
-    /// Where the services of projects answer, unless the operator says otherwise of one.
+    /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
-    /// How their clients get to them.
-    pub edge: service_proxy::Options,
-    /// Tells what DNS says.
+    /// Options of the service proxy.
+    pub service_proxy: service_proxy::Options,
+    /// DNS resolver.
     pub dns: Arc<dyn Dns>,
-    /// Who certifies hostnames, if anybody does.
-    pub authority: Option<Authority>,
-    /// Encrypts secrets that are shown again.
+    /// Certificate authority for custom hostnames, if configured.
+    pub authority: Option<CertificateAuthority>,
+    /// Encrypts secrets that must be shown again.
     pub sealing: SealingKey,
-    /// Scheme, host and port by which clients reach this server. OAuth needs it.
+    /// Scheme, host and port by which clients reach this server. Required for OAuth.
     pub public_url: Option<String>,
-    /// How applications of others get their tokens.
-    pub oauth: oauth::Settings,
-    /// Through which people can sign in, besides by what they have here.
-    pub provider: Option<Arc<Provider>>,
-    /// Where log lines of projects are kept.
+    /// Settings of the OAuth authorization server.
+    pub oauth: oauth::OAuthSettings,
+    /// External OpenID Connect provider for sign-in, if configured.
+    pub provider: Option<Arc<OidcProvider>>,
+    /// Storage of log lines.
     pub logs: logs::Options,
 }
 
 impl Settings {
-    /// The settings of each wing.
+    /// Splits the settings by layer.
     fn split(self) -> (PlatformSettings, DataPlaneSettings, ApiSettings) {
         let platform = PlatformSettings {
             transport: self.transport,
@@ -106,7 +107,7 @@ impl Settings {
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             upstreams: self.upstreams,
-            edge: self.edge,
+            service_proxy: self.service_proxy,
             dns: self.dns,
             authority: self.authority,
         };
@@ -119,10 +120,10 @@ impl Settings {
     }
 }
 
-/// The application: the state of the operations, and the listeners' view of it. Cheap to clone.
+/// The application. Cheap to clone.
 #[derive(Clone)]
 pub struct App {
-    /// State of the operations.
+    /// State shared by all operations.
     pub context: ApiContext,
 }
 
@@ -134,35 +135,23 @@ impl Deref for App {
     }
 }
 
-/// Work beside requests, not started yet.
+/// Background tasks that are not started yet.
 pub struct Background {
     app: App,
-    uses: mpsc::Receiver<last_used::Use>,
-    calls: mpsc::Receiver<call_log::Noted>,
+    uses: mpsc::Receiver<last_used::TokenUse>,
+    calls: mpsc::Receiver<call_log::TokenCall>,
 }
 
 impl App {
-    /// An application and the work that goes on beside its requests. What it counts by itself, it counts in `memory`.
+    /// Creates an application and its background tasks. Clusters of the data folder `home` are
+    /// managed through `driver`; `memory` holds the rate limit counters of this process.
     pub fn new(
         settings: Settings,
         clock: Clock,
         entropy: Entropy,
         db: Db,
-        clusters: Embedded,
-        memory: Memory,
-    ) -> Result<(Self, Background), Error> {
-        let provisioner = Arc::new(clusters.clone());
-        Self::over(provisioner, settings, clock, entropy, db, clusters, memory)
-    }
-
-    /// The same, with its projects driven over something else.
-    pub fn over(
-        provisioner: Arc<dyn Provisioner>,
-        settings: Settings,
-        clock: Clock,
-        entropy: Entropy,
-        db: Db,
-        clusters: Embedded,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
         memory: Memory,
     ) -> Result<(Self, Background), Error> {
         let (sender, uses) = mpsc::channel(last_used::QUEUE_MAX);
@@ -172,26 +161,34 @@ impl App {
         let shared = settings.counting.store(&db)?.map(|store| {
             let process = entropy.uuid().to_string();
             let deadline = settings.counting.deadline;
-            Shared::new(store, process, deadline, clock.clone(), metrics.tally())
+            Shared::new(
+                store,
+                process,
+                deadline,
+                clock.clone(),
+                metrics.rate_limit_store(),
+            )
         });
         let operations = Self::numbered().map(|endpoint| (endpoint.id, endpoint.limit));
-        let limits = Limits::new(operations, memory, shared);
+        let limits = RateLimiter::new(operations, memory, shared);
         let (platform, data_plane, api) = settings.split();
         let platform =
             PlatformContext::new(platform, clock, entropy, db, directory, limits, metrics);
-        let data_plane = DataPlaneContext::new(platform, data_plane, clusters, provisioner)?;
+        let data_plane = DataPlaneContext::new(platform, data_plane, driver, home)?;
         let app = Self {
             context: ApiContext::new(data_plane, api),
         };
         Ok((app.clone(), Background { app, uses, calls }))
     }
 
-    /// Ids of all operations, in the order of their numbers: those of counters and metrics.
+    /// Returns the ids of all operations, ordered by number. Counters and metrics use the same
+    /// numbers.
     pub fn operations() -> Vec<&'static str> {
         Self::numbered().map(|endpoint| endpoint.id).collect()
     }
 
-    /// Operations of the API and pages, as [`Api::new`] numbers them.
+    /// Returns the operations of the API and the pages, in the order in which [`Api::new`] numbers
+    /// them.
     fn numbered() -> impl Iterator<Item = &'static Endpoint> {
         let programs = endpoints::all()
             .iter()
@@ -199,10 +196,10 @@ impl App {
             .chain([&endpoints::UNKNOWN]);
         programs
             .chain(web::pages().iter().copied())
-            .chain([&web::LOST])
+            .chain([&web::NOT_FOUND])
     }
 
-    /// The API, and the pages beside it.
+    /// Returns the API together with the web pages.
     pub fn api(&self) -> Api {
         let state = Arc::new(self.context.clone());
         let platform: &PlatformContext = self;
@@ -217,7 +214,8 @@ impl App {
 }
 
 impl Background {
-    /// Starts it. Dropping the set ends it; [`Reconciler::stop`] and [`Analytics::close`] first let begun work finish.
+    /// Starts the tasks. Dropping the set aborts them; call [`Reconciler::stop`] and
+    /// [`Analytics::close`] first to finish started work.
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();
@@ -226,13 +224,13 @@ impl Background {
         tasks.spawn(reconciler::run(app.data_plane.clone()));
         tasks.spawn(reconciler::empty_trash(app.data_plane.clone()));
         tasks.spawn(warm_pool::run(app.data_plane.clone()));
-        tasks.spawn(temporary_access::keeper::run(app.data_plane.clone()));
+        tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
-        tasks.spawn(hostnames::keeper::run(app.data_plane.clone()));
+        tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         let kinds = endpoints::all()
             .iter()
@@ -243,7 +241,7 @@ impl Background {
             kinds.collect(),
             calls,
         ));
-        tasks.spawn(oauth::upkeep::run(app.db.clone(), app.clock.clone()));
+        tasks.spawn(oauth::cleanup::run(app.db.clone(), app.clock.clone()));
         tasks.spawn(async move {
             let mut tick = tokio::time::interval(telemetry::UPKEEP);
             loop {

@@ -1,25 +1,25 @@
-//! The operator's own API, for tools on this machine: what has no place among the operations, because whoever may do it decides
-//! over all projects.
+//! The operator API: JSON operations for local tools that concern all projects.
 //!
-//! It answers on a Unix socket and nowhere else: who may open its file is the operator (decision 0063). Errors are those of the
-//! operations, bodies are JSON.
+//! It is served on a Unix socket only. Access to the socket file is the authorization (decision
+//! 0063). Errors have the same format as those of the Management API.
 //!
-//! | Request | Body | Answer |
+//! | Request | Body | Response |
 //! |---|---|---|
-//! | `GET /v1/projects/{ref}/upstreams` | | where its services answer: a list of `{service, url, overridden}` |
-//! | `PUT /v1/projects/{ref}/upstreams/{service}` | `{"url": "http://…"}` | the same of that service, as it is now |
-//! | `DELETE /v1/projects/{ref}/upstreams/{service}` | | the same, as `--upstream` says it |
-//! | `GET /v1/projects/{ref}/key-check` | | whether its API keys are checked at the edge: `{enabled, overridden}` |
-//! | `PUT /v1/projects/{ref}/key-check` | `{"enabled": true}` | the same, as it is now |
-//! | `DELETE /v1/projects/{ref}/key-check` | | the same, as `--edge-check-keys` says it |
+//! | `GET /v1/projects/{ref}/upstreams` | | upstream URLs of the project: a list of `{service, url, overridden}` |
+//! | `PUT /v1/projects/{ref}/upstreams/{service}` | `{"url": "http://…"}` | the new entry of this service |
+//! | `DELETE /v1/projects/{ref}/upstreams/{service}` | | the entry of this service, with the URL of `--upstream` |
+//! | `GET /v1/projects/{ref}/key-check` | | the API key check of the project: `{enabled, overridden}` |
+//! | `PUT /v1/projects/{ref}/key-check` | `{"enabled": true}` | the new setting |
+//! | `DELETE /v1/projects/{ref}/key-check` | | the setting of `--edge-check-keys` |
 //!
-//! A change that is answered holds on every node, and is in the organization's audit log.
+//! A response is sent after every node has applied the change and the audit entry is written to the
+//! log of the organization.
 
 use std::{
     io::{self, ErrorKind},
     os::unix::{
         fs::{FileTypeExt, PermissionsExt},
-        net::UnixStream as Trial,
+        net::UnixStream as ProbeStream,
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -29,15 +29,16 @@ use hyper::{Method, Request, StatusCode, body::Incoming};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     app::App,
-    base::{error::Error, ids::ProjectRef, net::accept::Listen},
+    base::{error::Error, ids::ProjectRef, net::accept::Listener},
     data_plane::{
         clusters::Account,
         service_proxy::{
             key_checks, overrides,
-            upstreams::{Named, Service},
+            upstreams::{Service, ServiceUpstream},
         },
     },
     platform::{
@@ -48,12 +49,12 @@ use crate::{
     },
 };
 
-/// Connections that wait to be taken.
+/// Length of the queue of connections that are not accepted yet.
 const BACKLOG: u32 = 64;
-/// Longest body of a request, in bytes.
+/// Maximum size of a request body, in bytes.
 const BODY_MAX: usize = 16 << 10;
 
-/// The listening socket. Its file is there as long as it listens.
+/// The listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
@@ -61,20 +62,21 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens at `file`, which only the owner may open; whom else is for the operator to say, with the file's mode. What a server
-    /// that was killed left there is replaced.
+    /// Listens at `file` with mode 0600. The operator can change the mode to permit other accounts.
+    /// A stale file of a killed server is replaced.
     pub fn bind(file: &Path) -> io::Result<Self> {
         let left = file
             .symlink_metadata()
             .is_ok_and(|found| found.file_type().is_socket());
         if left
-            && Trial::connect(file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            && ProbeStream::connect(file)
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         {
             std::fs::remove_file(file)?;
         }
         let socket = UnixSocket::new_stream()?;
         socket.bind(file)?;
-        // Before it listens: nobody was let in until then.
+        // Before `listen`: no connection is accepted with the default mode.
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self {
             listener: socket.listen(BACKLOG)?,
@@ -85,16 +87,16 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // While it still listens: the file of another server, which comes after this one, is left alone.
+        // Removed while the socket still listens, so that the file of a later server is kept.
         if let Err(error) = std::fs::remove_file(&self.file) {
-            tracing::debug!(file = %self.file.display(), %error, "the operator's socket was removed already");
+            tracing::debug!(file = %self.file.display(), %error, "operator socket was already removed");
         }
     }
 }
 
-impl Listen for Socket {
+impl Listener for Socket {
     type Stream = UnixStream;
-    /// The user id of who connects.
+    /// User id of the client.
     type Peer = u32;
 
     async fn accept(&self) -> io::Result<(UnixStream, u32)> {
@@ -104,16 +106,16 @@ impl Listen for Socket {
     }
 }
 
-/// Answers until it is stopped.
-pub async fn serve(app: App, socket: Socket, stop: server::Stop) {
+/// Serves requests until `shutdown` is cancelled.
+pub async fn serve(app: App, socket: Socket, shutdown: CancellationToken) {
     let service = move |uid| {
         let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
         server::service(move |request| answer(app.clone(), name.clone(), request))
     };
-    server::serve_local(socket, service, stop).await;
+    server::serve_local(socket, service, shutdown).await;
 }
 
-/// Who does it, for the audit log.
+/// Returns the account name of the client, for the audit log.
 fn name(uid: u32) -> String {
     let account = Account::of(uid).ok().flatten();
     account.map_or_else(|| format!("user id {uid}"), |account| account.name)
@@ -121,11 +123,11 @@ fn name(uid: u32) -> String {
 
 async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Response {
     let (parts, body) = request.into_parts();
-    let asked = Asked::of(&parts.method, parts.uri.path());
-    let operation = asked.as_ref().map_or("", Asked::operation);
+    let parsed = OperatorRequest::of(&parts.method, parts.uri.path());
+    let operation = parsed.as_ref().map_or("", OperatorRequest::operation);
     let audit = Recorder::operator(&name, &app.entropy, operation);
     let request_id = audit.request_id().to_owned();
-    let outcome = async { asked?.answer(&app, Body::new(body), audit).await };
+    let outcome = async { parsed?.answer(&app, Body::new(body), audit).await };
     outcome.await.unwrap_or_else(|error| {
         respond::error(
             &error,
@@ -140,9 +142,9 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
     })
 }
 
-/// What a request wants.
+/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum OperatorRequest {
     List(ProjectRef),
     Set(ProjectRef, Service),
     Unset(ProjectRef, Service),
@@ -153,7 +155,7 @@ enum Asked {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Address {
+struct UpstreamUrl {
     url: String,
 }
 
@@ -163,24 +165,24 @@ struct Switch {
     enabled: bool,
 }
 
-/// Whether the API keys of a project are checked.
+/// The API key check of a project.
 #[derive(Serialize)]
 struct KeyCheck {
     enabled: bool,
-    /// Whether it was set for this project.
+    /// Whether an override for this project applies.
     overridden: bool,
 }
 
-/// Where a service of a project answers.
+/// Upstream URL of a service of a project.
 #[derive(Serialize)]
-struct Told {
+struct UpstreamEntry {
     service: &'static str,
     url: Option<String>,
-    /// Whether that was said of this project.
+    /// Whether an override for this project applies.
     overridden: bool,
 }
 
-impl Asked {
+impl OperatorRequest {
     fn of(method: &Method, path: &str) -> Result<Self, Error> {
         let segments: Vec<_> = path.split('/').collect();
         let unknown = || Error::UnknownRoute {
@@ -214,7 +216,7 @@ impl Asked {
         }
     }
 
-    /// What the audit log calls it: the same as the command that does it.
+    /// Returns the name of the operation in the audit log: that of the equivalent command.
     const fn operation(&self) -> &'static str {
         match self {
             Self::List(_) => "gantry upstream list",
@@ -231,15 +233,20 @@ impl Asked {
             Self::List(project) => {
                 return Ok(http::output::json(
                     StatusCode::OK,
-                    &told(app, &project).await?,
+                    &upstream_entries(app, &project).await?,
                 ));
             }
             Self::Set(project, service) => {
-                let Address { url } = http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
+                let UpstreamUrl { url } =
+                    http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
-                (project, service, Some(Named { service, template }))
+                (
+                    project,
+                    service,
+                    Some(ServiceUpstream { service, template }),
+                )
             }
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
@@ -264,23 +271,24 @@ impl Asked {
         notifications::settle(&app.db).await?;
         Ok(http::output::json(
             StatusCode::OK,
-            &told(app, &project).await?[service as usize],
+            &upstream_entries(app, &project).await?[service as usize],
         ))
     }
 }
 
-/// Where each service of a project answers; the place is the service's number.
-async fn told(app: &App, project: &ProjectRef) -> Result<[Told; Service::ALL.len()], Error> {
+/// Returns the upstream URLs of a project, indexed by service number.
+async fn upstream_entries(
+    app: &App,
+    project: &ProjectRef,
+) -> Result<[UpstreamEntry; Service::ALL.len()], Error> {
     let own = overrides::of(&app.db, project).await?;
     Ok(Service::ALL.map(|service| {
-        let (said, general) = (
-            own.get(service),
-            app.data_plane_settings.upstreams.get(service),
-        );
-        Told {
+        let set = own.get(service);
+        let default = app.data_plane_settings.upstreams.get(service);
+        UpstreamEntry {
             service: service.name(),
-            url: said.or(general).map(ToString::to_string),
-            overridden: said.is_some(),
+            url: set.or(default).map(ToString::to_string),
+            overridden: set.is_some(),
         }
     }))
 }
@@ -298,9 +306,9 @@ async fn switch_key_check(
 
 async fn key_check(app: &App, project: &ProjectRef) -> Result<Response, Error> {
     let set = key_checks::of(&app.db, project).await?;
-    let told = KeyCheck {
-        enabled: set.unwrap_or(app.data_plane_settings.edge.check_keys),
+    let entry = KeyCheck {
+        enabled: set.unwrap_or(app.data_plane_settings.service_proxy.check_keys),
         overridden: set.is_some(),
     };
-    Ok(http::output::json(StatusCode::OK, &told))
+    Ok(http::output::json(StatusCode::OK, &entry))
 }

@@ -1,66 +1,67 @@
-//! What many note and one takes: a bounded queue that nobody waits for.
+//! A bounded multi-producer queue, drained in batches. Drops items when full.
 
 use std::mem;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Room for `MOST` items. What comes when it is full is dropped.
+/// A queue of at most `MOST` items.
 ///
-/// Items are taken all at once. Whoever takes them is woken by the first, and again when half of the room is filled, but not by
-/// each: to wake a thread costs more than to note a request.
-pub struct Queue<T, const MOST: usize> {
-    waiting: Mutex<Vec<T>>,
-    taker: Notify,
+/// The consumer takes all items at once. It is woken by the first item and when the queue is half
+/// full, but not by each item, because waking a thread costs more than adding an item.
+pub struct BatchQueue<T, const MOST: usize> {
+    items: Mutex<Vec<T>>,
+    consumer: Notify,
 }
 
-impl<T, const MOST: usize> Default for Queue<T, MOST> {
+impl<T, const MOST: usize> Default for BatchQueue<T, MOST> {
     fn default() -> Self {
         Self {
-            waiting: Mutex::default(),
-            taker: Notify::new(),
+            items: Mutex::default(),
+            consumer: Notify::new(),
         }
     }
 }
 
-impl<T, const MOST: usize> Queue<T, MOST> {
-    const MANY: usize = MOST.div_ceil(2);
+impl<T, const MOST: usize> BatchQueue<T, MOST> {
+    const HALF: usize = MOST.div_ceil(2);
 
-    /// Adds an item. Tells whether there was room.
+    /// Adds an item. Returns `false` if the queue is full and the item is dropped.
     pub fn add(&self, item: T) -> bool {
         let count = {
-            let mut waiting = self.waiting.lock();
-            if waiting.len() >= MOST {
+            let mut items = self.items.lock();
+            if items.len() >= MOST {
                 return false;
             }
-            waiting.push(item);
-            waiting.len()
+            items.push(item);
+            items.len()
         };
-        if count == 1 || count == Self::MANY {
-            self.taker.notify_one();
+        if count == 1 || count == Self::HALF {
+            self.consumer.notify_one();
         }
         true
     }
 
-    /// Waits for an item. Only one may wait at a time.
-    pub async fn any(&self) {
-        self.reach(1).await;
+    /// Waits for an item. Supports one waiting consumer.
+    pub async fn wait_for_item(&self) {
+        self.wait_for_count(1).await;
     }
 
-    /// Waits until half of the room is filled. Only one may wait at a time.
-    pub async fn many(&self) {
-        self.reach(Self::MANY).await;
+    /// Waits until the queue is half full. Supports one waiting consumer.
+    pub async fn wait_until_half_full(&self) {
+        self.wait_for_count(Self::HALF).await;
     }
 
-    async fn reach(&self, count: usize) {
-        while self.waiting.lock().len() < count {
-            self.taker.notified().await;
+    async fn wait_for_count(&self, count: usize) {
+        while self.items.lock().len() < count {
+            self.consumer.notified().await;
         }
     }
 
-    /// Takes all items, in their order. `items` is empty before; the room it has is that of the next ones.
+    /// Moves all items to `items`, in order. `items` must be empty; its allocation is used for the
+    /// next items.
     pub fn take(&self, items: &mut Vec<T>) {
-        mem::swap(items, &mut *self.waiting.lock());
+        mem::swap(items, &mut *self.items.lock());
     }
 }
 
@@ -78,10 +79,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_finds_no_room_is_dropped_and_told() {
-        let (queue, mut items) = (Queue::<_, 2>::default(), Vec::new());
+    async fn full_queue_drops_items() {
+        let queue = BatchQueue::<_, 2>::default();
+        let mut items = Vec::new();
         assert_eq!([1, 2, 3].map(|item| queue.add(item)), [true, true, false]);
-        queue.any().await;
+        queue.wait_for_item().await;
         queue.take(&mut items);
         assert_eq!(items, [1, 2]);
         items.clear();
@@ -99,11 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wakes_and_many_do_but_not_each() {
-        let (queue, woken) = (Queue::<_, 8>::default(), Arc::new(Woken::default()));
+    fn consumer_is_woken_by_first_item_and_half_full_queue() {
+        let (queue, woken) = (BatchQueue::<_, 8>::default(), Arc::new(Woken::default()));
         let (waker, count) = (woken.clone().into(), || woken.0.load(Ordering::Relaxed));
         let mut cx = Context::from_waker(&waker);
-        let (mut any, mut many) = (pin!(queue.any()), pin!(queue.many()));
+        let (mut any, mut many) = (
+            pin!(queue.wait_for_item()),
+            pin!(queue.wait_until_half_full()),
+        );
         assert!(any.as_mut().poll(&mut cx).is_pending());
         queue.add(1);
         assert_eq!(count(), 1);

@@ -1,7 +1,7 @@
 //! Time and randomness, injected. The only module that reads either from the system.
 //!
-//! Everything else takes a [`Clock`] or an [`Entropy`], so a test can move time by hand and see the same
-//! identifiers on every run. `clippy.toml` bans the originals elsewhere.
+//! All other code takes a [`Clock`] or an [`Entropy`], so that a test can control the time and
+//! reproduce identifiers. `clippy.toml` bans the system functions elsewhere.
 
 use std::{
     sync::Arc,
@@ -13,100 +13,102 @@ use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use uuid::{Builder, Uuid};
 
-/// Milliseconds on a monotonic scale that starts when the clock is made. Never goes back.
+/// Milliseconds on a monotonic scale that starts when the clock is created.
 pub type Ticks = u64;
 
-/// Tells wall-clock time (for people and expiry dates) and monotonic time (for limits and deadlines).
+/// A clock with wall-clock time (for display and expiry) and monotonic time (for limits and
+/// deadlines).
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     System { start: Instant },
-    Manual(Arc<Mutex<Hands>>),
+    Manual(Arc<Mutex<ManualTime>>),
 }
 
 #[derive(Debug)]
-struct Hands {
+struct ManualTime {
     wall: DateTime<Utc>,
     ticks: Ticks,
 }
 
 impl Clock {
-    /// The machine's clocks.
+    /// Returns a clock that reads the machine's clocks.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that reads the system clock"
     )]
     pub fn system() -> Self {
-        Self(Source::System {
+        Self(ClockSource::System {
             start: Instant::now(),
         })
     }
 
-    /// A clock that stands still at `wall` until a test moves it.
+    /// Returns a clock that stands still at `wall` until a test moves it.
     pub fn manual(wall: DateTime<Utc>) -> Self {
-        Self(Source::Manual(Arc::new(Mutex::new(Hands {
+        Self(ClockSource::Manual(Arc::new(Mutex::new(ManualTime {
             wall,
             ticks: 0,
         }))))
     }
 
-    /// Wall-clock time, UTC.
+    /// Returns wall-clock time in UTC.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that reads the system clock"
     )]
     pub fn now(&self) -> DateTime<Utc> {
         match &self.0 {
-            Source::System { .. } => DateTime::from(SystemTime::now()),
-            Source::Manual(hands) => hands.lock().wall,
+            ClockSource::System { .. } => DateTime::from(SystemTime::now()),
+            ClockSource::Manual(time) => time.lock().wall,
         }
     }
 
-    /// Monotonic milliseconds since the clock was made.
+    /// Returns monotonic milliseconds since the clock was created.
     pub fn ticks(&self) -> Ticks {
         match &self.0 {
-            Source::System { start } => {
+            ClockSource::System { start } => {
                 u64::try_from(start.elapsed().as_millis()).unwrap_or(Ticks::MAX)
             }
-            Source::Manual(hands) => hands.lock().ticks,
+            ClockSource::Manual(time) => time.lock().ticks,
         }
     }
 
-    /// Moves a manual clock forward, wall and monotonic alike. Does nothing to the system clock.
+    /// Moves a manual clock forward, wall-clock and monotonic time alike. Does nothing to the
+    /// system clock.
     pub fn advance(&self, by: Duration) {
-        if let Source::Manual(hands) = &self.0 {
-            let mut hands = hands.lock();
-            hands.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
-            hands.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
+        if let ClockSource::Manual(time) = &self.0 {
+            let mut time = time.lock();
+            time.wall += TimeDelta::from_std(by).unwrap_or(TimeDelta::MAX);
+            time.ticks += u64::try_from(by.as_millis()).unwrap_or(Ticks::MAX);
         }
     }
 
-    /// Steps only the wall clock of a manual clock, as an operator or NTP would.
+    /// Steps only the wall-clock time of a manual clock, as an operator or NTP would.
     pub fn step_wall(&self, by: TimeDelta) {
-        if let Source::Manual(hands) = &self.0 {
-            hands.lock().wall += by;
+        if let ClockSource::Manual(time) = &self.0 {
+            time.lock().wall += by;
         }
     }
 }
 
-/// Random bytes: the operating system's, or a seeded sequence in tests.
+/// A source of random bytes: the operating system's generator, or a seeded sequence in tests.
 #[derive(Clone, Debug)]
 pub struct Entropy(Option<Arc<Mutex<SmallRng>>>);
 
 impl Entropy {
-    /// The operating system's cryptographic generator.
+    /// Returns the operating system's cryptographic generator.
     pub fn system() -> Self {
         Self(None)
     }
 
-    /// A repeatable sequence. For tests only: it is not secret.
+    /// Returns a repeatable sequence. For tests only: it is not secret.
     pub fn seeded(seed: u64) -> Self {
         Self(Some(Arc::new(Mutex::new(SmallRng::seed_from_u64(seed)))))
     }
 
-    /// `N` random bytes.
+    /// Returns `N` random bytes.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place that draws from the system generator"
@@ -120,16 +122,16 @@ impl Entropy {
         bytes
     }
 
-    /// A random UUID (version 4).
+    /// Returns a random UUID (version 4).
     pub fn uuid(&self) -> Uuid {
         Builder::from_random_bytes(self.bytes()).into_uuid()
     }
 
-    /// `len` lowercase letters, each equally likely.
+    /// Returns `len` lowercase letters, uniformly distributed.
     pub fn letters(&self, len: usize) -> String {
         let mut text = String::with_capacity(len);
         while text.len() < len {
-            // 234 = 9 * 26: bytes above it would make the first letters likelier.
+            // 234 = 9 * 26: larger bytes would make the first letters more likely.
             text.extend(
                 self.bytes::<32>()
                     .into_iter()
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manual_clock_moves_only_by_hand() {
+    fn manual_clock_moves_only_explicitly() {
         let clock = Clock::manual(DateTime::UNIX_EPOCH);
         clock.advance(Duration::from_millis(1500));
         assert_eq!(
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_lowercase_and_as_many_as_asked() {
+    fn letters_returns_lowercase_letters() {
         for len in [0, 1, 20, 100] {
             let text = Entropy::system().letters(len);
             assert_eq!(text.len(), len);

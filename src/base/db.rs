@@ -1,10 +1,11 @@
-//! The control database: one pipelined connection for reads, a small pool for transactions.
+//! The control database: one pipelined connection for reads, and a small pool for transactions.
 //!
-//! Reads of many requests share one connection: PostgreSQL answers them in order, and neither side pays for a
-//! checkout (measured: a third less processor time than a pool on both sides).
+//! Reads of many requests share one connection, which saves the checkout from a pool (measured: a
+//! third less processor time on both sides).
 //!
-//! While the database is away ([`heartbeat`]) every statement fails within two seconds with [`QueryError::Away`], or with
-//! [`Error::Unavailable`] where a connection is asked for. Connections are made again when it is back.
+//! While the database is away ([`heartbeat`]) every statement fails within two seconds with
+//! [`QueryError::Away`], and a request for a connection with [`Error::Unavailable`]. Connections
+//! are reestablished when the database is back.
 
 pub mod heartbeat;
 
@@ -32,17 +33,17 @@ mod embedded {
     refinery::embed_migrations!("migrations");
 }
 
-/// By this name our connections are known in `pg_stat_activity`.
+/// `application_name` of the connections in `pg_stat_activity`.
 const NAME: &str = "gantry";
-/// Connections for transactions.
+/// Size of the pool for transactions.
 const POOL_SIZE: usize = 8;
-/// How long a transaction waits for a connection while the database answers: others have them all.
+/// Longest wait for a connection of the pool while the database is available.
 const POOL_WAIT: Duration = Duration::from_secs(5);
-/// How long a connection may take to be made, login included.
+/// Longest time to establish a connection, login included.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
-/// The bound at the start of the server, when no request waits for an answer.
+/// Longest time to establish the connection for migrations at startup.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Key of the advisory lock that keeps two nodes from migrating at once. Any constant will do.
+/// Key of the advisory lock that keeps two nodes from migrating at once. An arbitrary constant.
 const MIGRATION_LOCK: i64 = 0x67_61_6e_74_72_79;
 
 /// Handle to the control database. Cheap to clone.
@@ -52,25 +53,26 @@ pub struct Db(Arc<Inner>);
 struct Inner {
     pool: Pool,
     config: Config,
-    shared: RwLock<Option<Arc<Shared>>>,
-    /// Held while the shared connection is made again, so that only one is.
+    shared: RwLock<Option<Arc<SharedConnection>>>,
+    /// Lock that permits one reconnection at a time.
     connecting: Mutex<()>,
-    /// Whether the database answers. True where nothing runs [`heartbeat::run`].
+    /// Whether the database responds. Always true unless [`heartbeat::run`] runs.
     available: watch::Sender<bool>,
 }
 
-struct Shared {
+struct SharedConnection {
     client: Client,
     prepared: RwLock<HashMap<&'static str, Statement>>,
 }
 
-/// Why a statement failed.
+/// Error of a statement.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// The database does not answer, or the connection to it was lost. Whether the statement was carried out is not known.
+    /// The database does not respond, or the connection was lost. The statement may have been
+    /// executed.
     #[error("the control database does not answer")]
     Away,
-    /// The database refused it.
+    /// The database rejected the statement.
     #[error(transparent)]
     Refused(tokio_postgres::Error),
 }
@@ -78,18 +80,18 @@ pub enum QueryError {
 impl From<tokio_postgres::Error> for QueryError {
     fn from(error: tokio_postgres::Error) -> Self {
         if is_lost(&error) {
-            tracing::debug!(%error, "a statement was lost with its connection");
+            tracing::debug!(%error, "connection of a statement lost");
             return Self::Away;
         }
         Self::Refused(error)
     }
 }
 
-/// A value bound to a statement.
+/// A parameter of a statement.
 pub type Param<'a> = &'a (dyn ToSql + Sync);
 
 impl Db {
-    /// A handle; connects when first used.
+    /// Returns a handle that connects on first use.
     pub fn new(mut config: Config) -> Result<Self, Error> {
         config
             .connect_timeout(CONNECT_TIMEOUT)
@@ -121,7 +123,7 @@ impl Db {
         })))
     }
 
-    /// Reads rows over the shared connection. The statement is prepared once a connection.
+    /// Executes a statement over the shared connection. It is prepared once per connection.
     pub async fn query(
         &self,
         sql: &'static str,
@@ -135,9 +137,10 @@ impl Db {
         Ok(shared.client.query(&statement, params).await?)
     }
 
-    /// A connection for a transaction.
+    /// Returns a connection for a transaction.
     ///
-    /// Errors: [`Error::Unavailable`] if the database is away, or if all connections are in use for five seconds.
+    /// Errors: [`Error::Unavailable`] if the database is away, or if all connections are in use for
+    /// five seconds.
     pub async fn client(&self) -> Result<deadpool_postgres::Object, Error> {
         if !self.is_available() {
             return Err(Error::control_database_away());
@@ -149,15 +152,15 @@ impl Db {
         }
     }
 
-    /// A connection of the caller's own under `name`, with the task that drives it still to be run: for `listen`. It stays open
-    /// while the database hangs; callers that must not wait watch [`Db::until_away`].
+    /// Returns a separate connection named `name`, and the task that drives it: for `listen`. It
+    /// stays open while the database hangs; callers that must not wait watch [`Db::until_away`].
     pub async fn dedicated(
         &self,
         name: &str,
     ) -> Result<
         (
             Client,
-            tokio_postgres::Connection<tokio_postgres::Socket, tls::Stream>,
+            tokio_postgres::Connection<tokio_postgres::Socket, tls::TlsStream>,
         ),
         tokio_postgres::Error,
     > {
@@ -169,29 +172,30 @@ impl Db {
             .await
     }
 
-    /// Whether the database answered when it was last asked.
+    /// Returns whether the database responded to the last heartbeat.
     pub fn is_available(&self) -> bool {
         *self.0.available.borrow()
     }
 
-    /// Returns as soon as the database answers.
+    /// Waits until the database responds.
     pub async fn until_available(&self) {
         changed_to(self.0.available.subscribe(), true).await;
     }
 
-    /// Returns as soon as the database does not answer.
+    /// Waits until the database stops responding.
     pub async fn until_away(&self) {
         changed_to(self.0.available.subscribe(), false).await;
     }
 
-    /// Brings the schema up to this binary's. Safe to run on several nodes at once.
+    /// Migrates the schema to this binary's version. Safe to run on several nodes at once. Returns
+    /// the applied migrations.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
         let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME))
             .await
             .map_err(|_| Error::control_database_away())?;
         let (mut client, connection) = connected.map_err(|error| unreachable(&error))?;
         let driver = tokio::spawn(connection);
-        // A session lock: it goes with this connection, whatever happens to us.
+        // A session lock is released when the connection ends for any reason.
         client
             .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK])
             .await
@@ -209,24 +213,24 @@ impl Db {
             .collect())
     }
 
-    /// Closes every connection: what follows is not an accident.
+    /// Closes every connection for a shutdown.
     pub fn close(&self) {
         self.0.pool.close();
         *self.0.shared.write() = None;
     }
 
-    async fn shared(&self) -> Result<Arc<Shared>, QueryError> {
+    async fn shared(&self) -> Result<Arc<SharedConnection>, QueryError> {
         match self.live() {
             Some(shared) => Ok(shared),
-            // Waiting for another task's attempt counts as well.
+            // The timeout includes waiting for another task's attempt.
             None => timeout(CONNECT_TIMEOUT, self.reconnect())
                 .await
                 .unwrap_or(Err(QueryError::Away)),
         }
     }
 
-    /// The shared connection, if it has not ended.
-    fn live(&self) -> Option<Arc<Shared>> {
+    /// Returns the shared connection if it is open.
+    fn live(&self) -> Option<Arc<SharedConnection>> {
         self.0
             .shared
             .read()
@@ -234,14 +238,14 @@ impl Db {
             .filter(|shared| !shared.client.is_closed())
     }
 
-    async fn reconnect(&self) -> Result<Arc<Shared>, QueryError> {
+    async fn reconnect(&self) -> Result<Arc<SharedConnection>, QueryError> {
         let _one_at_a_time = self.0.connecting.lock().await;
         if let Some(shared) = self.live() {
             return Ok(shared);
         }
         let (client, connection) = self.dedicated(NAME).await?;
         tokio::spawn(drive(connection, self.0.available.subscribe()));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedConnection {
             client,
             prepared: RwLock::default(),
         });
@@ -250,7 +254,7 @@ impl Db {
     }
 }
 
-/// Makes the pool's connections.
+/// Establishes the connections of the pool.
 struct Connector {
     available: watch::Receiver<bool>,
 }
@@ -271,7 +275,8 @@ impl Connect for Connector {
     }
 }
 
-/// Carries a connection's bytes until it ends, or until the database is away: then it is closed, and statements on it fail.
+/// Drives a connection until it ends or the database is away. In the latter case it is closed, and
+/// statements on it fail.
 async fn drive(
     connection: impl Future<Output = Result<(), tokio_postgres::Error>>,
     available: watch::Receiver<bool>,
@@ -279,21 +284,21 @@ async fn drive(
     tokio::select! {
         ended = connection => {
             if let Err(error) = ended {
-                tracing::warn!(%error, "a connection to the control database ended");
+                tracing::warn!(%error, "connection to the control database lost");
             }
         }
         () = changed_to(available, false) => {}
     }
 }
 
-/// Returns once the value is this one; never, if it can no longer change.
+/// Waits until the value is `wanted`. Never returns if the sender is dropped.
 async fn changed_to(mut value: watch::Receiver<bool>, wanted: bool) {
     if value.wait_for(|now| *now == wanted).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-impl Shared {
+impl SharedConnection {
     async fn prepare(&self, sql: &'static str) -> Result<Statement, tokio_postgres::Error> {
         if let Some(statement) = self.prepared.read().get(sql) {
             return Ok(statement.clone());
@@ -304,7 +309,7 @@ impl Shared {
     }
 }
 
-/// The reason for an operator, who starts a server or runs a command.
+/// Returns the error for operators: at the start of a server, or from a command.
 fn unreachable(error: &tokio_postgres::Error) -> Error {
     Error::Unavailable {
         what: format!("the control database cannot be reached: {}", text(error)).into(),
@@ -312,14 +317,15 @@ fn unreachable(error: &tokio_postgres::Error) -> Error {
     }
 }
 
-/// The driver's word for an error, and the cause that it leaves out.
+/// Returns the text of an error together with its cause, which the driver leaves out.
 fn text(error: &tokio_postgres::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// Whether the connection was lost, or the server takes none for now, rather than a statement refused.
+/// Returns whether the connection was lost or the server accepts none at present, as opposed to a
+/// rejected statement.
 pub fn is_lost(error: &tokio_postgres::Error) -> bool {
     let passing = [
         SqlState::ADMIN_SHUTDOWN,
@@ -333,20 +339,20 @@ pub fn is_lost(error: &tokio_postgres::Error) -> bool {
     }
 }
 
-/// An error that may carry what the server said.
-pub trait Answered {
-    /// The server's own error.
-    fn answer(&self) -> Option<&DbError>;
+/// An error that may contain an error of the server.
+pub trait HasServerError {
+    /// Returns the error of the server.
+    fn server_error(&self) -> Option<&DbError>;
 }
 
-impl Answered for tokio_postgres::Error {
-    fn answer(&self) -> Option<&DbError> {
+impl HasServerError for tokio_postgres::Error {
+    fn server_error(&self) -> Option<&DbError> {
         self.as_db_error()
     }
 }
 
-impl Answered for QueryError {
-    fn answer(&self) -> Option<&DbError> {
+impl HasServerError for QueryError {
+    fn server_error(&self) -> Option<&DbError> {
         match self {
             Self::Refused(error) => error.as_db_error(),
             Self::Away => None,
@@ -354,22 +360,24 @@ impl Answered for QueryError {
     }
 }
 
-/// The constraint a statement ran into, if that is why it failed.
-pub fn violated(error: &impl Answered) -> Option<&str> {
-    error.answer().and_then(DbError::constraint)
+/// Returns the constraint that a statement violated.
+pub fn violated(error: &impl HasServerError) -> Option<&str> {
+    error.server_error().and_then(DbError::constraint)
 }
 
-/// TLS towards a control database on another machine: the system's roots, or none where `sslmode` says so.
+/// TLS to a control database on another machine: with the system's root certificates, or off with
+/// `sslmode=disable`.
 mod tls {
     use std::sync::LazyLock;
 
     use rustls::{ClientConfig, RootCertStore};
     use tokio_postgres_rustls::MakeRustlsConnect;
 
-    pub(super) type Stream =
+    pub(super) type TlsStream =
         <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<tokio_postgres::Socket>>::Stream;
 
-    /// Read once: reading the system's roots takes long, and connections are made again and again while a server is away.
+    /// Initialised once, because reading the system's root certificates is slow and reconnections
+    /// are frequent during an outage.
     static CONNECTOR: LazyLock<MakeRustlsConnect> = LazyLock::new(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -1,4 +1,4 @@
-//! The one domain error and its table of codes. Knows no HTTP framework; `http::respond` turns it into a response.
+//! The domain error and its table of codes. `http::respond` turns it into a response.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
@@ -6,17 +6,17 @@ use deadpool_postgres::{PoolError, TimeoutType};
 
 use crate::base::{db, db::QueryError};
 
-/// When to ask again after the control database was away or busy: it is usually back by then.
+/// `Retry-After` while the control database is away or busy.
 const DATABASE_RETRY: Duration = Duration::from_secs(1);
 
-/// Anything an operation can fail with.
+/// An error of an operation.
 #[derive(Debug)]
 pub enum Error {
-    /// No usable credential.
-    Unauthenticated(Credential),
-    /// The caller may see the subject, but not do this.
+    /// The request has no usable credential.
+    Unauthenticated(CredentialProblem),
+    /// The caller may see the subject, but must not perform the operation.
     Forbidden(Denial),
-    /// The subject does not exist, or the caller may not see it.
+    /// The subject does not exist, or the caller must not see it.
     NotFound,
     /// No operation has this method and path.
     UnknownRoute {
@@ -25,123 +25,125 @@ pub enum Error {
         /// Path as sent, without the query.
         path: String,
     },
-    /// A part of the request is not what the operation accepts.
+    /// A part of the request is invalid.
     Invalid {
-        /// Field, parameter or header, as the client spells it.
+        /// Name of the field, parameter or header, as the client spells it.
         field: Cow<'static, str>,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: Cow<'static, str>,
     },
-    /// The request is well formed, but the subject's state forbids it. The text is the contract's.
+    /// The request is valid, but the state of the subject forbids it. The text is that of the
+    /// contract.
     Rejected(Cow<'static, str>),
-    /// The customer's SQL failed. The text is `behaviour.md` §8's.
+    /// The customer's SQL failed. The text is that of `behaviour.md` §8.
     Sql(String),
-    /// Something with the same identity but other content exists.
+    /// Something with the same identity but different content exists.
     Conflict(Cow<'static, str>),
-    /// A project that has a custom hostname asked for another.
+    /// The project has a custom hostname already.
     HostnameConfigured,
-    /// A quota is used up until its window ends.
+    /// A rate limit is exhausted.
     LimitReached,
-    /// The caller named too many projects and organizations that are not theirs, and this one is not known yet.
+    /// The caller named too many projects and organizations that do not belong to it.
     TooManyLookUps,
-    /// The body is in a format that the operation does not read.
+    /// The operation does not read bodies in this format.
     UnsupportedMediaType {
-        /// The format that it reads.
+        /// The media type that it reads.
         expected: &'static str,
     },
-    /// The request's body is over the operation's bound.
+    /// The body exceeds the bound of the operation.
     TooLarge {
         /// The bound, in bytes.
         bytes_max: usize,
     },
-    /// The project's database did not answer in time.
+    /// The project's database did not respond in time.
     DatabaseUnreachable,
-    /// The project's database does not let the platform's own roles in: its owner changed them or closed the database. The
-    /// server's own words.
+    /// The project's database rejects the login of the platform's roles, because its owner changed
+    /// them or closed the database. Contains the error of the server.
     DatabaseRefuses(String),
-    /// The operation took longer than its bound.
+    /// The operation exceeded its time limit.
     TimedOut(Duration),
-    /// The service is short of something for now.
+    /// A resource of the service is temporarily unavailable.
     Unavailable {
-        /// What is missing.
+        /// Description of the resource.
         what: Cow<'static, str>,
-        /// When to ask again.
+        /// `Retry-After` of the response.
         retry: Duration,
     },
     /// The operation needs an option that the operator did not set. The text names it.
     Unconfigured(&'static str),
-    /// A published operation that this server does not have yet. The text names it and the alternative.
+    /// The operation is published in the contract, but not implemented. The text names it and an
+    /// alternative.
     NotBuilt(String),
-    /// What the OAuth protocol has a name for.
-    Oauth(OauthFault),
-    /// A fault of ours. The cause is logged once and never sent.
+    /// An error of the OAuth protocol.
+    OAuth(OAuthError),
+    /// An internal error. The cause is logged once and never sent.
     Internal(Report),
 }
 
-/// An error that the protocol has a name for: its name, and what a person should know.
+/// An error that the OAuth specifications have a code for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OauthFault {
-    /// As the specifications spell it.
+pub struct OAuthError {
+    /// The `error` code of the specifications.
     pub error: &'static str,
-    /// One sentence. It never repeats what was sent.
+    /// One sentence for `error_description`. It never repeats input.
     pub description: Cow<'static, str>,
-    /// Whether no application is named, or none that is known: the contract has a status of its own for that.
+    /// Whether the request names no known application: the contract answers this with status 422.
     pub unprocessable: bool,
 }
 
-/// An error of the protocol.
-pub fn oauth_fault(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
-    Error::Oauth(OauthFault {
+/// Returns an error of the OAuth protocol.
+pub fn oauth_error(error: &'static str, description: impl Into<Cow<'static, str>>) -> Error {
+    Error::OAuth(OAuthError {
         error,
         description: description.into(),
         unprocessable: false,
     })
 }
 
-/// The error of a request that names no application that is known.
+/// Returns the error of a request that names no known application.
 pub fn unknown_client(description: &'static str) -> Error {
-    Error::Oauth(OauthFault {
+    Error::OAuth(OAuthError {
         error: "invalid_request",
         description: description.into(),
         unprocessable: true,
     })
 }
 
-/// Why a credential was not accepted.
+/// Reason why a credential is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Credential {
-    /// No `Authorization: Bearer` header.
+pub enum CredentialProblem {
+    /// The request has no `Authorization: Bearer` header.
     Missing,
-    /// Not shaped like a token of ours.
+    /// The token is not well-formed.
     Malformed,
-    /// A JSON web token; this API accepts none.
+    /// The token is a JSON web token, which this API does not accept.
     Jwt,
-    /// Shaped like a token, but unknown, expired or revoked.
+    /// The token is well-formed, but unknown, expired or revoked.
     Unknown,
 }
 
-/// Why an authenticated caller is refused.
+/// Reason why an authenticated caller is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {
-    /// The member's role does not include what the operation needs.
+    /// The member's role does not include the required permissions.
     Role,
     /// The scoped token lacks these permissions.
     Permissions(Vec<&'static str>),
-    /// The operation is about the user, and the token is bound to projects or organizations.
+    /// The operation is about the user, and the token is limited to projects or organizations.
     UserScopeOnly,
-    /// The operation makes tokens or tells about them, and the token is scoped.
+    /// The operation creates tokens or shows their rights, and the token is scoped.
     UnscopedOnly,
-    /// The application was not let do what has this scope.
+    /// The OAuth application was not given this scope.
     Scope(&'static str),
-    /// No application may do this, whatever it was let do.
+    /// The operation rejects OAuth applications.
     NotByApplications,
-    /// The request came over plain HTTP.
+    /// The request arrived over plain HTTP.
     InsecureTransport,
-    /// A form that no page of this server made for this session, or not lately.
+    /// The CSRF token of the form is missing, belongs to another session, or is outdated.
     ForeignForm,
 }
 
-/// A fault with what was being done when it happened. Only for the log.
+/// An internal error with the action that failed. Only for the log.
 #[derive(Debug)]
 pub struct Report {
     doing: &'static str,
@@ -160,7 +162,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Names what was being done when an error came up, and makes it an [`Error::Internal`].
+/// Converts errors to [`Error::Internal`] with a description of the action.
 pub trait Context<T> {
     /// `doing` completes "failed while …".
     fn context(self, doing: &'static str) -> Result<T, Error>;
@@ -172,24 +174,24 @@ impl<T, E: Into<Box<dyn StdError + Send + Sync>>> Context<T> for Result<T, E> {
     }
 }
 
-/// Stable name of a kind of failure: metric label, and row of `docs/reference/errors.md`.
+/// Stable code of an error: metric label, and row of `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Code {
-    /// Snake-case name; v2 answers carry it as `error.code`.
+pub struct ErrorCode {
+    /// Snake-case name. Responses of v2 have it as `error.code`.
     pub name: &'static str,
     /// HTTP status.
     pub status: u16,
-    /// When it happens.
+    /// Description of the situation.
     pub when: &'static str,
-    /// What the person who gets it should do.
+    /// Advice for the user.
     pub remedy: &'static str,
 }
 
 macro_rules! codes {
     ($($ident:ident = $name:literal, $status:literal, $when:literal, $remedy:literal;)*) => {
-        $(const $ident: Code = Code { name: $name, status: $status, when: $when, remedy: $remedy };)*
-        /// Every code, in the order of `docs/reference/errors.md`.
-        pub const CODES: &[Code] = &[$($ident),*];
+        $(const $ident: ErrorCode = ErrorCode { name: $name, status: $status, when: $when, remedy: $remedy };)*
+        /// All codes, in the order of `docs/reference/errors.md`.
+        pub const CODES: &[ErrorCode] = &[$($ident),*];
     };
 }
 
@@ -217,11 +219,11 @@ codes! {
     DATABASE_UNREACHABLE = "database_unreachable", 544, "The project's database did not answer.", "Look at the project's health; start it if it is paused.";
 }
 
-/// Role refusals point at the access-control guide, as clients show this text as it is.
+/// The message links to the access-control guide, because clients show it unchanged.
 const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges to access this endpoint. For more details, refer to our documentation https://supabase.com/docs/guides/platform/access-control";
 
 impl Error {
-    /// A field is missing or wrong: 400 `<field>: <problem>`.
+    /// Returns the error of an invalid or missing field: 400 `<field>: <problem>`.
     pub fn invalid(
         field: impl Into<Cow<'static, str>>,
         problem: impl Into<Cow<'static, str>>,
@@ -232,9 +234,9 @@ impl Error {
         }
     }
 
-    /// A fault of ours; `doing` completes "failed while …".
+    /// Returns an internal error; `doing` completes "failed while …".
     ///
-    /// A database that is away is no fault of ours: such a cause makes it [`Error::Unavailable`].
+    /// A lost connection to the database becomes [`Error::Unavailable`] instead.
     pub fn internal(
         doing: &'static str,
         cause: impl Into<Box<dyn StdError + Send + Sync>>,
@@ -244,7 +246,7 @@ impl Error {
             return Self::control_database_away();
         }
         if cause.downcast_ref().is_some_and(db::is_lost) {
-            tracing::debug!(%cause, doing, "a connection was lost");
+            tracing::debug!(%cause, doing, "connection lost");
             return Self::Unavailable {
                 what: "The connection to the database was lost".into(),
                 retry: DATABASE_RETRY,
@@ -253,7 +255,7 @@ impl Error {
         Self::Internal(Report { doing, cause })
     }
 
-    /// The control database does not answer.
+    /// Returns the error of an unreachable control database.
     pub fn control_database_away() -> Self {
         Self::Unavailable {
             what: "The control database does not answer".into(),
@@ -261,8 +263,8 @@ impl Error {
         }
     }
 
-    /// The row of the table this error belongs to.
-    pub fn code(&self) -> Code {
+    /// Returns the code of the error.
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::Invalid { .. } => VALIDATION_FAILED,
             Self::Rejected(_) => BAD_REQUEST,
@@ -275,7 +277,7 @@ impl Error {
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
             Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
-            Self::Oauth(fault) => match fault.error {
+            Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
                 _ => OAUTH_REFUSED,
@@ -290,12 +292,12 @@ impl Error {
         }
     }
 
-    /// What the caller is told. Never carries a cause or a secret.
+    /// Returns the message for the caller. It never contains a cause or a secret.
     pub fn message(&self) -> Cow<'static, str> {
         match self {
-            Self::Unauthenticated(Credential::Missing | Credential::Unknown) => "Unauthorized".into(),
-            Self::Unauthenticated(Credential::Malformed) => "JWT could not be decoded".into(),
-            Self::Unauthenticated(Credential::Jwt) => "JWT failed verification".into(),
+            Self::Unauthenticated(CredentialProblem::Missing | CredentialProblem::Unknown) => "Unauthorized".into(),
+            Self::Unauthenticated(CredentialProblem::Malformed) => "JWT could not be decoded".into(),
+            Self::Unauthenticated(CredentialProblem::Jwt) => "JWT failed verification".into(),
             Self::Forbidden(Denial::Role) => ROLE_MESSAGE.into(),
             Self::Forbidden(Denial::Permissions(missing)) => {
                 format!("Missing required permission(s): {}", missing.join(", ")).into()
@@ -328,7 +330,7 @@ impl Error {
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
             Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(text) => text.clone().into(),
-            Self::Oauth(fault) => fault.description.clone(),
+            Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),
         }
     }
@@ -364,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_internal_error_says_nothing_of_its_cause() {
+    fn internal_error_message_hides_the_cause() {
         let failed: Result<(), _> =
             Err(std::io::Error::other("/secret/path")).context("reading the template");
         let error = failed.unwrap_err();
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_is_away_is_no_fault_of_the_server() {
+    fn unreachable_database_is_unavailable() {
         let failed: Result<(), _> = Err(QueryError::Away).context("reading a row");
         let error = failed.unwrap_err();
         assert_eq!(

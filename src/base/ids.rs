@@ -1,4 +1,4 @@
-//! Identifiers: parsed once at the edge, trusted afterwards.
+//! Identifiers, validated when they are parsed.
 
 use std::{fmt, str::FromStr};
 
@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use crate::base::clock::Entropy;
 
-/// A text was not a well-formed identifier. Says which form was expected.
+/// A text is not a well-formed identifier. Contains the expected form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected {0}")]
 pub struct Malformed(pub &'static str);
@@ -21,7 +21,7 @@ macro_rules! text_id {
         pub struct $name(#[schemars(length(min = $min, max = $max), regex(pattern = $pattern), with = "String")] SmolStr);
 
         impl $name {
-            /// The identifier as it stands in paths.
+            /// Returns the identifier as it appears in paths.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -67,19 +67,20 @@ text_id!(
     ProjectRef, "20 lowercase letters", "^[a-z]+$", 20 ..= 20, u8::is_ascii_lowercase
 );
 text_id!(
-    /// An organization's slug: letters, digits, `_` and `-`. Ours are 20 lowercase letters unless the operator chose one.
+    /// An organization's slug: letters, digits, `_` and `-`. Generated slugs have 20 lowercase
+    /// letters; an operator can choose others.
     OrgSlug, "letters, digits, _ or -", r"^[\w-]+$", 1 ..= 64, |b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')
 );
 
 impl ProjectRef {
-    /// A new random reference (94 bits).
+    /// Returns a new random reference (94 bits).
     pub fn generate(entropy: &Entropy) -> Self {
         Self(entropy.letters(20).into())
     }
 }
 
 impl OrgSlug {
-    /// A new random slug.
+    /// Returns a new random slug.
     pub fn generate(entropy: &Entropy) -> Self {
         Self(entropy.letters(20).into())
     }
@@ -108,7 +109,7 @@ number_id!(
     OrganizationId
 );
 number_id!(
-    /// Row of `projects`; also the integer `id` some answers carry.
+    /// Row of `projects`; also the integer `id` in some responses.
     ProjectId
 );
 number_id!(
@@ -121,7 +122,7 @@ number_id!(
     ApplicationId
 );
 number_id!(
-    /// Row of `oauth_grants`: what somebody let an application do.
+    /// Row of `oauth_grants`: the approval of an application by a member.
     ApprovalId
 );
 
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_ref_is_exactly_twenty_lowercase_letters() {
+    fn project_ref_has_twenty_lowercase_letters() {
         assert!("abcdefghijklmnopqrst".parse::<ProjectRef>().is_ok());
         for bad in [
             "",
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slug_has_no_path_characters() {
+    fn slug_has_no_path_characters() {
         assert!("acme_corp-2".parse::<OrgSlug>().is_ok());
         for bad in ["", "a/b", "a.b", "a b", "é", "%2e"] {
             assert!(bad.parse::<OrgSlug>().is_err(), "{bad}");

@@ -1,4 +1,5 @@
-//! Parts that know nothing of Gantry's resources: time, identifiers, errors, the control database, network and object storage.
+//! Foundations without knowledge of Gantry's resources: time, identifiers, errors, the control
+//! database, network and object storage.
 
 pub mod batch_queue;
 pub mod cache;
@@ -10,3 +11,4 @@ pub mod names;
 pub mod net;
 pub mod object_store;
 pub mod sealing;
+pub mod supervisor;

@@ -1,12 +1,12 @@
-//! Names that people choose for things: those that cannot be read as they are written, and those that imitate others.
+//! Validation of names that users choose: hidden characters, and imitations of reserved names.
 
 use unicode_normalization::{UnicodeNormalization, char::is_combining_mark};
 use unicode_security::skeleton;
 
 use crate::base::error::Error;
 
-/// Code points with the property `Default_Ignorable_Code_Point`: text is displayed as if they were not there. Among them are
-/// the joiners, the marks that turn text around, variation selectors, Hangul fillers and tag characters.
+/// Code points with the property `Default_Ignorable_Code_Point`, which are not displayed: joiners,
+/// bidirectional marks, variation selectors, Hangul fillers and tag characters among others.
 /// Source: Unicode 17.0, `DerivedCoreProperties.txt`.
 const IGNORABLE: [(char, char); 17] = [
     ('\u{ad}', '\u{ad}'),
@@ -28,8 +28,8 @@ const IGNORABLE: [(char, char); 17] = [
     ('\u{e0000}', '\u{e0fff}'),
 ];
 
-/// Whether a character has no place in a name: a control character, a line or paragraph separator, one that is displayed as
-/// nothing, or the braille pattern without dots.
+/// Returns whether a character is not allowed in names: a control character, a line or paragraph
+/// separator, an invisible character, or the blank braille pattern.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{2800}')
@@ -38,7 +38,8 @@ pub fn is_hidden(c: char) -> bool {
             .any(|(first, last)| (*first..=*last).contains(&c))
 }
 
-/// Checks a name of at most `chars_max` characters, of which none is hidden and at least one is no space.
+/// Checks a name: 1 to `chars_max` characters, none hidden and at least one that is not white
+/// space.
 pub fn check(field: &'static str, name: &str, chars_max: usize) -> Result<(), Error> {
     if !(1..=chars_max).contains(&name.chars().count()) {
         return Err(Error::invalid(
@@ -57,21 +58,21 @@ pub fn check(field: &'static str, name: &str, chars_max: usize) -> Result<(), Er
     Ok(())
 }
 
-/// Whether a name contains one of these words, or looks as if it did: in full-width or accented letters, or in letters of
-/// other scripts that are confusable with them (UTS 39, 4).
+/// Returns whether a name contains one of these words, also in full-width or accented letters, or
+/// in confusable letters of other scripts (UTS 39 §4).
 pub fn imitates(name: &str, words: &[&str]) -> bool {
-    // Some letters are confusable only as capitals, others only as small letters.
+    // Some letters are confusable only in upper case, others only in lower case.
     let seen = [appearance(name), appearance(&name.to_lowercase())];
     words
         .iter()
         .any(|word| seen.iter().any(|seen| seen.contains(&appearance(word))))
 }
 
-/// A text with one spelling for all texts that look like it. It is compared and never shown.
+/// Returns a normal form shared by all texts that look alike. For comparison only.
 fn appearance(text: &str) -> String {
     let compatible: String = text.nfkc().filter(|c| !is_hidden(*c)).collect();
     let skeleton: String = skeleton(&compatible).collect();
-    // A capital I is confusable with l, so that i and l have to be one letter.
+    // An upper-case I is confusable with l, so i and l are mapped to one letter.
     let lower = skeleton.to_lowercase().replace('i', "l");
     lower.nfd().filter(|c| !is_combining_mark(*c)).collect()
 }
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_what_it_looks_like() {
+    fn check_rejects_hidden_characters() {
         for fine in [
             "Acme",
             "Açme 2.0",
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_looks_like_a_reserved_one_is_found() {
+    fn imitates_finds_confusable_names() {
         let words = ["gantry", "supabase", "official"];
         for imitation in [
             "Gantry",

@@ -1,7 +1,9 @@
-//! Secrets that must be shown again: encrypted in the control database, by a key that is not in it.
+//! Encryption of secrets that must be shown again. They are stored in the control database, the key
+//! is not.
 //!
-//! AES-256-GCM. A sealed secret is 12 random bytes, the ciphertext and the tag. Where it belongs is authenticated with it, so
-//! that nobody who can write to the database can pass one secret off as another.
+//! AES-256-GCM. A sealed secret is a nonce of 12 random bytes, the ciphertext and the tag. The
+//! context of the secret is authenticated as associated data, so that an attacker who can write to
+//! the database cannot substitute one secret for another.
 
 use std::{
     fmt, fs, io,
@@ -24,15 +26,15 @@ use crate::base::{
     error::{Context, Error},
 };
 
-/// Longest content of a file that may be a key: 64 digits and an end of line.
+/// Longest key file, in bytes: 64 hex digits and a line break, with one byte for a carriage return.
 const FILE_BYTES_MAX: u64 = 66;
 
 /// The key that secrets are sealed with.
 #[derive(Clone)]
 pub struct SealingKey {
     key: Arc<LessSafeKey>,
-    /// Of its own: what it makes is shown to everybody.
-    marks: Arc<hmac::Key>,
+    /// Derived key for [`Self::mark`]: its results are public.
+    mark_key: Arc<hmac::Key>,
     fingerprint: String,
 }
 
@@ -42,44 +44,47 @@ impl fmt::Debug for SealingKey {
     }
 }
 
-/// Why there is no key.
+/// Error of reading or creating a key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It could not be read or made.
+    /// The file cannot be read or created.
     #[error("cannot use the sealing key {}: {cause}", file.display())]
     File {
-        /// Where it is.
+        /// Path of the file.
         file: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         cause: io::Error,
     },
-    /// It holds something else.
+    /// The file does not hold a key.
     #[error("{} does not hold a sealing key: expected 64 hex digits (`openssl rand -hex 32`)", .0.display())]
     Content(PathBuf),
-    /// Others could read what it protects.
-    #[error("{} can be read by everybody: chmod 600 it", .0.display())]
+    /// The file is readable by other users.
+    #[error("{} is readable by other users: run chmod 600 on it", .0.display())]
     Open(PathBuf),
 }
 
 impl SealingKey {
-    /// The key with these bytes.
+    /// Returns the key with these bytes.
     pub fn new(bytes: &[u8; 32]) -> Result<Self, Error> {
         let key = UnboundKey::new(&AES_256_GCM, bytes).context("making a sealing key")?;
-        // The key is random, so what tells it from others tells nothing about it.
+        // The key is random, so its digest reveals nothing about it.
         let digest = Sha256::new()
             .chain_update(b"gantry sealing key")
             .chain_update(bytes)
             .finalize();
-        let marks = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, bytes), b"gantry marks");
-        let marks = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, marks.as_ref()));
+        let mark_key = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, bytes),
+            b"gantry mark_key",
+        );
+        let mark_key = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, mark_key.as_ref()));
         Ok(Self {
             key: Arc::new(LessSafeKey::new(key)),
-            marks,
+            mark_key,
             fingerprint: hex::encode(&digest[..8]),
         })
     }
 
-    /// The key in a file of the operator's.
+    /// Reads the key from a file of the operator.
     pub fn read(file: &Path) -> Result<Self, KeyFileError> {
         let unusable = |cause| KeyFileError::File {
             file: file.to_owned(),
@@ -99,11 +104,11 @@ impl SealingKey {
         Self::new(&bytes).map_err(|_| content())
     }
 
-    /// The key in a file of ours, which is made if it is missing.
+    /// Reads the key from a file, and creates the file if it is missing.
     pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
         match Self::read(file) {
             Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
-                make(file, entropy).map_err(|cause| KeyFileError::File {
+                create(file, entropy).map_err(|cause| KeyFileError::File {
                     file: file.to_owned(),
                     cause,
                 })?;
@@ -113,26 +118,28 @@ impl SealingKey {
         }
     }
 
-    /// Whether the secrets in a control database are sealed with this key. The first key that asks is the one.
+    /// Returns whether the secrets of a control database are sealed with this key. The first key is
+    /// registered.
     pub async fn fits(&self, db: &Db) -> Result<bool, Error> {
-        let doing = "comparing the sealing key";
+        let action = "comparing the sealing key";
         let sql = "insert into sealing (fingerprint) values ($1) on conflict do nothing";
-        db.query(sql, &[&self.fingerprint]).await.context(doing)?;
+        db.query(sql, &[&self.fingerprint]).await.context(action)?;
         let rows = db
             .query("select fingerprint from sealing", &[])
             .await
-            .context(doing)?;
+            .context(action)?;
         Ok(rows
             .first()
             .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
     }
 
-    /// A word that only who has this key could choose for `what`, and that is the same whenever it is asked for: 40 hex digits.
+    /// Returns a stable mark for `what` that only a holder of the key can compute: 40 hex digits.
     pub fn mark(&self, what: &str) -> String {
-        hex::encode(&hmac::sign(&self.marks, what.as_bytes()).as_ref()[..20])
+        hex::encode(&hmac::sign(&self.mark_key, what.as_bytes()).as_ref()[..20])
     }
 
-    /// Encrypts a secret. `place` says what it is, and of what: it opens nowhere else.
+    /// Encrypts a secret. `place` is authenticated as its context: [`Self::open`] needs the same
+    /// one.
     pub fn seal(
         &self,
         entropy: &Entropy,
@@ -148,29 +155,29 @@ impl SealingKey {
         Ok([&nonce[..], &text].concat())
     }
 
-    /// Decrypts the secret of this place.
+    /// Decrypts a secret that was sealed with this `place`.
     pub fn open(&self, place: &str, sealed: &[u8]) -> Result<SecretString, Error> {
-        let doing = "opening a sealed secret";
+        let action = "opening a sealed secret";
         let (nonce, text) = sealed
             .split_at_checked(NONCE_LEN)
             .ok_or("it is too short")
-            .context(doing)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).context(doing)?;
+            .context(action)?;
+        let nonce = Nonce::try_assume_unique_for_key(nonce).context(action)?;
         let mut text = text.to_vec();
         let opened = self
             .key
             .open_in_place(nonce, Aad::from(place.as_bytes()), &mut text)
-            .context(doing)?;
+            .context(action)?;
         Ok(SecretString::from(
-            std::str::from_utf8(opened).context(doing)?,
+            std::str::from_utf8(opened).context(action)?,
         ))
     }
 }
 
-/// Writes a new key. On the disk before anything is sealed with it, and renamed in place: half a key is never there.
-fn make(file: &Path, entropy: &Entropy) -> io::Result<()> {
+/// Writes a new key. The file is flushed and then renamed, so that a crash leaves no partial key.
+fn create(file: &Path, entropy: &Entropy) -> io::Result<()> {
     let unfinished = file.with_extension("tmp");
-    // What a crash left.
+    // A crash may have left a temporary file.
     match fs::remove_file(&unfinished) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -194,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sealed_opens_in_its_place_with_its_key_only() {
+    fn sealed_secret_opens_with_its_key_and_place_only() {
         let (entropy, secret) = (Entropy::seeded(1), SecretString::from("hush"));
         let (key, other) = (
             SealingKey::new(&[1; 32]).unwrap(),
@@ -226,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_made_once_and_is_its_owners_alone() {
+    fn key_file_is_created_once_with_private_mode() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         fs::write(dir.path().join("key.tmp"), "half").unwrap();
@@ -249,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_kept() {
+    fn invalid_key_file_is_rejected_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
         assert!(matches!(

@@ -1,4 +1,4 @@
-//! Commands for the operator: users, organizations, members.
+//! `gantry user`, `gantry org` and `gantry member`: manage users, organizations and members.
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     api::{
         accounts,
-        accounts::{Account, links, passwords},
+        accounts::{Account, passwords, sign_in_links},
         organizations,
     },
     app::config::ControlOptions,
@@ -20,18 +20,18 @@ use crate::{
     platform::{
         access::{
             Role, organization_by_slug, sessions,
-            sessions::{Ending, Secret},
+            sessions::{SessionSecret, SessionSelection},
         },
         notifications,
     },
 };
 
-/// What every command of this kind takes.
+/// Options shared by all commands that use the control database.
 #[derive(Debug, Args)]
 pub(super) struct Common {
     #[command(flatten)]
     pub(super) control: ControlOptions,
-    /// How the answer looks.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     pub(super) output: Output,
 }
@@ -46,29 +46,30 @@ pub(super) struct Migrate {
 pub(super) enum User {
     /// Create a user.
     Create {
-        /// The user's address; unique.
+        /// Email address of the user; unique.
         #[arg(long)]
         email: String,
-        /// Name shown to other members. Without it: what stands before the @.
+        /// Name shown to other members. Defaults to the part of the address before the @.
         #[arg(long)]
         username: Option<String>,
         #[command(flatten)]
         common: Common,
     },
-    /// Give a user a password for the account pages. It is asked for, or read from standard input; sessions end.
+    /// Set a user's password for the web pages. Reads the password from the terminal or standard
+    /// input, and ends the user's sessions.
     SetPassword {
-        /// The user's address.
+        /// Email address of the user.
         #[arg(long)]
         email: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Make a link that signs a user in to the account pages, once, within 15 minutes.
+    /// Create a sign-in link for the web pages. The link works once and expires after 15 minutes.
     SignInLink {
-        /// The user's address.
+        /// Email address of the user.
         #[arg(long)]
         email: String,
-        /// Where browsers find this server.
+        /// Base URL of this server, as browsers reach it.
         #[arg(long, default_value = "http://127.0.0.1:8080")]
         url: String,
         #[command(flatten)]
@@ -80,13 +81,13 @@ pub(super) enum User {
 pub(super) enum Org {
     /// Create an organization.
     Create {
-        /// What people call it.
+        /// Display name.
         #[arg(long)]
         name: String,
-        /// Its identifier in paths. Without it: 20 random letters.
+        /// Identifier in paths. Defaults to 20 random letters.
         #[arg(long)]
         slug: Option<OrgSlug>,
-        /// Address of the user who owns it.
+        /// Email address of the user who owns the organization.
         #[arg(long, value_name = "EMAIL")]
         owner: String,
         #[command(flatten)]
@@ -96,15 +97,15 @@ pub(super) enum Org {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Member {
-    /// Give a user a role in an organization, or another one than before.
+    /// Add a user to an organization, or change the role of a member.
     Add {
-        /// The organization's slug.
+        /// Slug of the organization.
         #[arg(long)]
         org: OrgSlug,
-        /// The user's address.
+        /// Email address of the user.
         #[arg(long)]
         email: String,
-        /// owner, administrator, developer or read-only.
+        /// Role: owner, administrator, developer or read-only.
         #[arg(long)]
         role: Role,
         #[command(flatten)]
@@ -165,25 +166,29 @@ impl User {
                         .announce(db, now)
                         .await?;
                     passwords::set(db, &entropy, &owner, password, now).await?;
-                    Ok(sessions::end(db, owner.id, Ending::All, now).await?)
+                    Ok(sessions::end(db, owner.id, SessionSelection::All, now).await?)
                 })
                 .await?;
                 common.output.print(&json!({ "email": email }), || {
-                    format!("{email} has a new password, and is signed out everywhere.")
+                    format!("{email} has a new password, and all of its sessions are ended.")
                 })
             }
             Self::SignInLink { email, url, common } => {
-                let link = Secret::generate(&entropy);
+                let link = SessionSecret::generate(&entropy);
                 OpenControl::with(&common.control, async |db| {
                     let owner = user(db, &email).await?;
                     operator("gantry user sign-in-link")?
                         .about_account(owner.id)
                         .announce(db, now)
                         .await?;
-                    Ok(links::create(db, owner.id, &link, now).await?)
+                    Ok(sign_in_links::create(db, owner.id, &link, now).await?)
                 })
                 .await?;
-                let url = format!("{}{}", url.trim_end_matches('/'), links::path(&link));
+                let url = format!(
+                    "{}{}",
+                    url.trim_end_matches('/'),
+                    sign_in_links::path(&link)
+                );
                 common
                     .output
                     .print(&json!({ "email": email, "url": url }), || url.clone())
@@ -246,7 +251,7 @@ impl Member {
             .await?;
             notifications::settle(db)
                 .await
-                .context("the role is given, but not every node has confirmed it")
+                .context("the role was changed, but not every node has confirmed it; the change takes effect on the remaining nodes when they reconnect")
         })
         .await?;
         common.output.print(
@@ -256,17 +261,17 @@ impl Member {
     }
 }
 
-/// The user with this address.
+/// Returns the user with this email address.
 pub(super) async fn user(db: &Db, email: &str) -> anyhow::Result<Account> {
     accounts::by_email(db, email)
         .await
         .map_err(|error| about("user", email, error))
 }
 
-/// Says what was not found; other errors as they are.
+/// Adds the kind and the name of the missing object to `NotFound`; returns other errors unchanged.
 pub(super) fn about(what: &str, name: &str, error: crate::base::error::Error) -> anyhow::Error {
     match error {
-        crate::base::error::Error::NotFound => anyhow::anyhow!("there is no {what} {name}"),
+        crate::base::error::Error::NotFound => anyhow::anyhow!("{what} {name} not found"),
         other => other.into(),
     }
 }

@@ -1,10 +1,10 @@
-//! `gantry application`: which OAuth applications the operator vouches for.
+//! `gantry application`: verify OAuth applications.
 
 use clap::Subcommand;
 use uuid::Uuid;
 
 use crate::{
-    api::oauth::applications::{verify, verify::Candidate},
+    api::oauth::applications::{verify, verify::VerificationCandidate},
     base::{clock::Clock, ids::OrgSlug},
     cli::{
         admin::{Common, about},
@@ -16,26 +16,27 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Application {
-    /// List the applications that organizations registered, newest first, at most a thousand.
+    /// List OAuth applications, newest first. Shows at most 1,000.
     List {
-        /// Slug of an organization: only its own.
+        /// Only applications of the organization with this slug.
         #[arg(long, value_name = "SLUG")]
         org: Option<OrgSlug>,
         #[command(flatten)]
         common: Common,
     },
-    /// Vouch for an application: members who are asked read that it is verified, from now on. Look first whether its
-    /// name and addresses belong to whom it says. If one of them changes, it is not verified any more.
+    /// Verify an OAuth application: the consent page then shows it as verified. Before that, check
+    /// that its name and URLs belong to the organization that registered it. A later change of the
+    /// name or a URL removes the verification.
     Verify {
-        /// Its client id, from the list.
+        /// Client id of the application, as in `gantry application list`.
         #[arg(value_name = "CLIENT_ID")]
         id: Uuid,
         #[command(flatten)]
         common: Common,
     },
-    /// Vouch for an application no longer. What members allowed stays.
+    /// Remove the verification of an OAuth application. Existing authorizations are kept.
     Unverify {
-        /// Its client id.
+        /// Client id of the application.
         #[arg(value_name = "CLIENT_ID")]
         id: Uuid,
         #[command(flatten)]
@@ -90,8 +91,8 @@ async fn set(
     common.output.print(&now, || line(&now))
 }
 
-fn line(application: &Candidate) -> String {
-    let Candidate {
+fn line(application: &VerificationCandidate) -> String {
+    let VerificationCandidate {
         client_id,
         name,
         organization,

@@ -1,4 +1,4 @@
-//! `gantry audit`: keep the log elsewhere, and check what was kept.
+//! `gantry audit`: export audit logs and verify exported files.
 
 use std::{
     fs::File,
@@ -25,27 +25,30 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Audit {
-    /// Write an audit log to a file, a line of JSON for each entry.
+    /// Export an audit log to a file, one JSON object per line.
     Export {
-        /// Of the organization with this slug.
+        /// Export the audit log of the organization with this slug.
         #[arg(long, required_unless_present = "server")]
         org: Option<OrgSlug>,
-        /// Of what the operator did that is about no organization or account.
+        /// Export the audit log of the server: operator commands that concern no organization or
+        /// account.
         #[arg(long, conflicts_with = "org")]
         server: bool,
-        /// The file to write.
+        /// Output file.
         file: PathBuf,
         #[command(flatten)]
         common: Common,
     },
-    /// Check an exported log: every entry is as it was written, none is missing, none was put in. Names the first bad one.
+    /// Verify the hash chain of an exported audit log. Reports the first entry that was changed,
+    /// removed or inserted.
     Verify {
-        /// The file to read.
+        /// Exported file.
         file: PathBuf,
-        /// Hash of the last entry, noted elsewhere: with it, entries cut off at the end show too.
+        /// Hash of the last entry, recorded separately. Needed to detect entries removed from the
+        /// end.
         #[arg(long, value_name = "HASH")]
         head: Option<Hash>,
-        /// How the answer looks.
+        /// Output format.
         #[arg(long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
@@ -100,11 +103,13 @@ impl Audit {
                 } = verify::verify(log)?;
                 if head.is_some_and(|head| head != found) {
                     anyhow::bail!(
-                        "the log ends with {found}, and not with the hash noted: entries after number {last} are missing, or it is another log"
+                        "the last hash is {found}, not the expected one: entries after number {last} are missing, or this is a different log"
                     );
                 }
                 let value = json!({ "chain": chain, "first": first, "last": last, "head": found });
-                output.print(&value, || format!("Entries {first} to {last} of {chain} are as they were written.\nThe last is {found}."))
+                output.print(&value, || {
+                    format!("Entries {first} to {last} of {chain} are intact.\nLast hash: {found}.")
+                })
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `gantry check`: whether this machine has what Gantry needs.
+//! `gantry check`: check the requirements of this machine.
 
 use clap::Args;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Check {
     #[command(flatten)]
     config: Box<Config>,
-    /// How the answer looks.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
@@ -22,7 +22,7 @@ pub(super) struct Check {
 struct Finding {
     what: &'static str,
     ok: bool,
-    /// Whether Gantry can start without it.
+    /// Whether Gantry can start without this requirement.
     needed: bool,
     detail: String,
 }
@@ -49,7 +49,7 @@ impl Check {
             .count()
         {
             0 => Ok(()),
-            missing => anyhow::bail!("{missing} of what Gantry needs is missing"),
+            missing => anyhow::bail!("{missing} required checks failed"),
         }
     }
 
@@ -88,7 +88,7 @@ impl Check {
                 detail: if free {
                     format!("{address} is free")
                 } else {
-                    format!("{address} is in use, perhaps by Gantry itself")
+                    format!("{address} is in use, possibly by Gantry itself")
                 },
             },
             isolation(),
@@ -99,20 +99,20 @@ impl Check {
                 detail: if sandbox_available() {
                     "Landlock and seccomp confine project clusters".into()
                 } else {
-                    "no Landlock or no seccomp filters: project clusters are not confined".into()
+                    "Landlock or seccomp is not available: project clusters are not confined".into()
                 },
             },
         ]
     }
 }
 
-/// Whether each project can have a user id of its own.
+/// Checks whether each project can have its own user id.
 fn isolation() -> Finding {
     let ok = Account::current().is_ok_and(|account| account.uid == 0);
     let detail = if ok {
         "each project has a user id of its own"
     } else {
-        "not root: all projects share one user id"
+        "not running as root: all projects share one user id"
     };
     Finding {
         what: "user ids",

@@ -1,4 +1,5 @@
-//! The control database for commands: the one named, or the embedded cluster of the data folder, running or not.
+//! Access to the control database for commands: the database of `--database-url`, or the embedded
+//! cluster of the data folder, which is started when it is not running.
 
 use std::sync::Arc;
 
@@ -13,15 +14,16 @@ use crate::{
     },
 };
 
-/// An open control database.
+/// An open connection to the control database.
 pub(super) struct OpenControl {
     db: Db,
-    /// Present if this process started the cluster, which it then stops.
+    /// The control cluster, if this process started it and must stop it.
     started: Option<(Control, Arc<Home>)>,
 }
 
 impl OpenControl {
-    /// Works with the control database, brought up to date, and closes it however the work ends.
+    /// Runs `work` on the control database after applying migrations. Closes the connection in any
+    /// case.
     pub(super) async fn with<T>(
         options: &ControlOptions,
         work: impl AsyncFnOnce(&Db) -> anyhow::Result<T>,
@@ -29,13 +31,14 @@ impl OpenControl {
         Self::with_unmigrated(options, async |db| {
             db.migrate()
                 .await
-                .context("the control database could not be brought up to date")?;
+                .context("migrating the control database failed")?;
             work(db).await
         })
         .await
     }
 
-    /// The same, with the database as it is.
+    /// Runs `work` on the control database without applying migrations. Closes the connection in
+    /// any case.
     pub(super) async fn with_unmigrated<T>(
         options: &ControlOptions,
         work: impl AsyncFnOnce(&Db) -> anyhow::Result<T>,
@@ -77,7 +80,7 @@ impl OpenControl {
                     started: Some((control, home)),
                 })
             }
-            // A server runs on this folder: its control cluster is up.
+            // A server runs on this data folder, so its control cluster is running.
             Err(ClusterError::InUse { dir, .. }) => Ok(Self {
                 db: Db::new(Control::config_in(&dir))?,
                 started: None,
@@ -86,7 +89,7 @@ impl OpenControl {
         }
     }
 
-    /// Stops what this process started.
+    /// Stops the control cluster if this process started it.
     async fn close(self) -> anyhow::Result<()> {
         if let Some((control, _home)) = &self.started {
             control.stop().await?;

@@ -1,4 +1,5 @@
-//! The listeners for databases: where `gantry serve` was told to, and in `gantry dev` where PostgreSQL's clients look first.
+//! Listeners for database connections. `gantry serve` uses the configured addresses; `gantry dev`
+//! uses the default ports of PostgreSQL clients.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -13,38 +14,40 @@ use crate::{
     data_plane::{
         clusters::Home,
         postgres_proxy,
-        postgres_proxy::{Published, Tls},
+        postgres_proxy::{PostgresProxyTls, PublishedAddress},
     },
 };
 
-/// PostgreSQL's own port, and that of poolers.
+/// Default ports of PostgreSQL and of connection poolers.
 const PORTS: [u16; 2] = [5432, 6543];
 
-/// Who is to decide where databases are reached.
+/// Default listener addresses and certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Choice {
-    /// The options alone.
-    Options,
-    /// Without options: this machine, with certificates of an authority of its own.
-    Convenient,
+pub(super) enum ListenerDefaults {
+    /// Configured addresses and certificates only (`gantry serve`).
+    None,
+    /// Loopback addresses and a local certificate authority where nothing is configured (`gantry
+    /// dev`).
+    Local,
 }
 
-/// Bound, and not yet listening.
-pub(super) struct Databases {
+/// Bound listeners that do not accept connections yet.
+pub(super) struct DatabaseListeners {
     listeners: Vec<TcpListener>,
-    choice: Choice,
-    tls: Option<Tls>,
-    /// Ports that somebody else has.
+    defaults: ListenerDefaults,
+    tls: Option<PostgresProxyTls>,
+    /// Default ports that another process uses.
     pub(super) taken: Vec<u16>,
-    /// The certificate of the authority that clients may trust.
+    /// Certificate file of the local certificate authority, for clients to trust.
     pub(super) authority: Option<PathBuf>,
 }
 
-impl Databases {
-    /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
-    pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
+impl DatabaseListeners {
+    /// Binds the listeners. When a default port of `gantry dev` is in use, a free port is used
+    /// instead.
+    pub(super) fn bind(config: &Config, defaults: ListenerDefaults) -> anyhow::Result<Self> {
         let mut taken = Vec::new();
-        let listeners = if choice == Choice::Convenient && config.db_listen.is_empty() {
+        let listeners = if defaults == ListenerDefaults::Local && config.db_listen.is_empty() {
             let mut bind_near = |port| {
                 bind((Ipv4Addr::LOCALHOST, port).into(), "--db-listen").or_else(|_| {
                     taken.push(port);
@@ -64,25 +67,26 @@ impl Databases {
         };
         Ok(Self {
             listeners,
-            choice,
+            defaults,
             tls: None,
             taken,
             authority: None,
         })
     }
 
-    /// Reads or makes the certificate.
+    /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         if let (Some(cert), Some(key)) = (&config.db_tls_cert, &config.db_tls_key) {
-            self.tls = Some(Tls::from_files(cert, key)?);
-        } else if self.choice == Choice::Convenient {
-            let (tls, authority) = Tls::own_authority(home.dir(), &config.project_domain)?;
+            self.tls = Some(PostgresProxyTls::from_files(cert, key)?);
+        } else if self.defaults == ListenerDefaults::Local {
+            let (tls, authority) =
+                PostgresProxyTls::own_authority(home.dir(), &config.project_domain)?;
             (self.tls, self.authority) = (Some(tls), Some(authority));
         }
         Ok(())
     }
 
-    /// Where they are reached: the ports chosen, where the configuration left it open.
+    /// Returns the bound addresses, with the actual port where the configuration says port 0.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners
             .iter()
@@ -90,21 +94,21 @@ impl Databases {
             .collect()
     }
 
-    /// What connection strings say.
-    pub(super) fn published(&self, config: &Config) -> Option<Published> {
+    /// Returns the host and port to publish in connection strings.
+    pub(super) fn published(&self, config: &Config) -> Option<PublishedAddress> {
         let port = self.addresses().first()?.port();
         let host = config
             .db_host
             .clone()
             .unwrap_or_else(|| format!("pooler.{}", config.project_domain));
-        Some(Published {
+        Some(PublishedAddress {
             host,
             port,
             tls: self.tls.is_some(),
         })
     }
 
-    /// Begins to take connections.
+    /// Starts accepting connections.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         let mut tasks = JoinSet::new();
         for listener in self.listeners {

@@ -1,4 +1,4 @@
-//! `gantry dev`: everything on this machine with one command and no configuration.
+//! `gantry dev`: start Gantry on this machine without configuration.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -10,18 +10,18 @@ use clap::Args;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    api::{accounts, accounts::links, organizations, tokens},
+    api::{accounts, accounts::sign_in_links, organizations, tokens},
     app::config::Config,
     base::ids::UserId,
     cli::{
-        databases::Choice,
+        databases::ListenerDefaults,
         engine,
         files::DevFiles,
         serve,
-        serve::{Clusters, Reached, Running},
+        serve::{ClusterShutdown, DatabaseEndpoints, Running},
     },
     data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
-    platform::access::{credential::SecretDigest, sessions::Secret},
+    platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
 #[derive(Debug, Args)]
@@ -30,20 +30,21 @@ pub(super) struct Dev {
     config: Box<Config>,
 }
 
-/// The user of a machine that was never used before. The domain is reserved for examples (RFC 2606).
+/// Email address of the user that the first start creates. The domain is reserved for examples (RFC
+/// 2606).
 const FIRST_EMAIL: &str = "owner@example.com";
 const FIRST_ORGANIZATION: &str = "First organization";
 
-/// Who looks around asks for a project sooner or later.
+/// Spare clusters that are started in advance, so that the first project is ready quickly.
 const SPARE_CLUSTERS: u16 = 1;
 
-/// What the first start made, and later ones find.
+/// User, organization and token that the first start creates and later starts reuse.
 struct Start {
     token: SecretString,
     organization: String,
-    /// Whose the token is.
+    /// Id of the owner of the token.
     owner: UserId,
-    /// Whether the token was made just now.
+    /// Whether this start created the token.
     fresh: bool,
 }
 
@@ -59,17 +60,18 @@ impl Dev {
             "http"
         };
         let project_domain = config.project_domain.clone();
-        let mut running = serve::start(config, Choice::Convenient).await?;
+        let mut running = serve::start(config, ListenerDefaults::Local).await?;
         let used = welcome(&mut running, &files, scheme, &project_domain).await;
-        // Whatever happened, nothing started here is left behind.
-        let stopped = running.stop(Clusters::Stop).await;
+        // Stop all started processes, also after an error.
+        let stopped = running.stop(ClusterShutdown::Stop).await;
         used.and(stopped)
     }
 }
 
-/// Installs the default PostgreSQL into the data folder if new projects would be offered none.
+/// Installs the default PostgreSQL version into the data folder when no installed version can be
+/// offered to new projects.
 async fn provide_engine(config: &Config) -> anyhow::Result<()> {
-    // Every other problem is reported by the start itself.
+    // The start itself reports every other problem.
     let Ok(installed) = serve::installed(config) else {
         return Ok(());
     };
@@ -87,7 +89,7 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what there is, and waits until nobody needs it any more.
+/// Prints the addresses and credentials, then waits for a shutdown signal.
 async fn welcome(
     running: &mut Running,
     files: &DevFiles,
@@ -104,13 +106,13 @@ async fn welcome(
     Ok(())
 }
 
-/// A user, an organization and a token: found again, or made.
+/// Returns the user, organization and token of an earlier start, or creates them.
 async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     let app = &running.app;
     if let Some((token, organization)) = files.read()
         && let Some(user) = app
             .directory
-            .user(
+            .token_user(
                 &SecretDigest::of(token.expose_secret()),
                 Ipv4Addr::LOCALHOST.into(),
                 app.clock.ticks(),
@@ -163,11 +165,11 @@ async fn begin(running: &Running, files: &DevFiles) -> anyhow::Result<Start> {
     })
 }
 
-/// The first visit of the pages needs no password.
+/// Returns a sign-in link, so that the first visit of the web pages needs no password.
 async fn sign_in_link(running: &Running, start: &Start, url: &str) -> anyhow::Result<String> {
-    let (app, link) = (&running.app, Secret::generate(&running.app.entropy));
-    links::create(&app.db, start.owner, &link, app.clock.now()).await?;
-    Ok(format!("{url}{}", links::path(&link)))
+    let (app, link) = (&running.app, SessionSecret::generate(&running.app.entropy));
+    sign_in_links::create(&app.db, start.owner, &link, app.clock.now()).await?;
+    Ok(format!("{url}{}", sign_in_links::path(&link)))
 }
 
 fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &str) {
@@ -187,13 +189,13 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     } else {
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
-    let engine = running.app.clusters.engines().default_engine().text();
+    let engine = running.app.driver.engines().default_engine().text();
     let (databases, services) = (databases(running), services(running));
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\
          \n  Reference   {url}/docs\
-         \n  Databases   {databases}\
+         \n  DatabaseListeners   {databases}\
          \n  Services    {services}\
          \n  Pages       {link}  (signs you in, once, within 15 minutes)\
          \n  Token       {token}\
@@ -208,9 +210,9 @@ fn greet(running: &Running, files: &DevFiles, url: &str, start: &Start, link: &s
     );
 }
 
-/// Where databases are reached, in a line for people.
+/// Formats the database addresses for terminal output.
 fn databases(running: &Running) -> String {
-    let Reached {
+    let DatabaseEndpoints {
         addresses,
         taken,
         authority,
@@ -233,7 +235,7 @@ fn databases(running: &Running) -> String {
     )
 }
 
-/// Where projects' services are reached, in a line for people.
+/// Formats the addresses of project services for terminal output.
 fn services(running: &Running) -> String {
     let port = running
         .services
@@ -247,12 +249,10 @@ fn services(running: &Running) -> String {
         .as_deref()
         .map(|file| format!("\n              certificate authority: {}", quoted(file)))
         .unwrap_or_default();
-    format!(
-        "https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, once --upstream says where they answer{trust}"
-    )
+    format!("https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, after --upstream is set{trust}")
 }
 
-/// A path as a shell takes it: as it is where that is safe, else in quotes.
+/// Quotes a path for a POSIX shell if it contains special characters.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let safe = text

@@ -1,4 +1,5 @@
-//! The listeners for projects' services: where `gantry serve` was told to, and in `gantry dev` on this machine.
+//! Listeners for the services of projects. `gantry serve` uses the configured addresses; `gantry
+//! dev` listens on loopback.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -6,36 +7,37 @@ use tokio::task::JoinSet;
 
 use crate::{
     app::{App, config::Config},
-    cli::{databases::Choice, serve::bind},
+    cli::{databases::ListenerDefaults, serve::bind},
     data_plane::{
         clusters::Home,
         service_proxy,
-        service_proxy::{Listeners, Wildcard},
+        service_proxy::{ServiceProxyListeners, WildcardCertificate},
     },
 };
 
-/// Where people look for HTTPS that needs no privileges.
+/// Common HTTPS port that needs no privileges.
 const PORT: u16 = 8443;
 
-/// Bound, and not yet listening.
-pub(super) struct Edges {
+/// Bound listeners that do not accept connections yet.
+pub(super) struct ServiceListeners {
     https: Vec<TcpListener>,
     http: Vec<TcpListener>,
     ask: Vec<TcpListener>,
-    choice: Choice,
-    wildcard: Option<Wildcard>,
+    defaults: ListenerDefaults,
+    wildcard: Option<WildcardCertificate>,
 }
 
-impl Edges {
-    /// Binds. In `gantry dev` a port that somebody has is no fault: another one is taken.
-    pub(super) fn bind(config: &Config, choice: Choice) -> anyhow::Result<Self> {
+impl ServiceListeners {
+    /// Binds the listeners. When the default port of `gantry dev` is in use, a free port is used
+    /// instead.
+    pub(super) fn bind(config: &Config, defaults: ListenerDefaults) -> anyhow::Result<Self> {
         let all = |addresses: &[SocketAddr], flag| {
             addresses
                 .iter()
                 .map(|address| bind(*address, flag))
                 .collect::<anyhow::Result<Vec<_>>>()
         };
-        let https = if choice == Choice::Convenient && config.edge_https_listen.is_empty() {
+        let https = if defaults == ListenerDefaults::Local && config.edge_https_listen.is_empty() {
             let near = |port| bind((Ipv4Addr::LOCALHOST, port).into(), "--edge-https-listen");
             vec![near(PORT).or_else(|_| near(0))?]
         } else {
@@ -46,31 +48,31 @@ impl Edges {
             https,
             http,
             ask: all(&config.edge_ask_listen, "--edge-ask-listen")?,
-            choice,
+            defaults,
             wildcard: None,
         })
     }
 
-    /// Reads or makes the certificate.
+    /// Loads the configured certificate, or creates one.
     pub(super) fn certify(&mut self, config: &Config, home: &Home) -> anyhow::Result<()> {
         self.wildcard = match (&config.edge_tls_cert, &config.edge_tls_key) {
-            (Some(cert), Some(key)) => Some(Wildcard::from_files(cert, key)?),
+            (Some(cert), Some(key)) => Some(WildcardCertificate::from_files(cert, key)?),
             _ if config.edge_acme_wildcard => None,
-            _ if self.choice == Choice::Convenient => {
-                Some(Wildcard::own_authority(home.dir(), &config.project_domain)?)
-            }
+            _ if self.defaults == ListenerDefaults::Local => Some(
+                WildcardCertificate::own_authority(home.dir(), &config.project_domain)?,
+            ),
             _ => None,
         };
         if self.wildcard.is_none() && !config.edge_acme_wildcard && !self.https.is_empty() {
             tracing::warn!(
-                "without --edge-tls-cert or --edge-acme-wildcard nobody reaches a project under {}: only custom hostnames are served",
+                "neither --edge-tls-cert nor --edge-acme-wildcard is set: hosts under {} are not served, only custom hostnames are",
                 config.project_domain
             );
         }
         Ok(())
     }
 
-    /// Where HTTPS is answered: the ports chosen, where the configuration left it open.
+    /// Returns the bound HTTPS addresses, with the actual port where the configuration says port 0.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.https
             .iter()
@@ -78,7 +80,7 @@ impl Edges {
             .collect()
     }
 
-    /// Begins to take connections, if there is anywhere to take them.
+    /// Starts accepting connections, if any listener is configured.
     pub(super) fn listen(self, app: &App) -> anyhow::Result<JoinSet<()>> {
         if self.https.is_empty() && self.http.is_empty() && self.ask.is_empty() {
             return Ok(JoinSet::new());
@@ -89,7 +91,7 @@ impl Edges {
                 .map(tokio::net::TcpListener::from_std)
                 .collect::<Result<Vec<_>, _>>()
         };
-        let listeners = Listeners {
+        let listeners = ServiceProxyListeners {
             https: all(self.https)?,
             http: all(self.http)?,
             ask: all(self.ask)?,

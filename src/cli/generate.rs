@@ -1,4 +1,4 @@
-//! `gantry generate`: the files that derive from the code, written or compared.
+//! `gantry generate`: write or check the files generated from the code.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(super) struct Generate {
-    /// Write nothing; fail if a file is not what it would be.
+    /// Write nothing; fail if a file is out of date.
     #[arg(long)]
     check: bool,
-    /// Folder the files are in.
+    /// Root folder of the generated files.
     #[arg(long, default_value = ".", value_name = "DIR")]
     dir: PathBuf,
 }
 
-/// Every generated file and its content.
+/// Returns the path and content of every generated file.
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
     let document =
         serde_json::to_string_pretty(&document(endpoints::all(), &PublishedLinks::default()))?;
@@ -57,7 +57,9 @@ impl Generate {
             }
             stale.push(name.display().to_string());
             if !self.check {
-                let parent = file.parent().context("a generated file lies in a folder")?;
+                let parent = file
+                    .parent()
+                    .context("a generated file has no parent folder")?;
                 std::fs::create_dir_all(parent)
                     .and_then(|()| std::fs::write(&file, text))
                     .with_context(|| format!("cannot write {}", file.display()))?;
@@ -65,7 +67,7 @@ impl Generate {
         }
         if self.check && !stale.is_empty() {
             anyhow::bail!(
-                "not what the code says: {}; run `gantry generate`",
+                "generated files are out of date: {}; run `gantry generate`",
                 stale.join(", ")
             );
         }

@@ -1,4 +1,4 @@
-//! `gantry hostname`: which custom hostnames this server does not serve.
+//! `gantry hostname`: block custom hostnames.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -11,21 +11,22 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Hostname {
-    /// Serve nobody under a name and all below it, and let nobody ask for them.
+    /// Block a host name and its subdomains: requests to them are rejected, and projects cannot
+    /// claim them.
     Block {
-        /// A name of DNS, such as `customer.com`.
+        /// DNS name, such as `customer.com`.
         name: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Let a name be served again.
+    /// Unblock a host name.
     Unblock {
-        /// The name that was blocked.
+        /// The blocked name.
         name: String,
         #[command(flatten)]
         common: Common,
     },
-    /// List the names that are blocked.
+    /// List blocked host names.
     Blocked {
         #[command(flatten)]
         common: Common,
@@ -47,7 +48,7 @@ impl Hostname {
                         .await?;
                 common.output.print(&all, || {
                     if all.is_empty() {
-                        "No name is blocked.".to_owned()
+                        "No host name is blocked.".to_owned()
                     } else {
                         all.join("\n")
                     }
@@ -70,12 +71,8 @@ async fn set(
     let value = json!({ "name": name, "blocked": block, "changed": changed });
     common.output.print(&value, || {
         format!(
-            "{name} and all names below it {}.",
-            if block {
-                "are not served"
-            } else {
-                "may be served"
-            }
+            "{name} and its subdomains are {}.",
+            if block { "blocked" } else { "not blocked" }
         )
     })
 }

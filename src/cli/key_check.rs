@@ -1,4 +1,4 @@
-//! `gantry key-check`: whether clients of single projects must send an API key.
+//! `gantry key-check`: require API keys for single projects.
 
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
@@ -16,25 +16,26 @@ use crate::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Switch {
-    /// Requests need an API key of the project.
+    /// Require an API key of the project.
     On,
-    /// Requests pass without a key; the services check what they need.
+    /// Forward requests without an API key; the services do their own checks.
     Off,
 }
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCheck {
-    /// Switch the check of API keys for one project, instead of what `--edge-check-keys` says. Every node follows before this ends.
+    /// Override `--edge-check-keys` for one project. Returns after every node has applied the
+    /// change.
     Set {
         /// Ref of the project.
         #[arg(value_name = "REF")]
         project: ProjectRef,
-        /// Whether keys are checked.
+        /// Whether an API key is required.
         switch: Switch,
         #[command(flatten)]
         common: Common,
     },
-    /// Go back to what `--edge-check-keys` says.
+    /// Remove the override of one project, so that `--edge-check-keys` applies.
     Unset {
         /// Ref of the project.
         #[arg(value_name = "REF")]
@@ -42,7 +43,7 @@ pub(super) enum KeyCheck {
         #[command(flatten)]
         common: Common,
     },
-    /// List the projects for which it was set.
+    /// List the overrides.
     List {
         #[command(flatten)]
         common: Common,
@@ -61,23 +62,23 @@ impl KeyCheck {
                 let before = set(&common, &project, Some(enabled), "gantry key-check set").await?;
                 let value = json!({ "project": project, "enabled": enabled, "before": before });
                 common.output.print(&value, || match switch {
-                    Switch::On => format!("Requests to {project} need one of its API keys."),
-                    Switch::Off => format!("Requests to {project} need no API key."),
+                    Switch::On => format!("Requests to {project} require an API key."),
+                    Switch::Off => format!("Requests to {project} do not require an API key."),
                 })
             }
             Self::Unset { project, common } => {
                 let before = set(&common, &project, None, "gantry key-check unset").await?;
                 let value = json!({ "project": project, "before": before });
-                common.output.print(&value, || format!("Whether requests to {project} need an API key is as --edge-check-keys says."))
+                common.output.print(&value, || {
+                    format!("The override for {project} is removed: --edge-check-keys applies.")
+                })
             }
             Self::List { common } => {
                 let all =
                     OpenControl::with(&common.control, async |db| Ok(key_checks::list(db).await?))
                         .await?;
                 common.output.print(&all, || match all.as_slice() {
-                    [] => {
-                        "Keys are checked as --edge-check-keys says, for all projects.".to_owned()
-                    }
+                    [] => "No overrides: --edge-check-keys applies to all projects.".to_owned(),
                     all => all
                         .iter()
                         .map(ToString::to_string)

@@ -1,4 +1,4 @@
-//! `gantry limits`: raise or lower what operations admit.
+//! `gantry limits`: override rate limits.
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -19,34 +19,34 @@ use crate::{
     platform::{
         access::organization_by_slug,
         audit::Recorder,
-        rate_limits::{overrides, overrides::About},
+        rate_limits::{overrides, overrides::OverrideTarget},
     },
 };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Limits {
-    /// Set what an operation's longest window admits. The window's length and a burst limit stay. Every node follows
-    /// within a second.
+    /// Override the number of requests in the longest window of an operation. The length of the
+    /// window and the burst limit do not change. Nodes apply the change within a second.
     ///
-    /// If several apply to a request, the most specific wins: one that names the operation before one that does not, then
-    /// one that names the application, then one that names the organization.
+    /// When several overrides match a request, the most specific applies: the operation takes
+    /// precedence over the application, and the application over the organization.
     Set {
         #[command(flatten)]
         about: AboutArgs,
-        /// Requests in a window, 1 to 1000000.
+        /// Requests per window, 1 to 1000000.
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         requests: u32,
         #[command(flatten)]
         common: Common,
     },
-    /// Go back to the limit that applies without it.
+    /// Remove an override.
     Unset {
         #[command(flatten)]
         about: AboutArgs,
         #[command(flatten)]
         common: Common,
     },
-    /// List what was set, by whom and when.
+    /// List the overrides, with their author and time.
     List {
         #[command(flatten)]
         common: Common,
@@ -56,22 +56,23 @@ pub(super) enum Limits {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 pub(super) struct AboutArgs {
-    /// Id of the operation, as in `docs/reference/endpoints.md`. Without it: every operation.
+    /// Operation id, as in `docs/reference/endpoints.md`. Default: all operations.
     #[arg(long, value_name = "ID", value_parser = operation)]
     operation: Option<String>,
-    /// Slug of the organization whose requests, and whose projects' requests, are meant. Without it: everybody's.
+    /// Slug of an organization: the override applies to it and its projects. Default: all
+    /// organizations.
     #[arg(long, value_name = "SLUG")]
     org: Option<OrgSlug>,
-    /// Client id of the OAuth application whose requests are meant, as in `gantry application list`. Without it: everybody's.
+    /// Client id of an OAuth application, as in `gantry application list`. Default: all clients.
     #[arg(long, value_name = "ID")]
     application: Option<Uuid>,
 }
 
-/// An operation there is: a typing error should not pass for a limit that is set.
+/// Parses an operation id. Unknown ids are rejected, so that a typing error does not go unnoticed.
 fn operation(id: &str) -> Result<String, String> {
     let known = endpoints::all().iter().any(|endpoint| endpoint.id == id);
     known.then(|| id.to_owned()).ok_or_else(|| {
-        "there is no such operation; `docs/reference/endpoints.md` lists them".to_owned()
+        "unknown operation; see `docs/reference/endpoints.md` for the list".to_owned()
     })
 }
 
@@ -90,19 +91,19 @@ impl AboutArgs {
         format!("{operation}{application}{org}")
     }
 
-    /// As for operations: one that is not there should not pass for one that is limited.
+    /// Checks that the application exists, so that a typing error does not go unnoticed.
     async fn ensure_application(&self, db: &Db) -> anyhow::Result<()> {
         let Some(id) = self.application else {
             return Ok(());
         };
         anyhow::ensure!(
             applications::by_client_id(db, id).await?.is_some(),
-            "there is no application {id}"
+            "application {id} not found"
         );
         Ok(())
     }
 
-    /// In the organization's log, if there is one.
+    /// Directs the audit entry to the log of the organization, if one is given.
     async fn concerning(&self, db: &Db, audit: Recorder) -> anyhow::Result<Recorder> {
         let Some(org) = &self.org else {
             return Ok(audit);
@@ -114,7 +115,7 @@ impl AboutArgs {
     }
 }
 
-impl From<&AboutArgs> for About {
+impl From<&AboutArgs> for OverrideTarget {
     fn from(args: &AboutArgs) -> Self {
         Self {
             operation: args.operation.clone(),
@@ -137,7 +138,7 @@ impl Limits {
                     let audit = args.concerning(db, operator("gantry limits set")?).await?;
                     overrides::set(
                         db,
-                        &About::from(&args),
+                        &OverrideTarget::from(&args),
                         requests,
                         &actor()?,
                         Clock::system().now(),
@@ -153,16 +154,19 @@ impl Limits {
                     })
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({
                     "operation": operation, "application": application, "organization": organization, "requests": requests, "before": old
                 });
                 common.output.print(&value, || {
-                    format!("{requests} requests a window: {}.", args.named())
+                    format!(
+                        "Limit set to {requests} requests per window: {}.",
+                        args.named()
+                    )
                 })
             }
             Self::Unset {
@@ -175,20 +179,28 @@ impl Limits {
                             .await?,
                         Clock::system().now(),
                     );
-                    let unset =
-                        overrides::unset(db, &About::from(&args), &actor()?, now, Some(&audit))
-                            .await;
+                    let unset = overrides::unset(
+                        db,
+                        &OverrideTarget::from(&args),
+                        &actor()?,
+                        now,
+                        Some(&audit),
+                    )
+                    .await;
                     unset.map_err(|error| about("override for", &args.named(), error))
                 })
                 .await?;
-                let About {
+                let OverrideTarget {
                     operation,
                     application,
                     organization,
-                } = About::from(&args);
+                } = OverrideTarget::from(&args);
                 let value = json!({ "operation": operation, "application": application, "organization": organization, "before": old });
                 common.output.print(&value, || {
-                    format!("No longer {old} requests a window: {}.", args.named())
+                    format!(
+                        "Override of {old} requests per window removed: {}.",
+                        args.named()
+                    )
                 })
             }
             Self::List { common } => {
@@ -196,7 +208,7 @@ impl Limits {
                     OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?))
                         .await?;
                 common.output.print(&all, || match all.as_slice() {
-                    [] => "Every limit is as delivered.".to_owned(),
+                    [] => "No overrides.".to_owned(),
                     all => all
                         .iter()
                         .map(ToString::to_string)
@@ -208,12 +220,13 @@ impl Limits {
     }
 }
 
-/// What the operator does by this command, for the audit log.
+/// Returns a recorder for audit entries of this command.
 pub(super) fn operator(command: &'static str) -> anyhow::Result<Recorder> {
     Ok(Recorder::operator(&actor()?, &Entropy::system(), command))
 }
 
-/// Who does this: the account of the operating system, and behind `sudo` the person.
+/// Returns the name of the operating system account, with the name of the `sudo` caller if there is
+/// one.
 fn actor() -> anyhow::Result<String> {
     let account = Account::current()?.name;
     Ok(match std::env::var("SUDO_USER") {

@@ -1,4 +1,4 @@
-//! What a person types. Parsing and printing only; the work is done by the slices.
+//! The command line: parsing, dispatch and output.
 
 mod admin;
 mod application;
@@ -32,7 +32,7 @@ use crate::{
     data_plane::{clusters, clusters::LaunchPlan},
 };
 
-/// Self-hosted Management API: organizations, projects that are real PostgreSQL clusters, tokens, limits.
+/// Self-hosted Management API for projects that are real PostgreSQL clusters.
 #[derive(Debug, Parser)]
 #[command(
     name = "gantry",
@@ -47,11 +47,11 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start everything on this machine with no configuration: the quickest way to look around.
+    /// Start Gantry on this machine without configuration, to try it out.
     Dev(dev::Dev),
     /// Start the server for production.
     Serve(Box<Config>),
-    /// Bring the control database up to this version.
+    /// Apply migrations to the control database.
     Migrate(admin::Migrate),
     /// Manage users.
     #[command(subcommand)]
@@ -65,54 +65,55 @@ enum Command {
     /// Manage personal access tokens.
     #[command(subcommand)]
     Token(token::Token),
-    /// Say which OAuth applications are who they say they are.
+    /// Verify OAuth applications.
     #[command(subcommand)]
     Application(application::Application),
-    /// Keep SQL snippets for people to find.
+    /// Manage SQL snippets.
     #[command(subcommand)]
     Snippet(snippet::Snippet),
-    /// Keep the audit log elsewhere, and check what was kept.
+    /// Export and verify audit logs.
     #[command(subcommand)]
     Audit(audit::Audit),
-    /// Raise or lower limits.
+    /// Manage rate limit overrides.
     #[command(subcommand)]
     Limits(limits::Limits),
-    /// Say where services of single projects answer.
+    /// Manage upstream URLs of single projects.
     #[command(subcommand)]
     Upstream(upstream::Upstream),
-    /// Say for which projects API keys are checked at the edge.
+    /// Manage the API key check of single projects.
     #[command(subcommand)]
     KeyCheck(key_check::KeyCheck),
-    /// Say which custom hostnames are not served.
+    /// Block custom hostnames.
     #[command(subcommand)]
     Hostname(hostname::Hostname),
-    /// Write the files that derive from the code: the OpenAPI document, tables and requests.
+    /// Generate the OpenAPI document, reference tables and sample requests.
     Generate(generate::Generate),
-    /// Look after data folders that were copied or moved.
+    /// Manage copied or moved data folders.
     #[command(subcommand)]
     Node(node::Node),
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
     Engine(engine::Engine),
-    /// Look whether this machine has what Gantry needs.
+    /// Check the requirements of this machine.
     Check(check::Check),
-    /// Become a PostgreSQL server: how Gantry starts servers. Not for people.
+    /// Replace this process with a PostgreSQL server. Internal: used to start servers.
     #[command(hide = true)]
     Launch(LaunchPlan),
-    /// Run a command beside a throw-away PostgreSQL: how the tests get theirs.
+    /// Run a command with a temporary control cluster. Internal: used by the tests.
     #[command(hide = true)]
     WithPostgres(with_postgres::WithPostgres),
 }
 
-/// Parses the command line, does what it says, and tells how it went.
+/// Parses the command line, runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let command = Cli::parse().command;
     if let Command::Launch(plan) = &command {
-        // Before any thread: what follows applies to this thread and what it becomes.
+        // Must run before any thread starts: the confinement applies to this thread and to the
+        // program that replaces it.
         return failure(clusters::launch(plan).map(|never| match never {}));
     }
     if command.keeps_files() {
-        // Before any thread and any file: a later look at modes would come too late.
+        // Must run before any thread starts and any file is created.
         clusters::home::keep_files_private();
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -123,13 +124,14 @@ pub fn main() -> ExitCode {
         Err(error) => return failure(Err::<(), _>(error)),
     };
     let outcome = runtime.block_on(run(command));
-    // A blocking copy may still run; it leaves only what the next start clears.
+    // A blocking copy may still run; the next start removes its partial result.
     runtime.shutdown_background();
     failure(outcome)
 }
 
 impl Command {
-    /// Whether the command may write into a data folder. The others write for other programs to read.
+    /// Whether the command may write into a data folder. Files of other commands must be readable
+    /// by other programs.
     fn keeps_files(&self) -> bool {
         !matches!(
             self,
@@ -159,11 +161,11 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) => anyhow::bail!("launched before the runtime started"),
+        Command::Launch(_) => anyhow::bail!("`gantry launch` must run before the runtime starts"),
     }
 }
 
-/// One clear line on standard error and exit code 1, or nothing and 0.
+/// Returns exit code 0, or prints the error as one line on standard error and returns 1.
 fn failure<E: std::fmt::Display>(outcome: Result<(), E>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -174,7 +176,7 @@ fn failure<E: std::fmt::Display>(outcome: Result<(), E>) -> ExitCode {
     }
 }
 
-/// The command line's definition, for the page generated from it.
+/// Returns the definition of the command line, for the generated reference.
 pub fn definition() -> clap::Command {
     Cli::command()
 }

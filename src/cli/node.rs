@@ -1,4 +1,4 @@
-//! `gantry node`: the data folder of this machine, and copies of it.
+//! `gantry node`: show and adopt data folders.
 
 use std::path::Path;
 
@@ -16,20 +16,20 @@ use crate::{
     },
 };
 
-const NEVER_USED: &str =
-    "no server ever used this data folder: there is nothing to adopt, start it with `gantry serve`";
+const NEVER_USED: &str = "this data folder was never used by a server, so it needs no adoption; start the server with `gantry serve`";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Node {
-    /// Say where the data folder was last used, and whether it is still there.
+    /// Show the machine and path where the data folder was last used.
     Show {
         #[command(flatten)]
         common: Common,
     },
-    /// Take over a data folder that was copied or moved here.
+    /// Adopt a data folder that was copied or moved to this machine.
     ///
-    /// Gantry starts nothing from a data folder that was last used elsewhere, as two copies of a project's database would run
-    /// under one name. Stop Gantry there first, and never start it there again.
+    /// Gantry does not start from a data folder that was last used on another machine or path,
+    /// because two copies of a database would then run for one project. Stop Gantry there first,
+    /// and never start it there again.
     Adopt {
         #[command(flatten)]
         common: Common,
@@ -70,15 +70,15 @@ async fn show(common: &Common) -> anyhow::Result<()> {
     });
     common.output.print(&value, || {
         let Some(earlier) = &earlier else {
-            return format!("{} was not used yet.", dir.display());
+            return format!("{} has not been used yet.", dir.display());
         };
-        let place = if likeness == Some(Likeness::Other) {
-            "which is elsewhere: adopt it to use it here"
+        let location = if likeness == Some(Likeness::Other) {
+            "another machine or path: run `gantry node adopt` to use it here"
         } else {
-            "which is here"
+            "this machine"
         };
         format!(
-            "{} was last used on {}, {place}.",
+            "{} was last used on {}, {location}.",
             dir.display(),
             earlier.host
         )
@@ -98,13 +98,13 @@ async fn adopt(common: &Common) -> anyhow::Result<()> {
             let host = earlier.map_or_else(|| "another machine".to_owned(), |earlier| earlier.host);
             anyhow::ensure!(
                 expired && lease::adopt(db, node, &here, &Entropy::system()).await?,
-                "a server on {host} uses the original of this data folder; stop it there, and try again (15 s after it was killed)"
+                "a server on {host} is running with the original of this data folder; stop it there and try again (after a kill, its lease expires within 15 s)"
             );
             Ok(())
         })
         .await?;
     } else {
-        // Its lock: nothing may run on it meanwhile.
+        // Hold the lock of the data folder, so that no server starts on it meanwhile.
         let home = Home::open(&dir, Account::for_servers()?)?;
         anyhow::ensure!(home.control_data().exists(), NEVER_USED);
         here.record(home.dir())?;
@@ -112,21 +112,21 @@ async fn adopt(common: &Common) -> anyhow::Result<()> {
     common
         .output
         .print(&json!({ "data_dir": dir, "adopted": true }), || {
-            format!("{} is used here from now on.", dir.display())
+            format!("Adopted {}.", dir.display())
         })
 }
 
-/// The data folder, without links.
+/// Returns the data folder with symbolic links resolved.
 fn folder(common: &Common) -> anyhow::Result<std::path::PathBuf> {
     let dir = common.control.home();
     dir.canonicalize()
         .with_context(|| format!("cannot open {}", dir.display()))
 }
 
-/// The node that the folder belongs to.
+/// Returns the node id of the data folder.
 fn node(dir: &Path) -> anyhow::Result<Uuid> {
     let text = std::fs::read_to_string(dir.join("node")).context(NEVER_USED)?;
     text.trim()
         .parse()
-        .context("the file `node` of the data folder does not hold a UUID")
+        .context("the file `node` of the data folder does not contain a UUID")
 }

@@ -1,19 +1,19 @@
-//! How commands answer: for people, or as JSON.
+//! Output formats of commands.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How the answer looks.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// Lines for people.
+    /// Human-readable text.
     Text,
-    /// One JSON value.
+    /// A JSON value.
     Json,
 }
 
 impl Output {
-    /// Prints `value`, or the lines a person would rather read.
+    /// Prints `value` as JSON, or the result of `text`.
     pub(super) fn print(
         self,
         value: &impl Serialize,

@@ -1,4 +1,5 @@
-//! Asking for a secret: never an argument, which other processes and the shell's history would show.
+//! Prompts for secrets. Secrets are never arguments, which other processes and the shell history
+//! would show.
 
 use std::io::{IsTerminal, Write, stdin};
 
@@ -6,14 +7,14 @@ use anyhow::Context;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use secrecy::SecretString;
 
-/// The next line of standard input, not shown while it is typed.
+/// Reads one line of standard input without echo.
 pub(super) fn ask(what: &str) -> anyhow::Result<SecretString> {
     let terminal = stdin().is_terminal();
     let hidden = if terminal {
         anstream::eprint!("{what}: ");
         std::io::stderr()
             .flush()
-            .context("cannot ask on standard error")?;
+            .context("cannot write the prompt to standard error")?;
         Some(Hidden::start()?)
     } else {
         None
@@ -28,13 +29,13 @@ pub(super) fn ask(what: &str) -> anyhow::Result<SecretString> {
     let secret = line.trim_end_matches(['\r', '\n']);
     anyhow::ensure!(
         !secret.is_empty(),
-        "standard input has no line with the {}",
+        "cannot read the {} from standard input: no input",
         what.to_lowercase()
     );
     Ok(secret.into())
 }
 
-/// A terminal that does not show what is typed, until this is dropped.
+/// A terminal with echo disabled. Echo is restored on drop.
 struct Hidden(Termios);
 
 impl Hidden {
@@ -42,14 +43,15 @@ impl Hidden {
         let before = tcgetattr(stdin()).context("cannot ask the terminal")?;
         let mut quiet = before.clone();
         quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(stdin(), OptionalActions::Flush, &quiet).context("cannot hide what is typed")?;
+        tcsetattr(stdin(), OptionalActions::Flush, &quiet)
+            .context("cannot disable terminal echo")?;
         Ok(Self(before))
     }
 }
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Nothing more can be done for a terminal that is gone.
+        // The terminal is gone; there is nothing to restore.
         let _ = tcsetattr(stdin(), OptionalActions::Flush, &self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! `gantry snippet`: the way in for SQL snippets, which the API only lets read.
+//! `gantry snippet`: create, list and delete SQL snippets. The API only reads them.
 
 use std::{fs::File, io::Read, path::PathBuf};
 
@@ -25,31 +25,31 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Snippet {
-    /// Keep a query under a name. One of the same name, owner and project is replaced.
+    /// Save a query. Replaces the snippet with the same name, owner and project.
     Add {
-        /// Address of the user whose it is.
+        /// Email address of the owner.
         #[arg(long, value_name = "EMAIL")]
         owner: String,
-        /// Ref of the project it is about; the owner belongs to its organization.
+        /// Ref of the project. The owner must be a member of its organization.
         #[arg(long, value_name = "REF")]
         project: ProjectRef,
-        /// What it is called.
+        /// Name of the snippet.
         #[arg(long)]
         name: String,
-        /// What it is for.
+        /// Description.
         #[arg(long)]
         description: Option<String>,
-        /// Who sees it: the owner, or every member of the project's organization.
+        /// Visibility: the owner only, or all members of the organization.
         #[arg(long, value_enum, default_value_t = Visibility::User)]
         visibility: Visibility,
-        /// File with the SQL.
+        /// File with the SQL text.
         file: PathBuf,
         #[command(flatten)]
         common: Common,
     },
-    /// Forget a query.
+    /// Delete a snippet.
     Remove {
-        /// Its id.
+        /// Id of the snippet.
         id: Uuid,
         #[command(flatten)]
         common: Common,
@@ -73,7 +73,7 @@ impl Snippet {
                     let owner = user(db, &owner).await?.id;
                     let found = projects::of_member(db, owner, &[project.clone()].into()).await?;
                     let found = found.first().with_context(|| {
-                        format!("the user belongs to no organization with a project {project}")
+                        format!("project {project} not found in the user's organizations")
                     })?;
                     let new = NewSnippet {
                         owner,
@@ -118,7 +118,8 @@ impl Snippet {
     }
 }
 
-/// The file's text, as much of it as can be kept and a byte: more is refused with the snippet.
+/// Reads at most one byte more than a snippet may contain, so that a longer file is rejected with
+/// the snippet.
 fn read(file: &PathBuf) -> anyhow::Result<String> {
     let unreadable = || format!("cannot read {}", file.display());
     let mut sql = String::new();

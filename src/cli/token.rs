@@ -1,4 +1,4 @@
-//! Personal access tokens on the command line: classic and scoped ones.
+//! `gantry token`: manage classic and scoped personal access tokens.
 
 use anyhow::Context as _;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -11,7 +11,7 @@ use crate::{
         tokens,
         tokens::{
             LIFE_DAYS_MAX, scoped,
-            scoped::{Draft, LIFE_DAYS_DEFAULT, Resources},
+            scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
         },
     },
     base::{
@@ -28,19 +28,20 @@ use crate::{
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Token {
-    /// Create a token. A classic one may do whatever its owner may, a scoped one less. Shown once.
+    /// Create a token and print it once. A classic token has all permissions of its owner, a scoped
+    /// token only those listed.
     Create(Create),
-    /// List a user's live tokens.
+    /// List a user's active tokens.
     List {
-        /// The user's address.
+        /// Email address of the user.
         #[arg(long)]
         email: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Revoke a token: the next request with it is refused.
+    /// Revoke a token. It is rejected from the next request on.
     Revoke {
-        /// Its number, from the list.
+        /// Number of the token, as in `gantry token list`.
         id: i64,
         #[command(flatten)]
         common: Common,
@@ -49,22 +50,24 @@ pub(super) enum Token {
 
 #[derive(Debug, Args)]
 pub(super) struct Create {
-    /// Address of the user it acts for.
+    /// Email address of the owner.
     #[arg(long)]
     email: String,
-    /// What it is for.
+    /// Name of the token.
     #[arg(long)]
     name: String,
-    /// Days until it stops working, 1 to 366. Without it: never, and seven if it is scoped.
+    /// Days until the token expires, 1 to 366. Default: never, or 7 for a scoped token.
     #[arg(long, value_parser = clap::value_parser!(i64).range(1..=LIFE_DAYS_MAX))]
     expires_in_days: Option<i64>,
-    /// Create a scoped token: it may do what is named here, as long as its owner may.
+    /// Create a scoped token, limited to the permissions, organizations, projects and networks
+    /// given here.
     #[arg(long, requires = "permission")]
     scoped: bool,
-    /// A permission of docs/reference/permissions.md; several with commas.
+    /// Permissions, as in docs/reference/permissions.md, separated by commas.
     #[arg(long, requires = "scoped", value_delimiter = ',')]
     permission: Vec<String>,
-    /// An organization it reaches, with all its projects. Without this and --project: the whole account.
+    /// Organizations that the token can access, with all their projects. Default, without
+    /// --project: the whole account.
     #[arg(
         long,
         requires = "scoped",
@@ -73,13 +76,13 @@ pub(super) struct Create {
         value_name = "SLUG"
     )]
     org: Vec<OrgSlug>,
-    /// A project it reaches. Several must be of one organization.
+    /// Projects that the token can access. All must belong to one organization.
     #[arg(long, requires = "scoped", value_delimiter = ',', value_name = "REF")]
     project: Vec<ProjectRef>,
-    /// A network it may be sent from, such as 192.0.2.0/24. Without it: from anywhere.
+    /// Networks that the token may be used from, such as 192.0.2.0/24. Default: any.
     #[arg(long, requires = "scoped", value_delimiter = ',', value_name = "CIDR")]
     network: Vec<IpNet>,
-    /// When it begins to work, such as 2027-01-31T08:00:00Z. Without it: at once.
+    /// Start of validity, such as 2027-01-31T08:00:00Z. Default: now.
     #[arg(long, requires = "scoped", value_name = "TIME")]
     not_before: Option<DateTime<Utc>>,
     #[command(flatten)]
@@ -109,7 +112,7 @@ impl Token {
                         .map_err(unknown)?;
                     notifications::settle(db)
                         .await
-                        .context("the token is revoked, but not every node has confirmed it")
+                        .context("the token is revoked, but not every node has confirmed it yet")
                 })
                 .await?;
                 common
@@ -134,8 +137,8 @@ impl Create {
             .expires_in_days
             .or(scoped.then_some(LIFE_DAYS_DEFAULT))
             .map(|days| now + TimeDelta::days(days));
-        let draft = Draft {
-            resources: Resources::named(self.org, self.project)?,
+        let draft = TokenDraft {
+            resources: TokenResources::from_names(self.org, self.project)?,
             permissions: self.permission,
             networks: self.network,
             not_before: self.not_before,
@@ -169,7 +172,7 @@ impl Create {
         value["token"] = minted.expose().into();
         common.output.print(&value, || {
             format!(
-                "{}\nKeep it now: it is not shown again. It {}.",
+                "{}\nSave it now: it is not shown again. It {}.",
                 minted.expose(),
                 until(token.expires_at)
             )
@@ -177,7 +180,7 @@ impl Create {
     }
 }
 
-fn line(token: &tokens::Token) -> String {
+fn line(token: &tokens::AccessToken) -> String {
     let reach = match &token.scope {
         None => "classic".to_owned(),
         Some(scope) if scope.reach == Reach::Account.name() => "account".to_owned(),

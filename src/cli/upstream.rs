@@ -1,4 +1,4 @@
-//! `gantry upstream`: where services of single projects answer.
+//! `gantry upstream`: override upstream URLs for single projects.
 
 use clap::Subcommand;
 use serde_json::json;
@@ -12,34 +12,36 @@ use crate::{
     },
     data_plane::service_proxy::{
         overrides,
-        upstreams::{Named, Service},
+        upstreams::{Service, ServiceUpstream},
     },
 };
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Upstream {
-    /// Say where a service of a project answers, instead of where `--upstream` says. Every node follows at once.
+    /// Override `--upstream` for a service of one project. Returns after every node has applied the
+    /// change.
     Set {
         /// Ref of the project.
         #[arg(value_name = "REF")]
         project: ProjectRef,
-        /// The service, `rest`, `auth`, `storage`, `realtime` or `functions`, and its address. `{ref}` stands for the ref.
+        /// The service (`rest`, `auth`, `storage`, `realtime` or `functions`) and its URL. `{ref}`
+        /// is replaced by the project ref.
         #[arg(value_name = "SERVICE=URL")]
-        upstream: Named,
+        upstream: ServiceUpstream,
         #[command(flatten)]
         common: Common,
     },
-    /// Go back to what `--upstream` says.
+    /// Remove an override, so that `--upstream` applies.
     Unset {
         /// Ref of the project.
         #[arg(value_name = "REF")]
         project: ProjectRef,
-        /// `rest`, `auth`, `storage`, `realtime` or `functions`.
+        /// The service: `rest`, `auth`, `storage`, `realtime` or `functions`.
         service: Service,
         #[command(flatten)]
         common: Common,
     },
-    /// List what was set.
+    /// List the overrides.
     List {
         #[command(flatten)]
         common: Common,
@@ -65,7 +67,7 @@ impl Upstream {
                 let (service, url) = (upstream.service, upstream.template.to_string());
                 let value = json!({ "project": project, "service": service.name(), "url": url, "before": before });
                 common.output.print(&value, || {
-                    format!("The {service} service of {project} answers at {url}.")
+                    format!("The upstream URL of {service} of {project} is {url}.")
                 })
             }
             Self::Unset {
@@ -77,7 +79,7 @@ impl Upstream {
                 let value =
                     json!({ "project": project, "service": service.name(), "before": before });
                 common.output.print(&value, || {
-                    format!("The {service} service of {project} answers where --upstream says.")
+                    format!("The {service} service of {project} uses the URL of --upstream.")
                 })
             }
             Self::List { common } => {
@@ -85,7 +87,7 @@ impl Upstream {
                     OpenControl::with(&common.control, async |db| Ok(overrides::list(db).await?))
                         .await?;
                 common.output.print(&all, || match all.as_slice() {
-                    [] => "All services answer where --upstream says.".to_owned(),
+                    [] => "No overrides: --upstream applies to all projects.".to_owned(),
                     all => all
                         .iter()
                         .map(ToString::to_string)
@@ -101,7 +103,7 @@ async fn set(
     common: &Common,
     project: &ProjectRef,
     service: Service,
-    named: Option<&Named>,
+    named: Option<&ServiceUpstream>,
     command: &'static str,
 ) -> anyhow::Result<Option<String>> {
     OpenControl::with(&common.control, async |db| {

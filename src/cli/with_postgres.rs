@@ -1,5 +1,5 @@
-//! `gantry with-postgres -- command`: a throw-away control cluster and a prepared template for a command, such as the
-//! test runner. Nothing is left behind.
+//! `gantry with-postgres -- command`: run a command, such as the test runner, with a temporary
+//! control cluster and a prepared template. Both are removed afterwards.
 
 use std::{
     os::unix::fs::PermissionsExt,
@@ -15,25 +15,25 @@ use crate::{
     base::clock::Entropy,
     cli::engine,
     data_plane::clusters::{
-        Account, Control, Embedded, Engine, Engines, Home, Installed, Launcher, OldVersions,
+        Account, Control, Engine, Engines, Home, Installed, Launcher, LocalDriver, OldVersions,
         engines::DEFAULT_MAJOR, install::Release, server::Host,
     },
 };
 
-/// Data folder of the throw-away control cluster, for the command.
+/// Environment variable for the command: data folder of the temporary control cluster.
 const HOME_VARIABLE: &str = "GANTRY_TEST_HOME";
-/// Prepared templates, for the command.
+/// Environment variable for the command: folder with prepared templates.
 const TEMPLATES_VARIABLE: &str = "GANTRY_TEST_TEMPLATES";
 
-/// Folder with PostgreSQL versions beside the distribution's, for the command.
+/// Environment variable for the command: folder with installed PostgreSQL versions.
 const ENGINES_VARIABLE: &str = "GANTRY_TEST_ENGINES";
 
 #[derive(Debug, Args)]
 pub(super) struct WithPostgres {
-    /// Folder with PostgreSQL's programs.
+    /// Folder with the programs of PostgreSQL.
     #[arg(long, env = "GANTRY_POSTGRES_BIN", value_name = "DIR")]
     postgres_bin: Option<PathBuf>,
-    /// Folder with PostgreSQL versions beside the distribution's. Kept between runs.
+    /// Folder with installed PostgreSQL versions. It is kept between runs.
     #[arg(
         long,
         default_value = "/var/tmp/gantry-test-engines",
@@ -70,7 +70,7 @@ impl WithPostgres {
         set?;
         let control = Control::ensure(&home, &host, &entropy).await?;
         let outcome = async {
-            Embedded::open(home.clone(), host, entropy)
+            LocalDriver::open(home.clone(), host, entropy)
                 .with_engines(engines)
                 .prepare()
                 .await?;
@@ -91,15 +91,15 @@ impl WithPostgres {
         outcome
     }
 
-    /// The PostgreSQL versions of projects. The default version is installed if it is missing; without a registry the
-    /// command runs on the versions that are there.
+    /// Returns the PostgreSQL versions for projects. Installs the default version if it is missing;
+    /// when the registry cannot be reached, the command runs with the installed versions.
     async fn engines(&self) -> anyhow::Result<Engines> {
         std::fs::create_dir_all(&self.engines)?;
-        // Servers of every account run these programs, and only this account may write them.
+        // Servers of all accounts run these programs; only this account may write them.
         std::fs::set_permissions(&self.engines, std::fs::Permissions::from_mode(0o755))
             .with_context(|| {
                 format!(
-                    "{} belongs to another account; choose another folder with --engines",
+                    "{} is owned by another account; choose another folder with --engines",
                     self.engines.display()
                 )
             })?;
@@ -113,15 +113,14 @@ impl WithPostgres {
                 engine::install_into(&self.engines, DEFAULT_MAJOR, Release::Pinned).await
         {
             anstream::eprintln!(
-                "PostgreSQL {DEFAULT_MAJOR} could not be installed, so projects run on another version: {error:#}"
+                "installing PostgreSQL {DEFAULT_MAJOR} failed; projects use another version: {error:#}"
             );
         }
         Ok(installed()?.offer(OldVersions::Offered)?)
     }
 }
 
-/// Makes it fit for a command that is many at once, and for being thrown away: nothing needs to survive a power cut. Holds from
-/// the next start.
+/// Configures the cluster for many connections and no durability. Takes effect at the next start.
 async fn loosen(control: &Control) -> anyhow::Result<()> {
     let (client, connection) = control.config().connect(tokio_postgres::NoTls).await?;
     tokio::spawn(connection);

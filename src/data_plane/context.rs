@@ -9,20 +9,21 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
-    clusters::{Embedded, Location, Provisioner},
-    database_access::Doors,
+    cluster_driver::ClusterDriver,
+    clusters::{Home, Location},
+    database_access::AccessRuleCache,
     domains::{
         hostnames,
-        hostnames::{acme::Authority, dns::Dns},
+        hostnames::{acme::CertificateAuthority, dns::Dns},
     },
     metrics::DataPlaneMetrics,
-    postgres_proxy::{Published, Router},
+    postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
         idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool, warm_pool::Pool,
         watchdog::Watchdog,
     },
     service_proxy,
-    service_proxy::{Edge, upstreams::Upstreams},
+    service_proxy::{ServiceProxy, upstreams::Upstreams},
     temporary_access,
 };
 use crate::{
@@ -40,23 +41,23 @@ use crate::{
 #[derive(Debug, Clone)]
 pub struct DataPlaneSettings {
     /// Where clients reach databases, if they do.
-    pub databases: Option<Published>,
+    pub databases: Option<PublishedAddress>,
     /// Whether the control database lies in the data folder.
     pub own_database: bool,
     /// First of the numeric user ids of project clusters.
     pub project_uid_base: u32,
     /// Warm clusters to keep ready.
-    pub prepared: warm_pool::Wanted,
+    pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
-    pub edge: service_proxy::Options,
+    pub service_proxy: service_proxy::Options,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// The certificate authority of custom hostnames.
-    pub authority: Option<Authority>,
+    pub authority: Option<CertificateAuthority>,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.
@@ -69,10 +70,10 @@ pub struct DataPlaneState {
     pub platform: PlatformContext,
     /// Settings of the operator.
     pub data_plane_settings: DataPlaneSettings,
-    /// Driver through which the reconciler works on clusters.
-    pub provisioner: Arc<dyn Provisioner>,
-    /// The projects' clusters on this node.
-    pub clusters: Embedded,
+    /// Runs the clusters of projects.
+    pub driver: Arc<dyn ClusterDriver>,
+    /// The data folder of this node.
+    pub home: Arc<Home>,
     /// Drives clusters to their desired state.
     pub reconciler: Reconciler,
     /// Keeps projects within their resources.
@@ -84,15 +85,15 @@ pub struct DataPlaneState {
     /// Warm clusters.
     pub pool: Pool,
     /// Creates and revokes temporary logins.
-    pub jit: temporary_access::Keeper,
+    pub temporary_access: temporary_access::LoginReconciler,
     /// Proxy of connections to the projects' databases.
-    pub router: Router,
+    pub postgres_proxy: PostgresProxy,
     /// Last known access rules of projects' databases.
-    pub doors: Doors,
+    pub access_rules: AccessRuleCache,
     /// Checks custom hostnames when they are due.
-    pub hostnames: hostnames::Keeper,
+    pub hostname_reconciler: hostnames::HostnameReconciler,
     /// Proxy of requests to the projects' services.
-    pub edge: Edge,
+    pub service_proxy: ServiceProxy,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -124,31 +125,31 @@ impl Deref for DataPlaneState {
 }
 
 impl DataPlaneContext {
-    /// The data plane of `clusters`, which the reconciler drives through `provisioner`.
+    /// Creates the data plane of the node with data folder `home`, whose clusters `driver` runs.
     pub fn new(
         platform: PlatformContext,
         settings: DataPlaneSettings,
-        clusters: Embedded,
-        provisioner: Arc<dyn Provisioner>,
+        driver: Arc<dyn ClusterDriver>,
+        home: Arc<Home>,
     ) -> Result<Self, Error> {
-        let location = Location::of(clusters.home().dir()).context("locating the data folder")?;
+        let location = Location::of(home.dir()).context("locating the data folder")?;
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
             platform,
             data_plane_settings: settings,
-            provisioner,
-            clusters,
+            driver,
+            home,
             reconciler: Reconciler::default(),
             watchdog: Watchdog::default(),
             uses: Uses::default(),
             lease,
             pool: Pool::default(),
-            jit: temporary_access::Keeper::default(),
-            router: Router::default(),
-            doors: Doors::default(),
-            hostnames: hostnames::Keeper::default(),
-            edge: Edge::default(),
+            temporary_access: temporary_access::LoginReconciler::default(),
+            postgres_proxy: PostgresProxy::default(),
+            access_rules: AccessRuleCache::default(),
+            hostname_reconciler: hostnames::HostnameReconciler::default(),
+            service_proxy: ServiceProxy::default(),
             removal: OnceLock::new(),
         });
         let weak = Arc::downgrade(&state);
@@ -174,18 +175,18 @@ impl DataPlaneState {
 
 impl ChangeListener for DataPlaneState {
     fn invalidate(&self, cache: Cache) {
-        self.edge.invalidate(cache);
+        self.service_proxy.invalidate(cache);
     }
 
     fn wake(&self, task: Task) {
         match task {
-            Task::Reconciler => self.reconciler.heard(),
-            Task::TemporaryAccess => self.jit.wake(),
+            Task::Reconciler => self.reconciler.notify(),
+            Task::TemporaryAccess => self.temporary_access.wake(),
             Task::RateLimitOverrides => {}
         }
     }
 
     fn set_subscribed(&self, _: bool) {
-        self.edge.reread();
+        self.service_proxy.reread();
     }
 }

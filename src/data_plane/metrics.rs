@@ -12,9 +12,9 @@ pub struct DataPlaneMetrics {
     /// Of clusters.
     pub clusters: ClusterMetrics,
     /// Of connections to databases.
-    pub postgres_proxy: postgres_proxy::Tally,
+    pub postgres_proxy: postgres_proxy::PostgresProxyMetrics,
     /// Of requests to projects' services.
-    pub service_proxy: service_proxy::Tally,
+    pub service_proxy: service_proxy::ServiceProxyMetrics,
 }
 
 impl DataPlaneMetrics {
@@ -22,7 +22,7 @@ impl DataPlaneMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         Self {
             clusters: ClusterMetrics::new(metrics),
-            postgres_proxy: postgres_proxy::Tally {
+            postgres_proxy: postgres_proxy::PostgresProxyMetrics {
                 sessions: metrics.gauge("gantry_router_sessions", &[]),
                 outcomes: postgres_proxy::OUTCOMES.map(|outcome| {
                     let labels = [("outcome", outcome)];
@@ -32,12 +32,12 @@ impl DataPlaneMetrics {
                     )
                 }),
             },
-            service_proxy: service_proxy_tally(metrics),
+            service_proxy: service_proxy_metrics(metrics),
         }
     }
 }
 
-/// What a new project's cluster is made from.
+/// The origin of a new project's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// A server that ran already.
@@ -48,7 +48,7 @@ pub enum Origin {
     Template,
 }
 
-/// What is done to a cluster.
+/// An operation on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Making its files.
@@ -66,7 +66,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What went wrong, if it does.
+    /// The context of an error in this step.
     pub const fn doing(self) -> &'static str {
         match self {
             Self::Create => "making a cluster",
@@ -142,7 +142,7 @@ impl ClusterMetrics {
     }
 }
 
-fn service_proxy_tally(metrics: &Metrics) -> service_proxy::Tally {
+fn service_proxy_metrics(metrics: &Metrics) -> service_proxy::ServiceProxyMetrics {
     let requests = |service| {
         CLASSES.map(|class| {
             let labels = [("service", service), ("status", class)];
@@ -151,7 +151,7 @@ fn service_proxy_tally(metrics: &Metrics) -> service_proxy::Tally {
     };
     let [rest, auth, storage, realtime, functions] =
         Service::ALL.map(|service| requests(service.name()));
-    service_proxy::Tally {
+    service_proxy::ServiceProxyMetrics {
         connections: service_proxy::OUTCOMES.map(|outcome| {
             let labels = [("outcome", outcome)];
             (

@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{
     access::Directory,
     http::{Transport, openapi::PublishedLinks},
-    rate_limits::Limits,
+    rate_limits::RateLimiter,
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},
 };
@@ -70,7 +70,7 @@ pub struct PlatformState {
     /// Cached rows that access decisions read.
     pub directory: Directory,
     /// Rate limits.
-    pub limits: Limits,
+    pub limits: RateLimiter,
     /// Counters and durations, for Prometheus.
     pub metrics: Metrics,
     /// Answered requests that name a project, until they are written to its logs.
@@ -106,7 +106,7 @@ impl PlatformContext {
         entropy: Entropy,
         db: Db,
         directory: Directory,
-        limits: Limits,
+        limits: RateLimiter,
         metrics: Metrics,
     ) -> Self {
         let state = Arc::new(PlatformState {
@@ -173,11 +173,11 @@ impl ChangeListener for PlatformState {
 
     fn wake(&self, task: Task) {
         if task == Task::RateLimitOverrides {
-            self.limits.changed().wake();
+            self.limits.override_changes().wake();
         }
     }
 
     fn set_subscribed(&self, subscribed: bool) {
-        self.directory.believe(subscribed);
+        self.directory.set_trusted(subscribed);
     }
 }

@@ -17,7 +17,7 @@ use self::operations::{MILLIS, Operations};
 pub use self::request_log::{AnsweredRequest, RequestLog, cut, without_secrets};
 use crate::{
     base::error::{Context, Error},
-    platform::rate_limits::Tally,
+    platform::rate_limits::StoreMetrics,
 };
 
 /// Format of log lines.
@@ -66,7 +66,7 @@ pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     operations: Operations,
-    tally: Tally,
+    rate_limit_store: StoreMetrics,
     unlogged: Counter,
 }
 
@@ -89,8 +89,8 @@ impl Metrics {
                 &METADATA,
             )
         };
-        let tally = Tally {
-            asked: decisions("store"),
+        let rate_limit_store = StoreMetrics {
+            sent: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
             away: recorder.register_gauge(
@@ -106,7 +106,7 @@ impl Metrics {
             handle: recorder.handle(),
             recorder,
             operations: Operations::new(operations),
-            tally,
+            rate_limit_store,
             unlogged,
         })
     }
@@ -138,8 +138,8 @@ impl Metrics {
     }
 
     /// Returns the metrics of shared rate limits.
-    pub fn tally(&self) -> Tally {
-        self.tally.clone()
+    pub fn rate_limit_store(&self) -> StoreMetrics {
+        self.rate_limit_store.clone()
     }
 
     /// Counts an answered request.

@@ -1,4 +1,4 @@
-//! One's own account: who one is here, and the password.
+//! The account page: profile, password and passkeys.
 
 use askama::Template;
 use http::StatusCode;
@@ -8,16 +8,16 @@ use serde::Deserialize;
 use crate::{
     api::accounts::{
         passkeys,
-        passkeys::{Known, Passkeys},
+        passkeys::{PasskeySummary, Passkeys},
         passwords, sign_in,
-        sign_in::Outcome,
+        sign_in::SignInOutcome,
     },
     base::error::Error,
     platform::{
-        access::{Access, sessions, sessions::Ending},
+        access::{Access, sessions, sessions::SessionSelection},
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, page, words, words::Moment},
+    web::{Layout, PageResponse, SessionForm, Visitor, labels, labels::Timestamp, page},
 };
 
 pub(super) static ACCOUNT: Endpoint = page(
@@ -30,7 +30,7 @@ pub(super) static ACCOUNT: Endpoint = page(
 );
 pub(super) static SET_PASSWORD: Endpoint = page(
     "page-set-password",
-    "Change the password",
+    "Change password",
     Verb::Post,
     "/account/password",
     Access::Caller,
@@ -40,47 +40,51 @@ pub(super) static SET_PASSWORD: Endpoint = page(
 #[derive(Template)]
 #[template(path = "account.html")]
 struct AccountPage {
-    frame: Frame,
+    layout: Layout,
     email: String,
     username: String,
     id: String,
-    /// When the password was changed, if there is one.
-    changed: Option<Moment>,
-    /// None can be added where this server is reached by an address of numbers.
-    passkeys_here: bool,
+    /// When the password was last changed; empty without a password.
+    password_changed: Option<Timestamp>,
+    /// Whether this server is reached by a host name, as passkeys require.
+    passkeys_supported: bool,
     passkeys: Vec<Row>,
-    wrong: Wrong,
+    errors: AccountErrors,
 }
 
-/// A passkey, as the page shows it.
+/// A row of the passkey list.
 struct Row {
-    passkey: Known,
-    added: Moment,
-    used: Option<Moment>,
+    passkey: PasskeySummary,
+    added: Timestamp,
+    used: Option<Timestamp>,
 }
 
-/// What is wrong with the fields, when the form is shown again.
+/// Error messages by field.
 #[derive(Default)]
-struct Wrong {
+struct AccountErrors {
     current: Option<String>,
     password: Option<String>,
-    again: Option<String>,
+    confirmation: Option<String>,
     passkey: Option<String>,
 }
 
-async fn account(visitor: Visitor) -> Result<Answer, Error> {
-    show(&visitor, StatusCode::OK, Wrong::default()).await
+async fn account(visitor: Visitor) -> Result<PageResponse, Error> {
+    show(&visitor, StatusCode::OK, AccountErrors::default()).await
 }
 
-async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Answer, Error> {
+async fn show(
+    visitor: &Visitor,
+    status: StatusCode,
+    errors: AccountErrors,
+) -> Result<PageResponse, Error> {
     let now = visitor.context.clock.now();
-    let changed = passwords::changed_at(&visitor.context.db, visitor.user.id)
+    let password_changed = passwords::changed_at(&visitor.context.db, visitor.user.id)
         .await?
-        .map(|at| Moment::new(at, now));
+        .map(|at| Timestamp::new(at, now));
     let account = visitor.account.clone();
-    let row = |passkey: Known| Row {
-        added: Moment::new(passkey.created_at, now),
-        used: passkey.last_used_at.map(|at| Moment::new(at, now)),
+    let row = |passkey: PasskeySummary| Row {
+        added: Timestamp::new(passkey.created_at, now),
+        used: passkey.last_used_at.map(|at| Timestamp::new(at, now)),
         passkey,
     };
     let passkeys = passkeys::list(&visitor.context.db, visitor.user.id)
@@ -89,26 +93,29 @@ async fn show(visitor: &Visitor, status: StatusCode, wrong: Wrong) -> Result<Ans
         .map(row)
         .collect();
     let page = AccountPage {
-        frame: visitor.frame().of("/account"),
+        layout: visitor.layout().at_path("/account"),
         email: account.email,
         username: account.username,
         id: account.gotrue_id.to_string(),
-        changed,
-        passkeys_here: Passkeys::at(&visitor.origin).is_some(),
+        password_changed,
+        passkeys_supported: Passkeys::at(&visitor.origin).is_some(),
         passkeys,
-        wrong,
+        errors,
     };
-    Ok(Answer::page(&page)?.status(status))
+    Ok(PageResponse::page(&page)?.status(status))
 }
 
-/// The page, with why a passkey was not added.
-pub(super) async fn passkey_refused(visitor: &Visitor, why: String) -> Result<Answer, Error> {
+/// Returns the account page with an error message at the passkey form.
+pub(super) async fn passkey_error(
+    visitor: &Visitor,
+    message: String,
+) -> Result<PageResponse, Error> {
     show(
         visitor,
         StatusCode::UNPROCESSABLE_ENTITY,
-        Wrong {
-            passkey: Some(why),
-            ..Wrong::default()
+        AccountErrors {
+            passkey: Some(message),
+            ..AccountErrors::default()
         },
     )
     .await
@@ -119,18 +126,21 @@ struct NewPassword {
     #[serde(default)]
     current: SecretString,
     password: SecretString,
-    again: SecretString,
+    confirmation: SecretString,
 }
 
-/// Whoever knows the password may change it; whoever has none may set one. Every other session ends.
-async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result<Answer, Error> {
-    let (context, again) = (&visitor.context, |wrong| {
-        show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wrong)
-    });
-    if form.password.expose_secret() != form.again.expose_secret() {
-        return again(Wrong {
-            again: Some("The two are not the same.".to_owned()),
-            ..Wrong::default()
+/// Sets the password. Requires the current one if the account has a password. Ends every other
+/// session.
+async fn set_password(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<NewPassword>,
+) -> Result<PageResponse, Error> {
+    let context = &visitor.context;
+    let reject = |errors| show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, errors);
+    if form.password.expose_secret() != form.confirmation.expose_secret() {
+        return reject(AccountErrors {
+            confirmation: Some("The passwords do not match.".to_owned()),
+            ..AccountErrors::default()
         })
         .await;
     }
@@ -138,24 +148,23 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
         .await?
         .is_some()
     {
-        let (email, address) = (&visitor.account.email, visitor.peer.address);
-        let wrong = match sign_in::try_password(
+        let message = match sign_in::try_password(
             &context.db,
-            email,
+            &visitor.account.email,
             form.current,
-            address,
+            visitor.peer.address,
             context.clock.now(),
         )
         .await?
         {
-            Outcome::Right(_) => None,
-            Outcome::Wrong => Some("This is not your password.".to_owned()),
-            Outcome::Held(wait) => Some(words::held(wait)),
+            SignInOutcome::Accepted(_) => None,
+            SignInOutcome::Rejected => Some("The current password is incorrect.".to_owned()),
+            SignInOutcome::Throttled(wait) => Some(labels::retry_message(wait)),
         };
-        if wrong.is_some() {
-            return again(Wrong {
-                current: wrong,
-                ..Wrong::default()
+        if message.is_some() {
+            return reject(AccountErrors {
+                current: message,
+                ..AccountErrors::default()
             })
             .await;
         }
@@ -171,9 +180,9 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
     {
         Ok(()) => {}
         Err(Error::Invalid { problem, .. }) => {
-            return again(Wrong {
+            return reject(AccountErrors {
                 password: Some(problem.into_owned()),
-                ..Wrong::default()
+                ..AccountErrors::default()
             })
             .await;
         }
@@ -182,9 +191,9 @@ async fn set_password(visitor: Visitor, Form(form): Form<NewPassword>) -> Result
     sessions::end(
         &context.db,
         visitor.user.id,
-        Ending::Others(&visitor.secret.digest()),
+        SessionSelection::Others(&visitor.secret.digest()),
         context.clock.now(),
     )
     .await?;
-    Answer::to("/account?done=password")
+    PageResponse::redirect("/account?done=password")
 }

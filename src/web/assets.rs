@@ -1,4 +1,5 @@
-//! Style sheet, scripts and icon, embedded under names that change with what is in them.
+//! The embedded style sheet, scripts and icon. Their names contain a hash of the content, so that
+//! browsers can cache them forever.
 
 use std::sync::LazyLock;
 
@@ -9,13 +10,13 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Body, Call, Endpoint, Input, Output, Response, Verb, mount, openapi::OperationDoc},
+        http::{Body, Endpoint, Output, Response, Verb, mount, openapi::OperationDoc},
         rate_limits::{Limit, LimitKey, per},
     },
-    web::page,
+    web::{page, path::PathFile},
 };
 
-/// A page has three files, which a browser asks for once.
+/// A browser requests each file once.
 static FILES: Limit = Limit {
     key: LimitKey::Path,
     windows: &[per(1_000, 60)],
@@ -25,7 +26,7 @@ pub(super) static ASSET: Endpoint = Endpoint {
     limit: &FILES,
     ..page(
         "page-asset",
-        "A file of the pages",
+        "Static file",
         Verb::Get,
         "/assets/{file}",
         Access::Public,
@@ -34,13 +35,13 @@ pub(super) static ASSET: Endpoint = Endpoint {
 };
 
 /// An embedded file.
-struct File {
+struct EmbeddedFile {
     name: String,
     content_type: &'static str,
     bytes: &'static [u8],
 }
 
-impl File {
+impl EmbeddedFile {
     fn new(stem: &str, ending: &str, content_type: &'static str, bytes: &'static [u8]) -> Self {
         let digest = Sha256::digest(bytes);
         Self {
@@ -51,37 +52,37 @@ impl File {
     }
 }
 
-/// Paths of the files, for templates.
+/// The paths of the files, for templates.
 pub(super) struct Assets {
     pub(super) style: String,
     pub(super) script: String,
     pub(super) htmx: String,
     pub(super) icon: String,
-    files: [File; 4],
+    files: [EmbeddedFile; 4],
 }
 
 pub(super) static ASSETS: LazyLock<Assets> = LazyLock::new(|| {
     let script = "text/javascript; charset=utf-8";
     let files = [
-        File::new(
+        EmbeddedFile::new(
             "gantry",
             "css",
             "text/css; charset=utf-8",
             include_bytes!("../../static/web/gantry.css"),
         ),
-        File::new(
+        EmbeddedFile::new(
             "gantry",
             "js",
             script,
             include_bytes!("../../static/web/gantry.js"),
         ),
-        File::new(
+        EmbeddedFile::new(
             "htmx-2.0.11",
             "js",
             script,
             include_bytes!("../../static/web/htmx.min.js"),
         ),
-        File::new(
+        EmbeddedFile::new(
             "icon",
             "svg",
             "image/svg+xml",
@@ -100,30 +101,18 @@ pub(super) static ASSETS: LazyLock<Assets> = LazyLock::new(|| {
     }
 });
 
-struct FileName(String);
-
-impl Input for FileName {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("file")
-            .map(|name| Self(name.to_owned()))
-            .ok_or(Error::NotFound)
-    }
-}
-
-async fn asset(FileName(name): FileName) -> Result<Found, Error> {
+async fn asset(PathFile(name): PathFile) -> Result<FileResponse, Error> {
     ASSETS
         .files
         .iter()
         .find(|file| file.name == name)
-        .map(Found)
+        .map(FileResponse)
         .ok_or(Error::NotFound)
 }
 
-struct Found(&'static File);
+struct FileResponse(&'static EmbeddedFile);
 
-impl Output for Found {
+impl Output for FileResponse {
     fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }

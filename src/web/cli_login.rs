@@ -1,4 +1,5 @@
-//! Signing a command line tool in: the page its link opens, and the code it asks for.
+//! Sign-in of a command-line tool: the page that its link opens, and the code that the user types
+//! into the tool.
 
 use askama::Template;
 use http::Method;
@@ -8,21 +9,22 @@ use serde_json::json;
 use uuid::Uuid;
 
 use crate::{
-    api::tokens::{cli_login, cli_login::Channel},
+    api::tokens::{cli_login, cli_login::LoginChannel},
     base::{error::Error, names},
     platform::{
         access::{Access, Permission},
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, page, tokens},
+    web::{Layout, PageResponse, SessionForm, Visitor, page, tokens},
 };
 
-/// Tools that know only the hosted service print its address; with ours in the place of its host the path is the alias.
+/// The Supabase CLI prints a link to the hosted dashboard. The alias serves the same path, so that
+/// only the host of the link has to be replaced.
 pub(super) static SHOW: Endpoint = Endpoint {
     aliases: &["/dashboard/cli/login"],
     ..page(
         "page-cli-login",
-        "Sign a command line tool in",
+        "Sign in to a command-line tool",
         Verb::Get,
         "/cli/login",
         Access::Caller,
@@ -31,43 +33,43 @@ pub(super) static SHOW: Endpoint = Endpoint {
 };
 pub(super) static APPROVE: Endpoint = page(
     "page-cli-login-submit",
-    "Make a token for a command line tool",
+    "Create a token for a command-line tool",
     Verb::Post,
     "/cli/login",
     Access::Caller,
     || mount(approve),
 );
 
-/// Longest name of a token.
+/// Maximum length of a token name, in characters.
 const NAME_CHARS_MAX: usize = 256;
 
 #[derive(Template)]
 #[template(path = "cli_login.html")]
-struct Confirm {
-    frame: Frame,
-    asked: AskedFor,
+struct CliLoginPage {
+    layout: Layout,
+    login: CliLogin,
     email: String,
 }
 
 #[derive(Template)]
 #[template(path = "cli_login_code.html")]
-struct Code {
-    frame: Frame,
+struct CliLoginCodePage {
+    layout: Layout,
     code: String,
 }
 
-/// What the tool's link says.
+/// The parameters of the link.
 #[derive(Deserialize, JsonSchema)]
-struct AskedFor {
+struct CliLogin {
     session_id: Uuid,
     #[serde(default)]
     token_name: String,
     public_key: String,
 }
 
-impl AskedFor {
-    /// As a person can read it, and as a token can be called.
-    fn name(&self) -> String {
+impl CliLogin {
+    /// Returns the token name without hidden characters, or a default.
+    fn token_name(&self) -> String {
         let name: String = self
             .token_name
             .chars()
@@ -82,54 +84,59 @@ impl AskedFor {
     }
 }
 
-async fn show(visitor: Visitor, Query(asked): Query<AskedFor>) -> Result<Answer, Error> {
-    // A link that cannot work is not worth a question.
-    Channel::to(&asked.public_key, &visitor.context.entropy)?;
+async fn show(visitor: Visitor, Query(login): Query<CliLogin>) -> Result<PageResponse, Error> {
+    // An invalid public key is rejected before the user confirms.
+    LoginChannel::to(&login.public_key, &visitor.context.entropy)?;
     let email = visitor.account.email.clone();
-    Answer::page(&Confirm {
-        frame: visitor.frame(),
-        asked,
+    PageResponse::page(&CliLoginPage {
+        layout: visitor.layout(),
+        login,
         email,
     })
 }
 
 #[derive(Deserialize)]
-struct Approval {
+struct CliLoginForm {
     #[serde(flatten)]
-    asked: AskedFor,
+    login: CliLogin,
     days: String,
-    may: String,
+    access: String,
 }
 
-/// Makes the token by the operation, so that it is one like any other, and shows the code in this very answer: loading it
-/// again finds the session used.
-async fn approve(visitor: Visitor, Form(form): Form<Approval>) -> Result<Answer, Error> {
-    let (context, session) = (&visitor.context, form.asked.session_id);
+/// Creates the token through the operation and shows the code in the response to the form. A reload
+/// is rejected, because the login session was used.
+async fn approve(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<CliLoginForm>,
+) -> Result<PageResponse, Error> {
+    let context = &visitor.context;
+    let session = form.login.session_id;
     let days: i64 = form
         .days
         .parse()
         .map_err(|_| Error::invalid("days", "expected a number"))?;
-    let channel = Channel::to(&form.asked.public_key, &context.entropy)?;
+    let channel = LoginChannel::to(&form.login.public_key, &context.entropy)?;
     cli_login::begin(&context.db, visitor.user.id, session, context.clock.now()).await?;
-    let only_reads = form.may == "read";
+    let is_read_only = form.access == "read";
     let permissions: Vec<_> = Permission::ALL
         .iter()
-        .filter(|it| !only_reads || it.only_reads())
+        .filter(|it| !is_read_only || it.only_reads())
         .map(|it| it.name())
         .collect();
-    let body =
-        json!({"name": form.asked.name(), "expires_in_days": days, "permissions": permissions});
-    let made: tokens::Made = visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await?;
-    let code = cli_login::hand_over(
+    let body = json!({"name": form.login.token_name(), "expires_in_days": days, "permissions": permissions});
+    let created: tokens::TokenSecret = visitor
+        .call(Method::POST, "/v1/tokens", Some(&body))
+        .await?;
+    let code = cli_login::store_token(
         &context.db,
         &context.entropy,
         session,
         channel,
-        made.expose(),
+        created.expose(),
     )
     .await?;
-    Answer::page(&Code {
-        frame: visitor.frame(),
+    PageResponse::page(&CliLoginCodePage {
+        layout: visitor.layout(),
         code,
     })
 }

@@ -1,30 +1,32 @@
-//! The session's cookie, and that of who is on the way to a provider and back. Nothing else reads or sets one.
+//! The session cookie and the cookie of a pending sign-in through the identity provider. No other
+//! module reads or sets cookies.
 
 use http::{HeaderMap, HeaderValue, header};
 
 use crate::{
-    base::error::{Context, Credential, Error},
+    base::error::{Context, CredentialProblem, Error},
     platform::{
-        access::{credential::Presented, sessions, sessions::Secret},
+        access::{credential::PresentedCredential, sessions, sessions::SessionSecret},
         http::Peer,
     },
-    web::next,
+    web::redirect,
 };
 
-/// Over HTTPS a browser accepts the name only from this very host, and sends it back to no other.
+/// Name over HTTPS. Browsers accept the `__Host-` prefix only from this host and return it to no
+/// other (RFC 6265bis §4.1.3.2).
 const SECURE: &str = "__Host-gantry";
-/// On this machine without HTTPS, where browsers do not take the other.
+/// Name without HTTPS, where browsers reject the `__Host-` prefix.
 const LOCAL: &str = "gantry";
 
 fn name(peer: Peer) -> &'static str {
     if peer.https { SECURE } else { LOCAL }
 }
 
-/// How long somebody may be on the way, in seconds.
-const JOURNEY_SECS: i64 = 10 * 60;
+/// Lifetime of a pending sign-in, in seconds.
+const PENDING_SECS: i64 = 10 * 60;
 
-/// What the name of the other has in addition.
-const JOURNEY: &str = "-way";
+/// Suffix of the name of the pending sign-in cookie.
+const PENDING: &str = "-way";
 
 fn read<'a>(headers: &'a HeaderMap, peer: Peer, suffix: &str) -> Option<&'a str> {
     let cookies = headers
@@ -42,60 +44,70 @@ fn read<'a>(headers: &'a HeaderMap, peer: Peer, suffix: &str) -> Option<&'a str>
     ours.next()
 }
 
-/// The session a request brings.
-pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<Secret> {
-    read(headers, peer, "").and_then(Secret::parse)
+/// Returns the session secret of a request.
+pub(super) fn secret(headers: &HeaderMap, peer: Peer) -> Option<SessionSecret> {
+    read(headers, peer, "").and_then(SessionSecret::parse)
 }
 
-/// The journey that a browser is on, and where it goes on afterwards.
-pub(super) fn journey(headers: &HeaderMap, peer: Peer) -> Option<(Secret, String)> {
-    let (secret, next) = read(headers, peer, JOURNEY)?.split_once('.')?;
+/// Returns the secret of the pending sign-in and the path to redirect to afterwards.
+pub(super) fn pending_sign_in(headers: &HeaderMap, peer: Peer) -> Option<(SessionSecret, String)> {
+    let (secret, next) = read(headers, peer, PENDING)?.split_once('.')?;
     let (_, next) = form_urlencoded::parse(format!("next={next}").as_bytes())
         .into_owned()
         .next()?;
-    Some((Secret::parse(secret)?, next::safe(&next).to_owned()))
+    Some((
+        SessionSecret::parse(secret)?,
+        redirect::safe_path(&next).to_owned(),
+    ))
 }
 
-/// Sets out.
-pub(super) fn set_journey(secret: &Secret, next: &str, peer: Peer) -> Result<HeaderValue, Error> {
+/// Returns the header that starts a pending sign-in.
+pub(super) fn set_pending_sign_in(
+    secret: &SessionSecret,
+    next: &str,
+    peer: Peer,
+) -> Result<HeaderValue, Error> {
     let next: String = form_urlencoded::byte_serialize(next.as_bytes()).collect();
-    written(
+    set_cookie(
         peer,
-        JOURNEY,
+        PENDING,
         &format!("{}.{next}", secret.expose()),
-        JOURNEY_SECS,
+        PENDING_SECS,
     )
 }
 
-/// Has come back.
-pub(super) fn clear_journey(peer: Peer) -> Result<HeaderValue, Error> {
-    written(peer, JOURNEY, "", 0)
+/// Returns the header that ends a pending sign-in.
+pub(super) fn clear_pending_sign_in(peer: Peer) -> Result<HeaderValue, Error> {
+    set_cookie(peer, PENDING, "", 0)
 }
 
-/// What says who sent a request.
-pub(super) fn presented(headers: &HeaderMap, peer: Peer) -> Result<Presented, Credential> {
+/// Returns the credential of a request.
+pub(super) fn presented(
+    headers: &HeaderMap,
+    peer: Peer,
+) -> Result<PresentedCredential, CredentialProblem> {
     secret(headers, peer)
-        .map(|secret| Presented::Session(secret.digest()))
-        .ok_or(Credential::Missing)
+        .map(|secret| PresentedCredential::Session(secret.digest()))
+        .ok_or(CredentialProblem::Missing)
 }
 
-/// Sets the cookie.
-pub(super) fn set(secret: &Secret, peer: Peer) -> Result<HeaderValue, Error> {
-    written(peer, "", secret.expose(), sessions::LIFE.num_seconds())
+/// Returns the header that sets the session cookie.
+pub(super) fn set(secret: &SessionSecret, peer: Peer) -> Result<HeaderValue, Error> {
+    set_cookie(peer, "", secret.expose(), sessions::LIFE.num_seconds())
 }
 
-/// Takes it away.
+/// Returns the header that removes the session cookie.
 pub(super) fn clear(peer: Peer) -> Result<HeaderValue, Error> {
-    written(peer, "", "", 0)
+    set_cookie(peer, "", "", 0)
 }
 
-fn written(peer: Peer, suffix: &str, value: &str, max_age: i64) -> Result<HeaderValue, Error> {
+fn set_cookie(peer: Peer, suffix: &str, value: &str, max_age: i64) -> Result<HeaderValue, Error> {
     let secure = if peer.https { "; Secure" } else { "" };
     let text = format!(
         "{}{suffix}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Lax{secure}",
         name(peer)
     );
-    let mut value = HeaderValue::try_from(text).context("writing a cookie")?;
+    let mut value = HeaderValue::try_from(text).context("setting a cookie")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -114,29 +126,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_read_again_and_only_over_the_same_transport() {
-        let secret = Secret::generate(&Entropy::seeded(7));
+    fn session_cookie_is_read_only_over_the_transport_that_set_it() {
+        let secret = SessionSecret::generate(&Entropy::seeded(7));
         for https in [true, false] {
-            let set = set(&secret, peer(https))
+            let header = set(&secret, peer(https))
                 .unwrap()
                 .to_str()
                 .unwrap()
                 .to_owned();
             assert!(
-                set.contains("; Path=/;")
-                    && set.contains("; HttpOnly; SameSite=Lax")
-                    && !set.contains("Domain"),
-                "{set}"
+                header.contains("; Path=/;")
+                    && header.contains("; HttpOnly; SameSite=Lax")
+                    && !header.contains("Domain"),
+                "{header}"
             );
             assert_eq!(
-                (set.starts_with("__Host-"), set.ends_with("; Secure")),
+                (header.starts_with("__Host-"), header.ends_with("; Secure")),
                 (https, https)
             );
             let mut headers = HeaderMap::new();
             headers.append(header::COOKIE, "gantryx=1; other=2".parse().unwrap());
             headers.append(
                 header::COOKIE,
-                format!("a=b;  {}", set.split(';').next().unwrap())
+                format!("a=b;  {}", header.split(';').next().unwrap())
                     .parse()
                     .unwrap(),
             );

@@ -1,8 +1,9 @@
-//! Forms: only those that a page of ours made are read.
+//! HTML forms. A form is accepted only from a page of this server and, if signed in, with the
+//! anti-CSRF token of the session.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{HeaderMap, HeaderName, Uri, header};
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     base::error::{Denial, Error},
@@ -11,31 +12,38 @@ use crate::{
 };
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The hidden field of every form of somebody who is signed in. `templates/layout.html` writes it.
+/// The hidden field with the anti-CSRF token, written by `templates/layout.html`.
 const TOKEN: &str = "form_token";
 
-/// A form of the session that sends it.
-pub struct Form<T>(pub T);
+/// A form of a signed-in user, with an anti-CSRF token.
+pub struct SessionForm<T>(pub T);
 
-/// A form of somebody who need not be signed in: there is no session to act for.
+/// A form that needs no session, such as the sign-in form.
 pub struct OpenForm<T>(pub T);
 
-impl<T: DeserializeOwned + Send> Input for Form<T> {
+/// A form without fields of its own.
+#[derive(Deserialize)]
+pub(super) struct NoFields {}
+
+/// A form that names a row by its id.
+#[derive(Deserialize)]
+pub(super) struct RowId {
+    pub(super) id: i64,
+}
+
+impl<T: DeserializeOwned + Send> Input for SessionForm<T> {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let OpenForm(fields) = OpenForm::<Vec<(String, String)>>::take(call).await?;
         let secret = cookie::secret(call.headers(), call.peer())
             .ok_or(Error::Forbidden(Denial::ForeignForm))?;
-        let (ours, wanted) = (
-            fields.iter().find(|(name, _)| name == TOKEN),
-            secret.form_token(),
-        );
-        // All of it is compared, so that the time it takes tells nothing.
-        let fits = ours.is_some_and(|(_, sent)| {
-            verify_slices_are_equal(sent.as_bytes(), wanted.as_bytes()).is_ok()
+        let expected = secret.form_token();
+        let sent = fields.iter().find(|(name, _)| name == TOKEN);
+        let is_valid = sent.is_some_and(|(_, sent)| {
+            verify_slices_are_equal(sent.as_bytes(), expected.as_bytes()).is_ok()
         });
-        if !fits {
+        if !is_valid {
             return Err(Error::Forbidden(Denial::ForeignForm));
         }
         read(&call.body().await?).map(Self)
@@ -46,7 +54,7 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        if !from_here(call.headers(), call.uri()) {
+        if !is_same_origin(call.headers(), call.uri()) {
             return Err(Error::Forbidden(Denial::ForeignForm));
         }
         read(&call.body().await?).map(Self)
@@ -55,12 +63,14 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     null_bytes::check_form(body)?;
-    // What is wrong is not repeated: it may be a password.
-    serde_urlencoded::from_bytes(body).map_err(|_| Error::invalid("form", "a field is missing"))
+    // The error does not quote the value: it may be a password.
+    serde_urlencoded::from_bytes(body)
+        .map_err(|_| Error::invalid("form", "missing or malformed field"))
 }
 
-/// Whether the browser says that a page of this server sent the request. One of the two headers is always there, since 2020.
-fn from_here(headers: &HeaderMap, uri: &Uri) -> bool {
+/// Returns whether the browser states that a page of this server sent the request. Every browser
+/// since 2020 sends `Sec-Fetch-Site` or `Origin` with a form.
+fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     let text = |name: HeaderName| {
         headers
             .get(name)
@@ -70,14 +80,17 @@ fn from_here(headers: &HeaderMap, uri: &Uri) -> bool {
         .authority()
         .map(http::uri::Authority::as_str)
         .or_else(|| text(header::HOST));
-    let (site, origin) = (text(FETCH_SITE), text(header::ORIGIN));
-    let same = origin.is_none_or(|origin| {
-        let named = origin
+    let site = text(FETCH_SITE);
+    let origin = text(header::ORIGIN);
+    let same_origin = origin.is_none_or(|origin| {
+        let authority = origin
             .strip_prefix("https://")
             .or_else(|| origin.strip_prefix("http://"));
-        named.is_some() && named == host
+        authority.is_some() && authority == host
     });
-    (site.is_some() || origin.is_some()) && site.is_none_or(|site| site == "same-origin") && same
+    (site.is_some() || origin.is_some())
+        && site.is_none_or(|site| site == "same-origin")
+        && same_origin
 }
 
 #[cfg(test)]
@@ -85,22 +98,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_pages_may_send_forms() {
-        let here = |site: Option<&str>, origin: Option<&str>| {
+    fn only_same_origin_forms_are_accepted() {
+        let accepts = |site: Option<&str>, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, "gantry.example:8443".parse().unwrap());
             for (name, value) in [(FETCH_SITE, site), (header::ORIGIN, origin)] {
                 headers.extend(value.map(|value| (name, value.parse().unwrap())));
             }
-            from_here(&headers, &Uri::from_static("/sign-in"))
+            is_same_origin(&headers, &Uri::from_static("/sign-in"))
         };
         let ours = Some("https://gantry.example:8443");
         assert!(
-            here(Some("same-origin"), ours) && here(None, ours) && here(Some("same-origin"), None)
+            accepts(Some("same-origin"), ours)
+                && accepts(None, ours)
+                && accepts(Some("same-origin"), None)
         );
-        assert!(!here(None, None), "nobody says where it is from");
+        assert!(!accepts(None, None), "neither header is present");
         for site in ["cross-site", "same-site", "none", ""] {
-            assert!(!here(Some(site), ours), "{site}");
+            assert!(!accepts(Some(site), ours), "{site}");
         }
         for origin in [
             "null",
@@ -111,7 +126,7 @@ mod tests {
             "gantry.example:8443",
         ] {
             assert!(
-                !here(None, Some(origin)) && !here(Some("same-origin"), Some(origin)),
+                !accepts(None, Some(origin)) && !accepts(Some("same-origin"), Some(origin)),
                 "{origin}"
             );
         }

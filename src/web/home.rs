@@ -1,4 +1,4 @@
-//! The first page: one's organizations and projects.
+//! The home page: the organizations and projects of the visitor.
 
 use askama::Template;
 
@@ -9,8 +9,8 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Answer, Frame, Visitor, next, page,
-        places::{Place, places},
+        Layout, PageResponse, Visitor, page, redirect,
+        resources::{OrganizationProjects, organizations_with_projects},
     },
 };
 
@@ -18,22 +18,22 @@ pub(super) static HOME: Endpoint = page(
     "page-home",
     "Organizations and projects",
     Verb::Get,
-    next::HOME,
+    redirect::HOME,
     Access::Caller,
     || mount(home),
 );
 
 #[derive(Template)]
 #[template(path = "home.html")]
-struct Home {
-    frame: Frame,
-    places: Vec<Place>,
+struct HomePage {
+    layout: Layout,
+    organizations: Vec<OrganizationProjects>,
 }
 
-async fn home(visitor: Visitor) -> Result<Answer, Error> {
-    let places = places(&visitor).await?;
-    Answer::page(&Home {
-        frame: visitor.frame(),
-        places,
+async fn home(visitor: Visitor) -> Result<PageResponse, Error> {
+    let organizations = organizations_with_projects(&visitor).await?;
+    PageResponse::page(&HomePage {
+        layout: visitor.layout(),
+        organizations,
     })
 }

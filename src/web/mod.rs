@@ -1,42 +1,43 @@
-//! The account pages: server-rendered, and whole without JavaScript.
+//! The account pages: rendered on the server, usable without JavaScript.
 //!
-//! A page is an [`Endpoint`] like an operation of the API, so the same guard counts, decides, records and bounds it; only
-//! its [`ClientKind`] differs: a session says who asks, and errors are pages. What a page shows or does it asks of the API's
-//! operations in this process ([`Visitor::get`] and its siblings), as the visitor. So it has no rules of its own, and can
-//! do nothing that the API would refuse. Only what is about the session itself is done here.
+//! A page is an [`Endpoint`], as an operation of the API is, so the same guard authenticates,
+//! rate-limits, authorizes and audits it. Only its [`ClientKind`] differs: credentials are a session
+//! cookie, and errors are HTML. Pages read and change resources by calling the API's operations in
+//! this process as the signed-in user ([`Visitor::get`], [`Visitor::call`]), so they have no access
+//! rules of their own. Sign-in, sessions, passwords and passkeys are implemented here.
 //!
-//! A new page is a template, a struct for it, a handler, and a line in `PAGES`:
+//! To add a page, write a template, a struct for it and a handler, and add a line to `PAGES`:
 //!
-//! - it takes a [`Visitor`], and answers [`Answer::page`];
-//! - a form posts to an endpoint that takes a [`Form`], which checks that one of our pages made it, and answers
-//!   [`Answer::to`] the page that shows the outcome.
+//! - a page takes a [`Visitor`] and returns [`PageResponse::page`];
+//! - a form posts to an endpoint that takes a [`SessionForm`] (which rejects cross-site requests) and
+//!   returns [`PageResponse::redirect`] to the page that shows the result.
 
 mod account;
-mod answer;
 mod assets;
 mod cli_login;
 mod cookie;
-mod errors;
+mod error_page;
 mod form;
 mod home;
-mod may;
-mod named;
-mod next;
+mod labels;
 mod oauth;
 mod oidc;
 mod organizations;
 mod passkeys;
-mod places;
+mod path;
+mod permissions;
 mod projects;
+mod redirect;
+mod resources;
+mod response;
 mod sessions;
 mod sign_in;
 mod tokens;
 mod visitor;
-mod words;
 
-pub use answer::Answer;
-pub use form::{Form, OpenForm};
-pub use visitor::{Frame, Visitor};
+pub use form::{OpenForm, SessionForm};
+pub use response::PageResponse;
+pub use visitor::{Layout, Visitor};
 
 use crate::{
     base::error::Error,
@@ -50,60 +51,60 @@ use crate::{
     },
 };
 
-/// How browsers are met.
-static FACE: ClientKind = ClientKind {
+/// Session cookies for authentication, HTML for errors.
+static BROWSERS: ClientKind = ClientKind {
     presented: cookie::presented,
-    refuse: errors::refuse,
+    refuse: error_page::error_response,
     calls_operations: true,
 };
 
-/// Every page, form and file.
+/// Every page, form and embedded file.
 static PAGES: &[&Endpoint] = &[
     &home::HOME,
     &projects::NEW,
     &projects::CREATE,
     &projects::SHOW,
-    &projects::KEYS,
+    &projects::REVEAL_KEYS,
     &projects::LOGS,
     &projects::USAGE,
     &projects::INGEST_KEYS,
     &projects::ADD_INGEST_KEY,
     &projects::DELETE_INGEST_KEY,
     &projects::HOSTNAME,
-    &projects::ASK_PAUSE,
+    &projects::CONFIRM_PAUSE,
     &projects::PAUSE,
-    &projects::ASK_RESTART,
+    &projects::CONFIRM_RESTART,
     &projects::RESTART,
     &projects::RESTORE,
     &projects::CANCEL,
-    &projects::ASK_DELETE,
+    &projects::CONFIRM_DELETE,
     &projects::DELETE,
     &organizations::MEMBERS,
     &organizations::MEMBER,
-    &organizations::GIVE_ROLE,
-    &organizations::ASK_REMOVE,
+    &organizations::ASSIGN_ROLE,
+    &organizations::CONFIRM_REMOVE,
     &organizations::REMOVE,
-    &organizations::OPEN,
+    &organizations::INVITATIONS,
     &organizations::INVITE,
-    &organizations::WITHDRAW,
-    &organizations::LOG,
-    &organizations::EXPORT,
-    &organizations::OFFER,
-    &organizations::ACCEPT,
+    &organizations::REVOKE_INVITATION,
+    &organizations::AUDIT_LOG,
+    &organizations::EXPORT_AUDIT_LOG,
+    &organizations::INVITATION,
+    &organizations::ACCEPT_INVITATION,
     &sign_in::SHOW,
     &sign_in::SUBMIT,
     &sign_in::SHOW_LINK,
     &sign_in::USE_LINK,
     &sign_in::SIGN_OUT,
     &oidc::BEGIN,
-    &oidc::RETURN,
+    &oidc::CALLBACK,
     &account::ACCOUNT,
     &account::SET_PASSWORD,
-    &passkeys::ASK_NEW,
+    &passkeys::CREATE_CHALLENGE,
     &passkeys::ADD,
     &passkeys::REMOVE,
-    &passkeys::ASK,
-    &passkeys::USE,
+    &passkeys::SIGN_IN_CHALLENGE,
+    &passkeys::SIGN_IN,
     &cli_login::SHOW,
     &cli_login::APPROVE,
     &tokens::LIST,
@@ -112,16 +113,16 @@ static PAGES: &[&Endpoint] = &[
     &tokens::REVIEW,
     &tokens::CREATE,
     &tokens::SHOW,
-    &tokens::ASK_REVOKE,
+    &tokens::CONFIRM_REVOKE,
     &tokens::REVOKE,
-    &oauth::ASK,
-    &oauth::ANSWER,
-    &oauth::SWITCH,
+    &oauth::CONSENT,
+    &oauth::DECIDE,
+    &oauth::SWITCH_ACCOUNT,
     &oauth::PROBLEM,
-    &oauth::APPROVED,
-    &oauth::TAKE_BACK,
-    &oauth::AUTHORIZED,
-    &oauth::END,
+    &oauth::AUTHORIZATIONS,
+    &oauth::REVOKE_AUTHORIZATION,
+    &oauth::MEMBER_AUTHORIZATIONS,
+    &oauth::REVOKE_MEMBER_AUTHORIZATIONS,
     &oauth::LIST,
     &oauth::NEW,
     &oauth::CREATE,
@@ -129,7 +130,7 @@ static PAGES: &[&Endpoint] = &[
     &oauth::CHANGE,
     &oauth::ADD_SECRET,
     &oauth::REVOKE_SECRET,
-    &oauth::ASK_DELETE,
+    &oauth::CONFIRM_DELETE,
     &oauth::DELETE,
     &sessions::LIST,
     &sessions::END_ONE,
@@ -137,40 +138,39 @@ static PAGES: &[&Endpoint] = &[
     &assets::ASSET,
 ];
 
-/// Where a browser goes that follows a link to nothing. The address alone leads to the first page: programs that ask for
-/// it are told, as ever, that it is no operation.
-pub static LOST: Endpoint = page(
+/// The 404 page, for browsers only; programs get the JSON error. `/` redirects to the home page.
+pub static NOT_FOUND: Endpoint = page(
     "page-lost",
-    "Nothing",
+    "Page not found",
     Verb::Get,
     "/",
     Access::Public,
-    || mount(lost),
+    || mount(not_found),
 );
 
-async fn lost(RequestLine { path, .. }: RequestLine) -> Result<Answer, Error> {
+async fn not_found(RequestLine { path, .. }: RequestLine) -> Result<PageResponse, Error> {
     if path == "/" {
-        Answer::to(next::HOME)
+        PageResponse::redirect(redirect::HOME)
     } else {
         Err(Error::NotFound)
     }
 }
 
-/// Every page, in the order of their numbers.
+/// Returns every page.
 pub fn pages() -> &'static [&'static Endpoint] {
     PAGES
 }
 
-/// What browsers are served.
+/// Returns the pages with their settings, for the router.
 pub fn served() -> EndpointSet<'static> {
     EndpointSet {
-        client_kind: &FACE,
+        client_kind: &BROWSERS,
         endpoints: PAGES,
-        unknown: &LOST,
+        unknown: &NOT_FOUND,
     }
 }
 
-/// A page, or what a form does. `Access::Caller` is whoever is signed in.
+/// Declares a page or the target of a form. `Access::Caller` permits every signed-in user.
 const fn page(
     id: &'static str,
     summary: &'static str,

@@ -1,42 +1,49 @@
-//! Signing in through a provider: the way there, and the way back.
+//! Sign-in through the identity provider (OpenID Connect, authorization code flow): the redirect to
+//! the provider and the callback.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use http::{StatusCode, header};
 
 use crate::{
-    api::accounts::provider::{Journey, Person, Provider, identities, identities::Known},
+    api::accounts::oidc::{
+        OidcIdentity, OidcProvider, SignInFlow, identities, identities::IdentityLookup,
+    },
     base::error::Error,
     platform::{
-        access::{Access, Subject, User, sessions, sessions::Secret},
+        access::{Access, Subject, User, sessions, sessions::SessionSecret},
         audit::Recorder,
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, cookie, next, page, sign_in, sign_in::Newcomer},
+    web::{PageResponse, cookie, page, redirect, sign_in, sign_in::SignInRequest},
 };
 
-/// A link, not a form: a form of ours leads nowhere else, and to begin is to do nothing yet.
+/// A link instead of a form: `form-action` permits no redirect to another origin, and the request
+/// changes nothing.
 pub(super) static BEGIN: Endpoint = page(
     "page-sign-in-oidc",
-    "Sign in through the provider",
+    "Sign in through the identity provider",
     Verb::Get,
     "/sign-in/provider",
     Access::Public,
     || mount(begin),
 );
-pub(super) static RETURN: Endpoint = page(
+pub(super) static CALLBACK: Endpoint = page(
     "page-sign-in-oidc-return",
-    "Come back from the provider",
+    "Callback of the identity provider",
     Verb::Get,
     "/sign-in/provider/return",
     Access::Public,
-    || mount(come_back),
+    || mount(callback),
 );
 
-/// Longest code that is handed on.
+/// Maximum length of an authorization code, in bytes.
 const CODE_BYTES_MAX: usize = 4_096;
+/// The callback does not match the pending sign-in of the browser.
+const WRONG_STATE: &str =
+    "This sign-in has expired or was started in another browser. Sign in again.";
 
-fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
-    newcomer
+fn provider(request: &SignInRequest) -> Result<&OidcProvider, Error> {
+    request
         .context
         .api_settings
         .provider
@@ -44,104 +51,115 @@ fn provider(newcomer: &Newcomer) -> Result<&Provider, Error> {
         .ok_or(Error::NotFound)
 }
 
-fn back(newcomer: &Newcomer) -> String {
-    format!("{}{}", newcomer.origin, RETURN.path)
+fn redirect_uri(request: &SignInRequest) -> String {
+    format!("{}{}", request.origin, CALLBACK.path)
 }
 
-async fn begin(newcomer: Newcomer) -> Result<Answer, Error> {
-    let provider = provider(&newcomer)?;
-    let (secret, context) = (
-        Secret::generate(&newcomer.context.entropy),
-        &newcomer.context,
-    );
-    let way = provider
-        .way(
-            &Journey::of(secret.clone()),
-            &back(&newcomer),
+async fn begin(request: SignInRequest) -> Result<PageResponse, Error> {
+    let provider = provider(&request)?;
+    let context = &request.context;
+    let secret = SessionSecret::generate(&context.entropy);
+    let address = provider
+        .authorization_url(
+            &SignInFlow::of(secret.clone()),
+            &redirect_uri(&request),
             context.clock.ticks(),
         )
         .await?;
-    let set = cookie::set_journey(&secret, next::safe(newcomer.asked("next")), newcomer.peer)?;
-    Ok(Answer::to(&way)?.with(header::SET_COOKIE, set))
+    let next = redirect::safe_path(request.query_value("next"));
+    let cookie = cookie::set_pending_sign_in(&secret, next, request.peer)?;
+    Ok(PageResponse::redirect(&address)?.with_header(header::SET_COOKIE, cookie))
 }
 
-/// Whatever comes of it, the browser's journey is over: the same way back leads nowhere a second time.
-async fn come_back(newcomer: Newcomer) -> Result<Answer, Error> {
-    let over = cookie::clear_journey(newcomer.peer)?;
-    Ok(arrive(&newcomer).await?.with(header::SET_COOKIE, over))
+/// Handles the callback. The pending sign-in ends in every case, so that a callback is used once.
+async fn callback(request: SignInRequest) -> Result<PageResponse, Error> {
+    let cookie = cookie::clear_pending_sign_in(request.peer)?;
+    let response = authenticate(&request).await?;
+    Ok(response.with_header(header::SET_COOKIE, cookie))
 }
 
-async fn arrive(newcomer: &Newcomer) -> Result<Answer, Error> {
-    let (provider, context) = (provider(newcomer)?, &newcomer.context);
-    let Some((secret, next)) = &newcomer.journey else {
-        return refuse(
-            newcomer,
-            "This sign-in was not begun in this browser, or too long ago. Begin again.",
-        );
+async fn authenticate(request: &SignInRequest) -> Result<PageResponse, Error> {
+    let provider = provider(request)?;
+    let context = &request.context;
+    let Some((secret, next)) = &request.pending else {
+        return reject(request, WRONG_STATE);
     };
-    let (journey, state) = (Journey::of(secret.clone()), newcomer.asked("state"));
+    let journey = SignInFlow::of(secret.clone());
+    let state = request.query_value("state");
     if verify_slices_are_equal(state.as_bytes(), journey.state().as_bytes()).is_err() {
-        return refuse(
-            newcomer,
-            "This sign-in was not begun in this browser, or too long ago. Begin again.",
+        return reject(request, WRONG_STATE);
+    }
+    let code = request.query_value("code");
+    if code.is_empty() || code.len() > CODE_BYTES_MAX {
+        return reject(
+            request,
+            "The sign-in was cancelled at the identity provider.",
         );
     }
-    let code = newcomer.asked("code");
-    if code.is_empty() || code.len() > CODE_BYTES_MAX {
-        return refuse(newcomer, "The sign-in was not finished there.");
-    }
-    let (at, now) = (context.clock.ticks(), context.clock.now());
+    let now = context.clock.now();
     let Some(person) = provider
-        .person(&journey, code.to_owned(), &back(newcomer), (at, now))
+        .exchange_code(
+            &journey,
+            code.to_owned(),
+            &redirect_uri(request),
+            (context.clock.ticks(), now),
+        )
         .await?
     else {
-        return refuse(
-            newcomer,
-            "What came back could not be trusted. Begin again; if it stays, tell whoever runs this server.",
+        return reject(
+            request,
+            "The response of the identity provider is invalid. Try again. If the problem persists, contact \
+             your operator.",
         );
     };
-    let user = match find(newcomer, provider, &person).await? {
-        Known::As(user) => user,
-        Known::Unverified => {
-            return refuse(
-                newcomer,
-                "Your email address is not verified there. Verify it, and begin again.",
+    let user = match find(request, provider, &person).await? {
+        IdentityLookup::Found(user) => user,
+        IdentityLookup::UnverifiedEmail => {
+            return reject(
+                request,
+                "Your email address is not verified by the identity provider. Verify it and try again.",
             );
         }
-        Known::Nobody => {
-            return refuse(
-                newcomer,
-                "Nobody here is known by that account. Whoever runs this server can make one for you.",
+        IdentityLookup::NotFound => {
+            return reject(
+                request,
+                "No account uses this email address. Ask your operator to create one.",
             );
         }
     };
-    let session = Secret::generate(&context.entropy);
+    let session = SessionSecret::generate(&context.entropy);
     sessions::begin(
         &context.db,
         user,
         &session,
-        newcomer.address(),
-        &newcomer.user_agent,
+        request.address(),
+        &request.user_agent,
         now,
     )
     .await?;
-    newcomer.welcome(user, &session, RETURN.id, next).await
+    request
+        .complete_sign_in(user, &session, CALLBACK.id, next)
+        .await
 }
 
-async fn find(newcomer: &Newcomer, provider: &Provider, person: &Person) -> Result<Known, Error> {
-    let context = &newcomer.context;
+async fn find(
+    request: &SignInRequest,
+    provider: &OidcProvider,
+    person: &OidcIdentity,
+) -> Result<IdentityLookup, Error> {
+    let context = &request.context;
     let recorder = |user: &User| {
         Recorder::new(
             user,
             &Subject::Account,
-            newcomer.address(),
-            &newcomer.request_id,
-            RETURN.id,
+            request.address(),
+            &request.request_id,
+            CALLBACK.id,
         )
     };
     identities::find(&context.db, provider, person, context.clock.now(), recorder).await
 }
 
-fn refuse(newcomer: &Newcomer, why: &str) -> Result<Answer, Error> {
-    Ok(sign_in::again(newcomer, why)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+fn reject(request: &SignInRequest, message: &str) -> Result<PageResponse, Error> {
+    Ok(sign_in::error_page(request, message)?.status(StatusCode::UNPROCESSABLE_ENTITY))
 }

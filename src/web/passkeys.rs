@@ -1,4 +1,4 @@
-//! Passkeys: adding, using and removing them. The browser's part is in `static/web/gantry.js`: there is no other way to ask it.
+//! Passkeys: add, use and remove. The WebAuthn calls of the browser are in `static/web/gantry.js`.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -8,19 +8,22 @@ use crate::{
     api::accounts::{passkeys, passkeys::Passkeys},
     base::error::Error,
     platform::{
-        access::{Access, sessions, sessions::Secret},
+        access::{Access, sessions, sessions::SessionSecret},
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, OpenForm, Visitor, account, page, sign_in, sign_in::Newcomer},
+    web::{
+        OpenForm, PageResponse, SessionForm, Visitor, account, form::NoFields, form::RowId, page,
+        sign_in, sign_in::SignInRequest,
+    },
 };
 
-pub(super) static ASK_NEW: Endpoint = page(
+pub(super) static CREATE_CHALLENGE: Endpoint = page(
     "page-ask-new-passkey",
-    "Begin to add a passkey",
+    "Request a challenge for a new passkey",
     Verb::Post,
     "/account/passkeys/ask",
     Access::Caller,
-    || mount(ask_new),
+    || mount(create_challenge),
 );
 pub(super) static ADD: Endpoint = page(
     "page-add-passkey",
@@ -38,15 +41,15 @@ pub(super) static REMOVE: Endpoint = page(
     Access::Caller,
     || mount(remove),
 );
-pub(super) static ASK: Endpoint = page(
+pub(super) static SIGN_IN_CHALLENGE: Endpoint = page(
     "page-ask-passkey",
-    "Begin to sign in with a passkey",
+    "Request a challenge for a sign-in with a passkey",
     Verb::Post,
     "/sign-in/passkey/ask",
     Access::Public,
-    || mount(ask),
+    || mount(sign_in_challenge),
 );
-pub(super) static USE: Endpoint = page(
+pub(super) static SIGN_IN: Endpoint = page(
     "page-sign-in-passkey",
     "Sign in with a passkey",
     Verb::Post,
@@ -55,107 +58,111 @@ pub(super) static USE: Endpoint = page(
     || mount(sign_in_with),
 );
 
+/// The response of an authenticator.
 #[derive(Deserialize)]
-struct Nothing {}
-
-/// What a browser answered.
-#[derive(Deserialize)]
-struct Answered {
+struct PasskeyForm {
     challenge: Uuid,
+    /// The credential as JSON (WebAuthn `PublicKeyCredential.toJSON`).
     answer: String,
-    /// Of a new one.
+    /// The name of a new passkey.
     #[serde(default)]
     name: String,
-    /// Where to go on after signing in.
+    /// The path to redirect to after the sign-in.
     #[serde(default)]
     next: String,
 }
 
-fn here(origin: &str) -> Result<Passkeys, Error> {
+fn relying_party(origin: &str) -> Result<Passkeys, Error> {
     Passkeys::at(origin).ok_or(Error::NotFound)
 }
 
-async fn ask_new(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
-    visitor.only_looks();
+async fn create_challenge(
+    visitor: Visitor,
+    _: SessionForm<NoFields>,
+) -> Result<PageResponse, Error> {
+    visitor.skip_audit();
     let context = &visitor.context;
-    let challenge = here(&visitor.origin)?
-        .ask_new(
+    let challenge = relying_party(&visitor.origin)?
+        .begin_registration(
             &context.db,
             &context.entropy,
             &visitor.account,
             context.clock.now(),
         )
         .await?;
-    Answer::json(&challenge)
+    PageResponse::json(&challenge)
 }
 
-async fn add(visitor: Visitor, Form(answered): Form<Answered>) -> Result<Answer, Error> {
-    let (context, answer) = (
-        &visitor.context,
-        (answered.challenge, answered.answer.as_str()),
-    );
-    match here(&visitor.origin)?
-        .add(
+async fn add(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<PasskeyForm>,
+) -> Result<PageResponse, Error> {
+    let context = &visitor.context;
+    let answer = (form.challenge, form.answer.as_str());
+    match relying_party(&visitor.origin)?
+        .finish_registration(
             &context.db,
             visitor.user.id,
             answer,
-            &answered.name,
+            &form.name,
             context.clock.now(),
         )
         .await
     {
-        Ok(()) => Answer::to("/account?done=passkey"),
-        Err(Error::Rejected(text)) => account::passkey_refused(&visitor, format!("{text}.")).await,
+        Ok(()) => PageResponse::redirect("/account?done=passkey"),
+        Err(Error::Rejected(text)) => account::passkey_error(&visitor, format!("{text}.")).await,
         Err(error) => Err(error),
     }
 }
 
-#[derive(Deserialize)]
-struct Which {
-    id: i64,
+async fn remove(
+    visitor: Visitor,
+    SessionForm(row): SessionForm<RowId>,
+) -> Result<PageResponse, Error> {
+    passkeys::remove(&visitor.context.db, visitor.user.id, row.id).await?;
+    PageResponse::redirect("/account?done=no-passkey")
 }
 
-async fn remove(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
-    passkeys::remove(&visitor.context.db, visitor.user.id, which.id).await?;
-    Answer::to("/account?done=no-passkey")
-}
-
-async fn ask(newcomer: Newcomer, OpenForm(Nothing {}): OpenForm<Nothing>) -> Result<Answer, Error> {
-    let context = &newcomer.context;
-    Answer::json(
-        &here(&newcomer.origin)?
-            .ask(&context.db, &context.entropy, context.clock.now())
+async fn sign_in_challenge(
+    request: SignInRequest,
+    _: OpenForm<NoFields>,
+) -> Result<PageResponse, Error> {
+    let context = &request.context;
+    PageResponse::json(
+        &relying_party(&request.origin)?
+            .begin_authentication(&context.db, &context.entropy, context.clock.now())
             .await?,
     )
 }
 
 async fn sign_in_with(
-    newcomer: Newcomer,
-    OpenForm(answered): OpenForm<Answered>,
-) -> Result<Answer, Error> {
-    let (context, now) = (&newcomer.context, newcomer.context.clock.now());
-    let answer = (answered.challenge, answered.answer.as_str());
-    let Some(user) = here(&newcomer.origin)?
-        .recognise(&context.db, answer, now)
+    request: SignInRequest,
+    OpenForm(form): OpenForm<PasskeyForm>,
+) -> Result<PageResponse, Error> {
+    let context = &request.context;
+    let now = context.clock.now();
+    let answer = (form.challenge, form.answer.as_str());
+    let Some(user) = relying_party(&request.origin)?
+        .authenticate(&context.db, answer, now)
         .await?
     else {
-        let page = sign_in::again(
-            &newcomer,
-            "This passkey signs nobody in here. It may have been removed.",
+        let page = sign_in::error_page(
+            &request,
+            "This passkey is not registered. It may have been removed.",
         )?;
         return Ok(page.status(StatusCode::UNPROCESSABLE_ENTITY));
     };
-    let session = Secret::generate(&context.entropy);
+    let session = SessionSecret::generate(&context.entropy);
     sessions::begin(
         &context.db,
         user,
         &session,
-        newcomer.address(),
-        &newcomer.user_agent,
+        request.address(),
+        &request.user_agent,
         now,
     )
     .await?;
-    newcomer
-        .welcome(user, &session, USE.id, &answered.next)
+    request
+        .complete_sign_in(user, &session, SIGN_IN.id, &form.next)
         .await
 }

@@ -1,20 +1,21 @@
-//! Where one is signed in, and signing out there.
-
-use askama::Template;
-use http::header;
-use serde::Deserialize;
+//! The sessions of the account: list, end one, end all.
 
 use crate::{
     base::error::Error,
     platform::{
         access::{
             Access, sessions,
-            sessions::{Ending, Session},
+            sessions::{BrowserSession, SessionSelection},
         },
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, cookie, page, words, words::Moment},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, cookie, form::NoFields, form::RowId, labels,
+        labels::Timestamp, page,
+    },
 };
+use askama::Template;
+use http::header;
 
 pub(super) static LIST: Endpoint = page(
     "page-sessions",
@@ -26,7 +27,7 @@ pub(super) static LIST: Endpoint = page(
 );
 pub(super) static END_ONE: Endpoint = page(
     "page-end-session",
-    "End a session",
+    "Sign out a session",
     Verb::Post,
     "/account/sessions/end",
     Access::Caller,
@@ -43,19 +44,19 @@ pub(super) static END_ALL: Endpoint = page(
 
 #[derive(Template)]
 #[template(path = "sessions.html")]
-struct Sessions {
-    frame: Frame,
+struct SessionsPage {
+    layout: Layout,
     sessions: Vec<Row>,
 }
 
 struct Row {
-    session: Session,
+    session: BrowserSession,
     browser: String,
-    begun: Moment,
-    used: Moment,
+    created: Timestamp,
+    used: Timestamp,
 }
 
-async fn list(visitor: Visitor) -> Result<Answer, Error> {
+async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
     let now = visitor.context.clock.now();
     let sessions = sessions::list(
         &visitor.context.db,
@@ -64,49 +65,44 @@ async fn list(visitor: Visitor) -> Result<Answer, Error> {
         now,
     )
     .await?;
-    let row = |session: Session| Row {
-        browser: words::browser(&session.user_agent),
-        begun: Moment::new(session.created_at, now),
-        used: Moment::new(session.last_used_at, now),
+    let row = |session: BrowserSession| Row {
+        browser: labels::browser_name(&session.user_agent),
+        created: Timestamp::new(session.created_at, now),
+        used: Timestamp::new(session.last_used_at, now),
         session,
     };
-    Answer::page(&Sessions {
-        frame: visitor.frame(),
+    PageResponse::page(&SessionsPage {
+        layout: visitor.layout(),
         sessions: sessions.into_iter().map(row).collect(),
     })
 }
 
-#[derive(Deserialize)]
-struct Which {
-    id: i64,
-}
-
-/// Somebody else's session is as good as none.
-async fn end_one(visitor: Visitor, Form(which): Form<Which>) -> Result<Answer, Error> {
+/// Ends a session of the visitor. Returns 404 for a session of another account.
+async fn end_one(
+    visitor: Visitor,
+    SessionForm(row): SessionForm<RowId>,
+) -> Result<PageResponse, Error> {
     match sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::One(which.id),
+        SessionSelection::One(row.id),
         visitor.context.clock.now(),
     )
     .await?
     {
         0 => Err(Error::NotFound),
-        _ => Answer::to("/account/sessions?done=ended"),
+        _ => PageResponse::redirect("/account/sessions?done=ended"),
     }
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
-async fn end_all(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
+async fn end_all(visitor: Visitor, _: SessionForm<NoFields>) -> Result<PageResponse, Error> {
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::All,
+        SessionSelection::All,
         visitor.context.clock.now(),
     )
     .await?;
-    Ok(Answer::to("/sign-in?done=everywhere")?
-        .with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+    Ok(PageResponse::redirect("/sign-in?done=everywhere")?
+        .with_header(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }

@@ -1,4 +1,4 @@
-//! Signing in, with a password or a link, and out again.
+//! Sign-in with a password or a one-time link, and sign-out.
 
 use std::net::IpAddr;
 
@@ -10,19 +10,22 @@ use serde::Deserialize;
 use crate::{
     api::{
         accounts,
-        accounts::{links, passkeys::Passkeys, sign_in, sign_in::Outcome},
+        accounts::{passkeys::Passkeys, sign_in, sign_in::SignInOutcome, sign_in_links},
         context::ApiContext,
     },
     base::{error::Error, ids::UserId},
     platform::{
         access::{
             Access, Subject, User, sessions,
-            sessions::{Ending, Secret},
+            sessions::{SessionSecret, SessionSelection},
         },
         audit::Recorder,
         http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
     },
-    web::{Answer, Form, Frame, OpenForm, Visitor, cookie, next, page, words},
+    web::{
+        Layout, OpenForm, PageResponse, SessionForm, Visitor, cookie, form::NoFields, labels, page,
+        redirect,
+    },
 };
 
 pub(super) static SHOW: Endpoint = page(
@@ -51,7 +54,7 @@ pub(super) static SHOW_LINK: Endpoint = page(
 );
 pub(super) static USE_LINK: Endpoint = page(
     "page-sign-in-link-submit",
-    "Use a link",
+    "Submit a sign-in link",
     Verb::Post,
     "/sign-in/link/{link}",
     Access::Public,
@@ -68,43 +71,58 @@ pub(super) static SIGN_OUT: Endpoint = page(
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
-struct SignIn {
-    frame: Frame,
-    /// What the provider is called, and the way there.
+struct SignInPage {
+    layout: Layout,
+    /// The name of the identity provider and the path to it.
     provider: Option<(String, String)>,
-    /// Whether a passkey can be used here.
+    /// Whether this server is reached by a host name, as passkeys require.
     passkeys: bool,
     next: String,
     email: String,
     problem: Option<String>,
-    /// After signing out everywhere, or here.
-    out: Option<&'static str>,
+    /// Confirms a sign-out.
+    notice: Option<&'static str>,
 }
 
 #[derive(Template)]
 #[template(path = "sign_in_link.html")]
-struct SignInLink {
-    frame: Frame,
+struct SignInLinkPage {
+    layout: Layout,
     email: String,
 }
 
-/// Who came to sign in: the browser, and the session it has already.
-pub(super) struct Newcomer {
+/// A request of the sign-in pages: the browser, and its existing session if it has one.
+pub(super) struct SignInRequest {
     pub(super) context: ApiContext,
     pub(super) peer: Peer,
     pub(super) user_agent: String,
-    /// Where they reach this server.
+    /// The address of this server as the browser sees it: scheme, host and port.
     pub(super) origin: String,
     query: Vec<(String, String)>,
     signed_in: Option<User>,
-    before: Option<Secret>,
-    link: Option<Secret>,
-    /// Where they set out from to the provider, and where to go on afterwards.
-    pub(super) journey: Option<(Secret, String)>,
+    previous_session: Option<SessionSecret>,
+    link: Option<SessionSecret>,
+    /// The pending sign-in through the identity provider: its secret, and the path to redirect to.
+    pub(super) pending: Option<(SessionSecret, String)>,
     pub(super) request_id: String,
 }
 
-impl Input for Newcomer {
+impl SignInPage {
+    /// Returns an empty form that redirects to `next` after the sign-in.
+    fn new(request: &SignInRequest, next: String) -> Self {
+        Self {
+            layout: Layout::anonymous(),
+            provider: provider_link(request, &next),
+            passkeys: request.supports_passkeys(),
+            next,
+            email: String::new(),
+            problem: None,
+            notice: None,
+        }
+    }
+}
+
+impl Input for SignInRequest {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -118,27 +136,28 @@ impl Input for Newcomer {
             peer: call.peer(),
             user_agent: user_agent.unwrap_or_default().to_owned(),
             origin: call.peer().origin(call.uri(), call.headers()),
-            journey: cookie::journey(call.headers(), call.peer()),
+            pending: cookie::pending_sign_in(call.headers(), call.peer()),
             query: form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes())
                 .into_owned()
                 .collect(),
             signed_in: call.caller().user().cloned(),
-            before: cookie::secret(call.headers(), call.peer()),
-            link: call.placeholder("link").and_then(Secret::parse),
+            previous_session: cookie::secret(call.headers(), call.peer()),
+            link: call.placeholder("link").and_then(SessionSecret::parse),
             request_id: call.request_id().to_owned(),
         })
     }
 }
 
-impl Newcomer {
-    pub(super) fn asked(&self, name: &str) -> &str {
+impl SignInRequest {
+    /// Returns the first value of a query parameter, or an empty string.
+    pub(super) fn query_value(&self, name: &str) -> &str {
         self.query
             .iter()
             .find(|(key, _)| key == name)
             .map_or("", |(_, value)| value)
     }
 
-    fn has_passkeys(&self) -> bool {
+    fn supports_passkeys(&self) -> bool {
         Passkeys::at(&self.origin).is_some()
     }
 
@@ -146,20 +165,21 @@ impl Newcomer {
         self.peer.address
     }
 
-    /// Ends the session that the browser had, writes down that there is a new one, and hands it over.
-    pub(super) async fn welcome(
+    /// Completes a sign-in: ends the previous session of the browser, writes the audit entry, sets
+    /// the cookie and redirects.
+    pub(super) async fn complete_sign_in(
         &self,
         user: UserId,
-        session: &Secret,
+        session: &SessionSecret,
         operation: &'static str,
         next: &str,
-    ) -> Result<Answer, Error> {
+    ) -> Result<PageResponse, Error> {
         let Self { context, .. } = self;
-        if let (Some(before), Some(signed_in)) = (&self.before, &self.signed_in) {
+        if let (Some(previous), Some(signed_in)) = (&self.previous_session, &self.signed_in) {
             sessions::end(
                 &context.db,
                 signed_in.id,
-                Ending::This(&before.digest()),
+                SessionSelection::This(&previous.digest()),
                 context.clock.now(),
             )
             .await?;
@@ -171,7 +191,7 @@ impl Newcomer {
             token: None,
             grant: None,
             approval: None,
-            lately: None,
+            activity: None,
         };
         let recorder = Recorder::new(
             &user,
@@ -187,16 +207,14 @@ impl Newcomer {
                 context.clock.now(),
             )
             .await?;
-        Ok(
-            Answer::to(next::safe(next))?
-                .with(header::SET_COOKIE, cookie::set(session, self.peer)?),
-        )
+        Ok(PageResponse::redirect(redirect::safe_path(next))?
+            .with_header(header::SET_COOKIE, cookie::set(session, self.peer)?))
     }
 }
 
-/// The way to the provider, if there is one.
-fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
-    let provider = newcomer.context.api_settings.provider.as_deref()?;
+/// Returns the name of the identity provider and the path to it, if one is configured.
+fn provider_link(request: &SignInRequest, next: &str) -> Option<(String, String)> {
+    let provider = request.context.api_settings.provider.as_deref()?;
     let query = form_urlencoded::Serializer::new(String::new())
         .append_pair("next", next)
         .finish();
@@ -206,53 +224,37 @@ fn provider(newcomer: &Newcomer, next: &str) -> Option<(String, String)> {
     ))
 }
 
-/// The page with what went wrong.
-pub(super) fn again(newcomer: &Newcomer, problem: &str) -> Result<Answer, Error> {
-    let next = newcomer
-        .journey
+/// Returns the sign-in page with an error message.
+pub(super) fn error_page(request: &SignInRequest, message: &str) -> Result<PageResponse, Error> {
+    let next = request
+        .pending
         .as_ref()
-        .map_or(next::HOME, |(_, next)| next)
+        .map_or(redirect::HOME, |(_, next)| next)
         .to_owned();
-    let (provider, passkeys, problem) = (
-        provider(newcomer, &next),
-        newcomer.has_passkeys(),
-        Some(problem.to_owned()),
-    );
-    Answer::page(&SignIn {
-        frame: Frame::anonymous(),
-        provider,
-        passkeys,
-        next,
-        email: String::new(),
-        problem,
-        out: None,
+    PageResponse::page(&SignInPage {
+        problem: Some(message.to_owned()),
+        ..SignInPage::new(request, next)
     })
 }
 
-async fn show(newcomer: Newcomer) -> Result<Answer, Error> {
-    let next = next::safe(newcomer.asked("next"));
-    if newcomer.signed_in.is_some() {
-        return Answer::to(next);
+async fn show(request: SignInRequest) -> Result<PageResponse, Error> {
+    let next = redirect::safe_path(request.query_value("next"));
+    if request.signed_in.is_some() {
+        return PageResponse::redirect(next);
     }
-    let out = match newcomer.asked("done") {
-        "out" => Some("You are signed out."),
-        "everywhere" => Some("You are signed out everywhere."),
+    let notice = match request.query_value("done") {
+        "out" => Some("You have been signed out."),
+        "everywhere" => Some("You have been signed out everywhere."),
         _ => None,
     };
-    let (provider, passkeys) = (provider(&newcomer, next), newcomer.has_passkeys());
-    Answer::page(&SignIn {
-        frame: Frame::anonymous(),
-        provider,
-        passkeys,
-        next: next.to_owned(),
-        email: String::new(),
-        problem: None,
-        out,
+    PageResponse::page(&SignInPage {
+        notice,
+        ..SignInPage::new(&request, next.to_owned())
     })
 }
 
 #[derive(Deserialize)]
-struct Credentials {
+struct PasswordForm {
     email: String,
     password: SecretString,
     #[serde(default)]
@@ -260,97 +262,77 @@ struct Credentials {
 }
 
 async fn submit(
-    newcomer: Newcomer,
-    OpenForm(form): OpenForm<Credentials>,
-) -> Result<Answer, Error> {
-    let (context, session) = (
-        &newcomer.context,
-        Secret::generate(&newcomer.context.entropy),
-    );
-    let Credentials {
+    request: SignInRequest,
+    OpenForm(form): OpenForm<PasswordForm>,
+) -> Result<PageResponse, Error> {
+    let context = &request.context;
+    let PasswordForm {
         email,
         password,
         next,
     } = form;
     let now = context.clock.now();
-    let (problem, status, wait) = match sign_in::try_password(
-        &context.db,
-        &email,
-        password,
-        newcomer.address(),
-        now,
-    )
-    .await?
-    {
-        Outcome::Right(user) => {
-            sessions::begin(
-                &context.db,
-                user,
-                &session,
-                newcomer.address(),
-                &newcomer.user_agent,
-                now,
-            )
-            .await?;
-            return newcomer.welcome(user, &session, SUBMIT.id, &next).await;
-        }
-        Outcome::Wrong => (
-            "Email address and password do not belong together.".to_owned(),
-            StatusCode::UNPROCESSABLE_ENTITY,
-            None,
-        ),
-        Outcome::Held(wait) => (
-            words::held(wait),
-            StatusCode::TOO_MANY_REQUESTS,
-            Some(words::whole_secs(wait)),
-        ),
-    };
-    let next = next::safe(&next).to_owned();
-    let (provider, passkeys) = (provider(&newcomer, &next), newcomer.has_passkeys());
-    let page = SignIn {
-        frame: Frame::anonymous(),
-        provider,
-        passkeys,
-        next,
+    let (problem, status, wait) =
+        match sign_in::try_password(&context.db, &email, password, request.address(), now).await? {
+            SignInOutcome::Accepted(user) => {
+                let session = SessionSecret::generate(&context.entropy);
+                sessions::begin(
+                    &context.db,
+                    user,
+                    &session,
+                    request.address(),
+                    &request.user_agent,
+                    now,
+                )
+                .await?;
+                return request
+                    .complete_sign_in(user, &session, SUBMIT.id, &next)
+                    .await;
+            }
+            SignInOutcome::Rejected => (
+                "Incorrect email address or password.".to_owned(),
+                StatusCode::UNPROCESSABLE_ENTITY,
+                None,
+            ),
+            SignInOutcome::Throttled(wait) => (
+                labels::retry_message(wait),
+                StatusCode::TOO_MANY_REQUESTS,
+                Some(labels::ceil_secs(wait)),
+            ),
+        };
+    let next = redirect::safe_path(&next).to_owned();
+    let page = SignInPage {
         email,
         problem: Some(problem),
-        out: None,
+        ..SignInPage::new(&request, next)
     };
-    let answer = Answer::page(&page)?.status(status);
+    let response = PageResponse::page(&page)?.status(status);
     Ok(match wait {
-        Some(secs) => answer.with(header::RETRY_AFTER, HeaderValue::from(secs)),
-        None => answer,
+        Some(secs) => response.with_header(header::RETRY_AFTER, HeaderValue::from(secs)),
+        None => response,
     })
 }
 
-async fn show_link(newcomer: Newcomer) -> Result<Answer, Error> {
-    let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
-    let owner = links::owner(
-        &newcomer.context.db,
+async fn show_link(request: SignInRequest) -> Result<PageResponse, Error> {
+    let link = request.link.as_ref().ok_or(Error::NotFound)?;
+    let owner = sign_in_links::owner(
+        &request.context.db,
         &link.digest(),
-        newcomer.context.clock.now(),
+        request.context.clock.now(),
     )
     .await?;
-    Answer::page(&SignInLink {
-        frame: Frame::anonymous(),
+    PageResponse::page(&SignInLinkPage {
+        layout: Layout::anonymous(),
         email: owner.email,
     })
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
-async fn use_link(
-    newcomer: Newcomer,
-    OpenForm(Nothing {}): OpenForm<Nothing>,
-) -> Result<Answer, Error> {
-    let link = newcomer.link.as_ref().ok_or(Error::NotFound)?;
-    let (context, session) = (
-        &newcomer.context,
-        Secret::generate(&newcomer.context.entropy),
-    );
-    let browser = (newcomer.address(), newcomer.user_agent.as_str());
-    let user = links::redeem(
+async fn use_link(request: SignInRequest, _: OpenForm<NoFields>) -> Result<PageResponse, Error> {
+    let link = request.link.as_ref().ok_or(Error::NotFound)?;
+    let context = &request.context;
+    let session = SessionSecret::generate(&context.entropy);
+    let browser = (request.address(), request.user_agent.as_str());
+    let user = sign_in_links::redeem(
         &context.db,
         &link.digest(),
         &session,
@@ -358,19 +340,20 @@ async fn use_link(
         context.clock.now(),
     )
     .await?;
-    newcomer
-        .welcome(user, &session, USE_LINK.id, next::HOME)
+    request
+        .complete_sign_in(user, &session, USE_LINK.id, redirect::HOME)
         .await
 }
 
-async fn sign_out(visitor: Visitor, Form(Nothing {}): Form<Nothing>) -> Result<Answer, Error> {
+async fn sign_out(visitor: Visitor, _: SessionForm<NoFields>) -> Result<PageResponse, Error> {
     let digest = visitor.secret.digest();
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::This(&digest),
+        SessionSelection::This(&digest),
         visitor.context.clock.now(),
     )
     .await?;
-    Ok(Answer::to("/sign-in?done=out")?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+    Ok(PageResponse::redirect("/sign-in?done=out")?
+        .with_header(header::SET_COOKIE, cookie::clear(visitor.peer)?))
 }

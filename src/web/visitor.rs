@@ -1,4 +1,4 @@
-//! Who looks at a page, and how pages ask the API on their behalf.
+//! The signed-in user of a page, and calls to the API on behalf of that user.
 
 use bytes::Bytes;
 use http::{Method, Request, header};
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use crate::{
     api::{accounts, accounts::Account, context::ApiContext},
-    base::error::{Context, Credential, Error},
+    base::error::{Context, CredentialProblem, Error},
     platform::{
-        access::{User, sessions::Secret},
+        access::{User, sessions::SessionSecret},
         http::{
             Body, Call, Input, Peer, body::read, client_kind::InternalClient, openapi::OperationDoc,
         },
@@ -20,24 +20,25 @@ use crate::{
     },
 };
 
-/// Largest answer of an operation that a page reads, in bytes.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Maximum size of an API response that a page reads, in bytes.
+const RESPONSE_BYTES_MAX: usize = 16 << 20;
 
-/// Somebody who is signed in, on a page that the guard let through.
+/// The signed-in user of a page.
 pub struct Visitor {
-    /// Whom operations are asked for.
+    /// The caller of operations.
     pub user: User,
-    /// Their account.
+    /// The account of the user.
     pub account: Account,
-    /// The application.
+    /// Shared state of the API.
     pub context: ApiContext,
-    /// Where the request came from.
+    /// The address and protocol of the browser.
     pub peer: Peer,
-    /// What the session's cookie holds.
-    pub secret: Secret,
-    /// Where they reach this server: scheme, name and port.
+    /// The session secret from the cookie.
+    pub secret: SessionSecret,
+    /// The address of this server as the browser sees it: scheme, host and port.
     pub origin: String,
     path: String,
+    /// The completed action, from the query parameter `done`.
     done: Option<String>,
     client: InternalClient,
     recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
@@ -47,20 +48,16 @@ impl Input for Visitor {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (user, context) = (User::take(call).await?, ApiContext::take(call).await?);
+        let user = User::take(call).await?;
+        let context = ApiContext::take(call).await?;
         let secret = cookie::secret(call.headers(), call.peer())
-            .ok_or(Error::Unauthenticated(Credential::Missing))?;
+            .ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         let account = accounts::by_id(&context.db, user.id).await?;
         let origin = call.peer().origin(call.uri(), call.headers());
         let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
         let done = query
             .find(|(name, _)| name == "done")
-            .map(|(_, what)| what.into_owned());
-        let (path, client, recorder) = (
-            call.uri().path().to_owned(),
-            call.internal_client()?,
-            call.recorder(),
-        );
+            .map(|(_, action)| action.into_owned());
         Ok(Self {
             user,
             account,
@@ -68,18 +65,18 @@ impl Input for Visitor {
             peer: call.peer(),
             secret,
             origin,
-            path,
+            path: call.uri().path().to_owned(),
             done,
-            client,
-            recorder,
+            client: call.internal_client()?,
+            recorder: call.recorder(),
         })
     }
 }
 
 impl Visitor {
-    /// What every page of theirs has around it.
-    pub fn frame(&self) -> Frame {
-        Frame {
+    /// Returns the data of `templates/layout.html`.
+    pub fn layout(&self) -> Layout {
+        Layout {
             assets: &ASSETS,
             signed_in: Some(SignedIn {
                 email: self.account.email.clone(),
@@ -91,69 +88,65 @@ impl Visitor {
         }
     }
 
-    /// Leaves no entry in the audit log: the form was only filled in.
-    pub fn only_looks(&self) {
+    /// Suppresses the audit entry of a form that changed nothing.
+    pub fn skip_audit(&self) {
         if let Some(recorder) = &self.recorder {
-            recorder.pass_on();
+            recorder.delegate();
         }
     }
 
-    /// What an operation answers to a GET of this path.
+    /// Calls a GET operation and parses its response.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
-        self.ask(Method::GET, path, None).await
+        self.call(Method::GET, path, None).await
     }
 
-    /// What an operation answers that changes something, and that writes its own entry of the audit log.
-    pub async fn ask<T: DeserializeOwned>(
+    /// Calls an operation and parses its response. The operation writes its own audit entry.
+    pub async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<T, Error> {
-        let bytes = self.answer(method, path, body).await?;
-        // Some answer nothing at all.
+        let bytes = self.call_raw(method, path, body).await?;
+        // Some operations return an empty body.
         let bytes: &[u8] = if bytes.is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(bytes).context("understanding an operation's answer")
+        serde_json::from_slice(bytes).context("parsing a response of the API")
     }
 
-    /// The same as it was written: for what is no JSON, or is only handed on.
-    pub async fn answer(
+    /// Calls an operation and returns the body of its response.
+    pub async fn call_raw(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Bytes, Error> {
         if let Some(recorder) = self.recorder.as_ref().filter(|_| method != Method::GET) {
-            recorder.pass_on();
+            recorder.delegate();
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json");
-        let answer = self
+        let response = self
             .client
-            .send(
-                request
-                    .body(body)
-                    .context("building a request to an operation")?,
-            )
+            .send(request.body(body).context("calling the API")?)
             .await?;
-        read(answer.into_body(), ANSWER_BYTES_MAX)
+        read(response.into_body(), RESPONSE_BYTES_MAX)
             .await
-            .context("reading an operation's answer")
+            .context("reading a response of the API")
     }
 }
 
-/// What `templates/layout.html` puts around a page.
-pub struct Frame {
+/// The data of `templates/layout.html`.
+pub struct Layout {
     pub(super) assets: &'static Assets,
     pub(super) signed_in: Option<SignedIn>,
     path: String,
     done: Option<String>,
 }
 
-/// Whose page it is.
+/// The signed-in user in the page header.
 pub(super) struct SignedIn {
     pub(super) email: String,
     pub(super) username: String,
@@ -161,6 +154,7 @@ pub(super) struct SignedIn {
 }
 
 impl SignedIn {
+    /// Returns the first letter of the user name, for the avatar.
     pub(super) fn initial(&self) -> String {
         self.username
             .chars()
@@ -170,8 +164,8 @@ impl SignedIn {
     }
 }
 
-impl Frame {
-    /// Around a page for anybody.
+impl Layout {
+    /// Returns the layout without a signed-in user.
     pub fn anonymous() -> Self {
         Self {
             assets: &ASSETS,
@@ -181,34 +175,34 @@ impl Frame {
         }
     }
 
-    /// Around a form that is shown again in the place of the page at `path`.
+    /// Replaces the path, for a form that is shown again in place of the page at `path`.
     #[must_use]
-    pub fn of(mut self, path: &str) -> Self {
+    pub fn at_path(mut self, path: &str) -> Self {
         path.clone_into(&mut self.path);
         self
     }
 
-    /// The field that every form has.
+    /// Returns the anti-CSRF token of the session.
     pub(super) fn form_token(&self) -> &str {
         self.signed_in
             .as_ref()
             .map_or("", |signed_in| &signed_in.form_token)
     }
 
-    /// Whether the page is this one.
-    pub(super) fn at(&self, path: &str) -> bool {
+    /// Returns whether this is the current page.
+    pub(super) fn is_at(&self, path: &str) -> bool {
         self.path == path
     }
 
-    /// Whether it is this one, or one below it.
-    pub(super) fn within(&self, path: &str) -> bool {
+    /// Returns whether the current page is this one or below it.
+    pub(super) fn is_within(&self, path: &str) -> bool {
         self.path
             .strip_prefix(path)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// What the form before did, if it is one of these words: a page writes its own sentence for each.
-    pub(super) fn done(&self, what: &str) -> bool {
-        self.done.as_deref() == Some(what)
+    /// Returns whether this action was just completed, so that the page confirms it.
+    pub(super) fn done(&self, action: &str) -> bool {
+        self.done.as_deref() == Some(action)
     }
 }

@@ -1,6 +1,6 @@
-// What pages gain from JavaScript beyond htmx. Everything works without.
+// Enhancements of the pages beyond htmx. All pages except passkeys work without JavaScript.
 'use strict';
-// A menu closes when its work is done elsewhere.
+// Close an open menu on a click outside of it or on Escape.
 const menus = () => document.querySelectorAll('details.menu[open]');
 addEventListener('click', (event) => {
   for (const menu of menus()) if (!menu.contains(event.target)) menu.open = false;
@@ -12,7 +12,7 @@ addEventListener('keydown', (event) => {
     menu.querySelector('summary').focus();
   }
 });
-// One press is one form.
+// Submit a form once, even if its button is pressed twice.
 addEventListener('submit', (event) => {
   const form = event.target;
   if (form.dataset.sent && !form.hasAttribute('hx-post')) event.preventDefault();
@@ -21,13 +21,13 @@ addEventListener('submit', (event) => {
 addEventListener('pageshow', (event) => {
   if (event.persisted) location.reload();
 });
-// What htmx cannot show in place is shown as the page it is.
-for (const trouble of ['htmx:responseError', 'htmx:sendError']) {
-  addEventListener(trouble, (event) => {
+// If an htmx request fails, submit the form natively to show the error page.
+for (const failure of ['htmx:responseError', 'htmx:sendError']) {
+  addEventListener(failure, (event) => {
     const form = event.detail.elt.closest('form');
     if (form) form.submit();
-    // A state that was asked for again and again.
-    else if (trouble === 'htmx:responseError') location.reload();
+    // The element that polls the status of a project.
+    else if (failure === 'htmx:responseError') location.reload();
   });
 }
 addEventListener('htmx:beforeSwap', (event) => {
@@ -39,7 +39,7 @@ addEventListener('htmx:beforeSwap', (event) => {
 });
 addEventListener('htmx:afterSwap', (event) => {
   offerCopies();
-  // What comes by itself does not take the focus away.
+  // Polling does not move the focus.
   if (event.detail.requestConfig.verb === 'get') return;
   const status = document.querySelector('[role=status]');
   if (status) {
@@ -47,7 +47,7 @@ addEventListener('htmx:afterSwap', (event) => {
     status.focus();
   }
 });
-// The picker answers at once; without this its buttons ask the server.
+// Filter and preset the permissions on the client. Without JavaScript the buttons submit the form.
 const search = document.querySelector('#search');
 if (search) {
   const rows = [...document.querySelectorAll('.grant')];
@@ -63,9 +63,9 @@ if (search) {
       event.preventDefault();
       for (const row of rows) {
         const shown = getComputedStyle(row).display !== 'none' || row.hidden;
-        const may = [...row.querySelectorAll('input:enabled')].filter((it) => shown || it.value === 'none');
+        const enabled = [...row.querySelectorAll('input:enabled')].filter((it) => shown || it.value === 'none');
         const upTo = { none: ['none'], read: ['none', 'read'], write: ['none', 'read', 'write'] }[preset.value];
-        may.filter((it) => upTo.includes(it.value)).at(-1).checked = true;
+        enabled.filter((it) => upTo.includes(it.value)).at(-1).checked = true;
       }
     });
   }
@@ -81,20 +81,20 @@ addEventListener('click', async (event) => {
   await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
   button.textContent = 'Copied';
 });
-// A passkey: the server asks, the browser signs, and the form carries the answer.
+// Passkeys: fetch a challenge, let the authenticator sign it, submit the credential with the form.
 if (globalThis.PublicKeyCredential?.parseCreationOptionsFromJSON && isSecureContext) {
   for (const form of document.querySelectorAll('[data-passkey]')) {
     form.hidden = false;
     document.querySelector('[data-without-passkeys]')?.remove();
     form.addEventListener('submit', async (event) => {
       event.preventDefault();
-      const wrong = form.querySelector('[role=alert]');
-      wrong.hidden = true;
+      const message = form.querySelector('[role=alert]');
+      message.hidden = true;
       try {
         const token = form.elements.form_token?.value ?? '';
-        const asked = await fetch(form.dataset.ask, { method: 'POST', body: new URLSearchParams({ form_token: token }) });
-        if (!asked.ok) throw new Error(`the server answered ${asked.status}`);
-        const { id, options } = await asked.json();
+        const response = await fetch(form.dataset.ask, { method: 'POST', body: new URLSearchParams({ form_token: token }) });
+        if (!response.ok) throw new Error(`the server answered ${response.status}`);
+        const { id, options } = await response.json();
         const create = form.dataset.passkey === 'create';
         const publicKey = create ? PublicKeyCredential.parseCreationOptionsFromJSON(options) : PublicKeyCredential.parseRequestOptionsFromJSON(options);
         const credential = await (create ? navigator.credentials.create({ publicKey }) : navigator.credentials.get({ publicKey }));
@@ -102,9 +102,9 @@ if (globalThis.PublicKeyCredential?.parseCreationOptionsFromJSON && isSecureCont
         form.elements.answer.value = JSON.stringify(credential.toJSON());
         form.submit();
       } catch (error) {
-        const words = { NotAllowedError: 'It was not finished. Try again.', InvalidStateError: 'There is a passkey on this device already.' };
-        wrong.textContent = words[error.name] ?? 'That did not work. Load the page again, and try once more.';
-        wrong.hidden = false;
+        const messages = { NotAllowedError: 'The request was cancelled. Try again.', InvalidStateError: 'This device already has a passkey for this account.' };
+        message.textContent = messages[error.name] ?? 'Something went wrong. Reload the page and try again.';
+        message.hidden = false;
         delete form.dataset.sent;
       }
     });

@@ -50,7 +50,7 @@ export default async function login(server, tally, page) {
       const [, query] = await tool.says(/\/cli\/login\?(session_id=[\w-]+&token_name=laptop&public_key=04[0-9a-f]{128})/);
       await page.goto(`/dashboard/cli/login?${query}`);
       await look(page, 'cli-login');
-      await page.getByRole('button', { name: 'Connect' }).click();
+      await page.getByRole('button', { name: 'Authorize' }).click();
       const code = await page.locator('#code').innerText();
       await look(page, 'cli-login-code');
       assert.match(code, /^[0-9a-f]{8}$/);

@@ -38,7 +38,7 @@ export async function allow(page, url, { projects = [], name } = {}) {
   await page.goto(String(url));
   if (name) await look(page, name);
   for (const reference of projects) await page.getByRole('checkbox', { name: new RegExp(reference) }).check();
-  await page.getByRole('button', { name: 'Allow' }).click();
+  await page.getByRole('button', { name: 'Authorize' }).click();
 }
 
 /** A confidential application of the organization. */
@@ -169,7 +169,7 @@ async function withMcp(server, page, waits, reference) {
   await page.goto('/account/applications');
   await look(page, 'applications-authorized');
   await page.getByRole('button', { name: 'Revoke Assistant under test' }).click();
-  await page.getByText('The application is revoked').waitFor();
+  await page.getByText('Authorization revoked').waitFor();
   assert.equal(await projects(server, kept.tokens.access_token), 401);
   // A dead refresh token is dropped, and the user asked again.
   assert.equal(await auth(provider, { serverUrl }), 'REDIRECT');
@@ -187,16 +187,16 @@ async function withMcp(server, page, waits, reference) {
 async function authorized(server, page, waits) {
   const app = await register(server, waits.redirect, { bind_to_authorizing_user: true, project_selection: 'optional', name: 'Report' });
   await page.goto(`/v1/oauth/authorize?${new URLSearchParams({ client_id: app.id, redirect_uri: waits.redirect, response_type: 'code' })}`);
-  await page.getByRole('checkbox', { name: 'All projects' }).check();
-  await page.getByRole('button', { name: 'Allow' }).click();
+  await page.getByRole('checkbox', { name: 'All current and future projects' }).check();
+  await page.getByRole('button', { name: 'Authorize' }).click();
   await waits.next();
   await page.goto(`/organizations/${server.organization}/authorized`);
   const report = page.locator('section', { has: page.getByRole('heading', { name: 'Report' }) });
-  await report.getByText('What it may do').click();
-  await report.getByText('Revoke all of it').click();
+  await report.getByText('Scopes').click();
+  await report.getByText('Revoke all', { exact: true }).click();
   await look(page, 'authorized');
-  await report.getByRole('button', { name: 'Revoke all of Report' }).click();
-  await page.getByText('It is revoked').waitFor();
+  await report.getByRole('button', { name: 'Revoke all authorizations of Report' }).click();
+  await page.getByText('Authorization revoked').waitFor();
   assert.equal(await page.getByRole('heading', { name: 'Report' }).count(), 0);
 }
 
@@ -222,21 +222,21 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
   try {
     await mine.goto(ask());
     const asked = mine.url();
-    await mine.getByRole('heading', { name: 'Allow Client under test to act for you?' }).waitFor();
+    await mine.getByRole('heading', { name: 'Authorize Client under test?' }).waitFor();
     // axe runs as a script of the page.
     if (javaScriptEnabled) await look(mine, 'consent');
-    await mine.getByRole('button', { name: 'Allow' }).click();
+    await mine.getByRole('button', { name: 'Authorize' }).click();
     await mine.getByText('Choose at least one project.').waitFor();
     if (javaScriptEnabled) await look(mine, 'consent-no-project');
-    await mine.getByRole('checkbox', { name: 'All projects' }).check();
-    await mine.getByRole('button', { name: 'Allow' }).click();
+    await mine.getByRole('checkbox', { name: 'All current and future projects' }).check();
+    await mine.getByRole('button', { name: 'Authorize' }).click();
     assert.ok((await waits.next()).searchParams.get('code'));
     await mine.goto(asked);
-    await mine.getByRole('heading', { name: 'You allowed Client under test' }).waitFor();
+    await mine.getByRole('heading', { name: 'Client under test is authorized' }).waitFor();
     if (javaScriptEnabled) await look(mine, 'consent-receipt');
 
     await mine.goto(ask());
-    await mine.getByRole('button', { name: 'Refuse' }).click();
+    await mine.getByRole('button', { name: 'Cancel' }).click();
     const refused = await waits.next();
     assert.equal(refused.searchParams.get('error'), 'access_denied', String(refused));
 
@@ -247,10 +247,10 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
     await other.getByRole('heading', { name: 'Sign in' }).waitFor();
     await other.context().close();
     await mine.goto('/authorize?auth_id=00000000-0000-4000-8000-000000000000');
-    await mine.getByRole('heading', { name: 'This request is over' }).waitFor();
+    await mine.getByRole('heading', { name: 'This request has expired' }).waitFor();
     if (javaScriptEnabled) await look(mine, 'consent-over');
     await mine.goto('/v1/oauth/authorize?client_id=nobody');
-    await mine.getByRole('heading', { name: 'This application is unknown' }).waitFor();
+    await mine.getByRole('heading', { name: 'Unknown application' }).waitFor();
     if (javaScriptEnabled) await look(mine, 'consent-unknown');
   } finally {
     await mine.context().close();
@@ -273,16 +273,16 @@ async function pages(server, page, waits) {
   await look(page, 'application-wrong');
   await page.getByLabel('Redirect URIs').fill(waits.redirect);
   await page.getByRole('button', { name: 'Register' }).click();
-  await page.getByText('The application is registered').waitFor();
-  await page.getByRole('button', { name: 'New secret' }).click();
+  await page.getByText('Application registered').waitFor();
+  await page.getByRole('button', { name: 'New client secret' }).click();
   await look(page, 'application-secret');
   assert.match(await page.locator('#secret').innerText(), /^sba_[0-9a-f]{40}$/);
   await page.getByRole('link', { name: 'Done' }).click();
   await look(page, 'application');
   await page.getByRole('link', { name: 'Delete' }).click();
   await look(page, 'application-delete');
-  await page.getByRole('button', { name: 'Delete' }).click();
-  await page.getByText('The application is deleted').waitFor();
+  await page.getByRole('button', { name: 'Delete application' }).click();
+  await page.getByText('Application deleted').waitFor();
 }
 
 export default async function oauth(server, tally) {

@@ -37,48 +37,48 @@ export default async function organizations(server, tally, chrome, page) {
     await heading(page, 'Open invitations');
     await look(page, 'invitations-empty');
     await page.getByLabel('Email address').fill('owner@example.com');
-    await page.getByRole('button', { name: 'Make invitation' }).click();
+    await page.getByRole('button', { name: 'Create invitation' }).click();
     await page.getByText('is a member already').waitFor();
     await look(page, 'invitations-wrong');
     await page.getByLabel('Email address').fill(EMAIL);
     await page.getByLabel('Role', { exact: true }).selectOption('read-only');
-    await page.getByRole('button', { name: 'Make invitation' }).click();
-    await heading(page, 'The invitation is made');
+    await page.getByRole('button', { name: 'Create invitation' }).click();
+    await heading(page, 'Invitation created');
     await look(page, 'invitation-made');
     const link = await page.locator('#invitation-link').innerText();
-    await page.getByRole('link', { name: 'Back to the invitations' }).click();
+    await page.getByRole('link', { name: 'Back to invitations' }).click();
     await page.getByText(EMAIL).waitFor();
     await look(page, 'invitations');
     // It is for one address.
     await page.goto(link);
-    await heading(page, 'This invitation cannot be used');
+    await heading(page, 'Invitation not found');
     await look(page, 'invitation-not-mine');
 
     await other.page.goto(link);
     await heading(other.page, 'Sign in to Gantry');
     assert.equal(new URL(other.page.url()).searchParams.get('next'), new URL(link).pathname);
     await other.signIn();
-    await heading(other.page, 'You belong to no organization');
+    await heading(other.page, 'You are not a member of any organization');
     await look(other.page, 'home-nowhere');
     await other.page.goto('/projects/new');
     await look(other.page, 'project-new-nowhere');
     await other.page.goto(link);
-    await heading(other.page, 'You are invited');
+    await heading(other.page, 'You have been invited');
     await look(other.page, 'invitation');
     await other.page.getByRole('button', { name: 'Accept' }).click();
-    await other.page.getByText('You are a member now.').waitFor();
+    await other.page.getByText('You joined the organization.').waitFor();
     await look(other.page, 'members-joined');
   });
 
   await tally.scenario('pages: what a role does not allow is not offered, with the reason', async () => {
     for (const [path, name] of [[`${organization}/invitations`, 'invitations-above'], ['/projects/new', 'project-new-above']]) {
       await other.page.goto(path);
-      await other.page.getByText('Needs the role Administrator; yours is Read-only.').first().waitFor();
+      await other.page.getByText('Requires the Administrator role. Your role is Read-only.').first().waitFor();
       await look(other.page, name);
     }
     await other.page.goto(organization);
     await other.page.getByRole('link', { name: NAME }).click();
-    await other.page.getByText('Needs the role Owner; yours is Read-only.').first().waitFor();
+    await other.page.getByText('Requires the Owner role. Your role is Read-only.').first().waitFor();
     await look(other.page, 'member-above');
     await other.page.goto(`${organization}/audit`);
     await look(other.page, 'audit-read-only');
@@ -88,9 +88,9 @@ export default async function organizations(server, tally, chrome, page) {
     await other.page.goto('/account/tokens/new');
     assert.ok(await other.page.getByRole('radio', { name: 'Write', disabled: true }).count() > 10);
     await look(other.page, 'token-new-greyed');
-    await other.page.getByRole('radio', { name: 'Chosen organizations' }).check();
-    await other.page.getByRole('radio', { name: 'On a day' }).check();
-    await other.page.getByLabel('Last day').waitFor();
+    await other.page.getByRole('radio', { name: 'Selected organizations' }).check();
+    await other.page.getByRole('radio', { name: 'Custom' }).check();
+    await other.page.getByLabel('Expiration date').waitFor();
     await look(other.page, 'token-new-organizations');
   });
 
@@ -101,42 +101,42 @@ export default async function organizations(server, tally, chrome, page) {
     await look(page, 'member');
     await page.getByLabel('Role', { exact: true }).selectOption('no-access');
     await page.getByRole('button', { name: 'Change role' }).click();
-    await page.getByText('The role is changed.').waitFor();
-    await page.getByLabel('Role on it').selectOption('developer');
-    await page.getByRole('button', { name: 'Give role' }).click();
+    await page.getByText('Role updated.').waitFor();
+    await page.getByLabel('Project role', { exact: true }).selectOption('developer');
+    await page.getByRole('button', { name: 'Assign role' }).click();
     await page.getByText('Developer on 1 project').waitFor();
     await look(page, 'member-on-project');
     await other.page.goto(organization);
-    await other.page.getByText('you have none here').waitFor();
+    await other.page.getByText('You have no role here').waitFor();
     await look(other.page, 'members-hidden');
     await other.page.goto(`${organization}/audit`);
-    await heading(other.page, 'The audit log is not shown to you');
+    await heading(other.page, 'You do not have access to the audit log');
     await look(other.page, 'audit-hidden');
-    await page.getByRole('link', { name: 'Remove from the organization' }).click();
+    await page.getByRole('link', { name: 'Remove from organization' }).click();
     await look(page, 'member-remove');
-    await page.getByRole('button', { name: 'Remove' }).click();
-    await page.getByText('The member is removed.').waitFor();
+    await page.getByRole('button', { name: 'Remove member' }).click();
+    await page.getByText('Member removed.').waitFor();
     await other.page.goto(organization);
-    await heading(other.page, 'There is nothing here');
+    await heading(other.page, 'Page not found');
     await page.getByRole('main').getByRole('list').getByRole('link').first().click();
-    await page.getByRole('link', { name: 'Leave the organization' }).click();
-    await page.getByRole('button', { name: 'Leave' }).click();
-    await page.getByText('Make somebody else an owner first.').waitFor();
+    await page.getByRole('link', { name: 'Leave organization' }).click();
+    await page.getByRole('button', { name: 'Leave organization' }).click();
+    await page.getByText('Make another member an owner first.').waitFor();
     await look(page, 'member-last-owner');
   });
 
   await tally.scenario('pages: the audit log is read, filtered and exported', async () => {
     await page.goto(`${organization}/audit`);
     await heading(page, 'Entries');
-    await page.locator('summary', { hasText: 'Remove a member' }).filter({ hasText: 'Done' }).click();
+    await page.locator('summary', { hasText: 'Remove a member' }).filter({ hasText: 'Succeeded' }).click();
     await page.getByText('Before', { exact: true }).first().waitFor();
     await look(page, 'audit');
     const [file] = await Promise.all([page.waitForEvent('download'), page.getByRole('link', { name: 'Export' }).click()]);
     const checked = await run(server, process.env.GANTRY_BIN, ['audit', 'verify', await file.path()]);
     assert.equal(checked.code, 0, checked.all);
     await page.getByLabel('Operation').fill('no-such-operation');
-    await page.getByRole('button', { name: 'Show', exact: true }).click();
-    await page.getByText('No entry is like that.').waitFor();
+    await page.getByRole('button', { name: 'Apply', exact: true }).click();
+    await page.getByText('No entries match').waitFor();
     await look(page, 'audit-nothing');
   });
 
@@ -154,7 +154,7 @@ export default async function organizations(server, tally, chrome, page) {
 
   await tally.scenario('pages: errors look like pages', async () => {
     await foreign(other.page, '/account/sessions');
-    await heading(other.page, 'This form is out of date');
+    await heading(other.page, 'This form has expired');
     await look(other.page, 'error-403');
     for (let asked = 0; asked < 120; asked += 1) await other.page.request.get('/account/sessions');
     await other.page.goto('/account/sessions');
@@ -173,7 +173,7 @@ export default async function organizations(server, tally, chrome, page) {
     const nobody = await chrome.open();
     await nobody.goto('/sign-in');
     await nobody.getByRole('link', { name: 'Continue with Example ID' }).click();
-    await heading(nobody, 'Busy for a moment');
+    await heading(nobody, 'Service unavailable');
     await look(nobody, 'error-503');
     await nobody.context().close();
   });

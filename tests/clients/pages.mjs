@@ -20,7 +20,7 @@ async function signIn(page, password = PASSWORD) {
 async function setPassword(page, current, password, again = password) {
   if (current) await page.getByLabel('Current password').fill(current);
   await page.getByLabel('New password', { exact: true }).fill(password);
-  await page.getByLabel('New password, again').fill(again);
+  await page.getByLabel('Confirm new password').fill(again);
   await page.getByRole('button', { name: /^(Set|Change) password$/ }).click();
 }
 
@@ -45,7 +45,7 @@ export default async function pages(server, tally) {
       await page.getByRole('status').waitFor();
       await look(page, 'account-password-set');
       await page.goto(server.signIn);
-      await heading(page, 'There is nothing here');
+      await heading(page, 'Page not found');
       await look(page, 'error-404');
     });
 
@@ -84,17 +84,17 @@ export default async function pages(server, tally) {
       await page.getByRole('radiogroup', { name: 'Migrations' }).getByRole('radio', { name: 'Write' }).check();
       await look(page, 'token-new-search');
       await page.getByLabel('Search permissions').fill('no such thing');
-      await page.getByText('Nothing has this name.').waitFor();
+      await page.getByText('No permissions match').waitFor();
       await page.getByLabel('Search permissions').fill('');
       await page.getByRole('radiogroup', { name: 'Project settings' }).getByRole('radio', { name: 'Read' }).check();
       await look(page, 'token-new-filled');
       await page.getByRole('button', { name: 'Review' }).last().click();
-      await heading(page, 'Review');
+      await heading(page, 'Review token');
       await look(page, 'token-review');
-      await page.getByRole('link', { name: 'Change' }).click();
+      await page.getByRole('link', { name: 'Edit' }).click();
       assert.equal(await page.getByLabel('Name', { exact: true }).inputValue(), 'Deployments of the shop');
       await page.getByRole('button', { name: 'Review' }).last().click();
-      await page.getByRole('button', { name: 'Make token' }).click();
+      await page.getByRole('button', { name: 'Create token' }).click();
       const token = await page.locator('#secret').innerText();
       assert.match(token, /^sbp_fc[0-9a-f]{38}$/);
       await look(page, 'token-revealed');
@@ -119,8 +119,8 @@ export default async function pages(server, tally) {
       await page.getByRole('link', { name: 'Revoke' }).click();
       await heading(page, 'Revoke this token?');
       await look(page, 'token-revoke');
-      await page.getByRole('button', { name: 'Revoke' }).click();
-      await page.getByText('The token is revoked.').waitFor();
+      await page.getByRole('button', { name: 'Revoke token' }).click();
+      await page.getByText('Token revoked.').waitFor();
       assert.equal(await status(`/v1/projects/${reached}`), 401);
     });
 
@@ -131,24 +131,24 @@ export default async function pages(server, tally) {
       await heading(other, 'New access token');
       await other.getByLabel('Name', { exact: true }).fill('Without a script');
       await other.getByRole('radio', { name: 'Whole account' }).check();
-      await other.getByRole('checkbox', { name: /I mean that/ }).check();
-      await other.getByRole('button', { name: 'Full' }).click();
+      await other.getByRole('checkbox', { name: /^I confirm access/ }).check();
+      await other.getByRole('button', { name: 'Full access' }).click();
       await heading(other, 'New access token');
       assert.equal(await other.getByLabel('Name', { exact: true }).inputValue(), 'Without a script');
       await other.getByLabel('Search permissions').fill('members');
       await other.getByRole('button', { name: 'Search' }).click();
       assert.equal(await other.getByRole('radiogroup').count(), 1);
       await other.getByRole('button', { name: 'Review' }).last().click();
-      await heading(other, 'Review');
-      await other.getByRole('button', { name: 'Make token' }).click();
+      await heading(other, 'Review token');
+      await other.getByRole('button', { name: 'Create token' }).click();
       assert.match(await other.locator('#secret').innerText(), /^sbp_fc/);
       await other.getByRole('link', { name: 'Revoke' }).click();
       await other.getByRole('button', { name: 'Revoke' }).click();
-      await other.getByText('The token is revoked.').waitFor();
+      await other.getByText('Token revoked.').waitFor();
       // Later scenarios count on who else is signed in.
       await other.locator('summary').click();
       await other.getByRole('button', { name: 'Sign out' }).click();
-      await other.getByText('You are signed out.').waitFor();
+      await other.getByText('You have been signed out.').waitFor();
     });
 
     await projects(server, tally, chrome, page);
@@ -170,15 +170,15 @@ export default async function pages(server, tally) {
         await heading(other, 'Sessions');
         assert.equal(new URL(other.url()).pathname, '/account/sessions');
         if (javaScriptEnabled) await look(other, 'sessions');
-        await other.getByRole('button', { name: /^End the session/ }).first().click();
-        await other.getByText('That session is ended.').waitFor();
+        await other.getByRole('button', { name: /^Sign out .*, / }).first().click();
+        await other.getByText('Session signed out.').waitFor();
         if (javaScriptEnabled) await look(other, 'sessions-ended');
         await page.goto('/account');
         await heading(page, 'Sign in to Gantry');
         await signIn(page);
         await heading(page, 'Account');
         await other.getByRole('button', { name: 'Sign out everywhere' }).click();
-        await other.getByText('You are signed out everywhere.').waitFor();
+        await other.getByText('You have been signed out everywhere.').waitFor();
         if (javaScriptEnabled) await look(other, 'sign-in-out');
         await page.goto('/account');
         await signIn(page);

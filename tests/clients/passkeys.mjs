@@ -9,13 +9,13 @@ export default async function passkeys(server, tally, chrome, signIn) {
     const signOut = async (page) => {
       await page.locator('summary').first().click();
       await page.getByRole('button', { name: 'Sign out' }).click();
-      await page.getByText('You are signed out.').waitFor();
+      await page.getByText('You have been signed out.').waitFor();
     };
     // An address of numbers has none.
     const numbers = await chrome.open();
     await numbers.goto('/account');
     await signIn(numbers);
-    await numbers.getByText('Passkeys are for names').waitFor();
+    await numbers.getByText('Passkeys require a host name').waitFor();
     await look(numbers, 'account-no-passkeys-here');
     // Later scenarios count on who else is signed in.
     await signOut(numbers);
@@ -30,11 +30,11 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await signIn(page);
     await page.getByLabel('Name', { exact: true }).fill(NAME);
     await page.getByRole('button', { name: 'Add passkey' }).click();
-    await page.getByText('The passkey is added.').waitFor();
+    await page.getByText('Passkey added.').waitFor();
     await page.getByText(NAME).waitFor();
     await look(page, 'account-passkey');
     await page.getByRole('button', { name: 'Add passkey' }).click();
-    await page.getByText('There is a passkey on this device already.').waitFor();
+    await page.getByText('This device already has a passkey for this account.').waitFor();
     await look(page, 'account-passkey-again');
 
     await signOut(page);
@@ -54,10 +54,10 @@ export default async function passkeys(server, tally, chrome, signIn) {
 
     await page.goto('/account');
     await page.getByRole('button', { name: /^Remove the passkey/ }).click();
-    await page.getByText('The passkey is removed.').waitFor();
+    await page.getByText('Passkey removed.').waitFor();
     await signOut(page);
     await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
-    await page.getByText('This passkey signs nobody in here.').waitFor();
+    await page.getByText('This passkey is not registered.').waitFor();
     await look(page, 'sign-in-passkey-unknown');
     assert.equal((await page.context().cookies()).length, 0);
     await page.context().close();

@@ -8,7 +8,7 @@ const healthy = (page) => page.getByText('Healthy', { exact: true }).waitFor();
 
 async function confirm(page, action, name) {
   await page.getByRole('link', { name: action, exact: true }).click();
-  await page.getByLabel("Type the project's name").fill(name);
+  await page.getByLabel("Type the project name to confirm").fill(name);
   await page.getByRole('button', { name: `${action} project` }).click();
 }
 
@@ -19,13 +19,13 @@ export default async function projects(server, tally, chrome, page) {
     await look(page, 'project-new');
     const password = await page.getByLabel('Database password').inputValue();
     await page.getByLabel('Name', { exact: true }).fill('Production');
-    await page.getByRole('button', { name: 'Make project' }).click();
+    await page.getByRole('button', { name: 'Create project' }).click();
     await page.getByText('already exists').waitFor();
     await look(page, 'project-new-wrong');
     assert.equal(await page.getByLabel('Database password').inputValue(), password);
     await page.getByLabel('Name', { exact: true }).fill(NAME);
-    await page.getByRole('button', { name: 'Make project' }).click();
-    await page.getByText('The project is made.').waitFor();
+    await page.getByRole('button', { name: 'Create project' }).click();
+    await page.getByText('Project created.').waitFor();
     await healthy(page);
     await look(page, 'project');
     for (const id of ['direct', 'shared']) {
@@ -36,7 +36,7 @@ export default async function projects(server, tally, chrome, page) {
       assert.equal(ended.out.trim(), '1', ended.all);
     }
     assert.equal(await page.getByText('sb_secret_').count(), 0);
-    await page.getByRole('button', { name: 'Show keys' }).click();
+    await page.getByRole('button', { name: 'Reveal keys' }).click();
     await page.getByText('sb_secret_').waitFor();
     await look(page, 'project-keys');
   });
@@ -46,11 +46,11 @@ export default async function projects(server, tally, chrome, page) {
     await page.getByRole('link', { name: NAME, exact: true }).click();
     await page.getByRole('link', { name: 'Pause', exact: true }).click();
     await look(page, 'project-pause');
-    await page.getByLabel("Type the project's name").fill('something else');
+    await page.getByLabel("Type the project name to confirm").fill('something else');
     await page.getByRole('button', { name: 'Pause project' }).click();
-    await page.getByText('This is not its name.').waitFor();
+    await page.getByText('The name does not match.').waitFor();
     await look(page, 'project-pause-wrong');
-    await page.getByLabel("Type the project's name").fill(NAME);
+    await page.getByLabel("Type the project name to confirm").fill(NAME);
     await page.getByRole('button', { name: 'Pause project' }).click();
     await page.getByText('Paused', { exact: true }).waitFor();
     await look(page, 'project-paused');
@@ -69,19 +69,19 @@ export default async function projects(server, tally, chrome, page) {
     await other.context().addCookies(cookies);
     await other.goto('/projects/new');
     await other.getByLabel('Name', { exact: true }).fill('Without a script');
-    await other.getByRole('button', { name: 'Make project' }).click();
+    await other.getByRole('button', { name: 'Create project' }).click();
     await healthy(other);
     await confirm(other, 'Delete', 'Without a script');
-    await other.getByText('The project is being removed.').waitFor();
+    await other.getByText('Project deleted.').waitFor();
     assert.equal(await other.getByRole('link', { name: 'Without a script' }).count(), 0);
     await other.context().close();
     await page.goto('/projects');
     await page.getByRole('link', { name: NAME, exact: true }).click();
     await page.getByRole('link', { name: 'Delete', exact: true }).click();
     await look(page, 'project-delete');
-    await page.getByRole('link', { name: 'Keep it' }).click();
+    await page.getByRole('link', { name: 'Cancel' }).click();
     await confirm(page, 'Delete', NAME);
-    await page.getByText('The project is being removed.').waitFor();
+    await page.getByText('Project deleted.').waitFor();
     await look(page, 'home-deleted');
   });
 }

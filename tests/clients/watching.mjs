@@ -20,18 +20,18 @@ export default async function watching(server, tally, chrome, page) {
     await open(page, 'Logs');
     await look(page, 'logs');
     await page.getByLabel('Source').selectOption('postgres_logs');
-    await page.getByLabel('Question').selectOption({ label: 'Errors' });
+    await page.getByLabel('Preset').selectOption({ label: 'Errors' });
     const found = async () => {
       await page.getByRole('button', { name: 'Run' }).click();
       return page.getByRole('main').innerText();
     };
     await soon(found, /relation "nowhere_for_pages" does not exist/);
     await look(page, 'logs-found');
-    await page.getByLabel('Question').selectOption({ label: 'A statement of my own' });
-    await page.getByLabel('Statement', { exact: true }).fill('select nothing from logs');
+    await page.getByLabel('Preset').selectOption({ label: 'Custom SQL' });
+    await page.getByLabel('SQL', { exact: true }).fill('select nothing from logs');
     assert.match(await found(), /Field "nothing" does not exist/);
     await look(page, 'logs-wrong');
-    await page.getByLabel('Statement', { exact: true }).fill('select a.id, b.id as other from logs as a cross join logs as b cross join logs as c');
+    await page.getByLabel('SQL', { exact: true }).fill('select a.id, b.id as other from logs as a cross join logs as b cross join logs as c');
     assert.match(await found(), /Only the first 1000 rows are shown/);
   });
 
@@ -49,15 +49,15 @@ export default async function watching(server, tally, chrome, page) {
     await open(page, 'Usage');
     await look(page, 'usage');
     await page.getByRole('table').waitFor();
-    await page.getByRole('navigation', { name: 'Time' }).getByRole('link').last().click();
+    await page.getByRole('navigation', { name: 'Time range' }).getByRole('link').last().click();
     await page.getByRole('table').waitFor();
   });
 
   await tally.scenario('pages: an ingest key is made, adds a line, and is deleted', async () => {
     await open(page, 'Ingest keys');
     await look(page, 'ingest-keys-none');
-    await page.getByLabel('What it is for').fill('A collector');
-    await page.getByRole('button', { name: 'Make a key' }).click();
+    await page.getByLabel('Name', { exact: true }).fill('A collector');
+    await page.getByRole('button', { name: 'Create key' }).click();
     const key = await page.locator('#key').innerText();
     await look(page, 'ingest-keys-made');
     const body = JSON.stringify([{ event_message: 'a line of a collector', metadata: {} }]);
@@ -67,7 +67,7 @@ export default async function watching(server, tally, chrome, page) {
     await page.goto(`/projects/${ref}/ingest-keys`);
     await look(page, 'ingest-keys');
     await page.getByRole('button', { name: /^Delete/ }).click();
-    await page.getByText('The key is deleted.').waitFor();
+    await page.getByText('Ingest key deleted.').waitFor();
     assert.equal((await add()).status, 401);
     const sql = "select event_message from logs where source = 'auth_logs'";
     const said = await call(server, 'GET', `/v1/projects/${ref}/analytics/endpoints/logs?sql=${encodeURIComponent(sql)}`);
@@ -78,7 +78,7 @@ export default async function watching(server, tally, chrome, page) {
     const asked = await call(server, 'POST', `/v1/projects/${ref}/custom-hostname/initialize`, { custom_hostname: 'api.a-shop-of-gantry.com' });
     assert.equal(asked.status, 201, JSON.stringify(asked.body));
     await page.goto(`/projects/${ref}`);
-    await page.getByRole('link', { name: 'Check it' }).click();
+    await page.getByRole('link', { name: 'Check', exact: true }).click();
     await page.getByText('Expected:').first().waitFor();
     await look(page, 'hostname');
     await call(server, 'DELETE', `/v1/projects/${ref}/custom-hostname`);

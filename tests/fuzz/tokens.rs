@@ -1,6 +1,6 @@
 //! Values of the `Authorization` header.
 
-use gantry::platform::access::credential::recognise;
+use gantry::platform::access::credential::parse_authorization;
 
 use super::Target;
 
@@ -27,7 +27,7 @@ pub(super) const TARGET: Target = Target {
 
 /// A header is accepted exactly if it has the documented form: scheme, one space, prefix, 40 lowercase hexadecimal digits.
 fn check(header: &[u8]) {
-    let accepted = recognise(Some(header)).is_ok();
+    let accepted = parse_authorization(Some(header)).is_ok();
     assert_eq!(accepted, has_documented_form(header));
 }
 

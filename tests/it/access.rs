@@ -1,4 +1,4 @@
-//! Tokens and roles as they change: what is true now decides, on every node.
+//! Changes of tokens and roles take effect with the next request on every node.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,8 +17,9 @@ use crate::support::{
     postgres::connect,
 };
 
-/// Waits until this many nodes hear what changes: before that they keep nothing, which is not what is tested here.
-async fn listening(app: &TestApp, nodes: i64) {
+/// Waits until this many nodes receive notifications. Before that they cache nothing, and the
+/// caches are what these tests cover.
+async fn wait_for_listeners(app: &TestApp, nodes: i64) {
     let person = connect(&app.config).await;
     let sql = "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'gantry listener'";
     let listen = async {
@@ -27,11 +28,11 @@ async fn listening(app: &TestApp, nodes: i64) {
         }
     };
     timeout(PATIENCE, listen).await.expect("nobody listens");
-    settled(app).await;
+    wait_for_notifications(app).await;
 }
 
-/// Every node has heard what was done so far.
-async fn settled(app: &TestApp) {
+/// Waits until every node has processed the notifications so far.
+async fn wait_for_notifications(app: &TestApp) {
     notifications::settle(&app.app.db).await.unwrap();
 }
 
@@ -40,7 +41,7 @@ async fn expect(node: &Node, path: &str, actor: &Actor, status: u16) {
 }
 
 #[tokio::test]
-async fn an_expired_token_is_refused_from_that_moment() {
+async fn expired_token_is_rejected() {
     let app = TestApp::new().await;
     let (token, _) = app
         .token(&app.owner, Some(dawn() + TimeDelta::seconds(10)))
@@ -68,19 +69,20 @@ async fn an_expired_token_is_refused_from_that_moment() {
 }
 
 #[tokio::test]
-async fn a_revocation_reaches_every_node() {
+async fn revoked_token_is_rejected_on_every_node() {
     let mut app = TestApp::new().await;
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
     second.start();
-    listening(&app, 2).await;
-    // Both have it cached; without a notification it would be believed for half a minute of a clock that stands still.
+    wait_for_listeners(&app, 2).await;
+    // Both nodes have it cached. Without a notification it would stay cached, because the clock
+    // stands still.
     expect(&app.node, "/v1/profile", &app.developer, 200).await;
     expect(&second, "/v1/profile", &app.developer, 200).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
     expect(&second, "/v1/profile", &app.developer, 401).await;
     assert!(
@@ -92,10 +94,10 @@ async fn a_revocation_reaches_every_node() {
 }
 
 #[tokio::test]
-async fn a_change_by_hand_is_heard_too() {
+async fn change_by_sql_invalidates_caches() {
     let mut app = TestApp::new().await;
     app.node.start();
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
     person
@@ -105,17 +107,17 @@ async fn a_change_by_hand_is_heard_too() {
         )
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
+async fn lost_notification_connection_disables_caching() {
     let mut app = TestApp::new().await;
     app.node.start();
     expect(&app.node, "/v1/profile", &app.owner, 200).await;
     let person = connect(&app.config).await;
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     let listeners = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
                      where datname = current_database() and application_name = 'gantry listener'";
     assert_eq!(
@@ -129,17 +131,17 @@ async fn a_lost_connection_is_made_again_and_nothing_is_believed_meanwhile() {
     tokens::revoke(&app.app.db, app.owner.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.owner, 401).await;
     tokens::revoke(&app.app.db, app.developer.token_id, app.clock.now(), None)
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, "/v1/profile", &app.developer, 401).await;
 }
 
 #[tokio::test]
-async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
+async fn settle_does_not_count_unresponsive_nodes() {
     let app = TestApp::new().await;
     notifications::settle(&app.app.db)
         .await
@@ -152,7 +154,7 @@ async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
         format!("{refused:?}").contains("half a minute"),
         "{refused:?}"
     );
-    // Whoever goes away while others wait is waited for no longer.
+    // A node that disconnects meanwhile is not waited for.
     let settling = notifications::settle(&app.app.db);
     tokio::pin!(settling);
     assert!(
@@ -166,10 +168,10 @@ async fn a_node_that_does_not_answer_is_not_taken_for_one_that_did() {
 }
 
 #[tokio::test]
-async fn another_role_counts_from_the_next_request_on() {
+async fn changed_role_applies_to_the_next_request() {
     let mut app = TestApp::new().await;
     app.node.start();
-    listening(&app, 1).await;
+    wait_for_listeners(&app, 1).await;
     let path = app.at("/config/auth/signing-keys");
     expect(&app.node, &path, &app.developer, 501).await;
     organizations::members::set(
@@ -182,7 +184,7 @@ async fn another_role_counts_from_the_next_request_on() {
     )
     .await
     .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 403).await;
     organizations::members::set(
         &app.app.db,
@@ -194,7 +196,7 @@ async fn another_role_counts_from_the_next_request_on() {
     )
     .await
     .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 501).await;
     app.app
         .db
@@ -204,12 +206,12 @@ async fn another_role_counts_from_the_next_request_on() {
         )
         .await
         .unwrap();
-    settled(&app).await;
+    wait_for_notifications(&app).await;
     expect(&app.node, &path, &app.developer, 404).await;
 }
 
 #[tokio::test]
-async fn without_a_word_from_the_database_half_a_minute_is_the_limit() {
+async fn cache_entries_expire_after_30_seconds() {
     let app = TestApp::new().await;
     app.get("/v1/profile")
         .as_(&app.owner)
@@ -232,9 +234,9 @@ async fn without_a_word_from_the_database_half_a_minute_is_the_limit() {
         .expect(401);
 }
 
-/// What exists elsewhere and what exists nowhere cannot be told apart: not by status, message, or any counter.
+/// An existing and an unknown name give equal responses: status, message and all counters.
 #[tokio::test]
-async fn a_counter_does_not_tell_what_exists() {
+async fn counters_do_not_reveal_existing_names() {
     let app = TestApp::new().await;
     let unknown = ["abcdefghijklmnopqrst", "not-a-ref", "ABCDEFGHIJKLMNOPQRST"];
     let foreign = [app.foreign.project.as_str(), app.foreign.slug.as_str()];
@@ -293,9 +295,10 @@ async fn a_counter_does_not_tell_what_exists() {
     }
 }
 
-/// One's own is never charged to the counter of what is not, whether it was cached or not.
+/// The caller's own projects are never charged to the counter of unknown names, whether cached or
+/// not.
 #[tokio::test]
-async fn ones_own_is_not_charged_for_guesses() {
+async fn own_projects_are_not_charged_for_unknown_names() {
     let app = TestApp::new().await;
     let path = format!("/v1/projects/{}", app.foreign.project);
     for _ in 0..5 {

@@ -1,10 +1,10 @@
-//! Advice: every lint finds its fault, and nothing once it is mended.
+//! Advisors: every lint finds its problem, and nothing after it is fixed.
 
 use std::collections::BTreeSet;
 
 use gantry::{
-    api::database::advisors::{Category, advise},
-    data_plane::database_session::session::Target,
+    api::database::advisors::{LintCategory, advise},
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use crate::{
     support::TestApp,
 };
 
-/// A lint, a database that has its fault, where it is, and what mends it.
+/// A lint, a database with its problem, the expected finding, and the fix.
 struct Case {
     lint: &'static str,
     fault: &'static str,
@@ -131,15 +131,15 @@ const CASES: [Case; 17] = [
     },
 ];
 
-async fn findings(target: &Target, lint: &str) -> Vec<Value> {
-    let category = if Category::Security
+async fn findings(target: &ConnectTarget, lint: &str) -> Vec<Value> {
+    let category = if LintCategory::Security
         .lints()
         .iter()
         .any(|known| known.name == lint)
     {
-        Category::Security
+        LintCategory::Security
     } else {
-        Category::Performance
+        LintCategory::Performance
     };
     let all = advise(target, category, LIMITS)
         .await
@@ -151,7 +151,7 @@ async fn findings(target: &Target, lint: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
+async fn every_lint_finds_its_problem_until_it_is_fixed() {
     let target = server().await;
     for Case {
         lint,
@@ -160,7 +160,8 @@ async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
         mended,
     } in &CASES
     {
-        // A foreign table takes a wrapper, and every wrapper a superuser; PostgreSQL's own has no handler and will do.
+        // A foreign table needs a wrapper, and wrappers with a handler need a superuser. A wrapper
+        // without a handler suffices.
         let fault = if fault.is_empty() {
             let admin = target.admin().await;
             admin
@@ -220,10 +221,10 @@ async fn every_lint_finds_its_fault_and_nothing_once_it_is_mended() {
 }
 
 #[test]
-fn every_lint_has_a_case_and_a_name_of_its_own() {
-    let lints: Vec<_> = [Category::Security, Category::Performance]
+fn every_lint_has_a_case_and_unique_name() {
+    let lints: Vec<_> = [LintCategory::Security, LintCategory::Performance]
         .into_iter()
-        .flat_map(Category::lints)
+        .flat_map(LintCategory::lints)
         .map(|lint| lint.name)
         .collect();
     let named: BTreeSet<_> = lints.iter().copied().collect();
@@ -234,7 +235,7 @@ fn every_lint_has_a_case_and_a_name_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_finding_says_all_that_clients_need() {
+async fn finding_has_all_fields() {
     let target = server().await;
     run(&target, "create table a (id int primary key); create table b (id int primary key, x int, a int references a)").await.unwrap();
     assert_eq!(
@@ -252,7 +253,7 @@ async fn a_finding_says_all_that_clients_need() {
 }
 
 #[tokio::test]
-async fn advice_comes_over_the_api() {
+async fn get_advisors_returns_findings() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}");
@@ -294,7 +295,7 @@ async fn advice_comes_over_the_api() {
 }
 
 #[tokio::test]
-async fn advice_comes_by_name() {
+async fn run_advisors_returns_findings_of_selected_lints() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let sql = json!({"query": "create table t (id int); grant select on t to anon"});

@@ -1,4 +1,4 @@
-//! What projects log: where lines come from, how they are asked for, and how often services were asked.
+//! Logs of projects: ingestion, queries, storage and usage counts.
 
 mod asking;
 mod counting;
@@ -12,7 +12,7 @@ use gantry::base::ids::ProjectRef;
 use serde_json::Value;
 
 use crate::support::{Actor, Node, client::Answer};
-
+/// Returns the path of a query with `sql` over the hours around a time.
 /// The path that asks `sql` of a project, about the hours around a time.
 fn question(project: &ProjectRef, operation: &str, sql: &str, at: DateTime<Utc>) -> String {
     let text = |at: DateTime<Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
@@ -24,7 +24,7 @@ fn question(project: &ProjectRef, operation: &str, sql: &str, at: DateTime<Utc>)
     format!("/v1/projects/{project}/analytics/endpoints/{operation}?{query}")
 }
 
-/// The rows of an answer that has no error.
+/// Returns the rows of a response without an error.
 #[track_caller]
 fn rows(answer: &Answer) -> Vec<Value> {
     let body = answer.json();
@@ -32,7 +32,7 @@ fn rows(answer: &Answer) -> Vec<Value> {
     body["result"].as_array().unwrap().clone()
 }
 
-/// What `sql` finds around a time, in the newer dialect.
+/// Returns the rows of `sql` around a time, in the newer dialect.
 async fn ask(
     node: &Node,
     actor: &Actor,

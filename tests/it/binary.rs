@@ -1,8 +1,7 @@
-//! The executable as a person runs it: started, killed, asked for help, refused.
-//!
-//! Everything here goes through the process's own doors: arguments, signals, standard streams, HTTP and files.
+//! Tests of the executable: arguments, signals, standard streams, HTTP and files.
 
 mod admin;
+mod admin_errors;
 mod attacks;
 mod copies;
 mod crash;

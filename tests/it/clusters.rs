@@ -17,8 +17,8 @@ use std::{
 use gantry::{
     base::clock::Entropy,
     data_plane::clusters::{
-        Account, ClusterError, Control, Embedded, Engine, Engines, Home, Host, Launcher, Observed,
-        Pace, sandbox_available,
+        Account, ClusterError, Control, CopyPriority, Engine, Engines, Home, Host, Launcher,
+        LocalDriver, ObservedState, sandbox_available,
     },
 };
 use rustix::process::{Signal, kill_process};
@@ -47,13 +47,13 @@ async fn refusal(client: &Client, statement: &str) -> String {
 }
 
 #[tokio::test]
-async fn two_projects_have_identities_and_accounts_of_their_own() {
+async fn create_assigns_unique_system_identifier_and_uid() {
     let machine = Machine::new().await;
     let (a, b) = (machine.running(1).await, machine.running(2).await);
 
     let mut ids = HashSet::new();
     for project in [&a, &b] {
-        let admin = machine.clusters.admin(project).await.unwrap();
+        let admin = machine.clusters.admin_session(project).await.unwrap();
         ids.insert(
             text(
                 &admin,
@@ -125,7 +125,7 @@ async fn two_projects_have_identities_and_accounts_of_their_own() {
 }
 
 #[tokio::test]
-async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
+async fn peer_authentication_admits_only_three_roles() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
@@ -175,7 +175,7 @@ async fn gantry_gets_in_by_peer_as_three_roles_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_password_is_set_without_leaving_a_trace() {
+async fn set_password_leaves_no_trace_in_logs() {
     const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
     let machine = Machine::new().await;
     let project = machine.running(1).await;
@@ -197,7 +197,7 @@ async fn a_password_is_set_without_leaving_a_trace() {
         .await
         .unwrap_err();
 
-    let admin = machine.clusters.admin(&project).await.unwrap();
+    let admin = machine.clusters.admin_session(&project).await.unwrap();
     assert_eq!(
         text(
             &admin,
@@ -231,7 +231,7 @@ async fn a_password_is_set_without_leaving_a_trace() {
 }
 
 #[tokio::test]
-async fn a_killed_postmaster_with_a_busy_backend_is_started_again() {
+async fn start_after_killed_postmaster_ends_orphaned_backend() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let owner = machine.connect(&project, "postgres").await.unwrap();
@@ -268,7 +268,7 @@ async fn a_killed_postmaster_with_a_busy_backend_is_started_again() {
 }
 
 #[tokio::test]
-async fn every_process_killed_at_once_recovers() {
+async fn start_after_all_processes_were_killed_recovers() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let owner = machine.connect(&project, "postgres").await.unwrap();
@@ -288,7 +288,7 @@ async fn every_process_killed_at_once_recovers() {
 }
 
 #[tokio::test]
-async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
+async fn start_ignores_stale_pid_file_of_a_live_process() {
     let machine = Machine::new().await;
     let (project, other) = (machine.running(1).await, machine.running(1).await);
     let lock = machine
@@ -316,7 +316,7 @@ async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
     fs::write(&lock, renamed(socket_lock)).unwrap();
     assert_eq!(
         machine.clusters.observe(&project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
 
     machine.up(&project).await;
@@ -325,7 +325,7 @@ async fn a_stale_pid_file_that_names_a_live_process_is_no_obstacle() {
 }
 
 #[tokio::test]
-async fn a_copy_cut_in_the_middle_is_made_again() {
+async fn create_after_interrupted_copy_succeeds() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
     let leftover = machine
@@ -337,14 +337,18 @@ async fn a_copy_cut_in_the_middle_is_made_again() {
     fs::write(leftover.join("data/PG_VERSION"), "1").unwrap();
     assert_eq!(
         machine.clusters.observe(&cluster.project).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     machine.clusters.start(&cluster.project).await.unwrap_err();
 
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     assert_eq!(
         machine.clusters.observe(&cluster.project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
     assert_eq!(
         fs::read_dir(leftover.parent().unwrap()).unwrap().count(),
@@ -355,22 +359,26 @@ async fn a_copy_cut_in_the_middle_is_made_again() {
 
     // Again and again changes nothing.
     let before = machine.pid(&cluster.project).await;
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     machine.up(&cluster.project).await;
     assert_eq!(machine.pid(&cluster.project).await, before);
 }
 
 #[tokio::test]
-async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
+async fn running_server_is_adopted_and_stopped() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let pid = machine.pid(&project).await;
 
     // Another Gantry: only the files and processes carry over.
-    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system());
+    let later = LocalDriver::open(Arc::clone(&machine.home), host(), Entropy::system());
     assert_eq!(
         later.observe(&project).await.unwrap(),
-        Observed::Running {
+        ObservedState::Running {
             pid: pid.as_raw_nonzero().get(),
             accepting: true
         }
@@ -378,12 +386,15 @@ async fn a_running_server_is_adopted_and_stopped_without_a_trace() {
     later.start(&project).await.unwrap();
     later.stop(&project).await.unwrap();
     assert_eq!(processes_under(machine.dir()), []);
-    assert_eq!(later.observe(&project).await.unwrap(), Observed::Stopped);
+    assert_eq!(
+        later.observe(&project).await.unwrap(),
+        ObservedState::Stopped
+    );
     later.stop(&project).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_stopped_process_cannot_hold_up_a_stop_for_ever() {
+async fn stop_kills_a_suspended_process() {
     let machine = Machine::new().await;
     let project = machine.running(1).await;
     let pid = machine.pid(&project).await;
@@ -394,16 +405,16 @@ async fn a_stopped_process_cannot_hold_up_a_stop_for_ever() {
 }
 
 #[tokio::test]
-async fn a_removed_project_leaves_nothing() {
+async fn remove_deletes_all_files_and_processes() {
     let machine = Machine::new().await;
     let (gone, kept) = (machine.running(1).await, machine.running(2).await);
     machine.clusters.remove(&gone).await.unwrap();
     assert_eq!(
         machine.clusters.observe(&gone).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     assert_eq!(
-        machine.clusters.refs_on_disk().await.unwrap(),
+        machine.clusters.list().await.unwrap(),
         std::slice::from_ref(&kept)
     );
     assert_eq!(machine.clusters.empty_trash().await.unwrap(), 1);
@@ -421,7 +432,7 @@ async fn a_removed_project_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn garbage_is_whatever_nobody_knows() {
+async fn collect_garbage_removes_unknown_directories() {
     let machine = Machine::new().await;
     let (known, unknown) = (machine.running(1).await, machine.running(2).await);
     let (mine, other) = (cluster(3).project, cluster(4).project);
@@ -452,13 +463,13 @@ async fn garbage_is_whatever_nobody_knows() {
     );
     assert_eq!(
         machine.clusters.observe(&unknown).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     machine.pid(&known).await;
 }
 
 #[tokio::test]
-async fn all_servers_stop_together() {
+async fn stop_all_stops_every_server() {
     let machine = Machine::new().await;
     for n in 0..3 {
         machine.running(n).await;
@@ -468,10 +479,14 @@ async fn all_servers_stop_together() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_start_says_why() {
+async fn failed_start_returns_the_server_log() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     let conf = machine.data(&cluster.project).join("postgresql.auto.conf");
     fs::write(&conf, "max_connections = lots\n").unwrap();
     let started = async {
@@ -501,7 +516,7 @@ async fn a_server_that_cannot_start_says_why() {
 }
 
 #[tokio::test]
-async fn a_long_data_directory_gets_a_short_socket() {
+async fn long_data_directory_gets_a_short_socket_path() {
     let top = tempfile::tempdir_in("/tmp").unwrap();
     fs::set_permissions(top.path(), Permissions::from_mode(0o711)).unwrap();
     let long = top.path().join("d".repeat(100));
@@ -527,7 +542,7 @@ async fn a_long_data_directory_gets_a_short_socket() {
 }
 
 #[tokio::test]
-async fn the_control_cluster_keeps_what_it_was_told() {
+async fn control_cluster_keeps_data_across_restarts() {
     let machine = Machine::new().await;
     let host = host();
     let control = Control::ensure(&machine.home, &host, &Entropy::system())
@@ -563,14 +578,14 @@ async fn the_control_cluster_keeps_what_it_was_told() {
 }
 
 #[tokio::test]
-async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
+async fn superuser_cannot_leave_the_sandbox() {
     if !sandbox_available() {
         return;
     }
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
-        let admin = machine.clusters.admin(&project).await.unwrap();
+        let admin = machine.clusters.admin_session(&project).await.unwrap();
         admin
             .batch_execute(
                 "create table pg_temp.o (t text); create extension dblink schema extensions",
@@ -618,7 +633,7 @@ async fn even_a_superuser_inside_cannot_leave_the_sandbox() {
 }
 
 #[tokio::test]
-async fn ordinary_work_goes_on_inside_the_sandbox() {
+async fn sandbox_permits_ordinary_statements() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
@@ -689,13 +704,13 @@ async fn ordinary_work_goes_on_inside_the_sandbox() {
 
 /// Also a superuser's: the limit is the kernel's.
 #[tokio::test]
-async fn a_statement_that_wants_too_much_memory_fails_alone() {
+async fn statement_beyond_memory_limit_fails_alone() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
         let (pid, admin) = (
             machine.pid(&project).await,
-            machine.clusters.admin(&project).await.unwrap(),
+            machine.clusters.admin_session(&project).await.unwrap(),
         );
         let said = refusal(&admin, "select length(repeat('x', 1000000000) || 'y')").await;
         assert!(said.contains("out of memory"), "{said}");
@@ -705,10 +720,14 @@ async fn a_statement_that_wants_too_much_memory_fails_alone() {
 }
 
 #[tokio::test]
-async fn the_launcher_fails_closed() {
+async fn launcher_without_sandbox_support_starts_no_server() {
     let machine = Machine::new().await;
     let cluster = cluster(1);
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     let broken = Host {
         launcher: Launcher {
             program: "/bin/false".into(),
@@ -716,7 +735,7 @@ async fn the_launcher_fails_closed() {
         },
         ..host()
     };
-    let broken = Embedded::open(Arc::clone(&machine.home), broken, Entropy::system());
+    let broken = LocalDriver::open(Arc::clone(&machine.home), broken, Entropy::system());
     let start = timeout(PATIENCE, broken.start(&cluster.project))
         .await
         .expect("an ended launcher is noticed at once");

@@ -1,4 +1,7 @@
-//! A customer's SQL and migrations through the API, on a real project. What SQL itself may and may not do is in `sql`.
+//! SQL and migrations through the API, on a real project. The properties of SQL itself are tested
+//! in `sql`.
+
+mod history;
 
 use gantry::base::ids::ProjectRef;
 use serde_json::{Value, json};
@@ -59,7 +62,7 @@ impl Project {
 }
 
 #[tokio::test]
-async fn rows_come_as_the_wire_has_them() {
+async fn query_returns_rows_as_json() {
     let project = Project::new().await;
     let answer = project
         .query(
@@ -101,7 +104,7 @@ async fn rows_come_as_the_wire_has_them() {
 }
 
 #[tokio::test]
-async fn a_failure_says_what_postgresql_says() {
+async fn failed_query_returns_message_of_postgresql() {
     let project = Project::new().await;
     let failed = async |sql: &str| {
         project
@@ -135,7 +138,7 @@ async fn a_failure_says_what_postgresql_says() {
 }
 
 #[tokio::test]
-async fn as_read_only_one_reads_and_does_not_write() {
+async fn read_only_query_rejects_writes() {
     let project = Project::new().await;
     project
         .rows("create table public.t (id int); insert into t values (7)")
@@ -173,7 +176,7 @@ async fn as_read_only_one_reads_and_does_not_write() {
         (r#"[{"id":7}]"#, Some("no-cache"))
     );
 
-    // Whatever it says, on either endpoint.
+    // On either endpoint, independently of the SQL.
     for write in [
         "insert into public.t values (8)",
         "set transaction read write; delete from public.t",
@@ -207,7 +210,7 @@ async fn as_read_only_one_reads_and_does_not_write() {
 }
 
 #[tokio::test]
-async fn a_migration_is_applied_recorded_and_listed() {
+async fn apply_migration_records_and_lists_it() {
     let project = Project::new().await;
     assert_eq!(project.history().await, [Value::Null; 0]);
     let body = json!({"query": "create table a (id int);\ninsert into a values (1)", "name": "first", "rollback": "drop table a"});
@@ -244,7 +247,7 @@ async fn a_migration_is_applied_recorded_and_listed() {
 }
 
 #[tokio::test]
-async fn a_key_carries_a_migration_out_once() {
+async fn apply_migration_with_same_key_runs_once() {
     let project = Project::new().await;
     let body = json!({"query": "create table a ()", "name": "first"});
     for _ in 0..3 {
@@ -293,7 +296,7 @@ async fn a_key_carries_a_migration_out_once() {
 }
 
 #[tokio::test]
-async fn a_migration_that_fails_leaves_nothing() {
+async fn failed_migration_is_rolled_back() {
     let project = Project::new().await;
     let failed = project
         .migrate(&json!({"query": "create table a ();\nselect nope"}))
@@ -343,7 +346,7 @@ async fn a_migration_that_fails_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn ten_in_one_second_are_ten_versions_in_order() {
+async fn ten_migrations_in_one_second_get_ordered_versions() {
     let project = Project::new().await;
     for n in 0..10 {
         project
@@ -356,205 +359,6 @@ async fn ten_in_one_second_are_ten_versions_in_order() {
         .map(|n| json!({"version": format!("202611210915{:02}", 3 + n), "name": format!("m{n}")}))
         .collect();
     assert_eq!(project.history().await, expected);
-}
-
-#[tokio::test]
-async fn the_history_is_read_changed_and_rolled_back() {
-    let project = Project::new().await;
-    let (app, migrations) = (&project.app, format!("{}/migrations", project.path));
-    let one = |version: &str| format!("{migrations}/{version}");
-    let first =
-        json!({"query": "create table a (id int)", "name": "first", "rollback": "drop table a"});
-    project
-        .migrate(&first)
-        .header("idempotency-key", "k1")
-        .send()
-        .await
-        .expect(200);
-
-    let by_hand = json!({"query": "create table by_hand ()", "name": "by hand"});
-    let put = || {
-        app.request("PUT", &migrations)
-            .as_(&app.developer)
-            .header("idempotency-key", "k2")
-            .json(&by_hand)
-    };
-    for answer in [
-        put().send().await.expect(200),
-        put().send().await.expect(200),
-    ] {
-        assert_eq!((answer.text(), answer.header("content-type")), ("", None));
-    }
-    assert_eq!(
-        project.history().await,
-        [
-            json!({"version": "20261121091503", "name": "first"}),
-            json!({"version": "20261121091504", "name": "by hand"})
-        ]
-    );
-    assert_eq!(
-        project.rows("select to_regclass('by_hand') as made").await,
-        json!([{"made": null}])
-    );
-    let applied = json!({"query": by_hand["query"], "name": by_hand["name"]});
-    project
-        .migrate(&applied)
-        .header("idempotency-key", "k2")
-        .send()
-        .await
-        .expect(409);
-
-    let shown = app
-        .get(&one("20261121091503"))
-        .as_(&app.read_only)
-        .send()
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(
-        shown,
-        json!({"version": "20261121091503", "name": "first", "statements": [first["query"]], "rollback": [first["rollback"]],
-            "created_by": "dora@example.com", "idempotency_key": "k1"})
-    );
-    let patch =
-        |version: &str, body: Value| app.patch(&one(version)).as_(&app.developer).json(&body);
-    let patched = patch("20261121091504", json!({"name": "renamed"}))
-        .send()
-        .await
-        .expect(200);
-    assert_eq!((patched.text(), patched.header("content-type")), ("", None));
-    assert_eq!(
-        patch("7", json!({})).send().await.expect(404).message(),
-        "Not Found"
-    );
-    assert_eq!(
-        app.get(&one("7"))
-            .as_(&app.read_only)
-            .send()
-            .await
-            .expect(404)
-            .message(),
-        "Not Found"
-    );
-    assert_eq!(
-        app.get(&one("7x"))
-            .as_(&app.read_only)
-            .send()
-            .await
-            .expect(400)
-            .message(),
-        "version: Invalid input: expected digits"
-    );
-
-    let delete = |query: &str| {
-        app.delete(&format!("{migrations}{query}"))
-            .as_(&app.developer)
-    };
-    assert_eq!(
-        delete("").send().await.expect(400).message(),
-        "gte: Required"
-    );
-    assert_eq!(
-        delete("?gte=first").send().await.expect(400).message(),
-        "gte: Invalid input: expected digits"
-    );
-    let refused = delete("?gte=20261121091503")
-        .send()
-        .await
-        .expect(400)
-        .message();
-    assert!(
-        refused.starts_with("No rollback is recorded for 20261121091504: nothing was rolled back."),
-        "{refused}"
-    );
-    assert_eq!(project.history().await.len(), 2);
-    patch("20261121091504", json!({"rollback": ""}))
-        .send()
-        .await
-        .expect(200);
-    let rolled_back = delete("?gte=20261121091503").send().await.expect(200);
-    assert_eq!(
-        (rolled_back.text(), rolled_back.header("content-type")),
-        ("", None)
-    );
-    assert_eq!(project.history().await, [Value::Null; 0]);
-    assert_eq!(
-        project.rows("select to_regclass('a') as a").await,
-        json!([{"a": null}])
-    );
-}
-
-#[tokio::test]
-async fn a_migration_can_be_rehearsed() {
-    let project = Project::new().await;
-    let app = &project.app;
-    let post = |query: &str, body: Value| {
-        app.post(&format!("{}/migrations{query}", project.path))
-            .as_(&app.developer)
-            .json(&body)
-    };
-    let body = json!({"query": "create table a (id int); insert into a values (1), (2)"});
-    let told = post("?dry_run=true&lock_timeout_ms=500", body.clone())
-        .send()
-        .await
-        .expect(200)
-        .json();
-    assert_eq!(
-        told["created"],
-        json!([{"kind": "table", "name": "public.a"}])
-    );
-    assert_eq!(
-        told["rows"],
-        json!([{"table": "public.a", "inserted": 2, "updated": 0, "deleted": 0}])
-    );
-    assert_eq!(
-        (
-            &told["version"],
-            &told["lock_timeout_ms"],
-            &told["time_limit_ms"]
-        ),
-        (&json!("20261121091503"), &json!(500), &json!(60_000))
-    );
-    assert_eq!(project.history().await, [Value::Null; 0]);
-    assert_eq!(
-        project.rows("select to_regclass('a') as a").await,
-        json!([{"a": null}])
-    );
-
-    for (query, message) in [
-        (
-            "?dry_run=perhaps",
-            "dry_run: Invalid input: provided string was not `true` or `false`",
-        ),
-        (
-            "?lock_timeout_ms=0",
-            "lock_timeout_ms: Invalid input: expected 1 to 30000",
-        ),
-        (
-            "?lock_timeout_ms=30001",
-            "lock_timeout_ms: Invalid input: expected 1 to 30000",
-        ),
-    ] {
-        assert_eq!(
-            post(query, body.clone()).send().await.expect(400).message(),
-            message
-        );
-    }
-    let failed = post("?dry_run=true", json!({"query": "select 1;\nselect nope"}))
-        .send()
-        .await
-        .expect(400)
-        .message();
-    assert!(
-        failed.starts_with("Failed to run sql query: ERROR:  42703: ")
-            && failed.contains("\nLINE 2: select nope\n"),
-        "{failed}"
-    );
-    assert_eq!(
-        post("?dry_run=false", body).send().await.expect(200).text(),
-        ""
-    );
-    assert_eq!(project.history().await.len(), 1);
 }
 
 #[tokio::test]
@@ -596,9 +400,9 @@ async fn databases_and_schemas_are_listed() {
     );
 }
 
-/// A script that creates a project and goes on at once need not wait for it: the first operation does.
+/// A script may create a project and use it at once: the first operation waits for the start.
 #[tokio::test]
-async fn the_first_query_waits_for_the_project() {
+async fn query_waits_for_starting_project() {
     let app = TestApp::running().await;
     let project = app.create_project("eager").await;
     let query = json!({"query": "select 1 as n"});

@@ -1,5 +1,6 @@
-//! Names under which projects are reached.
+//! Vanity subdomains and custom hostnames.
 
+mod blocked;
 pub(crate) mod dns;
 mod hostnames;
 mod vanity;

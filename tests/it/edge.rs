@@ -1,11 +1,13 @@
-//! The way in to projects' services, with real TLS clients in front and real servers behind.
+//! The service proxy, with real TLS clients and upstreams.
 
 mod certificates;
 mod delegation;
 mod forwarding;
 mod keys;
+mod order_limits;
 mod orders;
 mod renewals;
+mod revocations;
 mod rules;
 mod sharing;
 mod tunnels;
@@ -19,8 +21,8 @@ use gantry::{
     data_plane::{
         service_proxy,
         service_proxy::{
-            Listeners, Wildcard,
-            upstreams::{Named, Service, Upstreams},
+            ServiceProxyListeners, WildcardCertificate,
+            upstreams::{Service, ServiceUpstream, Upstreams},
         },
     },
     platform::{http::Transport, tables::Table},
@@ -44,10 +46,10 @@ use uuid::Uuid;
 
 use crate::support::{Node, TestApp, machine::PATIENCE, settings};
 
-/// An application with an edge in front of its projects.
+/// An application with a service proxy for its projects.
 pub(crate) struct Gate {
     pub(crate) app: TestApp,
-    /// The one that the edge is of.
+    /// The node that runs the proxy.
     pub(crate) node: Node,
     pub(crate) project: ProjectRef,
     https: SocketAddr,
@@ -58,49 +60,53 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// With all services but functions where the echo is.
+    /// Starts the proxy. The echo server is the upstream of all services but functions.
     pub(crate) async fn new() -> Self {
         Self::with(|_| None, service_proxy::Options::default()).await
     }
 
-    /// The same, with the certificate for the projects' domain from elsewhere.
+    /// Starts the proxy with another wildcard certificate and options.
     async fn with(
-        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,
     ) -> Self {
         Self::over(Transport::default(), wildcard, options).await
     }
 
-    /// The same, behind these proxies.
+    /// Starts the proxy behind these trusted proxies.
     async fn over(
         transport: Transport,
-        wildcard: impl FnOnce(&Path) -> Option<Wildcard>,
+        wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let services = Service::ALL
             .into_iter()
             .filter(|service| *service != Service::Functions);
         let upstreams: Upstreams = services
             .map(|service| {
                 format!("{service}=http://{}/base", echo.address)
-                    .parse::<Named>()
+                    .parse::<ServiceUpstream>()
                     .unwrap()
             })
             .collect();
         let settings = Settings {
             upstreams,
-            edge: options,
+            service_proxy: options,
             ..settings(transport, Uuid::from_u128(7))
         };
         let node = app.another_with(settings, app.machine.clone());
-        let authority = Wildcard::own_authority(app.machine.dir(), "example.test").unwrap();
+        let authority =
+            WildcardCertificate::own_authority(app.machine.dir(), "example.test").unwrap();
         let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http, ask) = (bind().await, bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
+        let ask = bind().await;
         let [https_at, http_at, ask_at] =
             [&https, &http, &ask].map(|listener| listener.local_addr().unwrap());
-        let listeners = Listeners {
+        let listeners = ServiceProxyListeners {
             https: vec![https],
             http: vec![http],
             ask: vec![ask],
@@ -119,12 +125,12 @@ impl Gate {
         }
     }
 
-    /// The project's name in DNS.
+    /// Returns the project's DNS name.
     fn host(&self) -> String {
         format!("{}.example.test", self.project)
     }
 
-    /// A client that trusts the authority.
+    /// Returns a client configuration that trusts the authority.
     fn trusting(&self) -> ClientConfig {
         trusting(&self.app.machine.dir().join("db-ca.pem"))
     }
@@ -138,7 +144,7 @@ impl Gate {
         connect(self.https, name, config).await
     }
 
-    /// A connection under the project's own name.
+    /// Connects with the project's own name.
     async fn client(&self) -> Client {
         self.client_of(&self.host()).await
     }
@@ -147,12 +153,12 @@ impl Gate {
         Client(self.connect(name, &["http/1.1"]).await.unwrap())
     }
 
-    /// A GET of this path over a connection of its own.
+    /// Sends a GET request over a new connection.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.client().await.get(&self.host(), path).await
     }
 
-    /// What is counted under this name.
+    /// Returns the value of a metric.
     fn counted(&self, name: &str) -> u64 {
         let page = self.node.app.metrics.render();
         let line = page
@@ -162,7 +168,7 @@ impl Gate {
         line.trim().parse().unwrap()
     }
 
-    /// Waits until so many are counted under this name: connections are counted when they have ended.
+    /// Waits until a metric has this value: connections are counted after they have ended.
     async fn counts_to(&self, name: &str, count: u64) {
         let counted = async {
             while self.counted(name) != count {
@@ -202,7 +208,7 @@ async fn connect(
     .expect("the edge said nothing")
 }
 
-/// An HTTP/1.1 client that says exactly what it is told to.
+/// An HTTP/1.1 client that sends raw text.
 struct Client(TlsStream<TcpStream>);
 
 #[derive(Debug)]
@@ -222,7 +228,7 @@ impl Answer {
         self.json()["message"].as_str().unwrap().to_owned()
     }
 
-    /// A header, as the echo saw it.
+    /// Returns a header field that the echo server received.
     fn saw(&self, name: &str) -> Option<String> {
         self.json()["headers"][name].as_str().map(str::to_owned)
     }
@@ -230,7 +236,7 @@ impl Answer {
 
 impl Client {
     async fn send(&mut self, text: &str) {
-        // Who refuses early need not read all of it.
+        // The proxy may reject the request before it was read completely.
         let _ = self.0.write_all(text.as_bytes()).await;
         let _ = self.0.flush().await;
     }
@@ -241,7 +247,7 @@ impl Client {
         self.answer().await
     }
 
-    /// The next answer, whose length is told.
+    /// Reads a response with `Content-Length`.
     async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read())
             .await
@@ -269,7 +275,7 @@ impl Client {
         })
     }
 
-    /// The next answer, which comes in chunks, as it comes.
+    /// Reads a chunked response in raw form.
     async fn chunks(&mut self) -> String {
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n0\r\n\r\n") {
@@ -278,7 +284,7 @@ impl Client {
         String::from_utf8(answer).unwrap()
     }
 
-    /// Whether nothing comes any more.
+    /// Returns whether the connection is closed.
     async fn is_closed(&mut self) -> bool {
         !matches!(
             timeout(PATIENCE, self.0.read(&mut [0; 1]))
@@ -289,7 +295,7 @@ impl Client {
     }
 }
 
-/// A service that answers what it was asked.
+/// An upstream that returns the request it received.
 struct Echo {
     address: SocketAddr,
     _tasks: JoinSet<()>,
@@ -334,7 +340,7 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper
     Ok(response.body(Full::from(told.to_string())).unwrap())
 }
 
-/// A service that does once what it is told to with a connection.
+/// An upstream that serves one connection with a function of the test.
 async fn once<F: Future<Output = ()> + Send + 'static>(
     serve: impl FnOnce(TcpStream) -> F + Send + 'static,
 ) -> (SocketAddr, JoinSet<()>) {
@@ -349,9 +355,10 @@ async fn once<F: Future<Output = ()> + Send + 'static>(
 }
 
 impl Gate {
-    /// Says where a service of the project answers, as `gantry upstream set` does on another node.
+    /// Sets the upstream of a service of the project, as `gantry upstream set` does on another
+    /// node.
     async fn point(&self, service: Service, address: SocketAddr) {
-        let named: Named = format!("{service}=http://{address}").parse().unwrap();
+        let named: ServiceUpstream = format!("{service}=http://{address}").parse().unwrap();
         let audit = gantry::platform::audit::Recorder::operator(
             "test",
             &self.app.app.entropy,
@@ -371,7 +378,7 @@ impl Gate {
     }
 }
 
-/// Reads the head of a request, as a service that knows little.
+/// Reads the head of a request.
 async fn read_head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -380,5 +387,5 @@ async fn read_head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Shorter than what the edge itself waits for anything.
+/// Shorter than every timeout of the proxy.
 const SHORTLY: Duration = Duration::from_secs(3);

@@ -7,11 +7,11 @@ use gantry::{
     base::clock::Entropy,
     data_plane::{
         clusters::{
-            Engines, Pace, install,
+            CopyPriority, Engines, install,
             install::Release,
             registry::{NpmConfig, Registry},
         },
-        projects::{Status, warm_pool::Wanted},
+        projects::{Status, warm_pool::WarmPoolSize},
     },
     platform::http::Transport,
 };
@@ -25,12 +25,12 @@ use crate::support::{
 };
 
 #[tokio::test]
-async fn a_project_runs_on_the_version_it_was_asked_for_on() {
+async fn project_runs_on_the_requested_version() {
     let engines = engines();
     let machine = Arc::new(Machine::on(&engines).await);
     let app = TestApp::new().await;
     let settings = Settings {
-        prepared: Wanted {
+        prepared: WarmPoolSize {
             folders: 1,
             servers: 0,
         },
@@ -136,13 +136,13 @@ async fn a_project_runs_on_the_version_it_was_asked_for_on() {
 
 /// Whoever made a project on a version that was removed since is told what to do, and loses nothing.
 #[tokio::test]
-async fn a_version_that_is_gone_is_named() {
+async fn missing_version_is_named_in_the_error() {
     let machine = Machine::new().await;
     let mut cluster = cluster(1);
     cluster.major = 99;
     let refused = machine
         .clusters
-        .create(&cluster, Pace::Now)
+        .create(&cluster, CopyPriority::Foreground)
         .await
         .unwrap_err()
         .to_string();
@@ -153,7 +153,7 @@ async fn a_version_that_is_gone_is_named() {
 }
 
 #[tokio::test]
-async fn installing_a_major_version_that_is_not_pinned_is_refused_and_leaves_nothing() {
+async fn install_of_unpinned_version_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let registry = Registry::new(NpmConfig::default()).unwrap();
     let engines = dir.path().join("engines");
@@ -170,7 +170,7 @@ async fn installing_a_major_version_that_is_not_pinned_is_refused_and_leaves_not
 
 /// On 15 the owner has no way to create roles, and so none to join the reserved ones.
 #[tokio::test]
-async fn the_owner_of_a_project_on_15_creates_no_roles_and_joins_no_reserved_ones() {
+async fn owner_on_postgres_15_cannot_create_or_join_reserved_roles() {
     for engine in engines().offered() {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;
@@ -200,13 +200,13 @@ async fn the_owner_of_a_project_on_15_creates_no_roles_and_joins_no_reserved_one
 
 /// A project made before this rule: its owner may have joined anything, and made roles that create roles.
 #[tokio::test]
-async fn grants_end_reserved_memberships_that_were_taken_on_15() {
+async fn grants_revoke_reserved_memberships_on_postgres_15() {
     let Some(engine) = engines().of_major(15).cloned() else {
         return;
     };
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
-    let admin = machine.clusters.admin(&project).await.unwrap();
+    let admin = machine.clusters.admin_session(&project).await.unwrap();
     admin
         .batch_execute(
             "alter role postgres createrole; create role helper createrole; grant pg_write_server_files to helper with admin option;
@@ -214,7 +214,7 @@ async fn grants_end_reserved_memberships_that_were_taken_on_15() {
         )
         .await
         .unwrap();
-    machine.clusters.grant(&admin).await.unwrap();
+    machine.clusters.grant_roles(&admin).await.unwrap();
     let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
                 where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
     let left: Vec<String> = admin

@@ -1,4 +1,4 @@
-//! API keys over the whole application: who sees which, how they are kept, and what is written about them.
+//! API keys through the API: visibility, storage and audit entries.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
-/// Everything the control database has of keys, as text.
+/// Returns all rows about keys in the control database, as text.
 async fn kept(app: &App) -> String {
     let sql = "select coalesce(string_agg(line, e'\\n'), '') from \
                (select r::text as line from key_rings r union all select k::text from api_keys k union all select e::text from audit_entries e) t";
@@ -41,9 +41,9 @@ async fn kept(app: &App) -> String {
 }
 
 #[tokio::test]
-async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
+async fn new_project_has_legacy_and_initial_keys() {
     let app = TestApp::new().await;
-    // The stub is a project from before there were keys; many may be the first to ask.
+    // The stub is a project that predates API keys. Concurrent first requests are possible.
     let asked =
         futures_util::future::join_all((0..6).map(|_| list(&app, &app.developer, ""))).await;
     assert!(asked.iter().all(|keys| *keys == asked[0]), "{asked:?}");
@@ -67,7 +67,7 @@ async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
             ("secret", "default", role)
         ]
     );
-    // A new one has them from the start.
+    // A new project has its keys from the start.
     let project = app.create_project("new").await;
     let sql =
         "select count(*) from api_keys k join projects p on p.id = k.project_id where p.ref = $1";
@@ -92,7 +92,7 @@ async fn a_project_has_two_legacy_keys_and_one_of_each_new_kind() {
 }
 
 #[tokio::test]
-async fn secret_keys_are_shown_when_asked_for_and_only_then() {
+async fn secret_keys_are_masked_without_reveal() {
     let app = TestApp::new().await;
     let (blotted, clear) = (
         list(&app, &app.developer, "?reveal=false").await,
@@ -136,7 +136,7 @@ async fn secret_keys_are_shown_when_asked_for_and_only_then() {
 }
 
 #[tokio::test]
-async fn keys_are_made_changed_and_deleted() {
+async fn keys_are_created_updated_and_deleted() {
     let app = TestApp::new().await;
     let made =
         create(&app, &json!({"type": "secret", "name": "worker", "description": "for jobs", "secret_jwt_template": {"role": "job"}})).await;
@@ -212,7 +212,7 @@ async fn keys_are_made_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_a_key_cannot_be_is_refused_by_field() {
+async fn invalid_key_is_rejected_with_field() {
     let app = TestApp::new().await;
     let send = async |body: Value| {
         app.post(&app.at("/api-keys"))
@@ -281,7 +281,7 @@ async fn what_a_key_cannot_be_is_refused_by_field() {
 }
 
 #[tokio::test]
-async fn a_project_has_a_bounded_number_of_keys() {
+async fn number_of_keys_is_limited() {
     let app = TestApp::new().await;
     list(&app, &app.owner, "").await;
     let sql = "insert into api_keys (id, project_id, kind, name, sealed, digest, inserted_at, updated_at) \
@@ -301,7 +301,7 @@ async fn a_project_has_a_bounded_number_of_keys() {
 }
 
 #[tokio::test]
-async fn a_key_is_its_projects_alone() {
+async fn key_of_other_project_is_not_found() {
     let app = TestApp::new().await;
     let id = text(&list(&app, &app.owner, "").await[3]["id"]).to_owned();
     let project = app.stub(app.home.id, "other").await;
@@ -323,9 +323,9 @@ async fn a_key_is_its_projects_alone() {
         .expect(404);
 }
 
-/// Somebody who can write rows cannot make a secret key another project's, nor one that everybody may see.
+/// A writer of rows cannot move a secret key to another project or display it as publishable.
 #[tokio::test]
-async fn a_sealed_key_opens_in_its_place_only() {
+async fn swapped_encrypted_key_is_rejected() {
     let app = TestApp::new().await;
     let elsewhere = app.at("/api-keys").replace(
         app.home.project.as_str(),
@@ -364,7 +364,7 @@ async fn a_sealed_key_opens_in_its_place_only() {
 }
 
 #[tokio::test]
-async fn legacy_keys_are_switched_off_and_on() {
+async fn legacy_keys_are_disabled_and_enabled() {
     let app = TestApp::new().await;
     let path = app.at("/api-keys/legacy");
     let enabled = async || {
@@ -405,7 +405,7 @@ async fn legacy_keys_are_switched_off_and_on() {
 }
 
 #[tokio::test]
-async fn who_may_write_keys_and_not_read_secrets_sees_only_what_they_made() {
+async fn writer_without_secret_permission_reads_only_created_keys() {
     let app = TestApp::new().await;
     let body = json!({
         "name": "writer", "project_refs": [app.home.project], "permissions": ["api_gateway_keys_read", "api_gateway_keys_write"]
@@ -451,7 +451,7 @@ async fn who_may_write_keys_and_not_read_secrets_sees_only_what_they_made() {
 }
 
 #[tokio::test]
-async fn what_is_done_to_keys_is_written_and_the_keys_are_not() {
+async fn audit_log_records_key_changes_without_secrets() {
     let app = TestApp::new().await;
     let made = create(&app, &json!({"type": "secret", "name": "worker"})).await;
     let path = app.at(&format!("/api-keys/{}", text(&made["id"])));
@@ -526,7 +526,7 @@ async fn what_is_done_to_keys_is_written_and_the_keys_are_not() {
 }
 
 #[tokio::test]
-async fn the_keys_of_a_removed_project_are_gone() {
+async fn keys_of_removed_project_are_deleted() {
     let app = TestApp::new().await;
     let project: ProjectRef = app.create_project("short").await;
     let path = format!("/v1/projects/{project}");

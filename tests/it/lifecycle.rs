@@ -5,7 +5,7 @@ use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 use gantry::{
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         projects::{Status, reconciler},
     },
     platform::http::Transport,
@@ -47,7 +47,7 @@ async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
 }
 
 #[tokio::test]
-async fn a_project_is_made_and_removed_without_a_trace() {
+async fn create_and_remove_project_leaves_no_trace() {
     let app = TestApp::running().await;
     let created = app
         .post("/v1/projects")
@@ -79,7 +79,7 @@ async fn a_project_is_made_and_removed_without_a_trace() {
             &json!(format!("db.{project}.example.test"))
         )
     );
-    let admin = app.machine.clusters.admin(&project).await.unwrap();
+    let admin = app.machine.clusters.admin_session(&project).await.unwrap();
     let version: String = admin
         .query_one("show server_version", &[])
         .await
@@ -143,10 +143,10 @@ async fn a_project_is_made_and_removed_without_a_trace() {
 
 /// Servers only listen on their socket, with peer authentication, so instead of logging in the verifier is computed anew.
 #[tokio::test]
-async fn the_password_is_set_and_found_nowhere() {
+async fn project_password_is_stored_nowhere() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    let admin = app.machine.clusters.admin(&project).await.unwrap();
+    let admin = app.machine.clusters.admin_session(&project).await.unwrap();
     let verifier: String = admin
         .query_one(
             "select rolpassword from pg_authid where rolname = 'postgres'",
@@ -257,7 +257,7 @@ fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_project_removed_while_it_comes_up_is_gone_in_the_end() {
+async fn project_removed_during_creation_is_removed() {
     let app = TestApp::running().await;
     // At once, and at moments on the way: before the copy, in it, while the server starts, when it is announced.
     for wait in [0, 20, 100, 300, 800] {
@@ -272,18 +272,18 @@ async fn a_project_removed_while_it_comes_up_is_gone_in_the_end() {
         app.until(&project, Status::Removed).await;
         until_nothing_is_left(&app.node, &project).await;
     }
-    assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap(), []);
+    assert_eq!(app.machine.clusters.list().await.unwrap(), []);
 }
 
 #[tokio::test]
-async fn projects_asked_for_together_are_all_made() {
+async fn concurrent_creations_all_succeed() {
     let app = TestApp::running().await;
     let names = ["a", "b", "c"];
     let made = futures_util::future::join_all(names.map(|name| app.create_project(name))).await;
     for project in &made {
         app.until(project, Status::ActiveHealthy).await;
     }
-    assert_eq!(app.machine.clusters.refs_on_disk().await.unwrap().len(), 3);
+    assert_eq!(app.machine.clusters.list().await.unwrap().len(), 3);
 }
 
 /// Kills the project's server, and waits for another: far less long than until anybody would look by himself.
@@ -293,7 +293,7 @@ async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
     let alive = async {
         while !matches!(
             app.machine.clusters.observe(project).await.unwrap(),
-            Observed::Running {
+            ObservedState::Running {
                 accepting: true,
                 ..
             }
@@ -307,7 +307,7 @@ async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
 }
 
 #[tokio::test]
-async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
+async fn crashed_server_restarts_with_backoff() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let query = |sql: &str| {
@@ -341,7 +341,7 @@ async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
     );
     assert_eq!(
         app.machine.clusters.observe(&project).await.unwrap(),
-        Observed::Stopped
+        ObservedState::Stopped
     );
     app.advance(1);
     app.app.reconciler.wake();
@@ -354,7 +354,7 @@ async fn a_server_that_died_is_started_again_at_once_unless_it_keeps_dying() {
 
 /// Once a project was announced, its data must be there. Without it nothing is made in its place.
 #[tokio::test]
-async fn lost_data_is_not_replaced_by_an_empty_cluster() {
+async fn missing_data_is_not_replaced_by_an_empty_cluster() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let pid = app.machine.pid(&project).await;
@@ -374,7 +374,7 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
     timeout(PATIENCE, tried).await.unwrap();
     assert_eq!(
         app.machine.clusters.observe(&project).await.unwrap(),
-        Observed::Absent
+        ObservedState::Absent
     );
     let seen = app
         .get(&format!("/v1/projects/{project}"))
@@ -397,7 +397,7 @@ async fn lost_data_is_not_replaced_by_an_empty_cluster() {
 }
 
 #[tokio::test]
-async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
+async fn restart_adopts_servers_and_resumes_work() {
     let mut app = TestApp::running().await;
     let (kept, going) = (app.real_project().await, app.create_project("going").await);
     app.until(&going, Status::ActiveHealthy).await;
@@ -422,7 +422,9 @@ async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
     let nobodys = app.machine.running(900).await;
 
     let mut restarted = app.another(1, Arc::clone(&app.machine));
-    reconciler::take_stock(&restarted.app).await.unwrap();
+    reconciler::recover_on_startup(&restarted.app)
+        .await
+        .unwrap();
     restarted.start();
     restarted.until(&coming, Status::ActiveHealthy).await;
     restarted.until(&going, Status::Removed).await;
@@ -445,13 +447,13 @@ async fn a_restart_adopts_what_runs_and_finishes_what_was_begun() {
 }
 
 #[tokio::test]
-async fn nodes_keep_to_their_own_projects() {
+async fn nodes_manage_only_their_own_projects() {
     let app = TestApp::running().await;
     let mut second = app.another(2, Arc::new(Machine::new().await));
     let ours = app.real_project().await;
     let pid = app.machine.pid(&ours).await;
 
-    reconciler::take_stock(&second.app).await.unwrap();
+    reconciler::recover_on_startup(&second.app).await.unwrap();
     second.start();
     let created = second
         .post("/v1/projects")
@@ -470,7 +472,7 @@ async fn nodes_keep_to_their_own_projects() {
     let on_disk = async |node: &Node| -> HashSet<ProjectRef> {
         node.machine
             .clusters
-            .refs_on_disk()
+            .list()
             .await
             .unwrap()
             .into_iter()
@@ -480,7 +482,7 @@ async fn nodes_keep_to_their_own_projects() {
         on_disk(&app.node).await,
         [ours.clone(), later.clone()].into()
     );
-    reconciler::take_stock(&app.app).await.unwrap();
+    reconciler::recover_on_startup(&app.app).await.unwrap();
     assert_eq!(on_disk(&app.node).await, [ours.clone(), later].into());
     assert_eq!(on_disk(&second).await, [theirs.clone()].into());
     assert_eq!(app.machine.pid(&ours).await, pid);
@@ -492,13 +494,13 @@ async fn nodes_keep_to_their_own_projects() {
         .await
         .expect(200);
     second.until(&theirs, Status::Removed).await;
-    assert_eq!(second.machine.clusters.refs_on_disk().await.unwrap(), []);
+    assert_eq!(second.machine.clusters.list().await.unwrap(), []);
     assert_eq!(app.machine.pid(&ours).await, pid);
     second.stop().await;
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_not_healthy() {
+async fn hung_server_is_unhealthy() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let pid = app.machine.pid(&project).await;
@@ -528,7 +530,7 @@ async fn a_server_that_hangs_is_not_healthy() {
 
 /// A file where the project's folder should be: nothing can be made until that is gone.
 #[tokio::test]
-async fn a_project_that_cannot_be_made_is_shown_as_failed_and_retried() {
+async fn failed_creation_is_reported_and_retried() {
     let mut app = TestApp::with(Transport::default(), Arc::new(Machine::new().await)).await;
     let project = app.create_project("unlucky").await;
     let obstacle = app.machine.home.project(&project);

@@ -1,4 +1,5 @@
-//! Counters where the loops over all operations do not reach: bodies that name the organization, two windows, many at once.
+//! Rate limits beyond the contract tests of single operations: bodies that name the organization,
+//! two windows, and concurrency.
 
 mod gate;
 mod model;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Actor, TestApp, client::Quota};
 
-/// Creates nothing: the guard is content, and the handler misses the password.
+/// Creates nothing: the handler rejects the request because the password is missing.
 async fn create(app: &TestApp, actor: &Actor, body: Value) -> (u16, Quota, String) {
     let answer = app.post("/v1/projects").as_(actor).json(&body).send().await;
     (answer.status.as_u16(), answer.quota, answer.message())
@@ -31,7 +32,7 @@ fn left(remaining: u32) -> Quota {
 const MISSING: &str = "db_pass: Required";
 
 #[tokio::test]
-async fn a_project_is_counted_in_the_organization_of_its_body() {
+async fn create_project_is_counted_for_the_organization_in_the_body() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
     let (home, other) = (
@@ -50,7 +51,7 @@ async fn a_project_is_counted_in_the_organization_of_its_body() {
         create(&app, &app.owner, other).await,
         (400, left(119), MISSING.into())
     );
-    // The older spelling is the same organization, and the newer one wins.
+    // The older field names the organization as well; the newer one takes precedence.
     assert_eq!(
         create(&app, &app.owner, json!({"organization_id": app.home.slug})).await,
         (400, left(117), MISSING.into())
@@ -63,7 +64,7 @@ async fn a_project_is_counted_in_the_organization_of_its_body() {
 }
 
 #[tokio::test]
-async fn without_an_organization_the_caller_is_counted() {
+async fn create_project_without_organization_is_counted_for_the_caller() {
     let app = TestApp::new().await;
     let complete = |slug: Value| json!({"name": "x", "db_pass": "x", "organization_slug": slug});
     let nameless = "organization_slug: Invalid input: expected the slug of an organization";
@@ -96,7 +97,7 @@ async fn without_an_organization_the_caller_is_counted() {
         (garbage.quota, garbage.message()),
         (left(115), "body: Invalid input: expected ident".into())
     );
-    // Which is another counter than that of organizations.
+    // This is another counter than the one of organizations.
     assert_eq!(
         create(
             &app,
@@ -110,7 +111,7 @@ async fn without_an_organization_the_caller_is_counted() {
 }
 
 #[tokio::test]
-async fn an_organization_of_somebody_else_is_no_organization() {
+async fn foreign_organization_in_the_body_is_counted_as_unresolved() {
     let app = TestApp::new().await;
     let not_found = |remaining| (404, left(remaining), "Not Found".to_owned());
     assert_eq!(
@@ -137,9 +138,9 @@ async fn an_organization_of_somebody_else_is_no_organization() {
     );
 }
 
-/// A body that is too large to be looked into costs as much as any other.
+/// A body over its bound is counted like any other.
 #[tokio::test]
-async fn a_body_over_its_bound_is_counted_all_the_same() {
+async fn oversized_body_is_counted() {
     let app = TestApp::new().await;
     let large = || app.post("/v1/projects").body(vec![b' '; (1 << 20) + 1]);
     for remaining in [119, 118] {
@@ -152,12 +153,12 @@ async fn a_body_over_its_bound_is_counted_all_the_same() {
             )
         );
     }
-    // Nobody's is not read at all.
+    // The body of an anonymous client is not read.
     large().send().await.expect(401);
 }
 
 #[tokio::test]
-async fn of_two_windows_the_headers_tell_what_to_wait_for() {
+async fn headers_report_the_binding_window() {
     let app = TestApp::new().await;
     let ask = async || {
         let answer = app
@@ -204,7 +205,7 @@ async fn of_two_windows_the_headers_tell_what_to_wait_for() {
 }
 
 #[tokio::test]
-async fn a_clock_set_back_gives_and_takes_nothing() {
+async fn clock_set_back_keeps_the_quota() {
     let app = TestApp::new().await;
     let ask = async || {
         app.get("/v1/profile")
@@ -222,10 +223,10 @@ async fn a_clock_set_back_gives_and_takes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_at_once_get_exactly_the_quota() {
+async fn concurrent_requests_get_exactly_the_quota() {
     let app = TestApp::new().await;
     let second = app.token(&app.owner, None).await.0;
-    // Some before the caller's role is known to the node, most after.
+    // Some requests run before the node has the caller's role in its cache, most after.
     let tasks = (0..300).map(|n| {
         let request = app.get(&app.at(""));
         tokio::spawn(
@@ -252,7 +253,7 @@ async fn many_at_once_get_exactly_the_quota() {
 }
 
 #[tokio::test]
-async fn head_and_options_are_counted_too() {
+async fn head_and_options_are_counted() {
     let app = TestApp::new().await;
     assert_eq!(
         app.get("/v1/profile")
@@ -285,7 +286,7 @@ async fn head_and_options_are_counted_too() {
         (left(119), "Cannot OPTIONS /v1/profile".into()),
         "which no operation is"
     );
-    // Everything that no operation has is one counter.
+    // All requests without an operation share one counter.
     assert_eq!(
         app.get("/nowhere")
             .as_(&app.owner)
@@ -298,7 +299,7 @@ async fn head_and_options_are_counted_too() {
 }
 
 #[tokio::test]
-async fn nobody_is_counted_by_address() {
+async fn anonymous_requests_are_counted_by_address() {
     let app = TestApp::new().await;
     let ask = async |from: &str| app.get("/v1/profile").from(from).send().await.quota;
     assert_eq!(ask("127.0.0.1").await, left(119));
@@ -314,7 +315,7 @@ async fn nobody_is_counted_by_address() {
         .await
         .expect(429);
     assert_eq!(refused.header("retry-after"), Some("60"));
-    // A token is a person, wherever it comes from.
+    // Requests with a token are counted for its user, from any address.
     assert_eq!(
         app.get("/v1/profile")
             .from("127.0.0.1")

@@ -17,7 +17,6 @@ mod engines;
 #[path = "../fuzz/mod.rs"]
 mod fuzz;
 mod http;
-mod jit;
 mod keys;
 mod lifecycle;
 mod limits;
@@ -35,6 +34,7 @@ mod settings;
 mod snippets;
 mod sql;
 mod support;
+mod temporary_access;
 mod tidy;
 mod tokens;
 mod types;

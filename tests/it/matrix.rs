@@ -1,6 +1,6 @@
-//! Who may do what: every operation, in every case it tells apart, for every role, with a classic token and with a scoped
-//! token of every single permission, whether the token reaches the subject or not. Decided here by the pure decision, and
-//! in `live` by the whole application.
+//! The access matrix: every operation and case, for every role, with a classic token and with a
+//! scoped token of each permission, with and without reach. This module tests the pure decision,
+//! `live` the whole application.
 
 mod applications;
 mod live;
@@ -20,8 +20,9 @@ use gantry::{
     },
     platform::{
         access::{
-            Access, Approval, Asked, Caller, Grant, OauthScope, Organization, Permission,
-            Permissions, Project, Reach, Role, Scopes, Standing, Subject, User, decide,
+            Access, Caller, CallerRelation, OauthApproval, OauthScope, Organization, Permission,
+            Permissions, Project, Reach, RequestView, Role, Scopes, Subject, TokenGrant, User,
+            decide,
         },
         http::Endpoint,
         rate_limits::LimitKey,
@@ -32,7 +33,7 @@ use gantry::{
 #[derive(Clone, Copy)]
 struct Question {
     endpoint: &'static Endpoint,
-    /// The case it is in; `-` where there is one only.
+    /// Description of the case; `-` if the operation has one only.
     case: &'static str,
     query: &'static str,
     body: &'static str,
@@ -45,15 +46,15 @@ impl fmt::Debug for Question {
 }
 
 impl Question {
-    fn asked(&self) -> Asked<'static> {
-        Asked {
+    fn asked(&self) -> RequestView<'static> {
+        RequestView {
             query: self.query,
             body: self.body.as_bytes(),
         }
     }
 }
 
-/// What to send to be in each case. Query and body are what the contract says.
+/// Query and body for each case, from the contract.
 const SAMPLES: [(&str, &[(&str, &str)]); 7] = [
     (
         "v1-run-a-query",
@@ -82,13 +83,13 @@ const SAMPLES: [(&str, &[(&str, &str)]); 7] = [
     ),
 ];
 
-/// Every question there is.
+/// Returns all questions.
 fn questions() -> Vec<Question> {
     let samples: BTreeMap<_, _> = SAMPLES.into();
     let question = |endpoint: &'static Endpoint| {
         let samples = samples.get(endpoint.id).copied().unwrap_or(&[("", "{}")]);
         samples.iter().map(move |(query, body)| {
-            let asked = Asked {
+            let asked = RequestView {
                 query,
                 body: body.as_bytes(),
             };
@@ -114,7 +115,7 @@ fn questions() -> Vec<Question> {
 }
 
 #[test]
-fn every_case_of_every_operation_is_asked() {
+fn every_case_of_every_operation_has_a_sample() {
     for endpoint in endpoints::all() {
         let asked: Vec<_> = questions()
             .iter()
@@ -140,7 +141,7 @@ fn every_case_of_every_operation_is_asked() {
     }
 }
 
-/// Who asks, apart from the token: whether and as what the user belongs to the organization.
+/// Roles of the caller; `None` for a stranger.
 const ROLES: [Option<Role>; 6] = [
     None,
     Some(Role::Member),
@@ -150,13 +151,14 @@ const ROLES: [Option<Role>; 6] = [
     Some(Role::Owner),
 ];
 
-/// The organization that is asked about, another one, and a project of each; and another project of the first.
+/// The organization of the request, another one, a project of each, and a second project of the
+/// first.
 const HOME: OrganizationId = OrganizationId(1);
 const OTHER: OrganizationId = OrganizationId(2);
 const PROJECT: ProjectId = ProjectId(10);
 const SIBLING: ProjectId = ProjectId(11);
 
-/// What a token can reach, relative to what is asked about: everything, what is asked about, something else.
+/// Reaches of tokens relative to the subject: the account, the subject, other subjects.
 fn reaches() -> [Reach; 5] {
     [
         Reach::Account,
@@ -173,7 +175,7 @@ fn reaches() -> [Reach; 5] {
     ]
 }
 
-/// What an operation is about.
+/// Returns the subject of an operation.
 fn subject(endpoint: &Endpoint) -> Subject {
     let organization = Organization {
         id: HOME,
@@ -197,19 +199,19 @@ fn subject(endpoint: &Endpoint) -> Subject {
     }
 }
 
-fn user(grant: Option<Grant>) -> User {
+fn user(grant: Option<TokenGrant>) -> User {
     User {
         id: UserId(1),
         gotrue_id: uuid::Uuid::nil(),
         token: Some(TokenId(1)),
         grant: grant.map(Arc::new),
         approval: None,
-        lately: None,
+        activity: None,
     }
 }
 
-fn grant(permissions: Permissions, reach: Reach) -> Grant {
-    Grant {
+fn grant(permissions: Permissions, reach: Reach) -> TokenGrant {
+    TokenGrant {
         permissions,
         reach,
         networks: Vec::new(),
@@ -217,16 +219,20 @@ fn grant(permissions: Permissions, reach: Reach) -> Grant {
     }
 }
 
-/// Where a user of this role stands, as the directory finds it.
-fn standing(user: &User, subject: &Subject, role: Option<Role>) -> Standing {
+/// Returns the relation of a user with this role to the subject, as the directory finds it.
+fn standing(user: &User, subject: &Subject, role: Option<Role>) -> CallerRelation {
     match (subject, role) {
-        (Subject::Account, _) => Standing::Account,
-        (_, Some(role)) if user.sees(subject) => Standing::Member(role.into()),
-        _ => Standing::Stranger,
+        (Subject::Account, _) => CallerRelation::Account,
+        (_, Some(role)) if user.sees(subject) => CallerRelation::Member(role.into()),
+        _ => CallerRelation::NotMember,
     }
 }
 
-fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Result<(), Error> {
+fn outcome(
+    question: &Question,
+    grant: Option<TokenGrant>,
+    role: Option<Role>,
+) -> Result<(), Error> {
     let user = user(grant);
     let standing = standing(&user, &subject(question.endpoint), role);
     decide(
@@ -237,7 +243,7 @@ fn outcome(question: &Question, grant: Option<Grant>, role: Option<Role>) -> Res
     )
 }
 
-/// One letter for what came of it.
+/// Returns one letter for a decision.
 fn letter(outcome: &Result<(), Error>) -> char {
     match outcome {
         Ok(()) => '.',
@@ -253,15 +259,15 @@ fn letter(outcome: &Result<(), Error>) -> char {
     }
 }
 
-/// A letter for each role.
-fn word(question: &Question, grant: Option<&Grant>) -> String {
+/// Returns one letter for each role.
+fn word(question: &Question, grant: Option<&TokenGrant>) -> String {
     ROLES
         .iter()
         .map(|role| letter(&outcome(question, grant.cloned(), *role)))
         .collect()
 }
 
-/// A word for each reach.
+/// Returns one word for each reach.
 fn words(question: &Question, permissions: Permissions) -> [String; 5] {
     reaches().map(|reach| word(question, Some(&grant(permissions, reach))))
 }
@@ -274,7 +280,8 @@ fn all() -> Permissions {
     Permission::ALL.iter().copied().collect()
 }
 
-/// Rows of one question: classic, all permissions, each permission and each group that makes a difference, any other.
+/// Returns the rows of one question: classic, all permissions, each relevant permission and group,
+/// and any other permission.
 fn rows(question: &Question) -> Vec<(String, Vec<String>)> {
     let singles: Vec<_> = Permission::ALL
         .iter()
@@ -340,9 +347,9 @@ An application reaches all of these but the account; bound to its member, or act
 Nobody is 401 everywhere but where it says public.
 ";
 
-/// The whole table, to be read.
+/// Compares the table with the reviewed snapshot.
 #[test]
-fn the_decisions_are_what_they_were_reviewed_to_be() {
+fn decisions_match_the_reviewed_snapshot() {
     let mut text = LEGEND.to_owned();
     for question in questions() {
         let Question { endpoint, case, .. } = question;
@@ -381,9 +388,9 @@ fn the_decisions_are_what_they_were_reviewed_to_be() {
     insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, { insta::assert_snapshot!("decisions", text) });
 }
 
-/// Whoever is signed in on the pages is as good as a classic token of the same user.
+/// A browser session has the rights of a classic token of its user.
 #[test]
-fn a_session_is_let_in_exactly_where_a_classic_token_is() {
+fn session_has_the_rights_of_a_classic_token() {
     for question in questions() {
         let Question { endpoint, .. } = question;
         for role in ROLES {
@@ -408,10 +415,10 @@ fn a_session_is_let_in_exactly_where_a_classic_token_is() {
     }
 }
 
-/// Every single permission, in words of the contract rather than of the decision: the operation's groups, the ladder of roles
-/// and what a token of each reach can hold.
+/// Compares each permission with the contract, independent of the decision: the operation's groups,
+/// the order of roles, and the permissions that a token of each reach can have.
 #[test]
-fn a_single_permission_lets_in_exactly_where_the_contract_says() {
+fn single_permission_is_admitted_as_in_the_contract() {
     let mut cells = 0;
     for question in questions() {
         let Question { endpoint, .. } = question;
@@ -455,10 +462,10 @@ fn a_single_permission_lets_in_exactly_where_the_contract_says() {
     assert!(cells > 600_000, "{cells}");
 }
 
-/// Whether the token of a test reaches what the test asks about.
+/// Returns whether the token of a test reaches the subject of the test.
 fn within(reach: &Reach, subject: &Subject) -> bool {
     match (reach, subject) {
-        // A project's token knows its organization, also that of a sibling.
+        // A token for a project reaches the project's organization, also the one of a sibling.
         (Reach::Account, _)
         | (_, Subject::Account)
         | (Reach::Projects { .. }, Subject::Organization(_)) => true,
@@ -467,9 +474,9 @@ fn within(reach: &Reach, subject: &Subject) -> bool {
     }
 }
 
-/// No operation on an organization can be called with a token for projects, whatever it was given.
+/// No token for projects can call operations on organizations.
 #[test]
-fn tokens_for_projects_are_refused_on_organizations() {
+fn project_tokens_are_rejected_on_organizations() {
     let about_organizations = questions()
         .into_iter()
         .filter(|question| matches!(subject(question.endpoint), Subject::Organization(_)));

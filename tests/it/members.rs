@@ -1,4 +1,4 @@
-//! Members, their roles and invitations: who becomes what, and what that changes at once.
+//! Members, roles and invitations, and their immediate effect on access.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ async fn accept(app: &TestApp, who: &Actor, secret: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn members_are_listed_page_by_page_in_both_directions() {
+async fn list_members_paginates_in_both_directions() {
     let app = TestApp::new().await;
     let mut ids: Vec<_> = app
         .members()
@@ -144,7 +144,7 @@ async fn members_are_listed_page_by_page_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_role_on_a_project_comes_on_top_there_and_nowhere_else() {
+async fn assign_project_role_raises_role_on_project_only() {
     let app = TestApp::new().await;
     let sibling = app.stub(app.home.id, "sibling").await;
     let (rhea, keys) = (app.read_only.gotrue_id, "/config/auth/signing-keys");
@@ -166,7 +166,7 @@ async fn a_role_on_a_project_comes_on_top_there_and_nowhere_else() {
         .await
         .expect(501);
     app.get(&other).as_(&app.read_only).send().await.expect(403);
-    // Owner of a project is not owner of the organization, also where an operation on the project needs that.
+    // Operations that require an owner of the organization reject an owner of the project.
     app.post(&app.at("/claim-token"))
         .as_(&app.read_only)
         .json(&json!({}))
@@ -192,7 +192,7 @@ async fn a_role_on_a_project_comes_on_top_there_and_nowhere_else() {
         json!([organization, role])
     );
 
-    // A lower one on the project takes nothing away.
+    // A lower role on a project does not reduce the role in the organization.
     assign(
         &app,
         &app.owner,
@@ -222,7 +222,7 @@ async fn a_role_on_a_project_comes_on_top_there_and_nowhere_else() {
         .await
         .expect(403);
 
-    // No role but on a project: the organization is there, and little of it can be seen.
+    // With a role on a project only, the organization is visible with few details.
     assign(&app, &app.owner, rhea, "developer", Some(&[&sibling]))
         .await
         .expect(200);
@@ -266,7 +266,7 @@ async fn a_role_on_a_project_comes_on_top_there_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn an_organization_keeps_an_owner() {
+async fn last_owner_cannot_be_removed() {
     let app = TestApp::new().await;
     let olga = app.owner.gotrue_id;
     let text = "An organization must have at least one owner";
@@ -290,7 +290,7 @@ async fn an_organization_keeps_an_owner() {
     assign(&app, &app.owner, olga, "owner", None)
         .await
         .expect(200);
-    // Owner of every project is not enough.
+    // A role of owner on every project does not count as owner of the organization.
     assign(
         &app,
         &app.owner,
@@ -312,9 +312,9 @@ async fn an_organization_keeps_an_owner() {
         .expect(404);
 }
 
-/// Each is sure that the other stays: one of them is wrong, every time.
+/// Two owners leave concurrently: exactly one of them succeeds.
 #[tokio::test]
-async fn two_owners_cannot_leave_at_once() {
+async fn concurrent_removal_keeps_one_owner() {
     let app = TestApp::new().await;
     let (db, home) = (&app.app.db, app.home.id);
     let (olga, adam) = (app.owner.user, app.administrator.user);
@@ -340,7 +340,7 @@ async fn two_owners_cannot_leave_at_once() {
 }
 
 #[tokio::test]
-async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
+async fn removed_member_is_rejected_on_every_node() {
     let mut app = TestApp::new().await;
     let mut second = app.another(2, Arc::new(Machine::bare()));
     app.node.start();
@@ -374,7 +374,7 @@ async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
             .await
             .expect(404);
     }
-    // Nothing of the role on the project is left when the person comes back.
+    // A returning member has no roles on projects.
     members::set(
         &app.app.db,
         app.home.id,
@@ -399,7 +399,7 @@ async fn who_is_removed_is_out_on_every_node_at_the_next_request() {
 }
 
 #[tokio::test]
-async fn an_invitation_is_for_one_person_once_and_for_a_day() {
+async fn invitation_is_single_use_and_expires() {
     let app = TestApp::new().await;
     let stan = "stan@example.com";
     let given = secret(
@@ -491,7 +491,7 @@ async fn an_invitation_is_for_one_person_once_and_for_a_day() {
 }
 
 #[tokio::test]
-async fn nobody_invites_above_the_own_role_and_what_is_taken_back_is_gone() {
+async fn invite_above_own_role_is_rejected() {
     let app = TestApp::new().await;
     let stan = "stan@example.com";
     invite(&app, &app.administrator, stan, "owner", None)
@@ -546,7 +546,7 @@ async fn nobody_invites_above_the_own_role_and_what_is_taken_back_is_gone() {
 }
 
 #[tokio::test]
-async fn open_invitations_are_listed_and_looked_at_by_whom_they_are_for() {
+async fn open_invitations_are_visible_to_managers_and_recipient() {
     let app = TestApp::new().await;
     let path = format!("/v1/organizations/{}/invitations", app.home.slug);
     let listed = async |who: &Actor| app.get(&path).as_(who).send().await.expect(200).json();

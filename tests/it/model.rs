@@ -4,7 +4,8 @@
 //! the reconciler are real. The same faults on real processes are in `binary/crash.rs`.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicI32, Ordering},
@@ -12,15 +13,22 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use chrono::TimeDelta;
 use gantry::{
     base::ids::ProjectRef,
     data_plane::{
-        clusters::{Cluster, ClusterError, Provisioner, Result, Running, provisioner::Step},
+        cluster_driver::{ClusterDriver, ServerSettings},
+        clusters::{
+            ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, ResourceLimits,
+            Result, RunningServer, ServerSocket,
+            resources::{Measurement, disk::DiskUsage},
+        },
         projects::Status,
     },
 };
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal};
 use tokio::{
     sync::watch::{Sender, channel},
     time::timeout,
@@ -84,8 +92,9 @@ struct Place {
     failures: HashMap<At, u32>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Model {
+    local: LocalDriver,
     places: Mutex<HashMap<ProjectRef, Place>>,
     pids: AtomicI32,
     fails: Mutex<Option<(At, u32)>>,
@@ -95,6 +104,17 @@ struct Model {
 }
 
 impl Model {
+    fn new(local: LocalDriver) -> Self {
+        Self {
+            local,
+            places: Mutex::default(),
+            pids: AtomicI32::default(),
+            fails: Mutex::default(),
+            hangs: Mutex::default(),
+            hanging: Mutex::default(),
+        }
+    }
+
     async fn step(
         &self,
         at: At,
@@ -137,70 +157,173 @@ impl Model {
     }
 }
 
-impl Provisioner for Model {
-    fn create<'a>(&'a self, cluster: &'a Cluster) -> Step<'a> {
-        Box::pin(self.step(At::Create, &cluster.project, |place, _| place.data = true))
+/// Operations that no fault is injected into are those of the driver of the machine.
+#[async_trait]
+impl ClusterDriver for Model {
+    fn engines(&self) -> &Engines {
+        self.local.engines()
     }
 
-    fn configure<'a>(&'a self, project: &'a ProjectRef, _: &'a [(String, String)]) -> Step<'a> {
-        Box::pin(self.step(At::Configure, project, |_, _| ()))
+    fn resource_limits(&self) -> Option<&ResourceLimits> {
+        ClusterDriver::resource_limits(&self.local)
     }
 
-    fn start<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
-        Box::pin(async move {
-            if !self.is(project).0 {
-                return Err(ClusterError::Missing(project.to_string()));
-            }
-            let start = |place: &mut Place, pid| {
-                place.server.get_or_insert_with(|| (pid, channel(()).0));
-            };
-            self.step(At::Start, project, start).await
-        })
+    fn enforces_limits(&self) -> bool {
+        ClusterDriver::enforces_limits(&self.local)
     }
 
-    fn wait_ready<'a>(&'a self, project: &'a ProjectRef, _: Duration) -> Step<'a> {
-        Box::pin(async move {
-            self.step(At::Ready, project, |_, _| ()).await?;
-            if self.is(project).1 {
-                Ok(())
-            } else {
-                Err(ClusterError::Missing(project.to_string()))
-            }
-        })
+    fn template_name(&self, engine: &Engine) -> Result<String> {
+        self.local.template_name(engine)
     }
 
-    fn reload<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
-        Box::pin(self.step(At::Reload, project, |_, _| ()))
+    fn grants_version(&self) -> String {
+        self.local.grants_version()
     }
 
-    fn set_password<'a>(&'a self, project: &'a ProjectRef, _: &'a str, _: &'a str) -> Step<'a> {
-        Box::pin(self.step(At::Password, project, |_, _| ()))
+    async fn create(&self, cluster: &ClusterSpec, _: CopyPriority) -> Result<()> {
+        self.step(At::Create, &cluster.project, |place, _| place.data = true)
+            .await
     }
 
-    fn stop<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
-        Box::pin(self.step(At::Stop, project, |place, _| place.server = None))
+    async fn exists(&self, project: &ProjectRef) -> Result<bool> {
+        Ok(self.local.exists(project))
     }
 
-    fn remove<'a>(&'a self, project: &'a ProjectRef) -> Step<'a> {
-        Box::pin(self.step(At::Remove, project, |place, _| *place = Place::default()))
+    async fn start(&self, project: &ProjectRef) -> Result<()> {
+        if !self.is(project).0 {
+            return Err(ClusterError::Missing(project.to_string()));
+        }
+        let start = |place: &mut Place, pid| {
+            place.server.get_or_insert_with(|| (pid, channel(()).0));
+        };
+        self.step(At::Start, project, start).await
     }
 
-    fn running<'a>(&'a self, project: &'a ProjectRef) -> Step<'a, Option<Running>> {
+    async fn wait_ready(&self, project: &ProjectRef, _: Duration) -> Result<()> {
+        self.step(At::Ready, project, |_, _| ()).await?;
+        if self.is(project).1 {
+            Ok(())
+        } else {
+            Err(ClusterError::Missing(project.to_string()))
+        }
+    }
+
+    async fn running(&self, project: &ProjectRef) -> Result<Option<RunningServer>> {
         let places = self.places.lock();
         let server = places.get(project).and_then(|place| place.server.as_ref());
-        let running = server.map(|(pid, end)| {
+        Ok(server.map(|(pid, end)| {
             let mut end = end.subscribe();
-            Running::new(*pid, async move {
-                // Rung by nobody: the server is gone when its bell is.
+            RunningServer::new(*pid, async move {
+                // No value is ever sent: the channel closes when the server ends.
                 let _ = end.changed().await;
                 Ok(())
             })
-        });
-        Box::pin(async move { Ok(running) })
+        }))
     }
 
-    fn admin<'a>(&'a self, _: &'a ProjectRef) -> Step<'a, Option<Client>> {
-        Box::pin(async { Ok(None) })
+    async fn stop(&self, project: &ProjectRef) -> Result<()> {
+        self.step(At::Stop, project, |place, _| place.server = None)
+            .await
+    }
+
+    async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
+        self.local.stop_at_once(project).await
+    }
+
+    async fn stop_all(&self) -> Result<()> {
+        self.local.stop_all().await
+    }
+
+    async fn remove(&self, project: &ProjectRef) -> Result<()> {
+        self.step(At::Remove, project, |place, _| *place = Place::default())
+            .await
+    }
+
+    async fn check_settings(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()> {
+        self.local.check_settings(project, settings).await
+    }
+
+    async fn configure(&self, project: &ProjectRef, _: &ServerSettings) -> Result<()> {
+        self.step(At::Configure, project, |_, _| ()).await
+    }
+
+    async fn reload(&self, project: &ProjectRef) -> Result<()> {
+        self.step(At::Reload, project, |_, _| ()).await
+    }
+
+    async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
+        self.local.set_read_only(project, read_only).await
+    }
+
+    fn socket(&self, project: &ProjectRef) -> ServerSocket {
+        self.local.socket(project)
+    }
+
+    async fn admin_session(&self, _: &ProjectRef) -> Result<Client> {
+        Err(ClusterError::Unsupported("sessions"))
+    }
+
+    async fn admin_session_in(&self, _: &ProjectRef, _: &str) -> Result<Client> {
+        Err(ClusterError::Unsupported("sessions"))
+    }
+
+    async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
+        self.local.has_sessions(project).await
+    }
+
+    async fn set_password(&self, project: &ProjectRef, _: &str, _: &str) -> Result<()> {
+        self.step(At::Password, project, |_, _| ()).await
+    }
+
+    async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
+        self.local.repair_roles(project).await
+    }
+
+    async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
+        self.local.repair_roles_over(admin).await
+    }
+
+    async fn grant_roles(&self, admin: &Client) -> Result<()> {
+        self.local.grant_roles(admin).await
+    }
+
+    async fn measure_processes(
+        &self,
+        projects: Vec<ProjectRef>,
+    ) -> Result<HashMap<ProjectRef, Measurement>> {
+        self.local.measure_processes(projects).await
+    }
+
+    async fn apply_limits(&self, project: &ProjectRef) -> Result<()> {
+        self.local.apply_limits(project).await
+    }
+
+    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
+        self.local.signal_process(project, pid, signal).await
+    }
+
+    async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
+        self.local.disk_usage(project, inodes_max).await
+    }
+
+    fn free_space(&self) -> Option<(u64, u64)> {
+        self.local.free_space()
+    }
+
+    async fn list(&self) -> Result<Vec<ProjectRef>> {
+        self.local.list().await
+    }
+
+    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf> {
+        ClusterDriver::data_directory(&self.local, project)
+    }
+
+    async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
+        self.local.collect_garbage(known).await
+    }
+
+    async fn empty_trash(&self) -> Result<usize> {
+        self.local.empty_trash().await
     }
 }
 
@@ -306,13 +429,11 @@ async fn rest(
 }
 
 async fn explore(fault: Fault) {
-    let (app, model, machine) = (
-        TestApp::new().await,
-        Arc::new(Model::default()),
-        Arc::new(Machine::bare()),
-    );
+    let app = TestApp::new().await;
+    let machine = Arc::new(Machine::bare());
+    let model = Arc::new(Model::new(machine.clusters.clone()));
     let projects = in_every_state(&app, &model).await;
-    let mut node = app.another_over(model.clone(), NODE, machine.clone());
+    let mut node = app.another_with_driver(model.clone(), NODE, machine.clone());
     let mut rounds = ROUNDS_MAX;
     match fault {
         Fault::None => {}
@@ -336,7 +457,7 @@ async fn explore(fault: Fault) {
             if matches!(fault, Fault::AllKilled(_)) {
                 model.kill_servers();
             }
-            node = app.another_over(model.clone(), NODE, machine);
+            node = app.another_with_driver(model.clone(), NODE, machine);
         }
         Fault::ServersKilled => {
             rounds += 3;
@@ -372,12 +493,12 @@ async fn explore(fault: Fault) {
 }
 
 #[tokio::test]
-async fn without_a_fault_every_state_comes_to_rest() {
+async fn every_state_converges_without_faults() {
     explore(Fault::None).await;
 }
 
 #[tokio::test]
-async fn whatever_step_fails_once_or_often_every_state_comes_to_rest() {
+async fn every_state_converges_after_failed_steps() {
     for at in STEPS {
         for times in [1, 6] {
             explore(Fault::Fails(at, times)).await;
@@ -386,26 +507,26 @@ async fn whatever_step_fails_once_or_often_every_state_comes_to_rest() {
 }
 
 #[tokio::test]
-async fn wherever_gantry_is_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_manager() {
     for at in STEPS {
         explore(Fault::Killed(at)).await;
     }
 }
 
 #[tokio::test]
-async fn wherever_everything_is_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_manager_and_servers() {
     for at in STEPS {
         explore(Fault::AllKilled(at)).await;
     }
 }
 
 #[tokio::test]
-async fn however_often_servers_are_killed_every_state_comes_to_rest() {
+async fn every_state_converges_after_killed_servers() {
     explore(Fault::ServersKilled).await;
 }
 
 #[tokio::test]
-async fn wherever_the_clock_jumps_every_state_comes_to_rest() {
+async fn every_state_converges_after_clock_jumps() {
     for hours in [-30, -1, 1, 30] {
         explore(Fault::Clock(hours)).await;
     }

@@ -1,13 +1,16 @@
-//! OAuth: applications that act for members, as they and those who attack them meet the server.
+//! OAuth: authorization of applications, from the view of applications, members and attackers.
 
 mod applications;
-mod asking;
 mod audience;
-mod authorized;
+mod authorization;
+mod authorize;
+mod client_authentication;
 mod consent;
-mod ending;
-mod exchanging;
 mod flow;
-mod proving;
+mod organization_authorizations;
+mod pages;
+mod protocol_requests;
 mod races;
-mod registering;
+mod registration;
+mod revocation;
+mod token_endpoint;

@@ -1,4 +1,4 @@
-//! Organizations, their members and their projects, through the API.
+//! Operations on organizations, their members and their projects.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::TestApp;
 use gantry::platform::tables::Table;
 
 #[tokio::test]
-async fn as_owner_an_organization_is_created_and_seen() {
+async fn create_organization_makes_caller_owner() {
     let app = TestApp::new().await;
     let created = app
         .post("/v1/organizations")
@@ -23,7 +23,7 @@ async fn as_owner_an_organization_is_created_and_seen() {
     assert_eq!(created["id"], created["slug"]);
     let path = format!("/v1/organizations/{}", created["slug"].as_str().unwrap());
 
-    // Its creator is its owner at once: the roles that were cached before do not hide it.
+    // The creator is owner at once: cached roles are invalidated.
     let detail = app.get(&path).as_(&app.owner).send().await.expect(200);
     assert_eq!(
         detail.json(),
@@ -51,7 +51,7 @@ async fn as_owner_an_organization_is_created_and_seen() {
 }
 
 #[tokio::test]
-async fn everybody_lists_exactly_their_own() {
+async fn list_organizations_returns_own_only() {
     let app = TestApp::new().await;
     let home = json!({"id": app.home.slug, "slug": app.home.slug, "name": "Home"});
     for (actor, _) in app.members() {
@@ -99,7 +99,7 @@ async fn everybody_lists_exactly_their_own() {
 }
 
 #[tokio::test]
-async fn somebody_new_has_an_empty_list() {
+async fn list_organizations_as_new_user_is_empty() {
     let app = TestApp::new().await;
     let gone = app
         .post("/v1/organizations")
@@ -140,7 +140,7 @@ async fn somebody_new_has_an_empty_list() {
 }
 
 #[tokio::test]
-async fn members_are_listed_with_their_roles() {
+async fn list_members_returns_roles() {
     let app = TestApp::new().await;
     let members = app
         .get(&format!("/v1/organizations/{}/members", app.home.slug))
@@ -173,7 +173,7 @@ async fn members_are_listed_with_their_roles() {
 }
 
 #[tokio::test]
-async fn a_name_is_required_and_bounded() {
+async fn create_organization_with_invalid_name_is_rejected() {
     let app = TestApp::new().await;
     for (body, message) in [
         (json!({}), "name: Required"),
@@ -211,7 +211,7 @@ async fn a_name_is_required_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_profile_is_the_callers_own() {
+async fn get_profile_returns_caller() {
     let app = TestApp::new().await;
     for (actor, name) in [(&app.owner, "olga"), (&app.stranger, "stan")] {
         let profile = app.get("/v1/profile").as_(actor).send().await.expect(200);
@@ -226,7 +226,7 @@ async fn a_profile_is_the_callers_own() {
     }
 }
 
-// Pages of an organization's projects.
+// Lists an organization's projects.
 
 async fn page(app: &TestApp, query: &str) -> Value {
     let path = format!("/v1/organizations/{}/projects{query}", app.home.slug);
@@ -248,7 +248,7 @@ fn names(page: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn projects_are_listed_a_page_at_a_time() {
+async fn list_organization_projects_paginates() {
     let app = TestApp::new().await;
     for name in ["b", "A", "100%", "a_b"] {
         app.stub(app.home.id, name).await;
@@ -282,7 +282,7 @@ async fn projects_are_listed_a_page_at_a_time() {
         ["a_b", "100%", "A", "b", "stub"]
     );
 
-    // What a search means is its letters, not a pattern.
+    // Search text is matched literally, not as a pattern.
     assert_eq!(names(&page(&app, "?search=%25").await), ["100%"]);
     assert_eq!(names(&page(&app, "?search=_").await), ["a_b"]);
     assert_eq!(names(&page(&app, "?search=A_B").await), ["a_b"]);
@@ -331,7 +331,7 @@ async fn list_organization_projects_returns_database_states_of_the_contract() {
 }
 
 #[tokio::test]
-async fn a_page_outside_its_bounds_is_refused() {
+async fn list_organization_projects_with_invalid_page_is_rejected() {
     let app = TestApp::new().await;
     for (query, field) in [
         ("?limit=0", "limit"),

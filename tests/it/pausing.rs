@@ -5,7 +5,7 @@ use std::{fs, sync::Arc};
 use gantry::{
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         projects::{Status, reconciler},
     },
 };
@@ -29,7 +29,7 @@ async fn query(node: &Node, app: &TestApp, project: &ProjectRef, sql: &str) -> A
         .await
 }
 
-async fn observed(app: &TestApp, project: &ProjectRef) -> Observed {
+async fn observed(app: &TestApp, project: &ProjectRef) -> ObservedState {
     app.machine.clusters.observe(project).await.unwrap()
 }
 
@@ -60,7 +60,7 @@ async fn row(app: &TestApp) -> (String, String, i64) {
 }
 
 #[tokio::test]
-async fn each_state_allows_what_it_should_and_says_why_not() {
+async fn commands_are_rejected_in_other_states() {
     let app = TestApp::new().await;
     for (status, what, refusal) in [
         (
@@ -142,7 +142,7 @@ async fn each_state_allows_what_it_should_and_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_paused_project_answers_what_the_contract_says() {
+async fn operations_on_paused_project_follow_the_contract() {
     let app = TestApp::new().await;
     let get = async |path: &str| app.get(&app.at(path)).as_(&app.owner).send().await;
     assert_eq!(
@@ -187,7 +187,7 @@ async fn a_paused_project_answers_what_the_contract_says() {
     assert_eq!(listed[0]["status"], "INACTIVE", "it is still there");
     // The stub says it was made by 17; its data can be restored by nothing else.
     let (major, sql) = (
-        app.app.clusters.engines().default_engine().major(),
+        app.app.driver.engines().default_engine().major(),
         "update projects set engine = $2 where ref = $1",
     );
     app.app
@@ -204,7 +204,7 @@ async fn a_paused_project_answers_what_the_contract_says() {
         .query(sql, &[&app.home.project.as_str(), &format!("{major}.0")])
         .await
         .unwrap();
-    let version = json!({"version": app.app.clusters.engines().default_engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
+    let version = json!({"version": app.app.driver.engines().default_engine().text(), "release_channel": "ga", "postgres_engine": major.to_string()});
     assert_eq!(
         get("/restore").await.expect(200).json(),
         json!({"available_versions": [version]})
@@ -236,7 +236,7 @@ async fn a_paused_project_answers_what_the_contract_says() {
 }
 
 #[tokio::test]
-async fn who_may_not_change_a_project_may_not_pause_it() {
+async fn pause_without_permission_is_rejected() {
     let app = TestApp::new().await;
     for what in ["pause", "restore", "restore/cancel", "restart"] {
         app.post(&app.at(&format!("/{what}")))
@@ -254,7 +254,7 @@ async fn who_may_not_change_a_project_may_not_pause_it() {
 }
 
 #[tokio::test]
-async fn a_change_of_state_is_in_the_audit_log() {
+async fn pause_and_restore_are_audited() {
     let app = TestApp::new().await;
     ask(&app, &app.home.project, "pause").await.expect(200);
     ask(&app, &app.home.project, "pause").await.expect(400);
@@ -275,7 +275,7 @@ async fn a_change_of_state_is_in_the_audit_log() {
 }
 
 #[tokio::test]
-async fn a_project_sleeps_and_wakes_with_its_data() {
+async fn pause_and_restore_keep_data() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     query(&app, &app, &project, "create table kept as select 42 as n")
@@ -283,7 +283,7 @@ async fn a_project_sleeps_and_wakes_with_its_data() {
         .expect(201);
     ask(&app, &project, "pause").await.expect(200);
     app.until(&project, Status::Inactive).await;
-    assert_eq!(observed(&app, &project).await, Observed::Stopped);
+    assert_eq!(observed(&app, &project).await, ObservedState::Stopped);
     query(&app, &app, &project, "select 1").await.expect(544);
 
     ask(&app, &project, "restore").await.expect(200);
@@ -317,12 +317,12 @@ async fn a_project_sleeps_and_wakes_with_its_data() {
         .await
         .expect(200);
     app.until(&project, Status::Removed).await;
-    assert_eq!(observed(&app, &project).await, Observed::Absent);
+    assert_eq!(observed(&app, &project).await, ObservedState::Absent);
 }
 
 /// Whatever was asked for last is what it comes to, however far the work for the other had come.
 #[tokio::test]
-async fn the_last_wish_stands() {
+async fn latest_command_wins() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     for _ in 0..3 {
@@ -335,14 +335,14 @@ async fn the_last_wish_stands() {
             ask(&app, &project, "pause").await.expect(200);
         }
         app.until(&project, Status::Inactive).await;
-        assert_eq!(observed(&app, &project).await, Observed::Stopped);
+        assert_eq!(observed(&app, &project).await, ObservedState::Stopped);
         ask(&app, &project, "restore").await.expect(200);
         app.until(&project, Status::ActiveHealthy).await;
     }
 }
 
 #[tokio::test]
-async fn a_pause_asked_for_while_nobody_works_is_made_at_the_next_start() {
+async fn pause_requested_during_downtime_is_executed_at_startup() {
     let mut app = TestApp::running().await;
     let (sleeper, waker) = (app.real_project().await, app.create_project("waker").await);
     app.until(&waker, Status::ActiveHealthy).await;
@@ -356,7 +356,7 @@ async fn a_pause_asked_for_while_nobody_works_is_made_at_the_next_start() {
     restarted.start();
     restarted.until(&sleeper, Status::Inactive).await;
     restarted.until(&waker, Status::ActiveHealthy).await;
-    assert_eq!(observed(&app, &sleeper).await, Observed::Stopped);
+    assert_eq!(observed(&app, &sleeper).await, ObservedState::Stopped);
     query(&restarted, &app, &waker, "select 1")
         .await
         .expect(201);
@@ -365,7 +365,7 @@ async fn a_pause_asked_for_while_nobody_works_is_made_at_the_next_start() {
 
 /// Its data mislaid, a project cannot be restored. It says so, and the same call tries again.
 #[tokio::test]
-async fn a_restore_that_fails_is_shown_with_its_cause_and_retried() {
+async fn failed_restore_is_reported_and_retried() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     ask(&app, &project, "pause").await.expect(200);
@@ -428,11 +428,11 @@ async fn a_restore_that_fails_is_shown_with_its_cause_and_retried() {
 }
 
 #[tokio::test]
-async fn another_password_is_known_when_the_call_returns() {
+async fn new_password_is_valid_when_the_call_returns() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let verifier = async || -> String {
-        let admin = app.machine.clusters.admin(&project).await.unwrap();
+        let admin = app.machine.clusters.admin_session(&project).await.unwrap();
         admin
             .query_one(
                 "select rolpassword from pg_authid where rolname = 'postgres'",
@@ -506,7 +506,7 @@ async fn another_password_is_known_when_the_call_returns() {
 
 /// What an older Gantry gave the roles of a project is not what this one gives.
 #[tokio::test]
-async fn an_older_project_gets_the_grants_of_this_version() {
+async fn outdated_project_receives_current_grants() {
     let mut app = TestApp::running().await;
     let (runs, sleeps) = (app.real_project().await, app.create_project("sleeps").await);
     app.until(&sleeps, Status::ActiveHealthy).await;
@@ -514,7 +514,7 @@ async fn an_older_project_gets_the_grants_of_this_version() {
     for project in [&runs, &sleeps] {
         app.machine
             .clusters
-            .admin(project)
+            .admin_session(project)
             .await
             .unwrap()
             .batch_execute(wide)
@@ -548,7 +548,7 @@ async fn an_older_project_gets_the_grants_of_this_version() {
     app.node.stop().await;
 
     let mut newer = app.another(1, Arc::clone(&app.machine));
-    reconciler::take_stock(&newer.app).await.unwrap();
+    reconciler::recover_on_startup(&newer.app).await.unwrap();
     newer.start();
     let outdated = async || -> i64 {
         let sql = "select count(*) from projects where ref = $1 and outdated";

@@ -7,8 +7,8 @@ use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
-        projects::{Status, warm_pool::Wanted},
+        clusters::ObservedState,
+        projects::{Status, warm_pool::WarmPoolSize},
     },
     platform::http::Transport,
 };
@@ -25,7 +25,7 @@ use crate::support::{
 async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
     let app = TestApp::new().await;
     let settings = Settings {
-        prepared: Wanted { folders, servers },
+        prepared: WarmPoolSize { folders, servers },
         ..settings(Transport::default(), Uuid::from_u128(2))
     };
     let mut node = app.another_with(settings, Arc::new(Machine::new().await));
@@ -76,17 +76,18 @@ async fn create(app: &TestApp, node: &Node, name: &str) -> ProjectRef {
 }
 
 #[tokio::test]
-async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
+async fn warm_cluster_is_used_once_and_replaced() {
     let (app, node) = with_pool(2, 1).await;
     let (folders, servers) = full(&node, 2, 1).await;
     let server = servers.iter().next().unwrap();
-    let Observed::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap() else {
+    let ObservedState::Running { pid, .. } = node.machine.clusters.observe(server).await.unwrap()
+    else {
         panic!("{server} does not run")
     };
     for folder in &folders {
         assert_eq!(
             node.machine.clusters.observe(folder).await.unwrap(),
-            Observed::Stopped
+            ObservedState::Stopped
         );
     }
 
@@ -106,7 +107,7 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
     let running = node.machine.clusters.observe(server).await.unwrap();
     assert_eq!(
         running,
-        Observed::Running {
+        ObservedState::Running {
             pid,
             accepting: true
         },
@@ -138,7 +139,7 @@ async fn each_prepared_cluster_becomes_one_project_and_is_replaced() {
 
 /// The name is taken: the transaction that took the cluster is rolled back, and with it the taking.
 #[tokio::test]
-async fn a_project_that_is_refused_takes_nothing() {
+async fn rejected_creation_takes_no_warm_cluster() {
     let (app, node) = with_pool(1, 0).await;
     let (before, _) = full(&node, 1, 0).await;
     node.post("/v1/projects")
@@ -152,7 +153,7 @@ async fn a_project_that_is_refused_takes_nothing() {
 
 /// Somebody removed the folder: the project is made all the same.
 #[tokio::test]
-async fn a_prepared_cluster_that_is_gone_is_made_again() {
+async fn missing_warm_cluster_is_replaced() {
     let (app, node) = with_pool(1, 0).await;
     let (folders, _) = full(&node, 1, 0).await;
     let lost = folders.into_iter().next().unwrap();

@@ -20,7 +20,7 @@ async fn refused(app: &TestApp, change: &[(&str, Value)]) -> String {
 }
 
 #[tokio::test]
-async fn as_administrator_a_project_is_created() {
+async fn create_project_as_administrator_returns_201() {
     let app = TestApp::new().await;
     let created = app
         .post("/v1/projects")
@@ -76,7 +76,7 @@ async fn as_administrator_a_project_is_created() {
 }
 
 #[tokio::test]
-async fn as_developer_no_project_is_created() {
+async fn create_project_as_developer_is_rejected() {
     let app = TestApp::new().await;
     for actor in [&app.developer, &app.read_only] {
         app.post("/v1/projects")
@@ -101,7 +101,7 @@ async fn as_developer_no_project_is_created() {
 }
 
 #[tokio::test]
-async fn as_stranger_nothing_is_seen() {
+async fn projects_are_hidden_from_strangers() {
     let app = TestApp::new().await;
     let listed = app
         .get("/v1/projects")
@@ -138,9 +138,9 @@ async fn as_stranger_nothing_is_seen() {
 }
 
 #[tokio::test]
-async fn a_body_is_checked_field_by_field() {
+async fn create_project_validates_each_field() {
     let app = TestApp::new().await;
-    let engine = app.app.clusters.engines().default_engine().major();
+    let engine = app.app.driver.engines().default_engine().major();
     for (field, value, message) in [
         ("name", json!(""), "name: expected 1 to 256 characters"),
         (
@@ -216,7 +216,7 @@ async fn a_body_is_checked_field_by_field() {
 }
 
 #[tokio::test]
-async fn a_secret_is_never_repeated() {
+async fn secrets_are_absent_from_errors() {
     let app = TestApp::new().await;
     for body in [
         r#"{"db_pass": ["hunter2"]}"#,
@@ -240,7 +240,7 @@ async fn a_secret_is_never_repeated() {
 }
 
 #[tokio::test]
-async fn regions_are_chosen_by_name_or_by_group() {
+async fn create_project_accepts_region_or_group() {
     let app = TestApp::new().await;
     for (n, (field, value, region)) in [
         ("plan", json!("free"), "us-east-1"),
@@ -275,7 +275,7 @@ async fn regions_are_chosen_by_name_or_by_group() {
 }
 
 #[tokio::test]
-async fn a_name_is_given_once_in_an_organization() {
+async fn duplicate_project_name_is_rejected() {
     let app = TestApp::new().await;
     let first = app.create_project("same").await;
     let again = app
@@ -312,7 +312,7 @@ async fn a_name_is_given_once_in_an_organization() {
 }
 
 #[tokio::test]
-async fn one_of_many_at_once_gets_the_name() {
+async fn concurrent_creations_with_one_name_create_one_project() {
     let app = TestApp::new().await;
     let calls = (0..6).map(|_| {
         app.post("/v1/projects")
@@ -330,7 +330,7 @@ async fn one_of_many_at_once_gets_the_name() {
 }
 
 #[tokio::test]
-async fn as_administrator_a_project_is_renamed() {
+async fn rename_project_as_administrator_succeeds() {
     let app = TestApp::new().await;
     let rename = async |name: Value| {
         app.patch(&app.at(""))
@@ -380,7 +380,7 @@ async fn as_administrator_a_project_is_renamed() {
 }
 
 #[tokio::test]
-async fn a_removed_project_is_named_as_such_to_its_members_only() {
+async fn removed_project_is_named_only_to_its_members() {
     let app = TestApp::new().await;
     app.delete(&app.at(""))
         .as_(&app.developer)
@@ -448,7 +448,7 @@ async fn a_removed_project_is_named_as_such_to_its_members_only() {
 }
 
 #[tokio::test]
-async fn regions_are_listed() {
+async fn list_regions_returns_all_regions() {
     let app = TestApp::new().await;
     let path = format!(
         "/v1/projects/available-regions?organization_slug={}",
@@ -489,7 +489,7 @@ async fn regions_are_listed() {
 }
 
 #[tokio::test]
-async fn health_is_asked_of_named_services() {
+async fn health_returns_requested_services() {
     let app = TestApp::new().await;
     let ask = async |query: &str| {
         app.get(&app.at(&format!("/health{query}")))

@@ -18,7 +18,9 @@ use std::{
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::{
-        clusters::{Cluster, ControlGroups, Embedded, Pace, ResourceLimits, Resources},
+        clusters::{
+            ClusterSpec, ControlGroups, CopyPriority, LocalDriver, ResourceLimits, Resources,
+        },
         projects::{Status, watchdog, watchdog::Disk},
     },
     platform::http::Transport,
@@ -65,11 +67,15 @@ fn library() -> &'static Path {
 
 /// A running project with a user id that no other test uses.
 async fn project(machine: &Machine, n: u32) -> ProjectRef {
-    let cluster = Cluster {
+    let cluster = ClusterSpec {
         uid: UIDS + std::process::id() % 100_000 * 4 + n,
         ..cluster(0)
     };
-    machine.clusters.create(&cluster, Pace::Now).await.unwrap();
+    machine
+        .clusters
+        .create(&cluster, CopyPriority::Foreground)
+        .await
+        .unwrap();
     machine.up(&cluster.project).await;
     cluster.project
 }
@@ -90,7 +96,7 @@ async fn attack(machine: &Machine, project: &ProjectRef, what: &str, number: u64
         let owner = fs::metadata(&data).unwrap();
         chown(file, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     // The code has run by the time the server refuses the library.
     admin
         .batch_execute(&format!("load '{}'", own.display()))
@@ -146,7 +152,7 @@ async fn until_told(app: &TestApp, project: &ProjectRef, text: &str) {
 }
 
 #[tokio::test]
-async fn sessions_that_exceed_a_projects_memory_end_and_a_neighbours_session_goes_on() {
+async fn memory_limit_ends_sessions_of_one_project_only() {
     for by in [By::Groups, By::Watchdog] {
         if by == By::Watchdog && !is_root() {
             continue;
@@ -215,7 +221,7 @@ async fn sessions_that_exceed_a_projects_memory_end_and_a_neighbours_session_goe
 }
 
 #[tokio::test]
-async fn a_fork_bomb_ends_at_the_projects_processes_and_stops_with_the_server() {
+async fn fork_bomb_is_bounded_and_ends_with_the_server() {
     for by in [By::Groups, By::Watchdog] {
         let machine = Machine::within(limits(), by).await;
         if !is_root() && !machine.clusters.resources().unwrap().groups().enforced() {
@@ -247,7 +253,7 @@ async fn a_fork_bomb_ends_at_the_projects_processes_and_stops_with_the_server() 
 }
 
 #[tokio::test]
-async fn a_process_that_looks_like_no_server_ends_with_it() {
+async fn disguised_process_ends_with_the_server() {
     for by in [By::Groups, By::Watchdog] {
         let machine = Machine::within(limits(), by).await;
         if !is_root() && !machine.clusters.resources().unwrap().groups().enforced() {
@@ -279,7 +285,7 @@ async fn a_process_that_looks_like_no_server_ends_with_it() {
 }
 
 #[tokio::test]
-async fn a_file_ends_at_the_largest_size() {
+async fn file_size_limit_is_enforced() {
     let machine = Machine::new().await;
     let project = project(&machine, 0).await;
     assert_eq!(
@@ -305,7 +311,7 @@ fn segments(uid: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn shared_memory_of_a_project_goes_with_it_and_after_unclean_ends() {
+async fn shared_memory_is_released_after_removal_and_crash() {
     if !is_root() {
         // Every project has the test's own user id, and what belongs to it is left alone.
         return;
@@ -350,7 +356,7 @@ async fn shared_memory_of_a_project_goes_with_it_and_after_unclean_ends() {
 }
 
 #[tokio::test]
-async fn a_server_stays_in_its_group_when_gantry_is_another_one() {
+async fn server_keeps_its_control_group_across_restarts() {
     let machine = Machine::new().await;
     let project = project(&machine, 0).await;
     let groups = ControlGroups::find(machine.dir(), None);
@@ -367,14 +373,14 @@ async fn a_server_stays_in_its_group_when_gantry_is_another_one() {
             folder.display()
         );
     }
-    let later = Embedded::open(Arc::clone(&machine.home), host(), Entropy::system())
+    let later = LocalDriver::open(Arc::clone(&machine.home), host(), Entropy::system())
         .with_resources(Resources::new(limits(), groups));
     later.stop(&project).await.unwrap();
     assert!(folders.iter().all(|folder| !folder.exists()), "{folders:?}");
 }
 
 #[tokio::test]
-async fn the_group_of_a_cluster_that_does_not_exist_is_removed_with_its_processes() {
+async fn stale_control_group_is_removed_with_its_processes() {
     let machine = Machine::new().await;
     let project = project(&machine, 0).await;
     let groups = machine.clusters.resources().unwrap().groups().clone();
@@ -399,7 +405,7 @@ async fn the_group_of_a_cluster_that_does_not_exist_is_removed_with_its_processe
 }
 
 #[tokio::test]
-async fn a_running_server_without_a_group_is_given_one() {
+async fn running_server_without_control_group_gets_one() {
     let machine = Machine::within(limits(), By::Watchdog).await;
     let groups = ControlGroups::find(machine.dir(), None);
     if !groups.enforced() {
@@ -410,7 +416,7 @@ async fn a_running_server_without_a_group_is_given_one() {
         .clusters
         .clone()
         .with_resources(Resources::new(limits(), groups.clone()));
-    later.adopt(&project).await.unwrap();
+    later.apply_limits(&project).await.unwrap();
     let members =
         fs::read_to_string(groups.folders(project.as_str())[0].join("cgroup.procs")).unwrap();
     let postmaster: Pid = machine.pid(&project).await;
@@ -434,7 +440,7 @@ async fn fill(session: &Client, megabytes: u32) {
 }
 
 #[tokio::test]
-async fn a_project_with_full_disk_space_is_read_only_then_stopped_and_comes_back() {
+async fn disk_limit_makes_project_read_only_then_stops_it() {
     let limits = ResourceLimits::default().with_disk(160 * MB, 200_000);
     let mut app = TestApp::with(
         Transport::default(),

@@ -1,4 +1,4 @@
-//! The way in to databases, with real clients and real servers behind it.
+//! The PostgreSQL proxy, with real clients and servers.
 
 mod hostile;
 mod rules;
@@ -9,7 +9,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use gantry::{
     base::ids::ProjectRef,
-    data_plane::{postgres_proxy, postgres_proxy::Tls},
+    data_plane::{postgres_proxy, postgres_proxy::PostgresProxyTls},
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -26,15 +26,15 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::support::{TestApp, machine::PATIENCE};
 
-/// Of every project that tests make.
+/// Password of every test project.
 const PASSWORD: &str = "correct horse";
 
-/// An application with a router in front of its projects, and one project.
+/// An application with a PostgreSQL proxy and one project.
 struct Way {
     app: TestApp,
     project: ProjectRef,
     address: SocketAddr,
-    /// The certificate of the authority that the router's is of.
+    /// Certificate of the authority that issued the proxy's certificate.
     authority: PathBuf,
     router: JoinHandle<()>,
     _tasks: JoinSet<()>,
@@ -48,7 +48,8 @@ impl Way {
     }
 
     async fn to(app: TestApp, project: ProjectRef) -> Self {
-        let (tls, authority) = Tls::own_authority(app.machine.dir(), "example.test").unwrap();
+        let (tls, authority) =
+            PostgresProxyTls::own_authority(app.machine.dir(), "example.test").unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = tokio::spawn(postgres_proxy::run(
@@ -66,7 +67,7 @@ impl Way {
         }
     }
 
-    /// How to log in to the project as `role`.
+    /// Returns the configuration to log in to the project as `role`.
     fn config(&self, role: &str) -> Config {
         config(self.address, &format!("{role}.{}", self.project))
     }
@@ -75,7 +76,7 @@ impl Way {
         connect(&self.config("postgres")).await.unwrap()
     }
 
-    /// TLS that trusts the router's authority, and nobody else.
+    /// Returns a TLS connector that trusts only the proxy's authority.
     fn tls(&self) -> MakeRustlsConnect {
         let mut roots = RootCertStore::empty();
         roots
@@ -92,7 +93,7 @@ impl Way {
         Raw(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// What a number in the metrics is.
+    /// Returns the value of a metric.
     fn metric(&self, line: &str) -> usize {
         let text = self.app.app.metrics.render();
         text.lines()
@@ -128,7 +129,7 @@ where
     tokio::spawn(connection);
 }
 
-/// The code and the message that a login is refused with.
+/// Returns SQLSTATE and message of a rejected login.
 async fn refusal(config: &Config) -> (SqlState, String) {
     let error = connect(config)
         .await
@@ -142,16 +143,16 @@ async fn number(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-/// A connection whose bytes the test writes itself.
+/// A connection with raw bytes.
 struct Raw(TcpStream);
 
 impl Raw {
     async fn send(&mut self, bytes: &[u8]) {
-        // It may be refused before all was sent.
+        // The proxy may reject the connection before everything was sent.
         let _ = self.0.write_all(bytes).await;
     }
 
-    /// Everything until the router hangs up.
+    /// Reads until the proxy closes the connection.
     async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest))
@@ -160,7 +161,7 @@ impl Raw {
         rest
     }
 
-    /// The SQLSTATE it is refused with, if it is told one.
+    /// Returns the SQLSTATE of the rejection, if one is sent.
     async fn refused(&mut self) -> Option<String> {
         let rest = self.rest().await;
         assert!(rest.is_empty() || rest[0] == b'E', "{rest:?}");
@@ -170,7 +171,7 @@ impl Raw {
     }
 }
 
-/// A start-up packet with these parameters.
+/// Returns a startup packet with these parameters.
 fn startup(parameters: &[(&str, &str)]) -> Vec<u8> {
     let mut body = vec![0, 3, 0, 0];
     for text in parameters.iter().flat_map(|(name, value)| [name, value]) {
@@ -185,7 +186,7 @@ fn packet(body: &[u8]) -> Vec<u8> {
     [&u32::try_from(body.len() + 4).unwrap().to_be_bytes(), body].concat()
 }
 
-/// The next notification of a connection.
+/// Returns the next notification of a connection.
 async fn notification<T>(connection: &mut Connection<Socket, T>) -> String
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,

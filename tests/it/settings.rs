@@ -7,7 +7,7 @@ use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
-        clusters::Observed,
+        clusters::ObservedState,
         database_access, projects,
         projects::{Status, idle},
     },
@@ -41,7 +41,7 @@ async fn shown(node: &Node, app: &TestApp, project: &ProjectRef, name: &str) -> 
 }
 
 #[tokio::test]
-async fn settings_are_in_force_when_the_call_returns() {
+async fn update_settings_applies_before_the_response() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let get = async || {
@@ -127,7 +127,7 @@ async fn settings_are_in_force_when_the_call_returns() {
 }
 
 #[tokio::test]
-async fn settings_that_the_server_does_not_take_change_nothing() {
+async fn invalid_settings_change_nothing() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     ask(&app, "PUT", &project, &json!({"max_connections": 40}))
@@ -176,7 +176,7 @@ async fn settings_that_the_server_does_not_take_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_setting_that_waits_and_then_does_not_start_is_taken_back() {
+async fn setting_that_prevents_the_start_is_reverted() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     ask(&app, "PUT", &project, &json!({"max_connections": 40}))
@@ -240,7 +240,7 @@ async fn a_setting_that_waits_and_then_does_not_start_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
+async fn idle_server_stops_and_starts_at_next_use() {
     const AFTER: Duration = Duration::from_mins(10);
     let app = TestApp::new().await;
     let settings = Settings {
@@ -262,21 +262,21 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     let observed = async || node.machine.clusters.observe(&project).await.unwrap();
 
     app.advance(599);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     assert!(
-        matches!(observed().await, Observed::Running { .. }),
+        matches!(observed().await, ObservedState::Running { .. }),
         "not yet"
     );
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     app.advance(599);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     assert!(
-        matches!(observed().await, Observed::Running { .. }),
+        matches!(observed().await, ObservedState::Running { .. }),
         "it was used since"
     );
     let session = node.machine.connect(&project, "postgres").await.unwrap();
     app.advance(601);
-    idle::doze(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app, AFTER).await.unwrap();
     session
         .batch_execute("select 1")
         .await
@@ -284,8 +284,8 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
     drop(session);
     app.advance(601);
     // The server notices the end of the session a moment after us.
-    while !matches!(observed().await, Observed::Stopped) {
-        idle::doze(&node.app, AFTER).await.unwrap();
+    while !matches!(observed().await, ObservedState::Stopped) {
+        idle::stop_idle(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
 
@@ -311,14 +311,14 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
         health[0],
         json!({"name": "db", "healthy": true, "status": "ACTIVE_HEALTHY"})
     );
-    assert_eq!(observed().await, Observed::Stopped);
+    assert_eq!(observed().await, ObservedState::Stopped);
 
     // Many at once, and none sees an error.
     let answers = join_all((0..8).map(|_| shown(&node, &app, &project, "work_mem"))).await;
     assert!(answers.iter().all(|answer| answer == "4MB"));
     let target = projects::wake(
         &node.app,
-        database_access::door(&node.app, &project, Ipv4Addr::LOCALHOST.into())
+        database_access::admission(&node.app, &project, Ipv4Addr::LOCALHOST.into())
             .await
             .unwrap()
             .unwrap()
@@ -334,8 +334,8 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
 
     // A sleeper can be paused and restored like any other.
     app.advance(601);
-    while !matches!(observed().await, Observed::Stopped) {
-        idle::doze(&node.app, AFTER).await.unwrap();
+    while !matches!(observed().await, ObservedState::Stopped) {
+        idle::stop_idle(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
     node.post(&format!("{path}/pause"))
@@ -355,7 +355,7 @@ async fn a_server_that_nobody_uses_sleeps_until_somebody_does() {
 }
 
 #[tokio::test]
-async fn health_takes_services_in_every_spelling() {
+async fn health_accepts_every_spelling_of_services() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     for query in [

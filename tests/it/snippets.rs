@@ -1,4 +1,4 @@
-//! SQL snippets: who sees which, in what order, and a page at a time.
+//! SQL snippets: visibility, order and pagination.
 
 use gantry::{
     api::{
@@ -62,7 +62,7 @@ async fn names(call: Call) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_snippet_is_seen_by_those_it_is_for() {
+async fn get_snippet_respects_visibility() {
     let app = TestApp::new().await;
     let list = |who: &Actor| app.get("/v1/snippets?sort_by=name&sort_order=asc").as_(who);
     let mine = add(
@@ -115,7 +115,7 @@ async fn a_snippet_is_seen_by_those_it_is_for() {
             "content": {"schema_version": "1.0", "sql": "select 'ours'"},
         })
     );
-    // Who leaves the organization leaves the snippets; what was theirs for all stays.
+    // When a member leaves, shared snippets stay.
     let leave = format!(
         "/v2/organizations/{}/members/{}",
         app.home.slug, app.developer.gotrue_id
@@ -127,7 +127,7 @@ async fn a_snippet_is_seen_by_those_it_is_for() {
 }
 
 #[tokio::test]
-async fn a_token_sees_the_snippets_of_what_it_reaches() {
+async fn list_snippets_respects_token_reach() {
     let app = TestApp::new().await;
     let second = app.stub(app.home.id, "second").await;
     let third = app.tenant("Third", &app.owner).await;
@@ -195,9 +195,9 @@ async fn a_token_sees_the_snippets_of_what_it_reaches() {
 }
 
 #[tokio::test]
-async fn pages_have_each_snippet_once_in_every_order() {
+async fn list_snippets_paginates_in_every_order() {
     let app = TestApp::new().await;
-    // Two at each moment: only their ids tell them apart.
+    // Two snippets per timestamp, so that the id breaks ties.
     for (n, name) in ["d", "B", "a", "c", "E"].into_iter().enumerate() {
         add(&app, &app.owner, &app.home.project, name, Visibility::User).await;
         app.advance(u32::try_from(n % 2).unwrap());
@@ -278,7 +278,7 @@ async fn pages_have_each_snippet_once_in_every_order() {
 }
 
 #[tokio::test]
-async fn a_snippet_is_replaced_by_its_name_and_forgotten_by_its_id() {
+async fn add_snippet_replaces_by_name_and_remove_deletes_by_id() {
     let app = TestApp::new().await;
     let first = add(
         &app,
@@ -358,7 +358,7 @@ async fn a_snippet_is_replaced_by_its_name_and_forgotten_by_its_id() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_refused() {
+async fn add_snippet_with_invalid_field_is_rejected() {
     let app = TestApp::new().await;
     let project = about(&app, &app.owner, &app.home.project).await.id;
     let keep = async |name: &str, description: Option<String>, sql: String| {

@@ -1,6 +1,6 @@
-//! A customer's SQL, migrations and the schema list, against a real PostgreSQL.
+//! SQL of customers, migrations and the list of schemas, against a real PostgreSQL.
 //!
-//! Every test has a cluster of its own, as a new project has it.
+//! Each test has its own cluster, in the state of a new project.
 
 mod bounds;
 mod cut;
@@ -15,13 +15,13 @@ use std::{ops::Deref, path::PathBuf, time::Duration};
 use chrono::{DateTime, Utc};
 use gantry::{
     api::database::{
-        migrations::{Budget, NewMigration},
-        query::{Query, run_query},
+        migrations::{MigrationLimits, NewMigration},
+        query::{SqlQuery, run_query},
     },
     base::{clock::Clock, error::Error, ids::ProjectRef},
     data_plane::{
         clusters::{Engine, Engines, ServerSocket},
-        database_session::session::{Limits, Target},
+        database_session::session::{ConnectTarget, SessionLimits},
     },
 };
 use serde_json::{Value, json};
@@ -29,24 +29,28 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::machine::{Machine, PATIENCE, engine};
 
-/// A server of the test's own, for as long as the value lives.
+/// A PostgreSQL server for one test. Dropping it stops the server.
 pub(crate) struct Server {
-    target: Target,
+    target: ConnectTarget,
     machine: Machine,
     project: ProjectRef,
 }
 
 impl Server {
-    /// A superuser's session, for what no customer can do.
+    /// Opens a superuser session for actions that a customer cannot perform.
     pub(crate) async fn admin(&self) -> tokio_postgres::Client {
-        self.machine.clusters.admin(&self.project).await.unwrap()
+        self.machine
+            .clusters
+            .admin_session(&self.project)
+            .await
+            .unwrap()
     }
 }
 
 impl Deref for Server {
-    type Target = Target;
+    type Target = ConnectTarget;
 
-    fn deref(&self) -> &Target {
+    fn deref(&self) -> &ConnectTarget {
         &self.target
     }
 }
@@ -59,13 +63,13 @@ pub(crate) async fn server_on(engine: Engine) -> Server {
     let machine = Machine::on(&Engines::only(engine)).await;
     let project = machine.running(1).await;
     Server {
-        target: Target::new(machine.clusters.socket(&project)),
+        target: ConnectTarget::new(machine.clusters.socket(&project)),
         machine,
         project,
     }
 }
 
-/// A socket that this process itself listens at.
+/// A socket on which this process itself listens.
 pub(crate) fn our_own(path: PathBuf) -> ServerSocket {
     ServerSocket::of_process(
         path,
@@ -74,14 +78,14 @@ pub(crate) fn our_own(path: PathBuf) -> ServerSocket {
     )
 }
 
-pub(crate) const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: SessionLimits = SessionLimits {
     time: Duration::from_secs(20),
     rows_max: 1000,
     bytes_max: 1 << 20,
 };
 
-const BUDGET: Budget = Budget {
-    limits: LIMITS,
+const MIGRATION_LIMITS: MigrationLimits = MigrationLimits {
+    session: LIMITS,
     lock_timeout: Duration::from_secs(4),
 };
 
@@ -103,12 +107,12 @@ fn keyed(query: &str, key: &str) -> NewMigration {
     }
 }
 
-pub(crate) async fn run(target: &Target, text: &str) -> Result<Value, Error> {
+pub(crate) async fn run(target: &ConnectTarget, text: &str) -> Result<Value, Error> {
     run_with(target, text, json!([])).await
 }
 
-async fn run_with(target: &Target, text: &str, parameters: Value) -> Result<Value, Error> {
-    let query = Query {
+async fn run_with(target: &ConnectTarget, text: &str, parameters: Value) -> Result<Value, Error> {
+    let query = SqlQuery {
         text: text.into(),
         parameters: parameters.as_array().unwrap().clone(),
         read_only: false,
@@ -116,17 +120,17 @@ async fn run_with(target: &Target, text: &str, parameters: Value) -> Result<Valu
     Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
 }
 
-async fn read(target: &Target, text: &str) -> Result<Value, Error> {
-    let query = Query {
+async fn read(target: &ConnectTarget, text: &str) -> Result<Value, Error> {
+    let query = SqlQuery {
         text: text.into(),
         read_only: true,
-        ..Query::default()
+        ..SqlQuery::default()
     };
     Ok(serde_json::from_slice(&run_query(target, &query, LIMITS).await?).unwrap())
 }
 
-/// The first column of the first row.
-async fn one(target: &Target, text: &str) -> Value {
+/// Returns the first column of the first row.
+async fn one(target: &ConnectTarget, text: &str) -> Value {
     run(target, text).await.unwrap()[0]
         .as_object()
         .unwrap()
@@ -141,7 +145,7 @@ fn message(result: Result<impl std::fmt::Debug, Error>) -> String {
 }
 
 /// Waits until the owner has no other session.
-async fn wait_until_idle(target: &Target) {
+async fn wait_until_idle(target: &ConnectTarget) {
     let busy = "select count(*) from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
     timeout(PATIENCE, async {
         while one(target, busy).await != json!(0) {

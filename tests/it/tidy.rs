@@ -18,7 +18,6 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve.rs"];
 
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
-    ("src/base/net/accept.rs", "implements hyper's timer"),
     (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",
@@ -39,6 +38,10 @@ const SLEEPS: &[(&str, &str)] = &[
     (
         "src/data_plane/clusters/control.rs",
         "pause before a crashing server is restarted",
+    ),
+    (
+        "src/base/supervisor/launcher.rs",
+        "the deadline of a launch is a time",
     ),
     (
         "src/base/db/heartbeat.rs",
@@ -269,7 +272,7 @@ fn only_listed_files_read_credentials() {
         &[
             "src/platform/http/client_credentials.rs",
             "src/platform/http/guard.rs",
-            "src/data_plane/service_proxy/gate.rs",
+            "src/data_plane/service_proxy/api_key_check.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
@@ -298,6 +301,19 @@ fn only_listed_files_connect_to_project_servers() {
         ],
         &others,
     ));
+}
+
+/// Everything else reaches clusters through the trait `ClusterDriver`.
+const LOCAL_DRIVER: &[&str] = &[
+    "src/data_plane/cluster_driver.rs",
+    "src/data_plane/clusters/",
+    "src/app/",
+    "src/cli/",
+];
+
+#[test]
+fn only_app_and_cli_name_the_local_driver() {
+    no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Types generated from a project's catalog. Whether TypeScript agrees with them is in `tests/clients`.
+//! Types generated from a project's catalog. `tests/clients` checks them with TypeScript.
 
 use gantry::api::database::{catalog::Catalog, openapi, typescript::generate};
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::{
 const SHOP: &str = include_str!("../clients/types/shop.sql");
 
 #[tokio::test]
-async fn a_database_becomes_a_type() {
+async fn database_yields_typescript_type() {
     let target = server().await;
     run(&target, SHOP).await.unwrap();
     let catalog = Catalog::read(&target, &["public".into(), "private".into()], LIMITS)
@@ -23,7 +23,7 @@ async fn a_database_becomes_a_type() {
         "tests/it/types/shop.ts differs; generated is\n{generated}"
     );
 
-    // Of a schema that is not included only what its values are.
+    // Of other schemas, only the types of values appear.
     let public = generate(
         &Catalog::read(&target, &["public".into()], LIMITS)
             .await
@@ -40,7 +40,7 @@ async fn a_database_becomes_a_type() {
 }
 
 #[tokio::test]
-async fn an_empty_database_has_an_empty_type() {
+async fn empty_database_yields_empty_type() {
     let target = server().await;
     let catalog = Catalog::read(
         &target,
@@ -62,7 +62,7 @@ async fn an_empty_database_has_an_empty_type() {
 }
 
 #[tokio::test]
-async fn types_come_over_the_api() {
+async fn generate_types_returns_typescript() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}");
@@ -142,7 +142,7 @@ async fn types_come_over_the_api() {
 }
 
 #[tokio::test]
-async fn the_data_api_of_a_schema_is_described() {
+async fn get_openapi_describes_data_api_of_schema() {
     let target = server().await;
     run(&target, SHOP).await.unwrap();
     let catalog = Catalog::read(&target, &["public".into()], LIMITS)

@@ -14,11 +14,11 @@ use std::{
 };
 
 use gantry::{
-    api::database::query::{Query, run_query},
+    api::database::query::{SqlQuery, run_query},
     base::{error::Error, ids::ProjectRef},
     data_plane::{
         clusters::{ClusterError, Engines, sandbox_available},
-        database_session::session::Target,
+        database_session::session::ConnectTarget,
     },
 };
 use tokio::time::timeout;
@@ -63,7 +63,7 @@ async fn attack(
     let (library, data) = (library(machine, project), machine.data(project));
     fs::write(data.join("attack.in"), words.join("\n")).unwrap();
     fs::set_permissions(data.join("attack.in"), fs::Permissions::from_mode(0o644)).unwrap();
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     // PostgreSQL refuses the library after its constructor ran: it is no extension.
     let refused = admin
         .batch_execute(&format!("load '{}'", library.display()))
@@ -94,7 +94,7 @@ fn loader() -> &'static str {
 }
 
 #[tokio::test]
-async fn native_code_of_a_superuser_reaches_nothing_outside_its_server() {
+async fn native_code_of_superuser_cannot_leave_its_server() {
     if !sandbox_available() {
         return;
     }
@@ -129,19 +129,19 @@ async fn native_code_of_a_superuser_reaches_nothing_outside_its_server() {
             outcome.len()
         );
         // The server itself is unharmed.
-        machine.clusters.admin(&project).await.unwrap();
+        machine.clusters.admin_session(&project).await.unwrap();
     }
 }
 
 /// Everything of Gantry that talks to a project's server is refused, with this reason.
 async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
-    let error = machine.clusters.admin(project).await.unwrap_err();
+    let error = machine.clusters.admin_session(project).await.unwrap_err();
     assert!(
         matches!(error, ClusterError::Unreached { .. }) && error.to_string().contains(reason),
         "{error}"
     );
-    let target = Target::new(machine.clusters.socket(project));
-    let query = Query {
+    let target = ConnectTarget::new(machine.clusters.socket(project));
+    let query = SqlQuery {
         text: "create table public.reached ()".into(),
         parameters: Vec::new(),
         read_only: false,
@@ -159,14 +159,14 @@ async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
 }
 
 async fn passwords_and_tables(machine: &Machine, project: &ProjectRef) -> (Option<String>, i64) {
-    let admin = machine.clusters.admin(project).await.unwrap();
+    let admin = machine.clusters.admin_session(project).await.unwrap();
     let sql = "select (select rolpassword from pg_authid where rolname = 'postgres'), (select count(*) from pg_tables)";
     let row = admin.query_one(sql, &[]).await.unwrap();
     (row.get(0), row.get(1))
 }
 
 #[tokio::test]
-async fn a_link_to_another_projects_socket_leads_gantry_nowhere() {
+async fn link_to_socket_of_another_project_is_rejected() {
     let machine = Machine::new().await;
     let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
     let before = passwords_and_tables(&machine, &neighbour).await;
@@ -190,7 +190,7 @@ async fn a_link_to_another_projects_socket_leads_gantry_nowhere() {
 }
 
 #[tokio::test]
-async fn another_servers_socket_in_the_place_of_the_own_is_refused() {
+async fn socket_of_another_server_is_rejected() {
     let machine = Machine::new().await;
     let (project, neighbour) = (machine.running(1).await, machine.running(2).await);
     let before = passwords_and_tables(&machine, &neighbour).await;
@@ -220,7 +220,7 @@ async fn another_servers_socket_in_the_place_of_the_own_is_refused() {
 }
 
 #[tokio::test]
-async fn a_listener_of_another_user_is_told_nothing() {
+async fn listener_of_another_user_receives_nothing() {
     if !is_root() {
         return;
     }
@@ -249,7 +249,7 @@ async fn a_listener_of_another_user_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn a_listener_of_the_tenants_own_is_told_nothing() {
+async fn listener_of_the_tenant_receives_nothing() {
     if !sandbox_available() {
         return;
     }
@@ -283,7 +283,7 @@ async fn a_listener_of_the_tenants_own_is_told_nothing() {
 }
 
 #[tokio::test]
-async fn a_check_of_settings_reads_no_file_outside_the_server() {
+async fn check_of_settings_reads_no_foreign_file() {
     if !sandbox_available() {
         return;
     }

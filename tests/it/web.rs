@@ -1,17 +1,17 @@
-//! The account pages, as a browser without JavaScript meets them.
+//! The account pages, in a browser without JavaScript.
 
+mod access_control;
 pub(crate) mod browser;
 mod cli_login;
-mod guarding;
 mod oidc;
 mod organizations;
 mod passkeys;
 mod projects;
-mod signing_in;
+mod sign_in;
 mod tokens;
 
 use gantry::{
-    api::accounts::links,
+    api::accounts::sign_in_links,
     platform::{access::sessions::Secret, tables::Table},
 };
 
@@ -19,7 +19,7 @@ use self::browser::{Browser, PASSWORD, email, give_password, olga};
 use crate::support::TestApp;
 
 #[tokio::test]
-async fn the_first_page_shows_what_is_the_visitors() {
+async fn home_page_shows_only_own_organizations() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let home = browser
@@ -47,11 +47,11 @@ async fn the_first_page_shows_what_is_the_visitors() {
         .get("/projects")
         .await
         .expect(200)
-        .says("You belong to no organization");
+        .says("You are not a member of any organization");
 }
 
 #[tokio::test]
-async fn names_are_text_wherever_they_stand() {
+async fn user_and_organization_names_are_escaped() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let evil = "<script>alert(1)</script>\"'&";
@@ -82,16 +82,17 @@ async fn names_are_text_wherever_they_stand() {
 }
 
 #[tokio::test]
-async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
+async fn sign_in_link_is_valid_once_and_requires_a_submit() {
     let app = TestApp::new().await;
     let make = async || {
         let link = Secret::generate(&app.app.entropy);
-        links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+        sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
             .await
             .unwrap();
-        links::path(&link)
+        sign_in_links::path(&link)
     };
-    let (mut browser, path) = (Browser::new(&app.node), make().await);
+    let mut browser = Browser::new(&app.node);
+    let path = make().await;
     for _ in 0..2 {
         browser
             .get(&path)
@@ -112,22 +113,22 @@ async fn a_link_signs_in_once_and_only_when_it_is_pressed() {
 }
 
 #[tokio::test]
-async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
+async fn password_change_requires_the_current_password() {
     let app = TestApp::new().await;
     let link = Secret::generate(&app.app.entropy);
-    links::create(&app.app.db, app.owner.user, &link, app.clock.now())
+    sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
         .await
         .unwrap();
     let mut browser = Browser::new(&app.node);
     browser
-        .post(&links::path(&link), &[])
+        .post(&sign_in_links::path(&link), &[])
         .await
         .leads_to("/projects");
-    let set = async |browser: &mut Browser, current: &str, password: &str, again: &str| {
+    let set = async |browser: &mut Browser, current: &str, password: &str, confirmation: &str| {
         let fields = [
             ("current", current),
             ("password", password),
-            ("again", again),
+            ("confirmation", confirmation),
         ];
         browser
             .submit("/account", "/account/password", &fields)
@@ -136,7 +137,7 @@ async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
     set(&mut browser, "", PASSWORD, "other")
         .await
         .expect(422)
-        .says("The two are not the same.");
+        .says("The passwords do not match.");
     set(&mut browser, "", "password", "password")
         .await
         .expect(422)
@@ -148,7 +149,7 @@ async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
         .get("/account?done=password")
         .await
         .expect(200)
-        .says("Your password is changed");
+        .says("Password updated");
 
     let mut other = Browser::new(&app.node);
     other
@@ -159,13 +160,13 @@ async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
     set(&mut browser, "guessed", new, new)
         .await
         .expect(422)
-        .says("This is not your password.");
+        .says("The current password is incorrect.");
     other.get("/account").await.expect(200);
     for _ in 0..5 {
         set(&mut browser, "guessed", new, new)
             .await
             .expect(422)
-            .says("This is not your password.");
+            .says("The current password is incorrect.");
     }
     set(&mut browser, PASSWORD, new, new)
         .await
@@ -188,13 +189,11 @@ async fn a_password_is_set_once_and_then_changed_by_who_knows_it() {
 }
 
 #[tokio::test]
-async fn sessions_are_listed_and_ended_by_their_owner_only() {
+async fn only_the_owner_lists_and_ends_sessions() {
     let app = TestApp::new().await;
-    let (mut browser, mut other, mut stranger) = (
-        olga(&app).await,
-        Browser::new(&app.node),
-        Browser::new(&app.node),
-    );
+    let mut browser = olga(&app).await;
+    let mut other = Browser::new(&app.node);
+    let mut stranger = Browser::new(&app.node);
     other
         .sign_in(&email("olga"), PASSWORD)
         .await
@@ -262,11 +261,14 @@ async fn sessions_are_listed_and_ended_by_their_owner_only() {
 }
 
 #[tokio::test]
-async fn what_pages_do_is_in_the_audit_log() {
+async fn forms_write_audit_entries() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     browser
-        .post("/account/password", &[("password", "a"), ("again", "b")])
+        .post(
+            "/account/password",
+            &[("password", "a"), ("confirmation", "b")],
+        )
         .await
         .expect(403);
     browser
@@ -294,7 +296,7 @@ async fn what_pages_do_is_in_the_audit_log() {
 }
 
 #[tokio::test]
-async fn errors_are_pages() {
+async fn errors_are_rendered_as_html() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     browser.get("/account/nothing").await.expect(404);
@@ -318,7 +320,7 @@ async fn errors_are_pages() {
 }
 
 #[tokio::test]
-async fn files_are_kept_for_ever_and_their_names_change() {
+async fn assets_are_immutable_and_have_hashed_names() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
     let page = browser.get("/sign-in").await.expect(200);

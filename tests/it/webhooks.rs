@@ -1,4 +1,4 @@
-//! Database webhooks, enabled in a real project.
+//! Database webhooks in a real project.
 
 use gantry::{api::database::webhooks, base::error::Error};
 use serde_json::json;
@@ -14,7 +14,7 @@ const TABLE: &str = "
         execute function supabase_functions.http_request('http://example.test/hook', 'POST', '{\"x-a\": \"1\"}', '{}', '500')";
 
 #[tokio::test]
-async fn webhooks_are_enabled_once_by_however_many() {
+async fn concurrent_enable_webhooks_succeeds() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}/database/webhooks/enable");
@@ -40,11 +40,11 @@ async fn webhooks_are_enabled_once_by_however_many() {
 }
 
 #[tokio::test]
-async fn a_webhook_is_sent_if_something_can_send_it() {
+async fn webhook_is_sent_if_sender_is_installed() {
     let target = server().await;
     webhooks::enable(&target, LIMITS).await.unwrap();
     run(&target, TABLE).await.unwrap();
-    // Nothing here sends; the rows are written all the same.
+    // No sender is installed; writes succeed anyway.
     run(&target, "insert into orders values (1); delete from orders")
         .await
         .unwrap();
@@ -52,7 +52,7 @@ async fn a_webhook_is_sent_if_something_can_send_it() {
     let unsent = json!({"here": true, "hook_name": "told", "request_id": null});
     assert_eq!(run(&target, due).await.unwrap(), json!([unsent, unsent]));
 
-    // What stands in for the extension keeps what it was asked to send.
+    // A stub of the extension that stores requests.
     let sender = "
         create schema net;
         create table net.sent (id bigint generated always as identity, url text, body jsonb, params jsonb, headers jsonb, timeout int);
@@ -91,7 +91,7 @@ async fn a_webhook_is_sent_if_something_can_send_it() {
 }
 
 #[tokio::test]
-async fn what_a_customer_has_there_stays() {
+async fn enable_webhooks_keeps_existing_objects() {
     let target = server().await;
     run(&target, "create schema supabase_functions; create table supabase_functions.migrations (version text)").await.unwrap();
     let refused = webhooks::enable(&target, LIMITS).await.unwrap_err();

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Removes one guard after the other, and expects the suite to notice each time.
+"""Removes one guard after another and expects a test to fail each time.
 
     tests/weakenings/weaken.py oauth              # all of oauth.py, one by one: a build each, so hours
     tests/weakenings/weaken.py walls name chunks  # some of walls.py
     tests/weakenings/weaken.py walls --together   # all in one build: each test must fail, but may fail for another's reason
+    tests/weakenings/weaken.py walls --check      # only compares the entries with the source
 
-The source is put back in the end, whatever happens. It must be as committed before. A weakening names the test that has to
-fail; a weakening that nothing fails for is a test to be written, and makes the exit code 1.
+The source is restored at the end and must be committed before. A weakening names the test that must fail. If it passes, a
+test is missing and the exit code is 1.
 """
 
 import importlib
@@ -20,13 +21,37 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Longer than any test takes, in seconds.
 SECONDS_MAX = 300
 
+def find(text, wanted):
+    """The first place of a text, line breaks and indentation aside, as start and end. None if it is not there."""
+    places = [index for index, character in enumerate(text) if not character.isspace()]
+    at = "".join(text.split()).find("".join(wanted.split()))
+    if at < 0:
+        return None
+    return places[at], places[at + len("".join(wanted.split())) - 1] + 1
+
+
 def apply(weakening):
     _, file, before, after, _ = weakening
     path = ROOT / "src" / file
     text = path.read_text()
-    if before not in text:
+    place = find(text, before)
+    if place is None:
         sys.exit(f"{weakening[0]}: {file} does not have {before!r} any more")
-    path.write_text(text.replace(before, after, 1))
+    path.write_text(text[: place[0]] + after + text[place[1] :])
+
+
+def stale(weakening):
+    """Why an entry no longer fits the source, if it does not."""
+    name, file, before, _, test = weakening
+    path = ROOT / "src" / file
+    if not path.exists():
+        return f"{name}: there is no {file}"
+    if find(path.read_text(), before) is None:
+        return f"{name}: {file} does not have {before!r}"
+    folders = [ROOT / "src", ROOT / "tests", ROOT / "crates"]
+    if not any(f"fn {test}(" in source.read_text() for folder in folders for source in folder.rglob("*.rs")):
+        return f"{name}: there is no test {test}"
+    return None
 
 
 def restore():
@@ -70,6 +95,10 @@ def survivors(chosen, together):
 if len(sys.argv) < 2 or not (pathlib.Path(__file__).parent / f"{sys.argv[1]}.py").exists():
     sys.exit("name a list: oauth or walls")
 WEAKENINGS = importlib.import_module(sys.argv[1]).WEAKENINGS
+if "--check" in sys.argv:
+    problems = [problem for problem in map(stale, WEAKENINGS) if problem]
+    print("\n".join(problems) or f"all {len(WEAKENINGS)} entries fit the source")
+    sys.exit(1 if problems else 0)
 if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
     sys.exit("commit what you changed first: it would be lost")
 # The integration tests bring the server with them; built by itself it would have other features, and its dependencies twice.

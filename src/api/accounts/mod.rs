@@ -1,15 +1,15 @@
-//! Users of the service, and how they sign in.
+//! User accounts and their sign-in methods.
 
 use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
-pub mod links;
+pub mod oidc;
 pub mod operations;
 pub mod passkeys;
 pub mod passwords;
-pub mod provider;
 pub mod sign_in;
+pub mod sign_in_links;
 
 use crate::{
     base::{
@@ -22,20 +22,20 @@ use crate::{
     platform::audit::Recorder,
 };
 
-/// Somebody with an account.
+/// A user account.
 #[derive(Debug, Clone)]
 pub struct Account {
     /// Row of `users`.
     pub id: UserId,
-    /// The identifier other services know the user by.
+    /// The id of the user in other services.
     pub gotrue_id: Uuid,
-    /// Unique, whatever the case of its letters.
+    /// Email address, unique regardless of case.
     pub email: String,
-    /// Shown to other members.
+    /// Display name.
     pub username: String,
 }
 
-/// Creates a user. The name shown to others defaults to what stands before the `@`.
+/// Creates a user. The username defaults to the local part of the email address.
 pub async fn create(
     db: &Db,
     entropy: &Entropy,
@@ -75,7 +75,7 @@ pub async fn create(
     })
 }
 
-/// What stands before the `@` of something that can be an address.
+/// Returns the local part of an email address, or an error if the text is not one.
 pub fn local_part(email: &str) -> Result<&str, Error> {
     const BYTES_MAX: usize = 320;
     let parts = email
@@ -87,7 +87,7 @@ pub fn local_part(email: &str) -> Result<&str, Error> {
         .ok_or_else(|| Error::invalid("email", "expected an address such as ada@example.com"))
 }
 
-/// The user with this address.
+/// Returns the user with this email address, regardless of case.
 pub async fn by_email(db: &Db, email: &str) -> Result<Account, Error> {
     let rows = db
         .query(
@@ -98,7 +98,7 @@ pub async fn by_email(db: &Db, email: &str) -> Result<Account, Error> {
     one(&rows.context("looking up a user")?)
 }
 
-/// The user with this id.
+/// Returns the user with this id.
 pub async fn by_id(db: &Db, id: UserId) -> Result<Account, Error> {
     let rows = db
         .query(

@@ -29,15 +29,16 @@ static GET_PROFILE: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
-struct Profile {
+#[schemars(rename = "Profile")]
+struct CallerProfile {
     gotrue_id: String,
     primary_email: String,
     username: String,
 }
 
-async fn get_profile(user: User, context: ApiContext) -> Result<Json<Profile>, Error> {
+async fn get_profile(user: User, context: ApiContext) -> Result<Json<CallerProfile>, Error> {
     let account = accounts::by_id(&context.db, user.id).await?;
-    Ok(Json(Profile {
+    Ok(Json(CallerProfile {
         gotrue_id: account.gotrue_id.to_string(),
         primary_email: account.email,
         username: account.username,

@@ -1,4 +1,4 @@
-//! Passkeys: adding one, signing in with one, and what there are.
+//! Passkeys (WebAuthn): registration, authentication and management.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Serialize, de::DeserializeOwned};
@@ -21,45 +21,46 @@ use crate::base::{
     ids::UserId,
 };
 
-/// How long a challenge can be answered.
-const CHALLENGE_LIFE: TimeDelta = TimeDelta::minutes(5);
-/// Passkeys of one user.
+/// Time to answer a challenge.
+const CHALLENGE_LIFETIME: TimeDelta = TimeDelta::minutes(5);
+/// Maximum number of passkeys per user.
 const PASSKEYS_MAX: usize = 20;
-/// Characters of a passkey's name.
+/// Maximum length of a passkey's name in characters.
 const NAME_CHARS_MAX: usize = 64;
 
-/// What a browser is asked.
+/// A WebAuthn challenge.
 #[derive(Debug, Serialize)]
-pub struct Challenge {
-    /// Names it when it is answered.
+pub struct PasskeyChallenge {
+    /// Id that the response refers to.
     pub id: Uuid,
-    /// For `navigator.credentials`.
+    /// Options for `navigator.credentials`.
     pub options: Value,
 }
 
-/// A passkey, as its owner sees it.
+/// A passkey as its owner sees it.
 #[derive(Debug)]
-pub struct Known {
+pub struct PasskeySummary {
     /// Row of `passkeys`.
     pub id: i64,
-    /// What the owner called it.
+    /// Name chosen by the owner.
     pub name: String,
-    /// Where it can be used.
+    /// Host name that the passkey is bound to.
     pub host: String,
-    /// When it was added.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
-    /// When it last signed somebody in.
+    /// Time of the last sign-in with it.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// Passkeys as they are for one address of this server. A browser keeps them apart by its host, and signs for no other.
+/// The WebAuthn relying party for one origin of this server. Browsers bind a passkey to its host.
 pub struct Passkeys {
     webauthn: Webauthn,
     host: String,
 }
 
 impl Passkeys {
-    /// For the server at this origin. `None` where there are none: an address of numbers has no passkeys.
+    /// Returns the relying party for an origin, or `None` if its host is an IP address, which
+    /// WebAuthn does not permit.
     pub fn at(origin: &str) -> Option<Self> {
         let url = Url::parse(origin).ok()?;
         let host = url.domain()?.to_owned();
@@ -69,14 +70,14 @@ impl Passkeys {
         Some(Self { webauthn, host })
     }
 
-    /// Begins to add one for `account`.
-    pub async fn ask_new(
+    /// Begins the registration of a passkey for `account`.
+    pub async fn begin_registration(
         &self,
         db: &Db,
         entropy: &Entropy,
         account: &Account,
         now: DateTime<Utc>,
-    ) -> Result<Challenge, Error> {
+    ) -> Result<PasskeyChallenge, Error> {
         let sql = "select credential_id from passkeys where user_id = $1 and host = $2";
         let rows = db
             .query(sql, &[&account.id.0, &self.host])
@@ -98,16 +99,16 @@ impl Passkeys {
             )
             .context("adding a passkey")?;
         let mut options = serde_json::to_value(&options.public_key).context("adding a passkey")?;
-        // Found by the browser itself, so that nobody has to say who they are first.
+        // A discoverable credential allows sign-in without an email address.
         options["authenticatorSelection"]["residentKey"] = "required".into();
         options["authenticatorSelection"]["requireResidentKey"] = true.into();
-        keep(db, entropy, Some(account.id), &state, now)
+        store_challenge(db, entropy, Some(account.id), &state, now)
             .await
-            .map(|id| Challenge { id, options })
+            .map(|id| PasskeyChallenge { id, options })
     }
 
-    /// Adds it, if the browser answered well.
-    pub async fn add(
+    /// Verifies the response of the browser and stores the passkey.
+    pub async fn finish_registration(
         &self,
         db: &Db,
         owner: UserId,
@@ -121,13 +122,13 @@ impl Passkeys {
             .filter(|c| !c.is_control())
             .take(NAME_CHARS_MAX)
             .collect();
-        let state: PasskeyRegistration = take(db, Some(owner), challenge, now).await?;
+        let state: PasskeyRegistration = take_challenge(db, Some(owner), challenge, now).await?;
         let answer: RegisterPublicKeyCredential =
-            serde_json::from_str(answer).map_err(|_| unanswered())?;
+            serde_json::from_str(answer).map_err(|_| registration_failed())?;
         let passkey = self
             .webauthn
             .finish_passkey_registration(&answer, &state)
-            .map_err(|_| unanswered())?;
+            .map_err(|_| registration_failed())?;
         let text = serde_json::to_string(&passkey).context("adding a passkey")?;
         let sql = "insert into passkeys (user_id, credential_id, host, name, passkey, created_at) values ($1, $2, $3, $4, $5, $6)";
         let id: &[u8] = passkey.cred_id();
@@ -139,37 +140,40 @@ impl Passkeys {
             .map(drop)
             .map_err(|error| match db::violated(&error) {
                 Some("passkeys_credential_key") => {
-                    Error::Rejected("This passkey is known already".into())
+                    Error::Rejected("This passkey is already registered".into())
                 }
                 _ => Error::internal("adding a passkey", error),
             })
     }
 
-    /// Begins to sign in whoever it is.
-    pub async fn ask(
+    /// Begins a sign-in with any discoverable passkey.
+    pub async fn begin_authentication(
         &self,
         db: &Db,
         entropy: &Entropy,
         now: DateTime<Utc>,
-    ) -> Result<Challenge, Error> {
+    ) -> Result<PasskeyChallenge, Error> {
         let (options, state) = self
             .webauthn
             .start_discoverable_authentication()
-            .context("asking for a passkey")?;
-        let options = serde_json::to_value(&options.public_key).context("asking for a passkey")?;
-        keep(db, entropy, None, &state, now)
+            .context("beginning a passkey sign-in")?;
+        let options =
+            serde_json::to_value(&options.public_key).context("beginning a passkey sign-in")?;
+        store_challenge(db, entropy, None, &state, now)
             .await
-            .map(|id| Challenge { id, options })
+            .map(|id| PasskeyChallenge { id, options })
     }
 
-    /// Whose passkey answered. `None` if none of ours did, or it did not answer what was asked.
-    pub async fn recognise(
+    /// Verifies a response and returns the user of the passkey. Returns `None` if the passkey is
+    /// unknown or the response is invalid.
+    pub async fn authenticate(
         &self,
         db: &Db,
         (challenge, answer): (Uuid, &str),
         now: DateTime<Utc>,
     ) -> Result<Option<UserId>, Error> {
-        let state: DiscoverableAuthentication = match take(db, None, challenge, now).await {
+        let state: DiscoverableAuthentication = match take_challenge(db, None, challenge, now).await
+        {
             Err(Error::Rejected(_)) => return Ok(None),
             state => state?,
         };
@@ -199,22 +203,22 @@ impl Passkeys {
         if !result.user_verified() {
             return Ok(None);
         }
-        // Its counter tells copies apart.
+        // The signature counter detects cloned authenticators.
         passkey.update_credential(&result);
-        let text = serde_json::to_string(&passkey).context("noting the use of a passkey")?;
+        let text = serde_json::to_string(&passkey).context("recording the use of a passkey")?;
         let sql = "update passkeys set passkey = $2, last_used_at = $3 where id = $1";
         db.query(sql, &[&row.get::<_, i64>(0), &text, &now])
             .await
-            .context("noting the use of a passkey")?;
+            .context("recording the use of a passkey")?;
         Ok(Some(UserId(row.get(1))))
     }
 }
 
-fn unanswered() -> Error {
+fn registration_failed() -> Error {
     Error::Rejected("The passkey could not be added. Try again".into())
 }
 
-async fn keep(
+async fn store_challenge(
     db: &Db,
     entropy: &Entropy,
     user: Option<UserId>,
@@ -222,18 +226,21 @@ async fn keep(
     now: DateTime<Utc>,
 ) -> Result<Uuid, Error> {
     let id = entropy.uuid();
-    let state = serde_json::to_string(state).context("keeping a challenge")?;
+    let state = serde_json::to_string(state).context("storing a challenge")?;
     let sql = "with old as (delete from passkey_challenges where created_at <= $5) \
                insert into passkey_challenges (id, user_id, state, created_at) values ($1, $2, $3, $4)";
     let user = user.map(|user| user.0);
-    db.query(sql, &[&id, &user, &state, &now, &(now - CHALLENGE_LIFE)])
-        .await
-        .context("keeping a challenge")?;
+    db.query(
+        sql,
+        &[&id, &user, &state, &now, &(now - CHALLENGE_LIFETIME)],
+    )
+    .await
+    .context("storing a challenge")?;
     Ok(id)
 }
 
-/// What was asked, which is then gone: one answer counts once.
-async fn take<T: DeserializeOwned>(
+/// Returns and deletes a challenge, so that it can be answered only once.
+async fn take_challenge<T: DeserializeOwned>(
     db: &Db,
     user: Option<UserId>,
     id: Uuid,
@@ -242,21 +249,21 @@ async fn take<T: DeserializeOwned>(
     let sql = "delete from passkey_challenges where id = $1 and user_id is not distinct from $2 and created_at > $3 returning state";
     let user = user.map(|user| user.0);
     let rows = db
-        .query(sql, &[&id, &user, &(now - CHALLENGE_LIFE)])
+        .query(sql, &[&id, &user, &(now - CHALLENGE_LIFETIME)])
         .await
         .context("taking a challenge")?;
-    let row = rows.first().ok_or_else(unanswered)?;
+    let row = rows.first().ok_or_else(registration_failed)?;
     serde_json::from_str(row.get(0)).context("reading a challenge")
 }
 
-/// The passkeys of a user, newest first.
-pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Known>, Error> {
+/// Lists the passkeys of a user, newest first.
+pub async fn list(db: &Db, owner: UserId) -> Result<Vec<PasskeySummary>, Error> {
     let sql = "select id, name, host, created_at, last_used_at from passkeys where user_id = $1 order by created_at desc, id desc";
     let rows = db
         .query(sql, &[&owner.0])
         .await
         .context("listing passkeys")?;
-    let known = |row: &tokio_postgres::Row| Known {
+    let known = |row: &tokio_postgres::Row| PasskeySummary {
         id: row.get(0),
         name: row.get(1),
         host: row.get(2),
@@ -266,7 +273,7 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Known>, Error> {
     Ok(rows.iter().map(known).collect())
 }
 
-/// Takes one away: it signs nobody in any more. Somebody else's does not exist.
+/// Deletes a passkey of the user.
 pub async fn remove(db: &Db, owner: UserId, id: i64) -> Result<(), Error> {
     let rows = db
         .query(
@@ -285,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passkeys_are_for_names_only() {
+    fn relying_party_requires_domain_name() {
         for origin in [
             "https://gantry.example",
             "http://localhost:8080",

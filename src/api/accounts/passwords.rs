@@ -1,4 +1,5 @@
-//! Passwords: hashed slowly, a few at a time, and checked in the same time whether or not there is anybody to check.
+//! Password hashing with bounded concurrency. Verification takes the same time for unknown
+//! accounts.
 
 use std::time::Duration;
 
@@ -16,22 +17,25 @@ use crate::base::{
     ids::UserId,
 };
 
-/// Hashes made at once. Each takes a core for some hundredths of a second, and 19 MiB.
-static TURNS: Semaphore = Semaphore::const_new(2);
-/// How long a hash waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Bounds of a password, in characters: below, no password is good; above, nobody types it.
-const LENGTH: std::ops::RangeInclusive<usize> = 8..=256;
-/// Stands where nobody has a password: takes as long to check as a real one, and no password fits.
-const NOBODYS: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// Limit on concurrent hashes. Each uses a core for tens of milliseconds and 19 MiB.
+static HASH_PERMITS: Semaphore = Semaphore::const_new(2);
+/// Maximum wait for a permit to hash.
+const HASH_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Length of a password in characters.
+const PASSWORD_CHARS: std::ops::RangeInclusive<usize> = 8..=256;
+/// Hash that is verified for unknown accounts, so that the response time is the same. No password
+/// matches it.
+const DUMMY_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-/// Runs slow work off the event loop when it is its turn.
-async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+/// Runs blocking work outside the event loop after acquiring a permit.
+async fn with_hash_permit<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
     let busy = |_| Error::Unavailable {
-        what: "Many people are signing in".into(),
+        what: "Too many sign-ins at the same time".into(),
         retry: Duration::from_secs(2),
     };
-    let _turn = timeout(PATIENCE, TURNS.acquire())
+    let _permit = timeout(HASH_WAIT_MAX, HASH_PERMITS.acquire())
         .await
         .map_err(busy)?
         .context("waiting to hash a password")?;
@@ -40,7 +44,7 @@ async fn in_turn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
         .context("hashing a password")
 }
 
-/// Whose password this is. Takes as long for an address that nobody has.
+/// Returns the user with this email address and password. Takes as long for unknown addresses.
 pub async fn check(db: &Db, email: &str, password: SecretString) -> Result<Option<UserId>, Error> {
     let sql = "select u.id, p.hash from users u join passwords p on p.user_id = u.id where lower(u.email) = lower($1)";
     let rows = db
@@ -52,17 +56,17 @@ pub async fn check(db: &Db, email: &str, password: SecretString) -> Result<Optio
         .map(|row| (UserId(row.get(0)), row.get::<_, String>(1)));
     let hash = found
         .as_ref()
-        .map_or_else(|| NOBODYS.to_owned(), |(_, hash)| hash.clone());
-    let fits = in_turn(move || {
+        .map_or_else(|| DUMMY_HASH.to_owned(), |(_, hash)| hash.clone());
+    let matches = with_hash_permit(move || {
         Argon2::default()
             .verify_password(password.expose_secret().as_bytes(), hash.as_str())
             .is_ok()
     })
     .await?;
-    Ok(found.filter(|_| fits).map(|(user, _)| user))
+    Ok(found.filter(|_| matches).map(|(user, _)| user))
 }
 
-/// Gives a user a password, or another one.
+/// Sets or replaces the password of a user.
 pub async fn set(
     db: &Db,
     entropy: &Entropy,
@@ -70,17 +74,15 @@ pub async fn set(
     password: SecretString,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
-    let (known, salt) = (
-        [
-            owner.email.clone(),
-            owner.username.clone(),
-            "gantry".to_owned(),
-        ],
-        entropy.bytes::<16>(),
-    );
-    let hash = in_turn(move || {
+    let known = [
+        owner.email.clone(),
+        owner.username.clone(),
+        "gantry".to_owned(),
+    ];
+    let salt = entropy.bytes::<16>();
+    let hash = with_hash_permit(move || {
         let password = password.expose_secret();
-        strong(password, &known)?;
+        check_strength(password, &known)?;
         let hash = Argon2::default()
             .hash_password_with_salt(password.as_bytes(), &salt)
             .context("hashing a password")?;
@@ -91,11 +93,11 @@ pub async fn set(
                on conflict (user_id) do update set hash = excluded.hash, changed_at = excluded.changed_at";
     db.query(sql, &[&owner.id.0, &hash, &now])
         .await
-        .context("keeping a password")?;
+        .context("storing a password")?;
     Ok(())
 }
 
-/// When the user's password was last changed, if there is one.
+/// Returns the time of the last password change, if the user has a password.
 pub async fn changed_at(db: &Db, owner: UserId) -> Result<Option<DateTime<Utc>>, Error> {
     let rows = db
         .query(
@@ -107,39 +109,43 @@ pub async fn changed_at(db: &Db, owner: UserId) -> Result<Option<DateTime<Utc>>,
     Ok(rows.first().map(|row| row.get(0)))
 }
 
-/// Refuses what is guessed soon: by its length, or by what it is made of.
-fn strong(password: &str, known: &[String]) -> Result<(), Error> {
+/// Rejects passwords that are too short, too long or easy to guess (zxcvbn).
+fn check_strength(password: &str, known: &[String]) -> Result<(), Error> {
     let length = password.chars().count();
-    if !LENGTH.contains(&length) {
+    if !PASSWORD_CHARS.contains(&length) {
         return Err(Error::invalid(
             "password",
-            format!("Use {} to {} characters.", LENGTH.start(), LENGTH.end()),
+            format!(
+                "Use {} to {} characters.",
+                PASSWORD_CHARS.start(),
+                PASSWORD_CHARS.end()
+            ),
         ));
     }
     let known: Vec<&str> = known
         .iter()
         .flat_map(|text| text.split(['@', '.']).chain([text.as_str()]))
         .collect();
-    let judged = zxcvbn(password, &known);
-    if judged.score() >= Score::Three {
+    let estimate = zxcvbn(password, &known);
+    if estimate.score() >= Score::Three {
         return Ok(());
     }
-    let feedback = judged.feedback();
+    let feedback = estimate.feedback();
     let warning = feedback
         .and_then(zxcvbn::feedback::Feedback::warning)
         .map(|warning| warning.to_string());
     let advice = feedback
         .and_then(|feedback| feedback.suggestions().first())
         .map(ToString::to_string);
-    let said: Vec<_> = warning.into_iter().chain(advice).collect();
-    let said = if said.is_empty() {
+    let hints: Vec<_> = warning.into_iter().chain(advice).collect();
+    let hint = if hints.is_empty() {
         "Add another word or two. Uncommon words are better.".to_owned()
     } else {
-        said.join(" ")
+        hints.join(" ")
     };
     Err(Error::invalid(
         "password",
-        format!("This password is too easy to guess. {said}"),
+        format!("This password is too easy to guess. {hint}"),
     ))
 }
 
@@ -148,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_guessed_soon_is_refused_with_advice() {
+    fn weak_password_is_rejected_with_advice() {
         let known = ["ada.lovelace@example.com".to_owned(), "ada".to_owned()];
         for weak in [
             "",
@@ -160,7 +166,7 @@ mod tests {
             "ada.lovelace@example.com",
             &"x".repeat(257),
         ] {
-            let refused = strong(weak, &known).unwrap_err();
+            let refused = check_strength(weak, &known).unwrap_err();
             assert_eq!(refused.code().status, 400, "{weak}");
             assert!(
                 weak.is_empty() || !refused.to_string().contains(weak),
@@ -172,26 +178,26 @@ mod tests {
             "tr0ub4dor&3-violin-fjord",
             "ünïcödé lämp öven 9",
         ] {
-            strong(good, &known).unwrap();
+            check_strength(good, &known).unwrap();
         }
     }
 
     #[test]
-    fn nobodys_password_is_one_that_takes_as_long() {
+    fn dummy_hash_costs_as_much_as_real_hash() {
         let real = Argon2::default()
             .hash_password_with_salt(b"x", &[0; 16])
             .unwrap()
             .to_string();
         let parameters = |hash: &str| hash.rsplitn(3, '$').last().map(str::to_owned);
-        assert_eq!(parameters(&real), parameters(NOBODYS));
-        assert_eq!(real.len(), NOBODYS.len());
+        assert_eq!(parameters(&real), parameters(DUMMY_HASH));
+        assert_eq!(real.len(), DUMMY_HASH.len());
         assert!(
             Argon2::default()
                 .verify_password(b"x", real.as_str())
                 .is_ok()
         );
         assert_eq!(
-            Argon2::default().verify_password(b"x", NOBODYS),
+            Argon2::default().verify_password(b"x", DUMMY_HASH),
             Err(argon2::password_hash::Error::PasswordInvalid)
         );
     }

@@ -1,4 +1,4 @@
-//! Trying passwords, and how often that may fail.
+//! Password sign-in with throttling of failed attempts.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -15,70 +15,75 @@ use crate::{
     platform::{access::credential::SecretDigest, rate_limits::Identifier},
 };
 
-/// Failures that an account may have before the next has to wait.
-const ACCOUNT_FREE: usize = 5;
-/// The same for an address, behind which a whole office may sit.
-const ADDRESS_FREE: usize = 30;
-/// Longest wait, in seconds.
-const HOLD_MAX: i32 = 15 * 60;
-/// Waits that differ; from there on it is the longest.
-const HOLDS: usize = 64;
-/// After this time without a failure everything begins anew.
-const FORGOTTEN: TimeDelta = TimeDelta::days(1);
-/// Longest address of an account that is looked up, in bytes.
-const EMAIL_MAX: usize = 320;
+/// Failed attempts per account without a wait.
+const ACCOUNT_FAILURES_FREE: usize = 5;
+/// Failed attempts per client address without a wait. Higher, because users share addresses.
+const ADDRESS_FAILURES_FREE: usize = 30;
+/// Maximum wait in seconds.
+const WAIT_SECS_MAX: i32 = 15 * 60;
+/// Number of precomputed waits; further failures use the last one.
+const WAIT_STEPS: usize = 64;
+/// Failures are forgotten after this time without another one.
+const FAILURE_RETENTION: TimeDelta = TimeDelta::days(1);
+/// Maximum length of an email address in bytes.
+const EMAIL_BYTES_MAX: usize = 320;
 
-/// How a try ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
-pub enum Outcome {
-    /// The password is this user's.
-    Right(UserId),
-    /// No account has this address and this password; which of the two is wrong is not told.
-    Wrong,
-    /// Too many tries, by this address or for this account, whether or not it exists.
-    Held(Duration),
+pub enum SignInOutcome {
+    /// The password belongs to this user.
+    Accepted(UserId),
+    /// Unknown account or wrong password; the two are not distinguished.
+    Rejected,
+    /// Too many failed attempts from the address or for the account, whether or not it exists.
+    Throttled(Duration),
 }
 
-/// Tries a password, from `address`, for the account with this address.
+/// Attempts a password sign-in from `address`.
 ///
-/// A try counts as a failure before it is known how it ends, so that many at once are not more than many in a row.
+/// An attempt counts as a failure until the password is verified, so that concurrent attempts are
+/// throttled like sequential ones.
 pub async fn try_password(
     db: &Db,
     email: &str,
     password: SecretString,
     address: IpAddr,
     now: DateTime<Utc>,
-) -> Result<Outcome, Error> {
+) -> Result<SignInOutcome, Error> {
     let email = email.trim();
-    if email.len() > EMAIL_MAX {
-        return Ok(Outcome::Wrong);
+    if email.len() > EMAIL_BYTES_MAX {
+        return Ok(SignInOutcome::Rejected);
     }
-    let (address, account) = (of_address(address), of_account(email));
-    for (subject, free) in [(&address, ADDRESS_FREE), (&account, ACCOUNT_FREE)] {
-        if let Some(hold) = count(db, subject, free, now).await? {
-            return Ok(Outcome::Held(hold));
+    let address = address_subject(address);
+    let account = account_subject(email);
+    for (subject, free) in [
+        (&address, ADDRESS_FAILURES_FREE),
+        (&account, ACCOUNT_FAILURES_FREE),
+    ] {
+        if let Some(wait) = count_failure(db, subject, free, now).await? {
+            return Ok(SignInOutcome::Throttled(wait));
         }
     }
     let Some(user) = passwords::check(db, email, password).await? else {
-        return Ok(Outcome::Wrong);
+        return Ok(SignInOutcome::Rejected);
     };
     let sql = "with gone as (delete from sign_in_failures where subject = $1) \
                update sign_in_failures set failures = failures - 1, held_until = last_at where subject = $2 and failures > 0";
     db.query(sql, &[&account.as_bytes(), &address.as_bytes()])
         .await
-        .context("counting tries")?;
-    Ok(Outcome::Right(user))
+        .context("counting sign-in failures")?;
+    Ok(SignInOutcome::Accepted(user))
 }
 
-/// Counts a failure, or tells how long to wait.
-async fn count(
+/// Counts a failure. Returns the time to wait if attempts are throttled.
+async fn count_failure(
     db: &Db,
     subject: &SecretDigest,
     free: usize,
     now: DateTime<Utc>,
 ) -> Result<Option<Duration>, Error> {
-    let holds: Vec<i32> = (1..=HOLDS)
-        .map(|failures| hold_secs(failures, free))
+    let waits: Vec<i32> = (1..=WAIT_STEPS)
+        .map(|failures| wait_secs(failures, free))
         .collect();
     let sql = "with old as (delete from sign_in_failures where subject in \
                    (select subject from sign_in_failures where last_at < $4 and subject <> $1 order by last_at limit 100)) \
@@ -90,10 +95,15 @@ async fn count(
     let counted = db
         .query(
             sql,
-            &[&subject.as_bytes(), &now, &holds, &(now - FORGOTTEN)],
+            &[
+                &subject.as_bytes(),
+                &now,
+                &waits,
+                &(now - FAILURE_RETENTION),
+            ],
         )
         .await
-        .context("counting tries")?;
+        .context("counting sign-in failures")?;
     if !counted.is_empty() {
         return Ok(None);
     }
@@ -104,10 +114,10 @@ async fn count(
         )
         .await;
     let until = rows
-        .context("counting tries")?
+        .context("counting sign-in failures")?
         .first()
         .map_or(now, |row| row.get(0));
-    // At least a second: it was held a moment ago.
+    // At least a second, because the attempt was throttled a moment ago.
     Ok(Some(
         (until - now)
             .to_std()
@@ -116,24 +126,25 @@ async fn count(
     ))
 }
 
-/// Seconds to wait after so many failures: none at first, then twice as many each time.
-fn hold_secs(failures: usize, free: usize) -> i32 {
+/// Returns the wait after a number of failures: zero for the free ones, then doubling up to the
+/// maximum.
+fn wait_secs(failures: usize, free: usize) -> i32 {
     match failures.checked_sub(free) {
         None | Some(0) => 0,
         Some(over) => u32::try_from(over - 1)
             .ok()
             .and_then(|exponent| 2i32.checked_pow(exponent))
-            .map_or(HOLD_MAX, |secs| secs.min(HOLD_MAX)),
+            .map_or(WAIT_SECS_MAX, |secs| secs.min(WAIT_SECS_MAX)),
     }
 }
 
-/// By the address that was typed, so that one nobody has is treated like any other.
-fn of_account(email: &str) -> SecretDigest {
+/// Returns the key of the typed address, so that unknown accounts are throttled too.
+fn account_subject(email: &str) -> SecretDigest {
     SecretDigest::of(&format!("account {}", email.to_lowercase()))
 }
 
-/// As limits know an address: IPv6 by /64.
-fn of_address(address: IpAddr) -> SecretDigest {
+/// Returns the key of a client address; IPv6 addresses are grouped by /64.
+fn address_subject(address: IpAddr) -> SecretDigest {
     SecretDigest::of(&format!("address {:?}", Identifier::address(address)))
 }
 
@@ -142,34 +153,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_begin_late_and_double_up_to_a_bound() {
-        let waits: Vec<_> = (1..=HOLDS)
-            .map(|failures| hold_secs(failures, ACCOUNT_FREE))
+    fn wait_doubles_up_to_maximum() {
+        let waits: Vec<_> = (1..=WAIT_STEPS)
+            .map(|failures| wait_secs(failures, ACCOUNT_FAILURES_FREE))
             .collect();
         assert_eq!(waits[..8], [0, 0, 0, 0, 0, 1, 2, 4]);
-        assert!(waits.is_sorted() && waits[HOLDS - 1] == HOLD_MAX);
+        assert!(waits.is_sorted() && waits[WAIT_STEPS - 1] == WAIT_SECS_MAX);
         assert_eq!(
             (
-                hold_secs(ADDRESS_FREE, ADDRESS_FREE),
-                hold_secs(ADDRESS_FREE + 1, ADDRESS_FREE)
+                wait_secs(ADDRESS_FAILURES_FREE, ADDRESS_FAILURES_FREE),
+                wait_secs(ADDRESS_FAILURES_FREE + 1, ADDRESS_FAILURES_FREE)
             ),
             (0, 1)
         );
         assert_eq!(
-            hold_secs(HOLDS, ADDRESS_FREE),
-            HOLD_MAX,
+            wait_secs(WAIT_STEPS, ADDRESS_FAILURES_FREE),
+            WAIT_SECS_MAX,
             "the longest is reached for both"
         );
     }
 
     #[test]
-    fn an_account_is_one_however_it_is_spelled() {
-        assert_eq!(of_account("Ada@Example.com"), of_account("ada@example.com"));
-        assert_ne!(
-            of_account("ada@example.com"),
-            of_address([127, 0, 0, 1].into())
+    fn subject_ignores_case_and_ipv6_suffix() {
+        assert_eq!(
+            account_subject("Ada@Example.com"),
+            account_subject("ada@example.com")
         );
-        let v6 = |text: &str| of_address(text.parse().unwrap());
+        assert_ne!(
+            account_subject("ada@example.com"),
+            address_subject([127, 0, 0, 1].into())
+        );
+        let v6 = |text: &str| address_subject(text.parse().unwrap());
         assert_eq!(v6("2001:db8::1"), v6("2001:db8::2"));
         assert_ne!(v6("2001:db8::1"), v6("2001:db8:0:1::1"));
     }

@@ -1,4 +1,4 @@
-//! The databases and schemas of a project.
+//! Databases and schemas of a project.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use schemars::JsonSchema;
@@ -9,50 +9,57 @@ use crate::{
     base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
-/// What a project's cluster contains.
+/// Databases of a project's cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Context {
+#[schemars(rename = "Context")]
+pub struct ClusterCatalog {
     /// Databases, by name.
-    pub databases: Vec<Database>,
+    pub databases: Vec<CatalogDatabase>,
 }
 
 /// A database.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Database {
-    /// Its name.
+#[schemars(rename = "Database")]
+pub struct CatalogDatabase {
+    /// Name.
     pub name: String,
-    /// Its schemas, by name.
-    pub schemas: Vec<Schema>,
+    /// Schemas, ordered by name.
+    pub schemas: Vec<CatalogSchema>,
 }
 
 /// A schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Schema {
-    /// Its name.
+#[schemars(rename = "Schema")]
+pub struct CatalogSchema {
+    /// Name.
     pub name: String,
 }
 
-/// Databases that are asked at the same time.
+/// Maximum number of concurrent sessions.
 const SESSIONS_MAX: usize = 4;
 
-/// Every database the owner may connect to, templates left out, with its schemas but PostgreSQL's own
-/// (`behaviour.md` §8). At most 100 databases; `limits.time` holds for all of them together.
+/// Lists the databases to which the owner can connect, except templates, with their schemas, except
+/// PostgreSQL's own (`behaviour.md` §8). At most 100 databases; `limits.time` applies to the whole
+/// call.
 ///
-/// A session sees the schemas of its own database only: that which every project has is asked for both in one statement, and
-/// each further one takes a session.
+/// A session sees only the schemas of its own database. The default database returns both lists in
+/// one statement; each other database needs a session.
 ///
 /// Errors: [`Error::DatabaseUnreachable`], [`Error::TimedOut`].
-pub async fn context(target: &Target, limits: Limits) -> Result<Context, Error> {
+pub async fn context(
+    target: &ConnectTarget,
+    limits: SessionLimits,
+) -> Result<ClusterCatalog, Error> {
     timeout(limits.time, databases(target, limits))
         .await
         .unwrap_or(Err(Error::TimedOut(limits.time)))
 }
 
-/// Kind and name: of databases, of schemas of this one.
+/// Kind and name of databases, and of schemas of the current database.
 macro_rules! schemas {
     () => {
         r#"select 's', nspname::text collate "C" from pg_catalog.pg_namespace where nspname not like 'pg\_%' and nspname <> 'information_schema'"#
@@ -61,7 +68,7 @@ macro_rules! schemas {
 const BOTH: &str = concat!(
     r#"(select 'd', datname::text collate "C" from pg_catalog.pg_database
         where datallowconn and not datistemplate and pg_catalog.has_database_privilege(oid, 'CONNECT') order by 2 limit "#,
-    // Databases that are listed.
+    // Maximum number of databases.
     100,
     ") union all (",
     schemas!(),
@@ -69,7 +76,7 @@ const BOTH: &str = concat!(
 );
 const SCHEMAS: &str = concat!(schemas!(), " order by 2");
 
-async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
+async fn databases(target: &ConnectTarget, limits: SessionLimits) -> Result<ClusterCatalog, Error> {
     let (databases, schemas): (Vec<_>, Vec<_>) = rows(target, DATABASE, BOTH, limits)
         .await?
         .into_iter()
@@ -82,35 +89,37 @@ async fn databases(target: &Target, limits: Limits) -> Result<Context, Error> {
                 Some(schemas) => schemas,
                 None => match rows(target, &name, SCHEMAS, limits).await {
                     Ok(schemas) => named(schemas),
-                    // Dropped, or closed to us, since it was listed.
+                    // The database was dropped or closed since it was listed.
                     Err(Error::Sql(_)) => return Ok(None),
                     Err(error) => return Err(error),
                 },
             };
-            Ok(Some(Database { name, schemas }))
+            Ok(Some(CatalogDatabase { name, schemas }))
         }
     });
-    let databases: Vec<Option<Database>> = stream::iter(others)
+    let databases: Vec<Option<CatalogDatabase>> = stream::iter(others)
         .buffered(SESSIONS_MAX)
         .try_collect()
         .await?;
-    Ok(Context {
+    Ok(ClusterCatalog {
         databases: databases.into_iter().flatten().collect(),
     })
 }
 
-fn named(rows: Vec<(String, String)>) -> Vec<Schema> {
-    rows.into_iter().map(|(_, name)| Schema { name }).collect()
+fn named(rows: Vec<(String, String)>) -> Vec<CatalogSchema> {
+    rows.into_iter()
+        .map(|(_, name)| CatalogSchema { name })
+        .collect()
 }
 
 async fn rows(
-    target: &Target,
+    target: &ConnectTarget,
     database: &str,
     sql: &str,
-    limits: Limits,
+    limits: SessionLimits,
 ) -> Result<Vec<(String, String)>, Error> {
-    let mut session = Session::open(target, OWNER, database, &[], limits).await?;
-    let rows = session.simple(sql).await?.rows.texts();
+    let mut session = DatabaseSession::open(target, OWNER, database, &[], limits).await?;
+    let rows = session.simple_query(sql).await?.rows.texts();
     Ok(rows
         .into_iter()
         .filter_map(|row| {

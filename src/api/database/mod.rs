@@ -1,4 +1,4 @@
-//! Operations in a project's PostgreSQL: queries, migrations, types, advisors and the list of schemas.
+//! Operations in a project's PostgreSQL: queries, migrations, types, advisors and schemas.
 
 pub mod advisors;
 pub mod catalog;

@@ -1,11 +1,12 @@
-//! The data API of a schema as a document: tables, views and functions, in the words of Swagger 2.0, as the data API
-//! itself publishes it.
+//! Swagger 2.0 document of a schema's data API: tables, views and functions.
 
 use serde_json::{Map, Value, json};
 
-use super::catalog::{Argument, Catalog, Column, Function, Oid, Relation, RelationKind};
+use super::catalog::{
+    Catalog, Function, FunctionArgument, Oid, Relation, RelationColumn, RelationKind,
+};
 
-/// Domains over domains: no chain is deeper than this in earnest.
+/// Maximum depth of domains over domains.
 const DEPTH_MAX: u8 = 16;
 const KINDS: &[RelationKind] = &[
     RelationKind::Table,
@@ -13,7 +14,7 @@ const KINDS: &[RelationKind] = &[
     RelationKind::Materialized,
 ];
 
-/// The document of `schema`, which the catalog was read for.
+/// Returns the document of `schema`, for which the catalog was read.
 pub fn generate(catalog: &Catalog, schema: &str) -> Map<String, Value> {
     let relations: Vec<_> = catalog.relations_of(schema, KINDS).collect();
     let mut paths = Map::new();
@@ -27,7 +28,7 @@ pub fn generate(catalog: &Catalog, schema: &str) -> Map<String, Value> {
         .iter()
         .filter(|function| function.schema == schema)
     {
-        // Of overloads the last one stands: Swagger has one operation for a path.
+        // Of overloads the last one is used, because Swagger has one operation per path.
         if function
             .arguments
             .iter()
@@ -109,7 +110,7 @@ fn text(place: &str, name: &str, description: &str) -> Value {
     json!({"name": name, "in": place, "required": false, "type": "string", "description": description})
 }
 
-/// A name inside a JSON pointer.
+/// Escapes a name for a JSON pointer.
 fn pointer(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
@@ -136,13 +137,13 @@ fn definition(catalog: &Catalog, relation: &Relation) -> Value {
     definition
 }
 
-fn property(catalog: &Catalog, relation: &Relation, column: &Column) -> Value {
+fn property(catalog: &Catalog, relation: &Relation, column: &RelationColumn) -> Value {
     let mut property = schema(catalog, column.kind, 0);
     property["format"] = column.format.clone().into();
     if column.always_generated {
         property["readOnly"] = true.into();
     }
-    // Tools find keys by these marks.
+    // Tools recognise keys by these marks.
     let mut notes: Vec<String> = column.comment.iter().cloned().collect();
     if relation.primary_key.contains(&column.name) {
         notes.push("Primary key.<pk/>".to_owned());
@@ -168,7 +169,7 @@ fn property(catalog: &Catalog, relation: &Relation, column: &Column) -> Value {
     property
 }
 
-/// How a value is written. What has no JSON type of its own is a text.
+/// Returns the JSON schema of a type. A type without a JSON equivalent is a string.
 fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
     let Some(kind) = catalog.types.get(&id).filter(|_| depth < DEPTH_MAX) else {
         return json!({});
@@ -186,7 +187,7 @@ fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
         "bool" => json!({"type": "boolean"}),
         "int2" | "int4" | "int8" => json!({"type": "integer"}),
         "float4" | "float8" | "numeric" => json!({"type": "number"}),
-        // Anything.
+        // Any JSON value.
         "json" | "jsonb" => json!({}),
         _ if kind.relation.is_some() => json!({"type": "object"}),
         _ => json!({"type": "string"}),
@@ -194,7 +195,8 @@ fn schema(catalog: &Catalog, id: Oid, depth: u8) -> Value {
 }
 
 fn call(catalog: &Catalog, function: &Function) -> Value {
-    let argument = |argument: &Argument| (argument.name.clone(), schema(catalog, argument.kind, 0));
+    let argument =
+        |argument: &FunctionArgument| (argument.name.clone(), schema(catalog, argument.kind, 0));
     let required: Vec<_> = function
         .arguments
         .iter()
@@ -208,7 +210,7 @@ fn call(catalog: &Catalog, function: &Function) -> Value {
     let mut post = json!({
         "tags": [format!("(rpc) {}", function.name)],
         "parameters": [{"name": "args", "in": "body", "required": true, "schema": body}],
-        "responses": {"200": {"description": "What it answers"}},
+        "responses": {"200": {"description": "Result of the function"}},
     });
     if let Some(comment) = &function.comment {
         post["summary"] = comment.clone().into();

@@ -1,18 +1,19 @@
-//! SQL in a project's PostgreSQL, and the list of its schemas.
+//! Operations that run SQL in a project's PostgreSQL or describe its schemas.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{
-    catalog::Catalog, context, context::Context, openapi, query, query::Query, typescript, webhooks,
+    catalog::Catalog, context, context::ClusterCatalog, openapi, query, query::SqlQuery,
+    typescript, webhooks,
 };
 use crate::{
     api::context::ApiContext,
     base::error::Error,
-    data_plane::{database_session::session::Limits, projects},
+    data_plane::{database_session::session::SessionLimits, projects},
     platform::{
-        access::{AnyOf, Asked, Case, OauthScope as S, Permission as P, Project, needs},
+        access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         http::{
             Endpoint, Json, Query as Parameters, Tag, Verb, mount,
             output::{CreatedEmpty, JsonRows},
@@ -21,7 +22,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of queries and schemas.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_CONTEXT,
     &RUN_QUERY,
@@ -43,9 +44,11 @@ static GET_CONTEXT: Endpoint = Endpoint {
     handler: || mount(get_context),
 };
 
-async fn get_context(project: Project, context: ApiContext) -> Result<Json<Context>, Error> {
+async fn get_context(project: Project, context: ApiContext) -> Result<Json<ClusterCatalog>, Error> {
     let target = projects::target(&context, &project).await?;
-    Ok(Json(context::context(&target, Limits::default()).await?))
+    Ok(Json(
+        context::context(&target, SessionLimits::default()).await?,
+    ))
 }
 
 static RUN_QUERY: Endpoint = Endpoint {
@@ -67,15 +70,17 @@ static RUN_QUERY: Endpoint = Endpoint {
     handler: || mount(run_query).audited_before().sample(SAMPLE),
 };
 
-fn asks_to_read_only(asked: &Asked<'_>) -> bool {
+fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
     #[derive(Deserialize)]
-    struct Flag {
+    struct ReadOnlyFlag {
         read_only: bool,
     }
-    asked.body().is_some_and(|Flag { read_only }| read_only)
+    asked
+        .body()
+        .is_some_and(|ReadOnlyFlag { read_only }| read_only)
 }
 
-/// A body that works.
+/// A valid request body.
 const SAMPLE: &str = r#"{"query": "select $1::int + 1 as answer", "parameters": [41]}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -87,7 +92,7 @@ struct QueryRequest {
     /// Values of `$1`, `$2`, …
     #[serde(default)]
     parameters: Vec<Value>,
-    /// Whether it may read only.
+    /// Whether only reading is permitted.
     #[serde(default)]
     read_only: bool,
 }
@@ -100,7 +105,7 @@ async fn run_query(
     run(
         &context,
         &project,
-        Query {
+        SqlQuery {
             text: request.query,
             parameters: request.parameters,
             read_only: request.read_only,
@@ -111,7 +116,7 @@ async fn run_query(
 
 static READ_ONLY_QUERY: Endpoint = Endpoint {
     id: "v1-read-only-query",
-    summary: "Run SQL that may read only",
+    summary: "Run read-only SQL",
     tag: Tag::Database,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/query/read-only",
@@ -140,7 +145,7 @@ async fn read_only_query(
     run(
         &context,
         &project,
-        Query {
+        SqlQuery {
             text: request.query,
             parameters: request.parameters,
             read_only: true,
@@ -149,11 +154,11 @@ async fn read_only_query(
     .await
 }
 
-async fn run(context: &ApiContext, project: &Project, query: Query) -> Result<JsonRows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<JsonRows, Error> {
     required("query", &query.text)?;
     let target = projects::target(context, project).await?;
     Ok(JsonRows(
-        query::run_query(&target, &query, Limits::default()).await?,
+        query::run_query(&target, &query, SessionLimits::default()).await?,
     ))
 }
 
@@ -169,17 +174,17 @@ static TYPESCRIPT: Endpoint = Endpoint {
     handler: || mount(generate_typescript),
 };
 
-/// Schemas whose types are generated at once.
+/// Maximum number of schemas in a request.
 const SCHEMAS_MAX: usize = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Included {
+struct TypeSchemasQuery {
     /// Names of schemas, separated by commas.
-    #[serde(default = "Included::default_schemas")]
+    #[serde(default = "TypeSchemasQuery::default_schemas")]
     included_schemas: String,
 }
 
-impl Included {
+impl TypeSchemasQuery {
     fn default_schemas() -> String {
         "public".to_owned()
     }
@@ -187,16 +192,16 @@ impl Included {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "TypescriptResponse")]
-struct Types {
-    /// The file.
+struct TypescriptResponse {
+    /// Content of the file.
     types: String,
 }
 
 async fn generate_typescript(
     project: Project,
     context: ApiContext,
-    Parameters(included): Parameters<Included>,
-) -> Result<Json<Types>, Error> {
+    Parameters(included): Parameters<TypeSchemasQuery>,
+) -> Result<Json<TypescriptResponse>, Error> {
     let names = included
         .included_schemas
         .split(',')
@@ -210,15 +215,15 @@ async fn generate_typescript(
         ));
     }
     let target = projects::target(&context, &project).await?;
-    let catalog = Catalog::read(&target, &schemas, Limits::default()).await?;
-    Ok(Json(Types {
+    let catalog = Catalog::read(&target, &schemas, SessionLimits::default()).await?;
+    Ok(Json(TypescriptResponse {
         types: typescript::generate(&catalog),
     }))
 }
 
 static OPENAPI: Endpoint = Endpoint {
     id: "v1-get-database-openapi",
-    summary: "Describe the data API of a schema",
+    summary: "Get the OpenAPI document of a schema's data API",
     tag: Tag::Database,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/openapi",
@@ -229,19 +234,24 @@ static OPENAPI: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct OfSchema {
+struct DataApiQuery {
     /// Name of the schema.
-    #[serde(default = "Included::default_schemas")]
+    #[serde(default = "TypeSchemasQuery::default_schemas")]
     schema: String,
 }
 
 async fn describe_data_api(
     project: Project,
     context: ApiContext,
-    Parameters(OfSchema { schema }): Parameters<OfSchema>,
+    Parameters(DataApiQuery { schema }): Parameters<DataApiQuery>,
 ) -> Result<Json<Map<String, Value>>, Error> {
     let target = projects::target(&context, &project).await?;
-    let catalog = Catalog::read(&target, std::slice::from_ref(&schema), Limits::default()).await?;
+    let catalog = Catalog::read(
+        &target,
+        std::slice::from_ref(&schema),
+        SessionLimits::default(),
+    )
+    .await?;
     Ok(Json(openapi::generate(&catalog, &schema)))
 }
 
@@ -259,12 +269,12 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
 
 async fn enable_webhooks(project: Project, context: ApiContext) -> Result<CreatedEmpty, Error> {
     let target = projects::target(&context, &project).await?;
-    webhooks::enable(&target, Limits::default())
+    webhooks::enable(&target, SessionLimits::default())
         .await
         .map(|()| CreatedEmpty)
 }
 
-/// Refuses a text with nothing in it.
+/// Rejects an empty text.
 pub(super) fn required(field: &'static str, text: &str) -> Result<(), Error> {
     if text.trim().is_empty() {
         Err(Error::invalid(field, "Required"))

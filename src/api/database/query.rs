@@ -1,4 +1,4 @@
-//! Running a customer's SQL, and its rows as JSON.
+//! Runs a customer's SQL and returns its rows as JSON.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -7,72 +7,78 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, OWNER, READER, json,
-        session::{Answer, Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, QueryOutput, SessionLimits},
         statements,
-        statements::Script,
+        statements::TransactionScript,
         types,
     },
 };
 
-/// From this many bytes on, rows are printed off the threads that serve requests: 32 MiB take some 100 ms.
+/// Minimum size of results that are printed on a blocking thread: 32 MiB take about 100 ms.
 const PRINT_ASIDE_BYTES: usize = 256 * 1024;
-/// Name of the statement with parameters. Named, because looking up types drops the unnamed one.
+/// Name of the prepared statement. The unnamed statement would be replaced by the lookup of types.
 const STATEMENT: &str = "customer";
 
-/// What to run.
+/// SQL with its parameters.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Query {
+pub struct SqlQuery {
     /// SQL: several statements, or exactly one if there are parameters.
     pub text: String,
-    /// Values of `$1`, `$2`, …: null, texts, numbers and booleans as they read, objects as JSON, arrays as an array where
-    /// the parameter is one and as JSON where not. Empty if the text has none.
+    /// Values of `$1`, `$2`, …: null, strings, numbers and booleans as their text, objects as JSON,
+    /// arrays as an array literal for an array parameter and otherwise as JSON.
     pub parameters: Vec<Value>,
-    /// Whether it may read only.
+    /// Whether only reading is permitted.
     pub read_only: bool,
 }
 
-/// Runs `query` and answers a JSON array of row objects (`behaviour.md` §8): the last result that has rows, else `[]`.
+/// Runs `query` and returns a JSON array of row objects (`behaviour.md` §8): the last result with
+/// rows, or `[]`.
 ///
-/// It runs as [`OWNER`], or as [`READER`] if it is read-only: that role has no privilege to write, whatever the text
-/// switches on. There is a transaction around it, too, which answers a plain write with 25006 and is never committed:
-/// a role may always change its own settings, and those would be every later reader's. So a text that would end it is
-/// refused.
+/// The SQL runs as [`OWNER`], or as [`READER`] for a read-only query, whose role has no write
+/// privileges. A read-only transaction around it rejects writes with 25006 and is never committed,
+/// because a role may change its own settings, which would affect later readers. SQL that would end
+/// the transaction is rejected.
 ///
-/// Errors: [`Error::Sql`] as the server says, 57014 past the time limit; [`Error::Invalid`] for a text that is refused,
-/// and if the result is over the limits, where what the text did may stand; [`Error::DatabaseUnreachable`].
-pub async fn run_query(target: &Target, query: &Query, limits: Limits) -> Result<Bytes, Error> {
+/// Errors: [`Error::Sql`] with the server's message, or 57014 after the time limit;
+/// [`Error::Invalid`] for rejected SQL, or if the result exceeds the limits, in which case the SQL
+/// may have taken effect; [`Error::DatabaseUnreachable`].
+pub async fn run_query(
+    target: &ConnectTarget,
+    query: &SqlQuery,
+    limits: SessionLimits,
+) -> Result<Bytes, Error> {
     if !query.read_only {
-        statements::readable(&query.text)?;
-        let session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
+        statements::check_comment_nesting(&query.text)?;
+        let session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
         return run(session, &query.text, &query.parameters, limits).await;
     }
-    let script = Script::read("a read-only query", "query", &query.text)?;
+    let script = TransactionScript::parse("a read-only query", "query", &query.text)?;
     let settings = [("default_transaction_read_only", "on")];
-    let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
-    session.simple("begin read only").await?;
+    let mut session = DatabaseSession::open(target, READER, DATABASE, &settings, limits).await?;
+    session.simple_query("begin read only").await?;
     run(session, &script.text(), &query.parameters, limits).await
 }
 
 async fn run(
-    mut session: Session,
+    mut session: DatabaseSession,
     text: &str,
     parameters: &[Value],
-    limits: Limits,
+    limits: SessionLimits,
 ) -> Result<Bytes, Error> {
     let answer = match parameters {
-        [] => session.simple(text).await?,
+        [] => session.simple_query(text).await?,
         parameters => with_parameters(&mut session, text, parameters).await?,
     };
     print(session, answer, limits).await
 }
 
 async fn with_parameters(
-    session: &mut Session,
+    session: &mut DatabaseSession,
     sql: &str,
     values: &[Value],
-) -> Result<Answer, Error> {
+) -> Result<QueryOutput, Error> {
     let expected = session.prepare(STATEMENT, sql).await?;
-    // As many as were sent: the server says it best if the numbers differ.
+    // One type per value. The server reports a wrong number of values.
     let kinds = types::resolve(
         session,
         expected
@@ -89,7 +95,11 @@ async fn with_parameters(
     session.execute(STATEMENT, sql, &texts).await
 }
 
-async fn print(mut session: Session, answer: Answer, limits: Limits) -> Result<Bytes, Error> {
+async fn print(
+    mut session: DatabaseSession,
+    answer: QueryOutput,
+    limits: SessionLimits,
+) -> Result<Bytes, Error> {
     let rows = answer.rows;
     let kinds = types::resolve(&mut session, rows.columns.iter().map(|column| column.kind)).await;
     drop(session);

@@ -1,53 +1,56 @@
-//! Database webhooks: the schema whose triggers send changes of rows to a URL.
+//! Database webhooks: a schema with triggers that send row changes to a URL.
 //!
-//! Made as the owner, in the owner's database: nothing here needs more than a customer can do, so nothing a customer put in the
-//! way can make it more. What sends is the extension `pg_net`, if the operator installed it; without it a webhook says in a
-//! warning that it was not sent.
+//! The schema is created as the owner, so that objects of the customer cannot gain privileges.
+//! Requests are sent by the extension `pg_net`, if the operator installed it; without it, a webhook
+//! raises a warning.
 
 use crate::{
     base::error::Error,
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
-/// Makes the schema and notes that it did.
+/// Creates the schema and records its version.
 const INSTALL: &str = include_str!("webhooks.sql");
-/// Serialises those who enable webhooks in one project: "hooks" in ASCII.
-const LOCK: i64 = 0x68_6f6f_6b73;
+/// Advisory lock of concurrent calls for one project: "hooks" in ASCII.
+const ADVISORY_LOCK: i64 = 0x68_6f6f_6b73;
 
-/// Makes sure of the schema `supabase_functions`. What is there already stays as it is, also if the customer changed it since.
+/// Creates the schema `supabase_functions`, unless it exists. An existing schema stays unchanged.
 ///
-/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the customer has something else of this name.
-pub async fn enable(target: &Target, limits: Limits) -> Result<(), Error> {
+/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if another object has this name.
+pub async fn enable(target: &ConnectTarget, limits: SessionLimits) -> Result<(), Error> {
     let settings = [
         ("search_path", "pg_catalog"),
         ("lock_timeout", "4s"),
         ("default_transaction_read_only", "off"),
     ];
-    let mut session = Session::open(target, OWNER, DATABASE, &settings, limits).await?;
-    // Read committed, whatever the customer's default is: what the one before us made must be seen after the wait.
+    let mut session = DatabaseSession::open(target, OWNER, DATABASE, &settings, limits).await?;
+    // Read committed independently of the customer's default, so that changes of the previous lock
+    // holder are visible.
     session
-        .script(&format!(
-            "begin isolation level read committed; select pg_advisory_xact_lock({LOCK})"
+        .batch_execute(&format!(
+            "begin isolation level read committed; select pg_advisory_xact_lock({ADVISORY_LOCK})"
         ))
         .await?;
     if !enabled(&mut session).await? {
-        session.script(INSTALL).await?;
+        session.batch_execute(INSTALL).await?;
     }
-    session.script("commit").await.map(drop)
+    session.batch_execute("commit").await.map(drop)
 }
 
-async fn enabled(session: &mut Session) -> Result<bool, Error> {
+async fn enabled(session: &mut DatabaseSession) -> Result<bool, Error> {
     let there = session
-        .simple("select from pg_class where oid = to_regclass('supabase_functions.migrations')")
+        .simple_query(
+            "select from pg_class where oid = to_regclass('supabase_functions.migrations')",
+        )
         .await?;
     if there.rows.is_empty() {
         return Ok(false);
     }
-    let noted = session
-        .simple("select from supabase_functions.migrations where version = 'initial'")
+    let recorded = session
+        .simple_query("select from supabase_functions.migrations where version = 'initial'")
         .await?;
-    Ok(!noted.rows.is_empty())
+    Ok(!recorded.rows.is_empty())
 }

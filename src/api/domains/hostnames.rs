@@ -12,7 +12,10 @@ use crate::{
     base::error::Error,
     data_plane::domains::{
         hostnames,
-        hostnames::{Held, Host, State, check::CAA_ERROR, doctor, doctor::Check, keeper},
+        hostnames::{
+            CustomHostname, Host, State, diagnosis, diagnosis::HostnameCheck, hostname_reconciler,
+            required_records::CAA_ERROR,
+        },
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
@@ -25,10 +28,10 @@ use crate::{
     },
 };
 
-/// Two years: what browsers' lists of such names ask for.
+/// Two years, as browsers' preload lists require.
 const HSTS_SECS_MAX: i32 = 63_072_000;
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &DELETE,
     &GET,
@@ -39,18 +42,18 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &HSTS,
 ];
 
-/// A hostname, as the contract tells it.
+/// Response of the contract.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "UpdateCustomHostnameResponse")]
-struct Told {
-    status: Step,
+struct HostnameResponse {
+    status: HostnameStatus,
     custom_hostname: String,
-    data: Data,
+    data: HostnameData,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-enum Step {
+enum HostnameStatus {
     #[serde(rename = "1_not_started")]
     #[expect(
         dead_code,
@@ -67,7 +70,7 @@ enum Step {
     Active,
 }
 
-impl From<State> for Step {
+impl From<State> for HostnameStatus {
     fn from(state: State) -> Self {
         match state {
             State::Initiated => Self::Initiated,
@@ -80,106 +83,107 @@ impl From<State> for Step {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Data {
+struct HostnameData {
     success: bool,
     errors: Vec<Value>,
     messages: Vec<Value>,
-    result: Detail,
+    result: HostnameDetail,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Detail {
-    /// New whenever a name is asked for.
+struct HostnameDetail {
+    /// Changes with every request of a hostname.
     #[schemars(with = "String")]
     id: Uuid,
     hostname: String,
-    ssl: Ssl,
-    ownership_verification: Ownership,
-    /// Where a CNAME record of the hostname must lead.
+    ssl: HostnameSsl,
+    ownership_verification: OwnershipVerification,
+    /// Required target of the hostname's CNAME record.
     custom_origin_server: String,
-    /// What DNS lacks.
+    /// Unmet DNS requirements.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
     verification_errors: Vec<String>,
-    /// `pending`, `active`, `moved` if DNS has led elsewhere for a week, or `blocked` by the operator.
+    /// `pending`, `active`, `moved` if DNS has routed the name elsewhere for a week, or `blocked`
+    /// by the operator.
     status: &'static str,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Ssl {
+struct HostnameSsl {
     /// `pending_validation`, `initializing`, `validation_timed_out` or `active`.
     status: &'static str,
-    validation_records: Vec<Record>,
-    /// Why there is no certificate.
+    validation_records: Vec<ValidationRecord>,
+    /// Reasons for a missing certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(default)]
-    validation_errors: Vec<Message>,
+    validation_errors: Vec<ValidationError>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Record {
+struct ValidationRecord {
     txt_name: String,
     txt_value: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Message {
+struct ValidationError {
     message: String,
 }
 
-/// The TXT record that proves the hostname; empty once it did.
+/// TXT record that verifies ownership. Empty after the verification.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Ownership {
+struct OwnershipVerification {
     #[serde(rename = "type")]
     kind: &'static str,
     name: String,
     value: String,
 }
 
-impl Told {
-    fn new(context: &ApiContext, held: Held) -> Self {
-        let wanted = held.wanted(context);
-        let proven = matches!(held.state, State::Certified | State::Active);
-        let ssl = match held.state {
-            State::Initiated if held.refusal.is_some() => "validation_timed_out",
+impl HostnameResponse {
+    fn new(context: &ApiContext, hostname: CustomHostname) -> Self {
+        let required = hostname.required(context);
+        let proven = matches!(hostname.state, State::Certified | State::Active);
+        let ssl = match hostname.state {
+            State::Initiated if hostname.refusal.is_some() => "validation_timed_out",
             State::Initiated => "pending_validation",
             State::Verified => "initializing",
             State::Certified | State::Active => "active",
         };
-        let record = || Record {
-            txt_name: wanted.proof_name.clone(),
-            txt_value: wanted.proof.clone(),
+        let record = || ValidationRecord {
+            txt_name: required.proof_name.clone(),
+            txt_value: required.proof.clone(),
         };
-        let moved = keeper::has_moved(&held, context.clock.now());
-        // Problems of the certificate are listed with the certificate, all others with the ownership.
-        let (caa, problems): (Vec<_>, Vec<_>) = held
+        let moved = hostname_reconciler::has_moved(&hostname, context.clock.now());
+        // CAA problems are listed with the certificate, all others with the ownership.
+        let (caa, problems): (Vec<_>, Vec<_>) = hostname
             .problems
             .into_iter()
             .partition(|problem| problem.starts_with(CAA_ERROR));
-        let validation_errors = held
+        let validation_errors = hostname
             .refusal
             .into_iter()
             .chain(caa)
-            .map(|message| Message { message })
+            .map(|message| ValidationError { message })
             .collect();
         Self {
-            status: held.state.into(),
-            custom_hostname: held.host.to_string(),
-            data: Data {
+            status: hostname.state.into(),
+            custom_hostname: hostname.host.to_string(),
+            data: HostnameData {
                 success: true,
                 errors: Vec::new(),
                 messages: Vec::new(),
-                result: Detail {
-                    id: held.id,
-                    hostname: held.host.to_string(),
-                    ssl: Ssl {
+                result: HostnameDetail {
+                    id: hostname.id,
+                    hostname: hostname.host.to_string(),
+                    ssl: HostnameSsl {
                         status: ssl,
-                        validation_records: if held.state == State::Initiated {
+                        validation_records: if hostname.state == State::Initiated {
                             vec![record()]
                         } else {
                             Vec::new()
@@ -187,18 +191,18 @@ impl Told {
                         validation_errors,
                     },
                     ownership_verification: if proven {
-                        Ownership::default()
+                        OwnershipVerification::default()
                     } else {
-                        Ownership {
+                        OwnershipVerification {
                             kind: "txt",
-                            name: wanted.proof_name.clone(),
-                            value: wanted.proof.clone(),
+                            name: required.proof_name.clone(),
+                            value: required.proof.clone(),
                         }
                     },
-                    custom_origin_server: wanted.alias,
+                    custom_origin_server: required.alias,
                     verification_errors: problems,
                     status: match (moved, proven) {
-                        _ if held.blocked => "blocked",
+                        _ if hostname.blocked => "blocked",
                         (true, _) => "moved",
                         (false, true) => "active",
                         (false, false) => "pending",
@@ -221,8 +225,8 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, context: ApiContext) -> Result<Json<Told>, Error> {
-    Ok(Json(Told::new(
+async fn get(project: Project, context: ApiContext) -> Result<Json<HostnameResponse>, Error> {
+    Ok(Json(HostnameResponse::new(
         &context,
         hostnames::get(&context, &project).await?,
     )))
@@ -242,8 +246,8 @@ static INITIALIZE: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateCustomHostnameBody")]
-struct Wish {
-    /// A subdomain of a domain of yours.
+struct InitializeHostnameRequest {
+    /// A subdomain of a domain that you own.
     #[schemars(length(min = 1, max = 253))]
     custom_hostname: String,
 }
@@ -252,12 +256,12 @@ async fn initialize(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(wish): Json<Wish>,
-) -> Result<Created<Told>, Error> {
-    let host = Host::parse(&wish.custom_hostname, &context.settings.project_domain);
+    Json(request): Json<InitializeHostnameRequest>,
+) -> Result<Created<HostnameResponse>, Error> {
+    let host = Host::parse(&request.custom_hostname, &context.settings.project_domain);
     let host = host.map_err(|unfit| Error::invalid("custom_hostname", unfit.to_string()))?;
-    let held = hostnames::initialize(&context, &project, &host, &audit).await?;
-    Ok(Created(Told::new(&context, held)))
+    let hostname = hostnames::initialize(&context, &project, &host, &audit).await?;
+    Ok(Created(HostnameResponse::new(&context, hostname)))
 }
 
 static REVERIFY: Endpoint = Endpoint {
@@ -276,9 +280,9 @@ async fn reverify(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Created<Told>, Error> {
-    let held = hostnames::reverify(&context, &project, &audit).await?;
-    Ok(Created(Told::new(&context, held)))
+) -> Result<Created<HostnameResponse>, Error> {
+    let hostname = hostnames::reverify(&context, &project, &audit).await?;
+    Ok(Created(HostnameResponse::new(&context, hostname)))
 }
 
 static ACTIVATE: Endpoint = Endpoint {
@@ -297,9 +301,9 @@ async fn activate(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Created<Told>, Error> {
-    let held = hostnames::activate(&context, &project, &audit).await?;
-    Ok(Created(Told::new(&context, held)))
+) -> Result<Created<HostnameResponse>, Error> {
+    let hostname = hostnames::activate(&context, &project, &audit).await?;
+    Ok(Created(HostnameResponse::new(&context, hostname)))
 }
 
 static DELETE: Endpoint = Endpoint {
@@ -315,8 +319,8 @@ static DELETE: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Removal {
-    /// Of no meaning here: there is no add-on to pay for.
+struct DeleteHostnameQuery {
+    /// Ignored: there is no billing add-on.
     #[serde(default)]
     #[serde(rename = "remove_addon")]
     _remove_addon: bool,
@@ -326,7 +330,7 @@ async fn delete(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Query(_): Query<Removal>,
+    Query(_): Query<DeleteHostnameQuery>,
 ) -> Result<OkEmpty, Error> {
     hostnames::remove(&context, &project, &audit).await?;
     Ok(OkEmpty)
@@ -344,21 +348,24 @@ static CHECKS: Endpoint = Endpoint {
     handler: || mount(checks),
 };
 
-/// A hostname, and what was found when everything it needs was looked at.
+/// A hostname with the results of all checks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CustomHostnameChecks")]
-struct Checked {
+struct HostnameChecksResponse {
     custom_hostname: String,
-    status: Step,
-    checks: Vec<Check>,
+    status: HostnameStatus,
+    checks: Vec<HostnameCheck>,
 }
 
-async fn checks(project: Project, context: ApiContext) -> Result<Json<Checked>, Error> {
-    let held = hostnames::get(&context, &project).await?;
-    let checks = doctor::examine(&context, &held).await?;
-    Ok(Json(Checked {
-        custom_hostname: held.host.to_string(),
-        status: held.state.into(),
+async fn checks(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<HostnameChecksResponse>, Error> {
+    let hostname = hostnames::get(&context, &project).await?;
+    let checks = diagnosis::examine(&context, &hostname).await?;
+    Ok(Json(HostnameChecksResponse {
+        custom_hostname: hostname.host.to_string(),
+        status: hostname.state.into(),
         checks,
     }))
 }
@@ -375,11 +382,11 @@ static HSTS: Endpoint = Endpoint {
     handler: || mount(hsts).sample(r#"{"max_age_secs": 31536000}"#),
 };
 
-/// What `Strict-Transport-Security` says.
+/// Value of `Strict-Transport-Security`.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CustomHostnameHsts")]
 struct Hsts {
-    /// Zero: nothing is said, besides by the services themselves.
+    /// Zero disables the header.
     #[schemars(range(min = 0, max = 63_072_000))]
     max_age_secs: i32,
 }
@@ -388,9 +395,9 @@ async fn hsts(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(wish): Json<Hsts>,
+    Json(request): Json<Hsts>,
 ) -> Result<Json<Hsts>, Error> {
-    if !(0..=HSTS_SECS_MAX).contains(&wish.max_age_secs) {
+    if !(0..=HSTS_SECS_MAX).contains(&request.max_age_secs) {
         return Err(Error::invalid(
             "max_age_secs",
             format!("expected 0 to {HSTS_SECS_MAX}"),
@@ -399,9 +406,9 @@ async fn hsts(
     hostnames::set_hsts(
         &context,
         &project,
-        Some(wish.max_age_secs).filter(|secs| *secs > 0),
+        Some(request.max_age_secs).filter(|secs| *secs > 0),
         &audit,
     )
     .await?;
-    Ok(Json(wish))
+    Ok(Json(request))
 }

@@ -1,4 +1,4 @@
-//! Operations on the names under which a project is reached.
+//! Operations on vanity subdomains.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     base::error::Error,
     data_plane::domains::{
         vanity,
-        vanity::{Name, Used},
+        vanity::{DomainUse, VanitySubdomain},
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &GET_VANITY,
     &CHECK_VANITY,
@@ -54,21 +54,21 @@ enum VanityStatus {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "VanitySubdomainConfigResponse")]
-struct VanityTold {
+struct VanityResponse {
     status: VanityStatus,
-    /// The name the project is reached under, besides that of its reference.
+    /// Name that routes to the project, besides its reference.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     custom_domain: Option<String>,
 }
 
-async fn get_vanity(project: Project, context: ApiContext) -> Result<Json<VanityTold>, Error> {
+async fn get_vanity(project: Project, context: ApiContext) -> Result<Json<VanityResponse>, Error> {
     let (status, custom_domain) = match vanity::get(&context, &project).await? {
-        Used::Nothing => (VanityStatus::NotUsed, None),
-        Used::Custom(host) => (VanityStatus::CustomDomainUsed, Some(host)),
-        Used::Vanity(name) => (VanityStatus::Active, Some(name)),
+        DomainUse::Nothing => (VanityStatus::NotUsed, None),
+        DomainUse::Custom(host) => (VanityStatus::CustomDomainUsed, Some(host)),
+        DomainUse::Vanity(name) => (VanityStatus::Active, Some(name)),
     };
-    Ok(Json(VanityTold {
+    Ok(Json(VanityResponse {
         status,
         custom_domain,
     }))
@@ -83,7 +83,7 @@ struct VanityRequest {
 }
 
 impl VanityRequest {
-    fn name(&self) -> Result<Name, Error> {
+    fn name(&self) -> Result<VanitySubdomain, Error> {
         self.vanity_subdomain
             .parse()
             .map_err(|malformed: crate::base::ids::Malformed| {
@@ -139,7 +139,7 @@ static ACTIVATE_VANITY: Endpoint = Endpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "ActivateVanitySubdomainResponse")]
 struct VanityActivated {
-    /// The name with its domain.
+    /// Vanity subdomain with its domain.
     custom_domain: String,
 }
 

@@ -1,9 +1,9 @@
-//! Requests to the projects' services: `edge_logs`, and those to functions `function_edge_logs`.
+//! Logs of the service proxy: `edge_logs`, and `function_edge_logs` for functions.
 
 use gantry_logs::event::{Attributes, Event, Source};
 
 use super::{
-    Ending, queue,
+    ShutdownSignal, queue,
     requests::{Request, number, text},
 };
 use crate::{
@@ -11,25 +11,25 @@ use crate::{
     data_plane::service_proxy::{log, log::Row, upstreams::Service},
 };
 
-/// Takes rows until the edge has ended and none is left. There is one of it.
-pub(super) async fn run(context: ApiContext, mut ending: Ending) {
+/// Appends rows until the proxy has stopped and the queue is empty. Runs once per process.
+pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {
     let mut batch = Vec::new();
-    while queue::next(&context.edge.log, &mut batch, &mut ending).await {
+    while queue::next(&context.service_proxy.log, &mut batch, &mut shutdown).await {
         for row in &batch {
-            log::tell(row);
+            log::log_row(row);
         }
-        // What reached no project is nobody's line.
+        // Requests that matched no project belong to no log.
         let rows = batch
             .drain(..)
             .filter_map(|row| Some((row.project.clone()?, row)));
         context
             .analytics
-            .keep_all(&queue::by_project(rows), event, &ending)
+            .keep_all(&queue::by_project(rows), event, &shutdown)
             .await;
     }
 }
 
-/// The line of a request.
+/// Returns the log line of a request.
 fn event(row: &Row) -> Event {
     let request = Request {
         method: &row.method,
@@ -81,7 +81,7 @@ fn event(row: &Row) -> Event {
     )
 }
 
-/// The name of a function: `hello` of `/functions/v1/hello/there`.
+/// Returns the name of a function: `hello` of `/functions/v1/hello/there`.
 fn function(path: &str) -> &str {
     path.strip_prefix("/functions/v1/")
         .and_then(|rest| rest.split('/').next())

@@ -1,10 +1,10 @@
-//! Requests to this API that name a project: `management_logs`.
+//! Logs of Management API requests that name a project: `management_logs`.
 
 use gantry_logs::event::{Attributes, Event, Source};
 use uuid::Uuid;
 
 use super::{
-    Ending, queue,
+    ShutdownSignal, queue,
     requests::{Request, text},
 };
 use crate::{
@@ -12,10 +12,10 @@ use crate::{
     platform::telemetry::{AnsweredRequest, cut, without_secrets},
 };
 
-/// Takes requests until the server has ended and none is left. There is one of it.
-pub(super) async fn run(context: ApiContext, mut ending: Ending) {
+/// Appends requests until the server has stopped and the queue is empty. Runs once per process.
+pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {
     let mut batch = Vec::new();
-    while queue::next(&context.request_log, &mut batch, &mut ending).await {
+    while queue::next(&context.request_log, &mut batch, &mut shutdown).await {
         let rows = batch
             .drain(..)
             .map(|answered| (answered.project.clone(), (context.entropy.uuid(), answered)));
@@ -24,13 +24,13 @@ pub(super) async fn run(context: ApiContext, mut ending: Ending) {
             .keep_all(
                 &queue::by_project(rows),
                 |(id, answered)| event(*id, answered),
-                &ending,
+                &shutdown,
             )
             .await;
     }
 }
 
-/// The line of a request.
+/// Returns the log line of a request.
 fn event(id: Uuid, answered: &AnsweredRequest) -> Event {
     let (host, scheme) = (
         answered.uri.host().unwrap_or_default(),

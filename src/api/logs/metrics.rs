@@ -1,4 +1,4 @@
-//! What a project's server counts, in Prometheus' form. A server that is stopped is not started for it.
+//! Metrics of a project's PostgreSQL server in Prometheus format. A stopped server is not started.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Names, kinds and meanings, in the order of the columns.
+/// Name, kind and description of each metric, in the order of the columns.
 const METRICS: [(&str, &str, &str); 10] = [
     ("pg_database_size_bytes", "gauge", "Size of all databases."),
     ("pg_stat_activity_count", "gauge", "Connections of clients."),
@@ -56,10 +56,10 @@ const SQL: &str = "select (select sum(pg_database_size(oid)) from pg_database wh
     sum(xact_commit)::float8, sum(xact_rollback)::float8, sum(blks_read)::float8, sum(blks_hit)::float8, sum(deadlocks)::float8, \
     sum(temp_bytes)::float8, (select sum(size) from pg_ls_waldir())::float8 from pg_stat_database";
 
-/// The page Prometheus scrapes.
+/// Returns the metrics in Prometheus text format.
 pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
     let runs = context
-        .clusters
+        .driver
         .running(project)
         .await
         .context("looking for a project's server")?
@@ -67,7 +67,7 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
     let mut page = String::new();
     let labels = format!("{{supabase_project_ref=\"{project}\",service_type=\"db\"}}");
     let mut put = |(name, kind, help): (&str, &str, &str), value: f64| {
-        // Writing into a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(
             page,
             "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}\n"
@@ -79,14 +79,14 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
     );
     if runs {
         let admin = context
-            .clusters
-            .admin(project)
+            .driver
+            .admin_session(project)
             .await
             .map_err(|_| Error::DatabaseUnreachable)?;
         let row: Row = admin
             .query_one(SQL, &[])
             .await
-            .context("reading what a project's server counts")?;
+            .context("reading the statistics of a project server")?;
         for (column, metric) in METRICS.into_iter().enumerate() {
             put(
                 metric,

@@ -1,9 +1,9 @@
-//! A project's logs and usage: lines are taken from where they arise, kept in order, and asked for by SQL.
+//! Logs and usage of projects: collection, storage and SQL queries.
 //!
-//! Sources put what they have into bounded queues and never wait; what takes from the queues keeps lines in batches, and every
+//! Sources push to bounded queues and never block. Collectors drain the queues in batches, also
+//! before the server stops. [`gantry_logs`] stores and queries the lines.
 //! queue is drained before the server stops. [`gantry_logs`] keeps and answers.
 
-mod asking;
 mod edge;
 pub mod ingest;
 pub mod keys;
@@ -12,6 +12,7 @@ mod metrics;
 mod objects;
 pub mod operations;
 mod postgres;
+mod query;
 mod queue;
 mod requests;
 pub mod usage;
@@ -45,29 +46,29 @@ use crate::{
     data_plane::clusters::Home,
 };
 
-/// Processes on one data folder that keep lines at the same time.
+/// Maximum number of processes on one data folder that write logs.
 const PROCESSES_MAX: usize = 64;
-/// Projects whose lines are written at the same time.
+/// Maximum number of projects whose lines are written concurrently.
 const WRITES_MAX: usize = 16;
-/// Requests that are kept at once: the largest there are fit.
+/// Maximum number of concurrent ingest requests. Bounds memory together with the size of a request.
 const ROWS_MAX: usize = 512;
-/// How soon a failed write is repeated.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often is looked for what has to be done about files.
+/// Interval between maintenance runs of log files.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// When senders may try again while there is no room.
+/// Retry interval sent to clients while there is no capacity.
 const FULL: Duration = Duration::from_secs(10);
-/// What draining the queues may take when the server stops.
+/// Maximum duration of draining the queues at shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Where lines are kept, and for how long.
+/// Location and retention of log lines.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// A folder of this node's. None: `logs` in the data folder.
+    /// Folder of this node. `None` selects `logs` in the data folder.
     pub folder: Option<PathBuf>,
-    /// Days that lines are kept.
+    /// Retention of lines, in days.
     pub retention_days: u16,
-    /// The object store that keeps files. None: the folder does.
+    /// Object store for log files. `None` stores them in the folder.
     pub place: Option<object_store::Place>,
 }
 
@@ -81,7 +82,7 @@ impl Default for Options {
     }
 }
 
-/// The logs of all projects, and the queues in front of them.
+/// The logs of all projects and the queues in front of them.
 pub struct Analytics {
     options: Options,
     node: Uuid,
@@ -89,47 +90,47 @@ pub struct Analytics {
     clock: Clock,
     entropy: Entropy,
     stores: Mutex<Stores>,
-    kept: watch::Sender<u64>,
+    appended: watch::Sender<u64>,
     stop: watch::Sender<bool>,
-    /// Read by whoever still has lines to keep.
+    /// Shutdown signal for tasks that still have lines to append.
     at_work: Arc<RwLock<()>>,
 }
 
-/// What is open.
+/// The open stores.
 #[derive(Default)]
 struct Stores {
-    opened: Option<Arc<Opened>>,
-    /// What this process kept lines in under the name it had before, until they are in files.
-    before: Option<Arc<Opened>>,
+    open_store: Option<Arc<OpenStore>>,
+    /// Stores of earlier process names on this data folder, until their lines are in files.
+    before: Option<Arc<OpenStore>>,
 }
 
 impl Stores {
-    fn all(&self) -> impl Iterator<Item = Arc<Opened>> {
-        self.opened.iter().chain(&self.before).cloned()
+    fn all(&self) -> impl Iterator<Item = Arc<OpenStore>> {
+        self.open_store.iter().chain(&self.before).cloned()
     }
 }
 
-/// A store, and how it is asked.
-struct Opened {
+/// A store and its query engine.
+struct OpenStore {
     slot: usize,
     store: Arc<Store>,
     logs: Logs,
-    /// Makes this process's name its own.
+    /// Lock of the process name, held while the store is open.
     _named: File,
 }
 
-/// Tells a task when to drain its queue and end.
-struct Ending {
+/// Notifies a task to drain its queue and stop.
+struct ShutdownSignal {
     stop: watch::Receiver<bool>,
     _at_work: Option<OwnedRwLockReadGuard<()>>,
 }
 
-impl Ending {
+impl ShutdownSignal {
     fn begun(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Waits for the end, at most so long. Tells whether it came.
+    /// Waits at most `timeout` for shutdown. Returns whether it was requested.
     async fn within(&mut self, pause: Duration) -> bool {
         // The sender lives as long as the application.
         let _ = timeout(pause, self.stop.wait_for(|stop| *stop)).await;
@@ -138,7 +139,7 @@ impl Ending {
 }
 
 impl Analytics {
-    /// Nothing is opened yet.
+    /// Creates the logs without opening a store.
     pub fn new(
         options: Options,
         node: Uuid,
@@ -153,32 +154,33 @@ impl Analytics {
             clock,
             entropy,
             stores: Mutex::default(),
-            kept: watch::channel(0).0,
+            appended: watch::channel(0).0,
             stop: watch::channel(false).0,
             at_work: Arc::default(),
         }
     }
 
-    /// Opens the logs, if nobody did.
+    /// Opens the stores on first use.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.opened().await.map(drop)
+        self.open_store().await.map(drop)
     }
 
-    async fn opened(&self) -> Result<Arc<Opened>, Error> {
+    async fn open_store(&self) -> Result<Arc<OpenStore>, Error> {
         let mut stores = self.stores.lock().await;
-        if let Some(opened) = &stores.opened {
-            return Ok(opened.clone());
+        if let Some(open_store) = &stores.open_store {
+            return Ok(open_store.clone());
         }
         let (slot, named) = self.slot()?;
         let made = Arc::new(self.open(slot, named).await?);
-        stores.opened = Some(made.clone());
+        stores.open_store = Some(made.clone());
         Ok(made)
     }
 
-    /// Whether this process reads what servers log. The one with the first name does, as how far they were read is kept under it: when that
-    /// one ends, another takes its name and goes on where it was.
+    /// Whether this process reads the logs of PostgreSQL servers. The process with the first name
+    /// does, because reader offsets are stored under that name. When it exits, another process
+    /// takes the name and continues at the stored offsets.
     async fn reads_servers(&self) -> Result<bool, Error> {
-        if self.opened().await?.slot == 0 {
+        if self.open_store().await?.slot == 0 {
             return Ok(true);
         }
         let Some(named) = self.named(0)? else {
@@ -186,11 +188,11 @@ impl Analytics {
         };
         let mut stores = self.stores.lock().await;
         let first = Arc::new(self.open(0, named).await?);
-        stores.before = stores.opened.replace(first);
+        stores.before = stores.open_store.replace(first);
         Ok(true)
     }
 
-    async fn open(&self, slot: usize, named: File) -> Result<Opened, Error> {
+    async fn open(&self, slot: usize, named: File) -> Result<OpenStore, Error> {
         let shared = self
             .options
             .folder
@@ -202,7 +204,7 @@ impl Analytics {
             shared.join(format!("beside-{slot}"))
         };
         let node = format!("{}-{slot}", self.node.simple());
-        // What one process has made files of, all see.
+        // Files that one process creates are visible to all processes.
         let local = shared.join("objects");
         let objects = match &self.options.place {
             None => None,
@@ -225,7 +227,7 @@ impl Analytics {
         options.retention_days = self.options.retention_days.into();
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
-        Ok(Opened {
+        Ok(OpenStore {
             slot,
             store,
             logs,
@@ -233,7 +235,8 @@ impl Analytics {
         })
     }
 
-    /// The first name that no other process on this data folder has: what was written under it is found again by the next.
+    /// Acquires the first process name that is free on this data folder. A later process reuses the
+    /// name and finds the lines written under it.
     fn slot(&self) -> Result<(usize, File), Error> {
         for slot in 0..PROCESSES_MAX {
             if let Some(named) = self.named(slot)? {
@@ -242,7 +245,7 @@ impl Analytics {
         }
         Err(Error::internal(
             "opening the logs",
-            "too many processes use this data folder",
+            "too many processes write logs in this data folder",
         ))
     }
 
@@ -252,19 +255,20 @@ impl Analytics {
             .context("locking the logs")
     }
 
-    /// Keeps lines of one project, together with how far their reader came. They are durable when this returns.
-    async fn keep(
+    /// Appends lines of one project together with the reader offset. The lines are durable on
+    /// return.
+    async fn append(
         &self,
         project: &ProjectRef,
         events: Vec<Event>,
-        mark: Option<ReaderOffset>,
+        offset: Option<ReaderOffset>,
     ) -> Result<(), Error> {
         let batch = Batch {
             project: project.to_string(),
             events,
-            reader_offset: mark,
+            reader_offset: offset,
         };
-        self.opened()
+        self.open_store()
             .await?
             .store
             .append(batch)
@@ -279,20 +283,20 @@ impl Analytics {
                 },
                 error => Error::internal("keeping log lines", error),
             })?;
-        self.kept.send_modify(|count| *count += 1);
+        self.appended.send_modify(|count| *count += 1);
         Ok(())
     }
 
-    /// The same for lines of several projects, again and again until they are kept, or the server stops.
+    /// Appends lines of several projects. Retries until it succeeds or the server stops.
     async fn keep_all<T: Send + Sync>(
         &self,
         rows: &[(ProjectRef, Vec<T>)],
         event: impl Fn(&T) -> Event + Send + Sync,
-        ending: &Ending,
+        shutdown: &ShutdownSignal,
     ) {
         let writes: Vec<_> = rows
             .iter()
-            .map(|(project, rows)| self.keep_rows(project, rows, &event, ending).boxed())
+            .map(|(project, rows)| self.keep_rows(project, rows, &event, shutdown).boxed())
             .collect();
         stream::iter(writes)
             .buffer_unordered(WRITES_MAX)
@@ -305,15 +309,15 @@ impl Analytics {
         project: &ProjectRef,
         rows: &[T],
         event: &(impl Fn(&T) -> Event + Send + Sync),
-        ending: &Ending,
+        shutdown: &ShutdownSignal,
     ) {
-        let mut stop = ending.stop.clone();
+        let mut stop = shutdown.stop.clone();
         for rows in rows.chunks(ROWS_MAX) {
             while let Err(error) = self
-                .keep(project, rows.iter().map(event).collect(), None)
+                .append(project, rows.iter().map(event).collect(), None)
                 .await
             {
-                tracing::warn!(%project, lines = rows.len(), %error, "log lines could not be kept");
+                tracing::warn!(%project, lines = rows.len(), %error, "log lines could not be stored; retrying");
                 if *stop.borrow() {
                     break;
                 }
@@ -322,13 +326,13 @@ impl Analytics {
         }
     }
 
-    /// Removes what is kept of a project, which is gone.
-    pub async fn forget(&self, project: &ProjectRef) -> Result<(), Error> {
-        self.keep(project, Vec::new(), Some(postgres::forgotten(project)))
+    /// Removes the lines of a deleted project.
+    pub async fn delete_project(&self, project: &ProjectRef) -> Result<(), Error> {
+        self.append(project, Vec::new(), Some(postgres::forgotten(project)))
             .await?;
         let all: Vec<_> = self.stores.lock().await.all().collect();
-        for opened in all {
-            opened
+        for open_store in all {
+            open_store
                 .store
                 .forget(project.as_str())
                 .await
@@ -337,46 +341,46 @@ impl Analytics {
         Ok(())
     }
 
-    /// Does what is due about files at a time. What was not opened yet has nothing to be looked after.
+    /// Runs due maintenance of files. Stores that are not open need none.
     pub async fn upkeep(&self, now: DateTime<Utc>) {
         let all: Vec<_> = self.stores.lock().await.all().collect();
-        for opened in all {
-            opened.store.upkeep(now.timestamp_micros()).await;
+        for open_store in all {
+            open_store.store.upkeep(now.timestamp_micros()).await;
         }
     }
 
-    /// Tells whenever lines were kept.
+    /// Returns a receiver that is notified after lines were appended.
     pub fn changes(&self) -> watch::Receiver<u64> {
-        self.kept.subscribe()
+        self.appended.subscribe()
     }
 
-    fn ending(&self) -> Ending {
-        Ending {
+    fn shutdown(&self) -> ShutdownSignal {
+        ShutdownSignal {
             stop: self.stop.subscribe(),
             _at_work: self.at_work.clone().try_read_owned().ok(),
         }
     }
 
-    /// Drains the queues, then lets go of the logs. Whatever fills the queues has ended.
+    /// Drains the queues, then closes the stores. All sources must have stopped.
     pub async fn close(&self) {
         self.stop.send_replace(true);
         if timeout(DRAIN, self.at_work.write()).await.is_err() {
-            tracing::warn!("some log lines were not kept before the server stopped");
+            tracing::warn!("log lines were lost at shutdown: storing them took too long");
         }
         *self.stores.lock().await = Stores::default();
     }
 }
 
-/// Starts what takes from the queues, and what reads the projects' servers' logs.
+/// Starts the collectors and the readers of PostgreSQL server logs.
 pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
-    let ending = || context.analytics.ending();
-    tasks.spawn(edge::run(context.clone(), ending()));
-    tasks.spawn(management::run(context.clone(), ending()));
-    tasks.spawn(postgres::run(context.clone(), ending()));
+    let shutdown = || context.analytics.shutdown();
+    tasks.spawn(edge::run(context.clone(), shutdown()));
+    tasks.spawn(management::run(context.clone(), shutdown()));
+    tasks.spawn(postgres::run(context.clone(), shutdown()));
     tasks.spawn(upkeep(context.clone()));
 }
 
-/// Makes files of what was kept, and removes what is old.
+/// Writes appended lines to files and removes expired files, periodically.
 async fn upkeep(context: ApiContext) {
     let mut tick = tokio::time::interval(UPKEEP);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,7 +1,7 @@
-//! Opens the object store of the logs, if the operator named one.
+//! Opening the object store of the logs, if one is configured.
 //!
-//! What cannot work is refused when the server starts. A store that worked before and is merely away by then is waited for instead: lines
-//! stay in the log meanwhile.
+//! A misconfigured store is rejected at startup. A store that worked before and is temporarily
+//! unreachable is retried: lines stay in the local log meanwhile.
 
 use std::{
     fs, io,
@@ -13,42 +13,42 @@ use gantry_logs::object_store::ObjectStore;
 
 use crate::base::{
     clock::{Clock, Entropy},
-    object_store::{Failure, Patience, Place, S3},
+    object_store::{Failure, Place, RequestTimeouts, S3},
 };
 
-/// In the folder of a node's log: which store worked.
+/// File in the folder of a node's log that records the last store that worked.
 const MARKER: &str = "store";
 
-/// The store cannot be used.
+/// The object store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StoreProblem {
-    /// It was tried, and did not work.
-    #[error("files of log lines cannot be kept in {store}: {failure}")]
+    /// The test of the object store failed.
+    #[error("log files cannot be stored in {store}: {failure}")]
     Tried {
-        /// Which one.
+        /// URL of the store.
         store: String,
-        /// Why not.
+        /// Cause of the failure.
         failure: Failure,
     },
-    /// Something here cannot be read or written.
-    #[error("preparing for the object store of the logs")]
+    /// A local file cannot be read or written.
+    #[error("preparing the object store of the logs failed")]
     Io(#[from] io::Error),
 }
 
-/// What a node opens a store with.
+/// Parameters for opening a store.
 pub(super) struct Opening {
     pub(super) place: Place,
-    /// Whose name it writes under.
+    /// Node id, which prefixes object names.
     pub(super) node: String,
-    /// The folder of its log.
+    /// Folder of the node's log.
     pub(super) folder: PathBuf,
-    /// Where files were, or would be, without the store.
+    /// Folder of log files when no object store is configured.
     pub(super) local: PathBuf,
     pub(super) clock: Clock,
     pub(super) entropy: Entropy,
 }
 
-/// Tries a store before anything is built on it.
+/// Tests the object store before it is used.
 pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, StoreProblem> {
     let Opening {
         place,
@@ -58,14 +58,14 @@ pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, Store
         clock,
         entropy,
     } = opening;
-    let s3 = S3::new(place, clock, entropy, Patience::default())?;
+    let s3 = S3::new(place, clock, entropy, RequestTimeouts::default())?;
     let (store, marker) = (s3.to_string(), folder.join(MARKER));
     let before = fs::read_to_string(&marker).ok();
     let known = before.as_ref().is_some_and(|before| before.trim() == store);
     match s3.probe(&node).await {
         Ok(()) => {}
         Err(failure) if known && failure.passes() => {
-            tracing::warn!(%failure, "the object store of the logs is away: lines stay in the log of this server until it is back");
+            tracing::warn!(%failure, "log object store unreachable; lines stay in the local log until it is reachable");
         }
         Err(failure) => return Err(StoreProblem::Tried { store, failure }),
     }
@@ -74,10 +74,10 @@ pub(super) async fn open(opening: Opening) -> Result<Arc<dyn ObjectStore>, Store
             Some(before) => tracing::warn!(
                 from = before.trim(),
                 to = store,
-                "files of log lines in another store are not read: copy them"
+                "log files in the previous object store are not read; copy them to the new one"
             ),
             None if has_files(&local) => {
-                tracing::warn!(from = %local.display(), to = store, "files of log lines in the folder are not read: copy them");
+                tracing::warn!(from = %local.display(), to = store, "log files in the local folder are not read; copy them to the object store");
             }
             None => {}
         }

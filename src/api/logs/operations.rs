@@ -1,4 +1,4 @@
-//! Operations on a project's logs and usage.
+//! Operations on the logs and usage of a project.
 
 use bytes::Bytes;
 use gantry_logs::{Answer, Dialect, QueryError};
@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};
 
-use super::{asking, keys, metrics, usage, usage::Interval, window::Window};
+use super::{keys, metrics, query, usage, usage::Interval, window::Window};
 use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[
     &LOGS_ALL,
     &LOGS,
@@ -34,7 +34,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[
     &keys::operations::DELETE,
 ];
 
-/// 10 a minute: the newer dialect.
+/// Rate limit of 10 requests per minute, as in the newer dialect.
 static LOGS_LIMIT: Limit = Limit {
     key: LimitKey::Path,
     windows: &[per(10, 60)],
@@ -68,20 +68,21 @@ static LOGS: Endpoint = Endpoint {
     handler: || mount(logs),
 };
 
-/// What is asked, and about which time. What is empty is as good as absent.
+/// Statement and time range of a query. Empty parameters count as absent.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Asked {
-    /// One `SELECT`.
+struct LogQuery {
+    /// A single `SELECT` statement.
     sql: Option<String>,
-    /// Lines are later than this. Without it: a minute before the end.
+    /// Exclusive start of the range. Default: one minute before the end.
     #[schemars(extend("format" = "date-time"))]
     iso_timestamp_start: Option<String>,
-    /// And not later than this. Without it: now.
+    /// Inclusive end of the range. Default: now.
     #[schemars(extend("format" = "date-time"))]
     iso_timestamp_end: Option<String>,
 }
 
-/// The rows, or the error of the statement; the other field is absent. The status is 200 in both cases.
+/// Rows of a query, or the error of the statement; the other field is absent. The status is 200 in
+/// both cases.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AnalyticsResponse")]
 struct AnalyticsResponse {
@@ -89,7 +90,7 @@ struct AnalyticsResponse {
     error: Option<AnalyticsError>,
 }
 
-/// What is wrong with a statement.
+/// Error of a statement.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(inline)]
@@ -118,43 +119,43 @@ struct ErrorDetail {
 async fn logs_all(
     project: Project,
     context: ApiContext,
-    Query(asked): Query<Asked>,
+    Query(query): Query<LogQuery>,
 ) -> Result<Answered, Error> {
-    answer(&context, &project, Dialect::BigQuery, &asked).await
+    answer(&context, &project, Dialect::BigQuery, &query).await
 }
 
 async fn logs(
     project: Project,
     context: ApiContext,
-    Query(asked): Query<Asked>,
+    Query(query): Query<LogQuery>,
 ) -> Result<Answered, Error> {
-    answer(&context, &project, Dialect::ClickHouse, &asked).await
+    answer(&context, &project, Dialect::ClickHouse, &query).await
 }
 
 async fn answer(
     context: &ApiContext,
     project: &Project,
     dialect: Dialect,
-    asked: &Asked,
+    query: &LogQuery,
 ) -> Result<Answered, Error> {
-    let window = Window::asked(
-        asked.iso_timestamp_start.as_deref(),
-        asked.iso_timestamp_end.as_deref(),
+    let window = Window::parse(
+        query.iso_timestamp_start.as_deref(),
+        query.iso_timestamp_end.as_deref(),
         context.clock.now(),
     )?;
     Answered::new(
-        &asking::ask(
+        &query::ask(
             context,
             &project.reference,
             dialect,
-            asked.sql.as_deref(),
+            query.sql.as_deref(),
             window,
         )
         .await?,
     )
 }
 
-/// An answer with what was looked at for it.
+/// A query response with the amount of data scanned.
 struct Answered {
     body: Bytes,
     scanned_rows: u64,
@@ -194,7 +195,7 @@ impl Answered {
     }
 }
 
-/// The body of an answer. Neither field is nullable in the contract.
+/// Body of a query response. Neither field is nullable in the contract.
 #[derive(Serialize)]
 struct Enveloped<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -203,7 +204,7 @@ struct Enveloped<'a> {
     error: Option<String>,
 }
 
-/// A row whose columns stand in the order of the statement.
+/// A row with its columns in the order of the statement.
 struct Row<'a>(&'a [String], &'a serde_json::Map<String, Value>);
 
 impl Serialize for Row<'_> {
@@ -247,11 +248,11 @@ static API_COUNTS: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct Since {
-    /// How far to look back. Without it: a day.
+    /// Length of the range before now. Default: one day.
     interval: Option<Interval>,
 }
 
-/// Requests in one bucket.
+/// Number of requests in a bucket.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct Bucket {
@@ -298,7 +299,7 @@ async fn api_counts(
     ))
 }
 
-/// Rows that were counted, described by `T`.
+/// Aggregated rows of type `T`.
 struct Counted<T> {
     rows: Vec<Value>,
     of: std::marker::PhantomData<fn() -> T>,
@@ -362,7 +363,7 @@ struct OfFunction {
     function_id: String,
 }
 
-/// How far to look back.
+/// Length of the range before now.
 #[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
 #[schemars(inline)]
 enum FunctionInterval {
@@ -404,7 +405,7 @@ static METRICS: Endpoint = Endpoint {
     handler: || mount(scrape),
 };
 
-/// A page in Prometheus' text form.
+/// A response in Prometheus text format.
 struct Page(String);
 
 impl Output for Page {

@@ -1,38 +1,38 @@
-//! Taking what waits in a queue, many at a time.
+//! Batching of queue items.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::timeout;
 
-use super::Ending;
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use super::ShutdownSignal;
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
-/// How long rows are gathered: each write to disk costs the same, for one or for thousands.
+/// Time to gather rows for a batch. A write to disk costs the same for one row or for thousands.
 const GATHER: Duration = Duration::from_millis(100);
 
-/// Waits for rows, gathers more for a moment, and puts them into `batch`, which is empty before. After the end has begun it takes
-/// what is left. False: nothing is.
+/// Waits for rows, gathers more for a moment, and puts them into the empty `batch`. After shutdown
+/// began it returns the remaining rows, and false once the queue is empty.
 pub(super) async fn next<T, const MOST: usize>(
-    queue: &Queue<T, MOST>,
+    queue: &BatchQueue<T, MOST>,
     batch: &mut Vec<T>,
-    ending: &mut Ending,
+    shutdown: &mut ShutdownSignal,
 ) -> bool {
     let gathered = async {
-        queue.any().await;
-        // Over when many are there or the time is.
-        let _ = timeout(GATHER, queue.many()).await;
+        queue.wait_for_item().await;
+        // Stops when the batch is full or the time is over.
+        let _ = timeout(GATHER, queue.wait_until_half_full()).await;
     };
     tokio::select! {
         biased;
         // The sender lives as long as the application.
-        _ = ending.stop.wait_for(|stop| *stop) => {}
+        _ = shutdown.stop.wait_for(|stop| *stop) => {}
         () = gathered => {}
     }
     queue.take(batch);
-    !batch.is_empty() || !ending.begun()
+    !batch.is_empty() || !shutdown.begun()
 }
 
-/// The rows of each project, in their order.
+/// Groups rows by project and keeps their order.
 pub(super) fn by_project<T>(
     rows: impl Iterator<Item = (ProjectRef, T)>,
 ) -> Vec<(ProjectRef, Vec<T>)> {
@@ -53,22 +53,22 @@ mod tests {
     async fn what_waits_is_taken_before_the_end_and_nothing_after() {
         let (stop, queue, mut batch) = (
             watch::channel(false).0,
-            Queue::<_, 8>::default(),
+            BatchQueue::<_, 8>::default(),
             Vec::new(),
         );
-        let mut ending = Ending {
+        let mut shutdown = ShutdownSignal {
             stop: stop.subscribe(),
             _at_work: None,
         };
         for rows in [1, 8] {
             (0..rows).for_each(|row| assert!(queue.add(row)));
-            assert!(next(&queue, &mut batch, &mut ending).await);
+            assert!(next(&queue, &mut batch, &mut shutdown).await);
             assert_eq!(batch.drain(..).count(), rows);
         }
         queue.add(9);
         stop.send_replace(true);
-        assert!(next(&queue, &mut batch, &mut ending).await);
+        assert!(next(&queue, &mut batch, &mut shutdown).await);
         assert_eq!(std::mem::take(&mut batch), [9]);
-        assert!(!next(&queue, &mut batch, &mut ending).await);
+        assert!(!next(&queue, &mut batch, &mut shutdown).await);
     }
 }

@@ -1,17 +1,17 @@
-//! A request over HTTP as a line: the keys that the edge's lines and ours have in common.
+//! Log lines of HTTP requests, with the keys shared by the service proxy and the Management API.
 
 use std::net::IpAddr;
 
 use gantry_logs::event::{Attributes, Key, Value};
 use hyper::{Method, StatusCode, Version};
 
-/// What is known of a request and its answer.
+/// A request and its response.
 pub(super) struct Request<'a> {
     pub(super) method: &'a Method,
     pub(super) scheme: &'a str,
     pub(super) host: &'a str,
     pub(super) path: &'a str,
-    /// Without its question mark.
+    /// Query string without the question mark.
     pub(super) search: Option<&'a str>,
     pub(super) version: Option<Version>,
     pub(super) client: IpAddr,
@@ -21,7 +21,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// As far as it was said: without a host, only the path.
+    /// Returns the URL, or only the path if the host is unknown.
     fn url(&self) -> String {
         let search = self
             .search
@@ -35,9 +35,9 @@ impl Request<'_> {
         format!("{origin}{}{search}", self.path)
     }
 
-    /// Adds what is asked for by key, and gives the line itself.
+    /// Adds the searchable attributes and returns the line.
     pub(super) fn describe(&self, all: &mut Attributes) -> String {
-        // By key, as a line has them: so none has to be moved for another.
+        // Sorted by key, as lines store them, so that no insertion moves other attributes.
         let (url, client) = (self.url(), self.client.to_string());
         let line = format!(
             "{} | {} | {client} | {url} | {}",
@@ -77,12 +77,12 @@ impl Request<'_> {
     }
 }
 
-/// Adds a text.
+/// Adds a text attribute.
 pub(super) fn text(all: &mut Attributes, key: impl Into<Key>, value: impl Into<String>) {
     all.add(key, Value::Text(value.into()));
 }
 
-/// Adds a number.
+/// Adds a number attribute.
 pub(super) fn number(all: &mut Attributes, key: impl Into<Key>, value: i64) {
     all.add(key, Value::Integer(value));
 }

@@ -1,4 +1,5 @@
-//! How often a project's services were asked, by time: counted over the lines themselves, so it is what can be read there.
+//! Usage of project services over time. Counted over the stored log lines, so the figures match the
+//! logs.
 
 use chrono::{DateTime, DurationRound, TimeDelta, Utc};
 use gantry_logs::Answer;
@@ -6,13 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{asking, window::Window};
+use super::{query, window::Window};
 use crate::{
     api::context::ApiContext,
     base::{error::Error, ids::ProjectRef},
 };
 
-/// How far back is looked, and how long one bucket is.
+/// Range of a usage query and its bucket length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 #[expect(missing_docs, reason = "the words of the contract")]
@@ -35,7 +36,7 @@ pub enum Interval {
 }
 
 impl Interval {
-    /// Length of a bucket in seconds, and how many there are.
+    /// Length of a bucket in seconds, and number of buckets.
     const fn shape(self) -> (i64, i64) {
         match self {
             Self::Quarter => (60, 15),
@@ -48,18 +49,19 @@ impl Interval {
         }
     }
 
-    /// The beginnings of the buckets, the last of which is not over.
+    /// Returns the start times of the buckets. The last bucket is incomplete.
     pub fn buckets(self, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
         let (seconds, count) = self.shape();
         let length = TimeDelta::seconds(seconds);
-        // Only times that no calendar holds cannot be rounded.
+        // Rounding fails only for times outside the calendar.
         let last = now.duration_trunc(length).unwrap_or(now);
         (0..count)
             .map(|n| last - length * i32::try_from(count - 1 - n).unwrap_or_default())
             .collect()
     }
 
-    /// From the first bucket until now. The first moment of a bucket belongs to it, and windows begin behind their start.
+    /// Returns the range from the first bucket to now. Ranges exclude their start, buckets include
+    /// it.
     fn window(self, now: DateTime<Utc>) -> Window {
         let first = self.buckets(now).first().copied().unwrap_or(now);
         Window {
@@ -68,14 +70,14 @@ impl Interval {
         }
     }
 
-    /// The beginning of a line's bucket, as seconds.
+    /// SQL expression for the start of a line's bucket, in seconds.
     fn sql(self) -> String {
         let seconds = self.shape().0;
         format!("intDiv(toUnixTimestamp(timestamp), {seconds}) * {seconds}")
     }
 }
 
-/// Of the services that are counted each, and the beginning of their paths.
+/// Services with their own counter, and their path prefixes.
 const SERVICES: [(&str, &str); 4] = [
     ("total_auth_requests", "/auth/"),
     ("total_realtime_requests", "/realtime/"),
@@ -83,7 +85,7 @@ const SERVICES: [(&str, &str); 4] = [
     ("total_storage_requests", "/storage/"),
 ];
 
-/// Requests by service, in buckets without a gap.
+/// Returns requests per service, with a row for every bucket.
 pub(super) async fn by_service(
     context: &ApiContext,
     project: &ProjectRef,
@@ -98,7 +100,7 @@ pub(super) async fn by_service(
         counts.join(", ")
     );
     let now = context.clock.now();
-    let answer = asking::count(context, project, sql, interval.window(now)).await?;
+    let answer = query::count(context, project, sql, interval.window(now)).await?;
     let zeros = SERVICES
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
@@ -106,12 +108,12 @@ pub(super) async fn by_service(
     Ok(fill(&answer, &interval.buckets(now), &zeros))
 }
 
-/// Requests to all services of a project in the last day.
+/// Returns the number of requests to all services of a project in the last day.
 pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result<i64, Error> {
     let sql =
         "select count() as count from logs where source in ('edge_logs', 'function_edge_logs')"
             .to_owned();
-    let answer = asking::count(
+    let answer = query::count(
         context,
         project,
         sql,
@@ -126,7 +128,7 @@ pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result
         .unwrap_or_default())
 }
 
-/// What is told about calls of a function.
+/// Columns of function call statistics.
 const CALLS: [(&str, &str); 7] = [
     ("requests_count", "count()"),
     ("success_count", "countIf(status >= 200 and status < 300)"),
@@ -140,7 +142,7 @@ const CALLS: [(&str, &str); 7] = [
     ("max_execution_time", "max(took)"),
 ];
 
-/// Calls of one function, in buckets without a gap.
+/// Returns calls of one function, with a row for every bucket.
 pub(super) async fn of_function(
     context: &ApiContext,
     project: &ProjectRef,
@@ -148,7 +150,7 @@ pub(super) async fn of_function(
     interval: Interval,
 ) -> Result<Vec<Value>, Error> {
     let counts = CALLS.map(|(name, what)| format!("{what} as {name}"));
-    // A text of the dialect: backslashes and quotes are escaped.
+    // Quoted as a string literal of the dialect: backslashes and quotes are escaped.
     let function = function.replace('\\', "\\\\").replace('\'', "\\'");
     let sql = format!(
         "select bucket, {} from (select {} as bucket, toInt32OrZero(log_attributes['response.status_code']) as status, \
@@ -158,7 +160,7 @@ pub(super) async fn of_function(
         interval.sql(),
     );
     let now = context.clock.now();
-    let answer = asking::count(context, project, sql, interval.window(now)).await?;
+    let answer = query::count(context, project, sql, interval.window(now)).await?;
     let zeros = CALLS
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
@@ -166,7 +168,7 @@ pub(super) async fn of_function(
     Ok(fill(&answer, &interval.buckets(now), &zeros))
 }
 
-/// A row for each bucket: what was counted, or `zeros`.
+/// Returns a row for each bucket, `zeros` for buckets without rows.
 fn fill(answer: &Answer, buckets: &[DateTime<Utc>], zeros: &Map<String, Value>) -> Vec<Value> {
     let counted = |at: &DateTime<Utc>| {
         answer

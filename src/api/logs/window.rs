@@ -1,4 +1,4 @@
-//! Which time a request asks for. Pure.
+//! Time range of a log query.
 
 use chrono::{DateTime, DurationRound, NaiveDateTime, TimeDelta, Utc};
 
@@ -6,22 +6,22 @@ use crate::base::error::Error;
 
 /// Longest range of a query.
 const RANGE_MAX: TimeDelta = TimeDelta::hours(24);
-/// Range of a query that names none.
+/// Default range of a query.
 const RANGE: TimeDelta = TimeDelta::minutes(1);
 const MINUTE: TimeDelta = TimeDelta::minutes(1);
 
-/// From when to when, whole minutes: behind the first, and up to the second.
+/// Time range in whole minutes, exclusive start and inclusive end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Lines are later than this.
+    /// Exclusive start.
     pub start: DateTime<Utc>,
-    /// And not later than this.
+    /// Inclusive end.
     pub end: DateTime<Utc>,
 }
 
 impl Window {
-    /// What `iso_timestamp_start` and `iso_timestamp_end` say. An empty one is as good as none.
-    pub fn asked(
+    /// Parses `iso_timestamp_start` and `iso_timestamp_end`. Empty parameters count as absent.
+    pub fn parse(
         start: Option<&str>,
         end: Option<&str>,
         now: DateTime<Utc>,
@@ -50,9 +50,9 @@ impl Window {
         Ok(Self::around(start, end))
     }
 
-    /// The whole minutes that hold a range: what happened a moment ago is in it.
+    /// Extends a range to whole minutes, so that the most recent lines are included.
     pub fn around(start: DateTime<Utc>, end: DateTime<Utc>) -> Self {
-        // Only times that no calendar holds cannot be rounded.
+        // Rounding fails only for times outside the calendar.
         let start = start.duration_trunc(MINUTE).unwrap_or(start);
         let end = end.duration_trunc(MINUTE).map_or(end, |whole| {
             if whole < end { whole + MINUTE } else { whole }
@@ -65,13 +65,13 @@ fn read(field: &'static str, text: Option<&str>) -> Result<Option<DateTime<Utc>>
     let Some(text) = text.map(str::trim).filter(|text| !text.is_empty()) else {
         return Ok(None);
     };
-    // A plus sign that was not encoded arrives as a space.
+    // A plus sign that was not percent-encoded is decoded as a space.
     let zoned = DateTime::parse_from_rfc3339(text)
         .or_else(|_| DateTime::parse_from_rfc3339(&text.replacen(' ', "+", 1)));
     let at = zoned.map(|at| at.to_utc()).or_else(|_| {
         NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S%.f").map(|at| at.and_utc())
     });
-    // No calendar of anybody's lines goes further, and arithmetic stays within its bounds.
+    // Bounds that keep the arithmetic from overflowing.
     let within = |at: &DateTime<Utc>| (1970..=9000).contains(&chrono::Datelike::year(at));
     at.ok()
         .filter(within)
@@ -83,9 +83,9 @@ fn read(field: &'static str, text: Option<&str>) -> Result<Option<DateTime<Utc>>
 mod tests {
     use super::*;
 
-    fn asked(start: &str, end: &str) -> Result<(String, String), String> {
+    fn parse(start: &str, end: &str) -> Result<(String, String), String> {
         let now = "2026-11-21T09:15:03.5Z".parse().unwrap();
-        let window = Window::asked(Some(start), Some(end), now)
+        let window = Window::parse(Some(start), Some(end), now)
             .map_err(|error| error.message().into_owned())?;
         let text = |at: DateTime<Utc>| at.format("%d %H:%M:%S").to_string();
         Ok((text(window.start), text(window.end)))
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_window_is_whole_minutes_and_a_day_at_most() {
         let is = |start: &str, end: &str, from: &str, to: &str| {
-            assert_eq!(asked(start, end), Ok((from.to_owned(), to.to_owned())))
+            assert_eq!(parse(start, end), Ok((from.to_owned(), to.to_owned())))
         };
         is("", "", "21 09:14:00", "21 09:16:00");
         is(" ", "2026-11-21T08:00:00Z", "21 07:59:00", "21 08:00:00");
@@ -113,7 +113,7 @@ mod tests {
             "21 06:00:00",
         );
         let refused = |start: &str, end: &str, problem: &str| {
-            assert_eq!(asked(start, end), Err(problem.to_owned()))
+            assert_eq!(parse(start, end), Err(problem.to_owned()))
         };
         refused(
             "2026-11-20T09:15:03Z",

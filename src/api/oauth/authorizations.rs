@@ -1,4 +1,5 @@
-//! Operations on what was approved. Who approved it takes it back, and so do those who decide over the members of the organization.
+//! Operations on authorizations: granted access of applications. The member who granted one can
+//! revoke it, and so can the members who manage the organization.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     grants,
-    grants::{Authorization, By, MemberAuthorization},
+    grants::{Authorization, MemberAuthorization, Revoker},
 };
 use crate::{
     api::context::ApiContext,
@@ -43,14 +44,14 @@ const fn endpoint(
     }
 }
 
-/// Who may show members the door may end what they let in.
-const MANAGES: Access = pat_only(&[&[P::MembersWrite]]);
+/// The permission to invite members also covers revoking the access that members granted.
+const MANAGE: Access = pat_only(&[&[P::MembersWrite]]);
 
 pub(super) static LIST: Endpoint = Endpoint {
     handler: || mount(list),
     ..endpoint(
         "gantry-list-oauth-authorizations",
-        "List what one let applications do",
+        "List the caller's authorizations of applications",
         Verb::Get,
         "/v1/oauth/authorizations",
         Access::Unscoped,
@@ -61,21 +62,21 @@ async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Authorization>
     Ok(Json(grants::list(&context.db, user.id).await?))
 }
 
-pub(super) static TAKE_BACK: Endpoint = Endpoint {
-    handler: || mount(take_back),
+pub(super) static REVOKE: Endpoint = Endpoint {
+    handler: || mount(revoke),
     ..endpoint(
         "gantry-revoke-oauth-authorization",
-        "Take back what one let an application do: its next request is refused, on every node",
+        "Revoke one of the caller's authorizations, on every node",
         Verb::Delete,
         "/v1/oauth/authorizations/{id}",
         Access::Unscoped,
     )
 };
 
-/// The authorization the path names. Whose it is, is looked up with it.
-struct Which(ApprovalId);
+/// An authorization id from the path. The handlers check that it belongs to the caller.
+struct AuthorizationId(ApprovalId);
 
-impl Input for Which {
+impl Input for AuthorizationId {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -86,88 +87,88 @@ impl Input for Which {
     }
 }
 
-async fn take_back(
-    Which(id): Which,
+async fn revoke(
+    AuthorizationId(id): AuthorizationId,
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    grants::take_back(&context, By::Member(user.id), id, &audit)
+    grants::revoke(&context, Revoker::Member(user.id), id, &audit)
         .await
         .map(|()| OkEmpty)
 }
 
-pub(super) static LIST_ALL: Endpoint = Endpoint {
-    handler: || mount(list_all),
+pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
+    handler: || mount(list_for_organization),
     ..endpoint(
         "gantry-list-organization-oauth-authorizations",
-        "List what members let applications do in an organization",
+        "List the authorizations that members granted in an organization",
         Verb::Get,
         "/v1/organizations/{slug}/oauth/authorizations",
-        MANAGES,
+        MANAGE,
     )
 };
 
-async fn list_all(
+async fn list_for_organization(
     organization: Organization,
     context: ApiContext,
 ) -> Result<Json<Vec<MemberAuthorization>>, Error> {
     Ok(Json(
-        grants::of_organization(&context.db, organization.id).await?,
+        grants::list_for_organization(&context.db, organization.id).await?,
     ))
 }
 
-pub(super) static END: Endpoint = Endpoint {
-    handler: || mount(end),
+pub(super) static REVOKE_IN_ORGANIZATION: Endpoint = Endpoint {
+    handler: || mount(revoke_in_organization),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorization",
-        "Take back what a member let an application do in an organization: its next request is refused, on every node",
+        "Revoke an authorization that a member granted in an organization, on every node",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/authorizations/{id}",
-        MANAGES,
+        MANAGE,
     )
 };
 
-async fn end(
+async fn revoke_in_organization(
     organization: Organization,
-    Which(id): Which,
+    AuthorizationId(id): AuthorizationId,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    grants::take_back(&context, By::Organization(organization.id), id, &audit)
+    grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
         .await
         .map(|()| OkEmpty)
 }
 
-pub(super) static END_ALL: Endpoint = Endpoint {
-    handler: || mount(end_all),
+pub(super) static REVOKE_ALL: Endpoint = Endpoint {
+    handler: || mount(revoke_all),
     ..endpoint(
         "gantry-revoke-organization-oauth-authorizations",
-        "Take back everything that members let an application do in an organization, whoever registered it",
+        "Revoke all authorizations of an application in an organization",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}/authorizations",
-        MANAGES,
+        MANAGE,
     )
 };
 
-/// What ended with it.
+/// The number of authorizations that the request revoked.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "EndedOauthAuthorizations")]
-pub struct Ended {
-    /// Approvals of members.
+pub struct RevokedAuthorizations {
+    /// Revoked authorizations of members.
     pub authorizations_revoked: u64,
 }
 
-/// The application is not looked for among the organization's own: most that its members use are of others.
-async fn end_all(
+/// Accepts applications of other organizations too: most applications that members use are
+/// registered elsewhere.
+async fn revoke_all(
     organization: Organization,
     PathId(id): PathId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Json<Ended>, Error> {
-    let authorizations_revoked =
-        grants::take_back_all(&context, organization.id, id, &audit).await?;
-    Ok(Json(Ended {
+) -> Result<Json<RevokedAuthorizations>, Error> {
+    let authorizations_revoked = grants::revoke_all(&context, organization.id, id, &audit).await?;
+    Ok(Json(RevokedAuthorizations {
         authorizations_revoked,
     }))
 }

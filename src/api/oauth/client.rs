@@ -1,66 +1,72 @@
-//! Which application asks: it says who it is and proves it, in one way. Every failure is the same answer.
+//! Client authentication (RFC 6749, 2.3). Every failure returns the same response.
 
 use chrono::{DateTime, Utc};
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::{applications, applications::Application, fields::Fields};
+use super::{applications, applications::Application, parameters::OAuthParameters};
 use crate::{
     base::{
         db::Db,
-        error::{Context, Error, oauth_fault, unknown_client},
+        error::{Context, Error, oauth_error, unknown_client},
     },
     platform::{access::credential::SecretDigest, http::client_credentials::ClientCredentials},
 };
 
-/// Who does not prove who it is, however it tried, gets this.
-pub(super) fn unknown() -> Error {
-    oauth_fault("invalid_client", "The client id or its secret is wrong.")
+/// Returns the error for any failed client authentication.
+pub(super) fn invalid_client() -> Error {
+    oauth_error("invalid_client", "The client id or its secret is wrong.")
 }
 
-/// The application that asks. A public one says only its name; for it, what it asks has to be proof enough.
+/// Returns the authenticated application. A public application sends only its id: its requests are
+/// protected by PKCE or by the token that they present.
 pub async fn authenticate(
     db: &Db,
     basic: ClientCredentials,
-    fields: &Fields,
+    fields: &OAuthParameters,
     now: DateTime<Utc>,
 ) -> Result<Application, Error> {
-    let (named, secret) = (fields.get("client_id"), fields.get("client_secret"));
+    let named = fields.get("client_id");
+    let secret = fields.get("client_secret");
     let (id, secret) = match &basic {
-        ClientCredentials::Unreadable => return Err(unknown()),
+        ClientCredentials::Unreadable => return Err(invalid_client()),
         ClientCredentials::Absent => (
             named.ok_or_else(|| unknown_client("Required parameter: client_id"))?,
             secret,
         ),
-        // Beside credentials in the body it is ignored; in their place it is refused.
-        ClientCredentials::Bearer => (named.ok_or_else(unknown)?, secret),
+        // A bearer token beside credentials in the body is ignored; in place of them it is
+        // rejected.
+        ClientCredentials::Bearer => (named.ok_or_else(invalid_client)?, secret),
         ClientCredentials::Basic { .. } if fields.has("client_secret") => {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
-                "The client authenticates in two ways at once.",
+                "The client uses more than one authentication method.",
             ));
         }
         ClientCredentials::Basic { name: id, .. } if named.is_some_and(|named| named != id) => {
-            return Err(unknown());
+            return Err(invalid_client());
         }
         ClientCredentials::Basic { name: id, secret } => (
             id.as_str(),
             Some(secret.expose_secret()).filter(|secret| !secret.is_empty()),
         ),
     };
-    let id = Uuid::try_parse(id).map_err(|_| unknown())?;
+    let id = Uuid::try_parse(id).map_err(|_| invalid_client())?;
     let application = applications::by_client_id(db, id)
         .await?
-        .ok_or_else(unknown)?;
+        .ok_or_else(invalid_client)?;
     match (application.public, secret) {
         (true, None) => Ok(application),
-        (false, Some(secret)) if proves(db, &application, secret, now).await? => Ok(application),
-        (true, Some(_)) | (false, _) => Err(unknown()),
+        (false, Some(secret)) if secret_matches(db, &application, secret, now).await? => {
+            Ok(application)
+        }
+        (true, Some(_)) | (false, _) => Err(invalid_client()),
     }
 }
 
-/// Whether it is a live secret of the application. Looked for by its digest, so the time it takes tells nothing.
-async fn proves(
+/// Returns whether `secret` is a live secret of the application. The lookup is by digest, so its
+/// duration reveals nothing about the secret.
+async fn secret_matches(
     db: &Db,
     application: &Application,
     secret: &str,

@@ -1,78 +1,88 @@
-//! A code, and what becomes of it: exchanged once, within a minute, by who it was made for.
+//! Authorization codes: single use, valid for one minute, bound to one application.
 
 use chrono::{DateTime, Utc};
 
-use super::{CODE_LIFE, pkce::Challenge};
+use super::{CODE_LIFETIME, pkce::PkceChallenge};
 use crate::base::ids::ApplicationId;
 
-/// A code, as its row has it under the lock of its grant.
+/// An authorization code, read while its grant is locked.
 #[derive(Debug, Clone)]
-pub struct Code {
-    /// Whose it is.
+pub struct AuthorizationCode {
+    /// The application that the code was issued to.
     pub application: ApplicationId,
-    /// Where it was sent.
+    /// The redirect URI that the code was sent to.
     pub redirect_uri: String,
-    /// What the verifier has to hash to.
-    pub challenge: Option<Challenge>,
-    /// When it was issued.
+    /// The PKCE challenge of the authorization request.
+    pub challenge: Option<PkceChallenge>,
+    /// Time of issue.
     pub created_at: DateTime<Utc>,
-    /// Whether somebody tried it before.
+    /// Whether the code was presented before.
     pub used: bool,
-    /// Whether what was approved still holds.
+    /// Whether the grant is not revoked.
     pub live: bool,
 }
 
-/// An attempt to exchange it.
+/// A request to exchange a code for tokens.
 #[derive(Debug, Clone, Copy)]
-pub struct Attempt<'a> {
-    /// Who asks.
+pub struct CodeExchange<'a> {
+    /// The authenticated application.
     pub application: ApplicationId,
-    /// Where it says that the code was sent.
+    /// The `redirect_uri` parameter.
     pub redirect_uri: Option<&'a str>,
-    /// The proof.
+    /// The `code_verifier` parameter (RFC 7636).
     pub verifier: Option<&'a str>,
 }
 
-/// What becomes of it.
+/// The decision about an exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Another application's: refused, and as good as before.
-    Foreign,
-    /// It was tried before, so somebody else has it: refused, and what was approved ends.
+pub enum CodeVerdict {
+    /// The code belongs to another application: reject and leave the code usable.
+    OtherClient,
+    /// The code was presented before and has leaked: reject and revoke the grant.
     Replayed,
-    /// Refused, and used up. Says why.
-    Burnt(&'static str),
-    /// Tokens are issued, and it is used up.
+    /// Reject and consume the code. Holds the error description.
+    Invalid(&'static str),
+    /// Issue tokens and consume the code.
     Issue,
 }
 
-/// What becomes of a code at an attempt to exchange it.
-pub fn judge(code: &Code, attempt: Attempt<'_>, now: DateTime<Utc>) -> Verdict {
+/// Decides whether a code can be exchanged.
+pub fn judge(
+    code: &AuthorizationCode,
+    attempt: CodeExchange<'_>,
+    now: DateTime<Utc>,
+) -> CodeVerdict {
     if code.application != attempt.application {
-        return Verdict::Foreign;
+        return CodeVerdict::OtherClient;
     }
     if code.used {
-        return Verdict::Replayed;
+        return CodeVerdict::Replayed;
     }
     if !code.live {
-        return Verdict::Burnt("What was approved is revoked.");
+        return CodeVerdict::Invalid("The authorization is revoked.");
     }
-    // A clock that was set back makes no code older, and none newer than it can be.
-    if now >= code.created_at + CODE_LIFE {
-        return Verdict::Burnt("The code is expired.");
+    // Comparing against the creation time is safe if the clock was set back: a code never expires
+    // early, and never lives longer than its lifetime by the same clock.
+    if now >= code.created_at + CODE_LIFETIME {
+        return CodeVerdict::Invalid("The code is expired.");
     }
     if attempt.redirect_uri != Some(&code.redirect_uri) {
-        return Verdict::Burnt("redirect_uri is not where the code was sent.");
+        return CodeVerdict::Invalid(
+            "redirect_uri differs from that of the authorization request.",
+        );
     }
     match (&code.challenge, attempt.verifier) {
-        (Some(challenge), Some(verifier)) if challenge.is_met_by(verifier) => Verdict::Issue,
-        (None, None) => Verdict::Issue,
-        (Some(_), None) => Verdict::Burnt("code_verifier is missing."),
-        (Some(_), Some(_)) => Verdict::Burnt("code_verifier does not fit."),
-        // Who proves something that nobody asked for has a code that was made for somebody else.
-        (None, Some(_)) => {
-            Verdict::Burnt("There is a code_verifier, and there was no code_challenge.")
+        (Some(challenge), Some(verifier)) if challenge.matches(verifier) => CodeVerdict::Issue,
+        (None, None) => CodeVerdict::Issue,
+        (Some(_), None) => CodeVerdict::Invalid("code_verifier is missing."),
+        (Some(_), Some(_)) => {
+            CodeVerdict::Invalid("code_verifier does not match the code_challenge.")
         }
+        // A verifier without a challenge means that the code was issued for another request (code
+        // injection).
+        (None, Some(_)) => CodeVerdict::Invalid(
+            "code_verifier was sent without a code_challenge in the authorization request.",
+        ),
     }
 }
 
@@ -86,14 +96,14 @@ mod tests {
     const CALLBACK: &str = "https://app.example/cb";
 
     #[test]
-    fn every_attempt_has_one_outcome() {
+    fn judge_code_returns_expected_verdict() {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
-        let challenge = Challenge::parse(
+        let challenge = PkceChallenge::parse(
             Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
             Some("S256"),
         )
         .unwrap();
-        let code = Code {
+        let code = AuthorizationCode {
             application: ApplicationId(1),
             redirect_uri: CALLBACK.to_owned(),
             challenge,
@@ -101,37 +111,35 @@ mod tests {
             used: false,
             live: true,
         };
-        let right = Attempt {
+        let right = CodeExchange {
             application: ApplicationId(1),
             redirect_uri: Some(CALLBACK),
             verifier: Some(VERIFIER),
         };
-        let (plain, unproven) = (
-            Code {
-                challenge: None,
-                ..code.clone()
-            },
-            Attempt {
-                verifier: None,
-                ..right
-            },
-        );
+        let plain = AuthorizationCode {
+            challenge: None,
+            ..code.clone()
+        };
+        let unproven = CodeExchange {
+            verifier: None,
+            ..right
+        };
         let at = |secs| now + TimeDelta::seconds(secs);
-        let (foreign, replayed, issue) = (Verdict::Foreign, Verdict::Replayed, Verdict::Issue);
-        let other = Attempt {
+        let foreign = CodeVerdict::OtherClient;
+        let replayed = CodeVerdict::Replayed;
+        let issue = CodeVerdict::Issue;
+        let other = CodeExchange {
             application: ApplicationId(2),
             ..right
         };
-        let (used, dead) = (
-            Code {
-                used: true,
-                ..code.clone()
-            },
-            Code {
-                live: false,
-                ..code.clone()
-            },
-        );
+        let used = AuthorizationCode {
+            used: true,
+            ..code.clone()
+        };
+        let dead = AuthorizationCode {
+            live: false,
+            ..code.clone()
+        };
         for (case, code, attempt, when, verdict) in [
             ("right", &code, right, 0, Some(issue)),
             ("at the last moment", &code, right, 59, Some(issue)),
@@ -146,7 +154,7 @@ mod tests {
             (
                 "another address",
                 &code,
-                Attempt {
+                CodeExchange {
                     redirect_uri: Some("https://app.example/cb/"),
                     ..right
                 },
@@ -156,7 +164,7 @@ mod tests {
             (
                 "no address",
                 &code,
-                Attempt {
+                CodeExchange {
                     redirect_uri: None,
                     ..right
                 },
@@ -167,7 +175,7 @@ mod tests {
             (
                 "the challenge itself",
                 &code,
-                Attempt {
+                CodeExchange {
                     verifier: Some("E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM"),
                     ..right
                 },
@@ -179,7 +187,10 @@ mod tests {
             let outcome = judge(code, attempt, at(when));
             match verdict {
                 Some(expected) => assert_eq!(outcome, expected, "{case}"),
-                None => assert!(matches!(outcome, Verdict::Burnt(_)), "{case}: {outcome:?}"),
+                None => assert!(
+                    matches!(outcome, CodeVerdict::Invalid(_)),
+                    "{case}: {outcome:?}"
+                ),
             }
         }
     }

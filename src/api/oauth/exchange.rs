@@ -1,6 +1,6 @@
-//! The token endpoint: a code or a refresh token becomes a pair of tokens.
+//! The token endpoint: exchanges a code or a refresh token for a pair of tokens.
 //!
-//! One transaction, under the lock of what was approved: whatever arrives at the same time is decided one after the other.
+//! Each exchange is one transaction that locks the grant, so concurrent exchanges are serialized.
 
 use std::net::IpAddr;
 
@@ -12,21 +12,21 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    Minted,
+    GeneratedSecret,
     applications::Application,
     code,
-    code::{Attempt, Code},
-    fields::Fields,
+    code::{AuthorizationCode, CodeExchange, CodeVerdict},
     grants,
-    grants::{Locked, Reason},
-    pkce::Challenge,
+    grants::{LockedGrant, RevocationReason},
+    parameters::OAuthParameters,
+    pkce::PkceChallenge,
     refresh,
-    refresh::Refresh,
+    refresh::{RefreshToken, RefreshVerdict},
 };
 use crate::{
     api::context::ApiContext,
     base::{
-        error::{Context, Error, oauth_fault},
+        error::{Context, Error, oauth_error},
         ids::ApprovalId,
     },
     platform::{
@@ -35,20 +35,20 @@ use crate::{
     },
 };
 
-/// Where a request of the protocol comes from, for the audit log.
+/// The origin of a protocol request, for the audit log.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub struct RequestOrigin {
     /// The client's address.
     pub address: IpAddr,
-    /// Ties it to the log.
+    /// The id of the request, also in the server log.
     pub request_id: String,
     /// Id of the operation.
     pub operation: &'static str,
 }
 
-impl Origin {
-    /// Writes the log of what a member approved.
-    pub fn recorder(&self, grant: &Locked) -> Recorder {
+impl RequestOrigin {
+    /// Returns a recorder for events of a member's grant.
+    pub fn recorder(&self, grant: &LockedGrant) -> Recorder {
         Recorder::of_approval(
             (grant.id, grant.actor),
             grant.organization,
@@ -56,7 +56,7 @@ impl Origin {
         )
     }
 
-    /// Writes that an application registered itself.
+    /// Returns a recorder for the registration of an application.
     pub fn registration(&self, client_id: Uuid) -> Recorder {
         Recorder::of_application(client_id, (self.address, &self.request_id, self.operation))
     }
@@ -65,38 +65,38 @@ impl Origin {
 /// A pair of tokens.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponse")]
-pub struct Pair {
-    /// For requests.
+pub struct TokenPair {
+    /// Token for API requests.
     pub access_token: String,
-    /// For the next pair.
+    /// Token for the next exchange.
     pub refresh_token: String,
-    /// Seconds that the access token lives.
+    /// Lifetime of the access token in seconds.
     pub expires_in: i64,
     /// `Bearer`.
     pub token_type: String,
 }
 
-/// The same with everything there is to know.
+/// A token response with scope and projects.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OAuthTokenResponseInFull")]
-pub struct Full {
+pub struct TokenResponse {
     /// The tokens.
     #[serde(flatten)]
-    pub pair: Pair,
-    /// What the access token may do: names between spaces.
+    pub pair: TokenPair,
+    /// Scopes of the access token, separated by spaces.
     pub scope: String,
-    /// Refs of the projects it is for; all of the organization's, if null.
+    /// Refs of the projects that the token can access; null means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
 }
 
-/// Exchanges what the fields hold for a pair of tokens.
+/// Exchanges the code or refresh token in the parameters for a pair of tokens.
 pub async fn exchange(
     context: &ApiContext,
     application: &Application,
-    fields: &Fields,
-    origin: &Origin,
-) -> Result<Full, Error> {
-    let exchange = Exchange {
+    fields: &OAuthParameters,
+    origin: &RequestOrigin,
+) -> Result<TokenResponse, Error> {
+    let exchange = TokenExchange {
         context,
         application,
         fields,
@@ -106,7 +106,7 @@ pub async fn exchange(
     match fields.required("grant_type")? {
         "authorization_code" => exchange.code().await,
         "refresh_token" => exchange.refresh().await,
-        _ => Err(oauth_fault(
+        _ => Err(oauth_error(
             "unsupported_grant_type",
             "The grant_type must be authorization_code or refresh_token.",
         )),
@@ -114,28 +114,27 @@ pub async fn exchange(
 }
 
 /// One request to the token endpoint.
-struct Exchange<'a> {
+struct TokenExchange<'a> {
     context: &'a ApiContext,
     application: &'a Application,
-    fields: &'a Fields,
-    origin: &'a Origin,
+    fields: &'a OAuthParameters,
+    origin: &'a RequestOrigin,
     now: DateTime<Utc>,
 }
 
-/// What was found to be wrong, under the lock.
-enum Refused {
-    /// What was approved is as it was.
-    Kept(Error),
-    /// Somebody else has a part of it, so it ended.
-    Ended,
+/// The reason to issue no tokens, found while the grant is locked.
+enum ExchangeError {
+    /// The request is rejected; the grant stays.
+    Rejected(Error),
+    /// A code or token was replayed, so the grant is revoked.
+    GrantRevoked,
 }
 
-const NO_CODE: &str = "The code is not one of this application's, was used, or is expired.";
-const NO_REFRESH: &str =
-    "The refresh token is not one of this application's, was used, or is expired.";
+const NO_CODE: &str = "The code is unknown, used, expired, or of another application.";
+const NO_REFRESH: &str = "The refresh token is unknown, used, expired, or of another application.";
 
-impl Exchange<'_> {
-    async fn code(&self) -> Result<Full, Error> {
+impl TokenExchange<'_> {
+    async fn code(&self) -> Result<TokenResponse, Error> {
         let digest = SecretDigest::of(self.fields.required("code")?);
         let doing = "exchanging a code";
         let mut client = self.context.db.client().await?;
@@ -145,20 +144,24 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(oauth_fault("invalid_grant", NO_CODE));
+        let Some(grant) = self.lock_grant(&transaction, found).await? else {
+            return Err(oauth_error("invalid_grant", NO_CODE));
         };
         let sql = "select redirect_uri, challenge, created_at, used_at is not null from oauth_codes where digest = $1";
         let row = transaction
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_CODE))?;
+        let row = row.ok_or_else(|| oauth_error("invalid_grant", NO_CODE))?;
         let challenge = row
             .get::<_, Option<&[u8]>>(1)
-            .map(|bytes| Challenge::read(bytes).ok_or("not a SHA-256").context(doing))
+            .map(|bytes| {
+                PkceChallenge::from_bytes(bytes)
+                    .ok_or("not a SHA-256")
+                    .context(doing)
+            })
             .transpose()?;
-        let code = Code {
+        let code = AuthorizationCode {
             application: grant.application,
             redirect_uri: row.get(0),
             challenge,
@@ -166,13 +169,13 @@ impl Exchange<'_> {
             used: row.get(3),
             live: grant.live,
         };
-        let attempt = Attempt {
+        let attempt = CodeExchange {
             application: self.application.id,
             redirect_uri: self.fields.get("redirect_uri"),
             verifier: self.fields.get("code_verifier"),
         };
         let verdict = code::judge(&code, attempt, self.now);
-        if verdict != code::Verdict::Foreign {
+        if verdict != CodeVerdict::OtherClient {
             let sql = "update oauth_codes set used_at = coalesce(used_at, $2) where digest = $1";
             transaction
                 .execute(sql, &[&digest.as_bytes(), &self.now])
@@ -180,20 +183,26 @@ impl Exchange<'_> {
                 .context(doing)?;
         }
         let outcome = match verdict {
-            code::Verdict::Foreign => Err(Refused::Kept(oauth_fault("invalid_grant", NO_CODE))),
-            code::Verdict::Replayed => Err(Refused::Ended),
-            code::Verdict::Burnt(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
-            code::Verdict::Issue => match self.check(&grant) {
+            CodeVerdict::OtherClient => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                NO_CODE,
+            ))),
+            CodeVerdict::Replayed => Err(ExchangeError::GrantRevoked),
+            CodeVerdict::Invalid(description) => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                description,
+            ))),
+            CodeVerdict::Issue => match self.issued_scopes(&grant) {
                 Ok(scopes) => Ok(self.issue(&transaction, &grant, scopes).await?.0),
-                Err(error) => Err(Refused::Kept(error)),
+                Err(error) => Err(ExchangeError::Rejected(error)),
             },
         };
-        self.write_down(&transaction, &grant, &outcome).await?;
+        self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.told(outcome).await
+        self.into_response(outcome).await
     }
 
-    async fn refresh(&self) -> Result<Full, Error> {
+    async fn refresh(&self) -> Result<TokenResponse, Error> {
         let digest = SecretDigest::of(self.fields.required("refresh_token")?);
         let doing = "exchanging a refresh token";
         let mut client = self.context.db.client().await?;
@@ -203,8 +212,8 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let Some(grant) = self.locked(&transaction, found).await? else {
-            return Err(oauth_fault("invalid_grant", NO_REFRESH));
+        let Some(grant) = self.lock_grant(&transaction, found).await? else {
+            return Err(oauth_error("invalid_grant", NO_REFRESH));
         };
         let sql = "select r.id, r.expires_at, r.consumed_at, r.revoked_at is not null, r.next_access, r.next_refresh, \
                    coalesce(a.first_used_at is null and a.revoked_at is null and n.consumed_at is null and n.revoked_at is null, false) \
@@ -214,8 +223,8 @@ impl Exchange<'_> {
             .query_opt(sql, &[&digest.as_bytes()])
             .await
             .context(doing)?;
-        let row = row.ok_or_else(|| oauth_fault("invalid_grant", NO_REFRESH))?;
-        let refresh = Refresh {
+        let row = row.ok_or_else(|| oauth_error("invalid_grant", NO_REFRESH))?;
+        let refresh = RefreshToken {
             application: grant.application,
             expires_at: row.get(1),
             consumed_at: row.get(2),
@@ -224,20 +233,24 @@ impl Exchange<'_> {
             live: grant.live,
         };
         let outcome = match refresh::judge(&refresh, self.application.id, self.now) {
-            refresh::Verdict::Foreign => {
-                Err(Refused::Kept(oauth_fault("invalid_grant", NO_REFRESH)))
-            }
-            refresh::Verdict::Dead(why) => Err(Refused::Kept(oauth_fault("invalid_grant", why))),
-            refresh::Verdict::Reused => Err(Refused::Ended),
-            verdict @ (refresh::Verdict::Rotate | refresh::Verdict::Reissue) => match self
-                .check(&grant)
+            RefreshVerdict::OtherClient => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                NO_REFRESH,
+            ))),
+            RefreshVerdict::Invalid(description) => Err(ExchangeError::Rejected(oauth_error(
+                "invalid_grant",
+                description,
+            ))),
+            RefreshVerdict::Reused => Err(ExchangeError::GrantRevoked),
+            verdict @ (RefreshVerdict::Rotate | RefreshVerdict::Reissue) => match self
+                .issued_scopes(&grant)
             {
-                // Nothing was given for it, so it is as good as before.
-                Err(error) => Err(Refused::Kept(error)),
+                // No tokens were issued, so the refresh token stays usable.
+                Err(error) => Err(ExchangeError::Rejected(error)),
                 Ok(scopes) => {
                     let lost = (row.get(4), row.get(5));
-                    if verdict == refresh::Verdict::Rotate
-                        || self.replace(&transaction, lost).await?
+                    if verdict == RefreshVerdict::Rotate
+                        || self.revoke_lost_pair(&transaction, lost).await?
                     {
                         let (pair, access, next) = self.issue(&transaction, &grant, scopes).await?;
                         let sql = "update oauth_refresh_tokens set consumed_at = coalesce(consumed_at, $2), next_access = $3, \
@@ -248,29 +261,30 @@ impl Exchange<'_> {
                             .context(doing)?;
                         Ok(pair)
                     } else {
-                        Err(Refused::Ended)
+                        Err(ExchangeError::GrantRevoked)
                     }
                 }
             },
         };
-        self.write_down(&transaction, &grant, &outcome).await?;
+        self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.told(outcome).await
+        self.into_response(outcome).await
     }
 
-    async fn locked(
+    async fn lock_grant(
         &self,
         transaction: &Transaction<'_>,
         row: Option<tokio_postgres::Row>,
-    ) -> Result<Option<Locked>, Error> {
+    ) -> Result<Option<LockedGrant>, Error> {
         match row {
             Some(row) => grants::lock(transaction, ApprovalId(row.get(0))).await,
             None => Ok(None),
         }
     }
 
-    /// Ends a pair that got lost on its way. Not if its access token is used at this very moment: then it did not get lost.
-    async fn replace(
+    /// Revokes the pair of tokens that a client never received. Returns `false` if its access token
+    /// was used meanwhile: then the pair was received.
+    async fn revoke_lost_pair(
         &self,
         transaction: &Transaction<'_>,
         (access, next): (Option<i64>, Option<i64>),
@@ -293,55 +307,53 @@ impl Exchange<'_> {
             == 1)
     }
 
-    /// What the access token is to do: less than was approved if the application says so, never more.
-    fn check(&self, grant: &Locked) -> Result<Scopes, Error> {
+    /// Returns the scopes of the new access token: those requested, which must be a subset of the
+    /// granted ones.
+    fn issued_scopes(&self, grant: &LockedGrant) -> Result<Scopes, Error> {
         if let Some(resource) = self.fields.get("resource")
             && grant.resource.as_deref() != Some(resource)
         {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_target",
-                "This resource was not asked for when the user approved.",
+                "The authorization does not include this resource.",
             ));
         }
         if grant.scopes.is_empty() {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_scope",
-                "The application has none of the approved scopes any more; ask the user again.",
+                "The application no longer has any of the approved scopes; request authorization again.",
             ));
         }
         let Some(text) = self.fields.get("scope").filter(|text| *text != "all") else {
             return Ok(grant.scopes);
         };
-        let wanted = Scopes::named(text.split(' '));
-        let all_known = text.split(' ').count() == wanted.iter().count();
-        if !all_known || !wanted.within(grant.scopes) || wanted.is_empty() {
-            return Err(oauth_fault(
+        let requested = Scopes::named(text.split(' '));
+        let all_known = text.split(' ').count() == requested.iter().count();
+        if !all_known || !requested.within(grant.scopes) || requested.is_empty() {
+            return Err(oauth_error(
                 "invalid_scope",
-                "The user did not approve all of these scopes.",
+                "The requested scopes exceed the approved scopes.",
             ));
         }
-        Ok(wanted)
+        Ok(requested)
     }
 
-    /// Issues a pair of tokens; with the rows of both.
+    /// Issues a pair of tokens. Returns it with the row ids of the access and the refresh token.
     async fn issue(
         &self,
         transaction: &Transaction<'_>,
-        grant: &Locked,
+        grant: &LockedGrant,
         scopes: Scopes,
-    ) -> Result<(Full, i64, i64), Error> {
+    ) -> Result<(TokenResponse, i64, i64), Error> {
         let doing = "issuing tokens";
-        let (access, next) = (
-            Minted::access(&self.context.entropy),
-            Minted::refresh(&self.context.entropy),
-        );
-        let (access_digest, next_digest, life) = (
-            access.digest(),
-            next.digest(),
-            self.context.api_settings.oauth.access_life,
-        );
+        let access = GeneratedSecret::access(&self.context.entropy);
+        let next = GeneratedSecret::refresh(&self.context.entropy);
+        let access_digest = access.digest();
+        let next_digest = next.digest();
+        let lifetime = self.context.api_settings.oauth.access_lifetime;
         let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5) returning id";
-        let (names, access_expiry) = (scopes.names(), self.now + life);
+        let names = scopes.names();
+        let access_expiry = self.now + lifetime;
         let values: [crate::base::db::Param<'_>; 5] = [
             &access_digest.as_bytes(),
             &grant.id.0,
@@ -363,14 +375,14 @@ impl Exchange<'_> {
             .await
             .context(doing)?
             .get(0);
-        let pair = Pair {
+        let pair = TokenPair {
             access_token: access.expose().to_owned(),
             refresh_token: next.expose().to_owned(),
-            expires_in: life.num_seconds(),
+            expires_in: lifetime.num_seconds(),
             token_type: "Bearer".to_owned(),
         };
         Ok((
-            Full {
+            TokenResponse {
                 pair,
                 scope: scopes.to_string(),
                 project_refs: grant.project_refs.clone(),
@@ -380,25 +392,29 @@ impl Exchange<'_> {
         ))
     }
 
-    /// Writes the outcome down, whatever it is: a replay ends what was approved.
-    async fn write_down(
+    /// Records the outcome in the audit log, and revokes the grant after a replay.
+    async fn record(
         &self,
         transaction: &Transaction<'_>,
-        grant: &Locked,
-        outcome: &Result<Full, Refused>,
+        grant: &LockedGrant,
+        outcome: &Result<TokenResponse, ExchangeError>,
     ) -> Result<(), Error> {
-        let (audit, about) = (
-            self.origin.recorder(grant),
-            json!({"application": self.application.client_id, "approval": grant.id.0}),
-        );
+        let audit = self.origin.recorder(grant);
+        let about = json!({"application": self.application.client_id, "approval": grant.id.0});
         match outcome {
             Ok(_) => {
                 audit
                     .write_in(transaction, 201, (None, Some(about)), self.now)
                     .await
             }
-            Err(Refused::Ended)
-                if grants::end(transaction, grant.id, Reason::Replay, self.now).await? =>
+            Err(ExchangeError::GrantRevoked)
+                if grants::mark_revoked(
+                    transaction,
+                    grant.id,
+                    RevocationReason::Replay,
+                    self.now,
+                )
+                .await? =>
             {
                 audit
                     .write_in(
@@ -409,20 +425,24 @@ impl Exchange<'_> {
                     )
                     .await
             }
-            Err(Refused::Kept(_) | Refused::Ended) => Ok(()),
+            Err(ExchangeError::Rejected(_) | ExchangeError::GrantRevoked) => Ok(()),
         }
     }
 
-    /// What the application is told, once it is true on every node.
-    async fn told(&self, outcome: Result<Full, Refused>) -> Result<Full, Error> {
+    /// Returns the response. After a revocation, waits until every node has dropped its cached
+    /// tokens.
+    async fn into_response(
+        &self,
+        outcome: Result<TokenResponse, ExchangeError>,
+    ) -> Result<TokenResponse, Error> {
         match outcome {
             Ok(issued) => Ok(issued),
-            Err(Refused::Kept(error)) => Err(error),
-            Err(Refused::Ended) => {
-                grants::settle(self.context).await?;
-                Err(oauth_fault(
+            Err(ExchangeError::Rejected(error)) => Err(error),
+            Err(ExchangeError::GrantRevoked) => {
+                grants::publish_revocation(self.context).await?;
+                Err(oauth_error(
                     "invalid_grant",
-                    "This was used before, so somebody else may have it: everything it led to is revoked.",
+                    "The credential was used before and may have leaked, so the authorization is revoked.",
                 ))
             }
         }

@@ -1,4 +1,4 @@
-//! What members approved, and how it ends: at once, on every node.
+//! Grants: the access that members gave to applications, and its revocation on all nodes.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -22,27 +22,28 @@ use crate::{
     },
 };
 
-/// What one member has approved for one application at a time: one for each of their computers, say. The least used end.
-const EACH_MAX: i64 = 20;
-/// Approvals a list shows at most.
+/// Live grants of one member to one application, for example one per computer. The least recently
+/// used ones are revoked first.
+const GRANTS_PER_MEMBER_MAX: i64 = 20;
+/// Maximum number of grants in a list.
 pub const LIST_MAX: i64 = 1_000;
 
-/// Why something that was approved ended.
+/// Reason for the revocation of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// The member took it back.
+pub enum RevocationReason {
+    /// The member revoked it.
     User,
-    /// The application gave it back.
+    /// The application revoked it (RFC 7009).
     Application,
-    /// Somebody else had a code or a token of it.
+    /// A code or refresh token was used twice.
     Replay,
     /// The application was deleted.
     Deleted,
-    /// Who manages the organization took it back.
+    /// A manager of the organization revoked it.
     Organization,
 }
 
-impl Reason {
+impl RevocationReason {
     const fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -54,32 +55,32 @@ impl Reason {
     }
 }
 
-/// What is approved just now.
+/// A grant to be stored.
 #[derive(Debug)]
-pub struct New {
-    /// For whom.
+pub struct NewGrant {
+    /// The application that receives access.
     pub application: ApplicationId,
-    /// By whom.
+    /// The granting member.
     pub user: UserId,
-    /// Where.
+    /// The organization.
     pub organization: OrganizationId,
-    /// Rows of projects there. None: all.
+    /// Row ids of the projects; `None` means all projects of the organization.
     pub projects: Option<Vec<i64>>,
-    /// What.
+    /// The granted scopes.
     pub scopes: Scopes,
-    /// The audience that was asked for.
+    /// The requested audience (RFC 8707).
     pub resource: Option<String>,
-    /// The role of who approves.
+    /// The role of the member at the time of the grant.
     pub acts_as: Role,
 }
 
-/// Writes it down.
+/// Stores a grant. Revokes the least recently used ones above [`GRANTS_PER_MEMBER_MAX`].
 pub async fn insert(
     transaction: &Transaction<'_>,
-    new: &New,
+    new: &NewGrant,
     now: DateTime<Utc>,
 ) -> Result<ApprovalId, Error> {
-    let doing = "keeping what was approved";
+    let doing = "storing a grant";
     let sql = "insert into oauth_grants (application_id, user_id, organization_id, projects, scopes, resource, acts_as, created_at) \
                values ($1, $2, $3, $4, $5, $6, $7, $8) returning id";
     let values: [crate::base::db::Param<'_>; 8] = [
@@ -101,37 +102,48 @@ pub async fn insert(
                and id not in (select id from oauth_grants where application_id = $1 and user_id = $2 and revoked_at is null \
                               order by coalesce(last_used_at, created_at) desc, id desc limit $4)";
     transaction
-        .execute(sql, &[&new.application.0, &new.user.0, &now, &EACH_MAX])
+        .execute(
+            sql,
+            &[
+                &new.application.0,
+                &new.user.0,
+                &now,
+                &GRANTS_PER_MEMBER_MAX,
+            ],
+        )
         .await
         .context(doing)?;
     Ok(ApprovalId(id))
 }
 
-/// Something that was approved, under the lock of its row.
+/// A grant, read under a row lock.
 #[derive(Debug)]
-pub struct Locked {
-    /// Its row.
+pub struct LockedGrant {
+    /// Row of `oauth_grants`.
     pub id: ApprovalId,
-    /// For whom.
+    /// The application with access.
     pub application: ApplicationId,
-    /// Where.
+    /// The organization.
     pub organization: OrganizationId,
-    /// By whom, as other services know them.
+    /// The `gotrue_id` of the granting member.
     pub actor: Uuid,
-    /// What.
+    /// The granted scopes that the application still has.
     pub scopes: Scopes,
-    /// Refs of the projects it is for. None: all.
+    /// Refs of the projects; `None` means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
-    /// The audience that was asked for.
+    /// The requested audience (RFC 8707).
     pub resource: Option<String>,
-    /// When.
+    /// Time of the grant.
     pub created_at: DateTime<Utc>,
-    /// Whether it still holds.
+    /// Whether the grant is not revoked.
     pub live: bool,
 }
 
-/// Locks it: of all that happens to one approval and what was issued for it, one thing happens at a time.
-pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Option<Locked>, Error> {
+/// Locks the row of a grant. Exchanges and revocations of one grant are serialized by this lock.
+pub async fn lock(
+    transaction: &Transaction<'_>,
+    id: ApprovalId,
+) -> Result<Option<LockedGrant>, Error> {
     let sql = "select g.application_id, g.organization_id, u.gotrue_id, g.scopes, \
                case when g.projects is not null then array(select ref from projects p where p.id = any(g.projects) order by ref) end, \
                g.resource, g.created_at, g.revoked_at is null, a.scopes \
@@ -140,8 +152,8 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
     let row = transaction
         .query_opt(sql, &[&id.0])
         .await
-        .context("locking what was approved")?;
-    Ok(row.map(|row| Locked {
+        .context("locking a grant")?;
+    Ok(row.map(|row| LockedGrant {
         id,
         application: ApplicationId(row.get(0)),
         organization: OrganizationId(row.get(1)),
@@ -155,11 +167,11 @@ pub async fn lock(transaction: &Transaction<'_>, id: ApprovalId) -> Result<Optio
     }))
 }
 
-/// Ends it, in the transaction of what ends it. Whether it held until now.
-pub async fn end(
+/// Marks a grant as revoked, within the caller's transaction. Returns whether it was live before.
+pub async fn mark_revoked(
     transaction: &Transaction<'_>,
     id: ApprovalId,
-    reason: Reason,
+    reason: RevocationReason,
     now: DateTime<Utc>,
 ) -> Result<bool, Error> {
     let sql =
@@ -167,30 +179,33 @@ pub async fn end(
     Ok(transaction
         .execute(sql, &[&id.0, &now, &reason.name()])
         .await
-        .context("ending what was approved")?
+        .context("revoking a grant")?
         > 0)
 }
 
-/// Ends everything that was approved for an application. How many that were.
-pub async fn end_all_of(
+/// Marks all grants of an application as revoked. Returns their number.
+pub async fn mark_all_revoked(
     transaction: &Transaction<'_>,
     application: ApplicationId,
     now: DateTime<Utc>,
 ) -> Result<u64, Error> {
     let sql = "update oauth_grants set revoked_at = $2, reason = $3 where application_id = $1 and revoked_at is null";
     transaction
-        .execute(sql, &[&application.0, &now, &Reason::Deleted.name()])
+        .execute(
+            sql,
+            &[&application.0, &now, &RevocationReason::Deleted.name()],
+        )
         .await
-        .context("ending what was approved")
+        .context("revoking a grant")
 }
 
-/// After something ended: from now on no node believes otherwise.
-pub async fn settle(context: &ApiContext) -> Result<(), Error> {
+/// Invalidates cached grants on this node and waits for the confirmation of the others.
+pub async fn publish_revocation(context: &ApiContext) -> Result<(), Error> {
     context.table_changed(Table::OauthGrants);
     notifications::settle(&context.db).await
 }
 
-/// Something that a member approved, as they see it.
+/// A grant as its member sees it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthAuthorization")]
 pub struct Authorization {
@@ -198,44 +213,44 @@ pub struct Authorization {
     pub id: i64,
     /// Client id of the application.
     pub client_id: Uuid,
-    /// What the application is called.
+    /// Name of the application.
     pub name: String,
-    /// The application's own page.
+    /// Website of the application.
     pub website: String,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified the application.
     pub verified: bool,
-    /// Slug of the organization it is for.
+    /// Slug of the organization.
     pub organization_slug: String,
-    /// Refs of the projects it is for; all of the organization's, if null.
+    /// Refs of the projects that it can access; null means all projects of the organization.
     pub project_refs: Option<Vec<String>>,
-    /// What it may do.
+    /// Granted scopes.
     pub scopes: Vec<String>,
-    /// When it was approved.
+    /// Time of the grant.
     pub created_at: DateTime<Utc>,
-    /// When it was last used, to the minute.
+    /// Time of the last use, rounded to minutes.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// The same as who manages its organization sees it.
+/// A grant as managers of the organization see it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthMemberAuthorization")]
 pub struct MemberAuthorization {
-    /// What was approved.
+    /// The grant.
     #[serde(flatten)]
     pub authorization: Authorization,
-    /// Who approved it.
+    /// The granting member.
     pub approved_by: Approver,
 }
 
-/// A member who approved something.
+/// The granting member, as shown to managers of the organization.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApprover")]
 pub struct Approver {
-    /// As in the list of members.
+    /// The id in the list of members.
     pub id: Uuid,
-    /// What other members call them.
+    /// Username.
     pub username: String,
-    /// Their address.
+    /// Email address.
     pub primary_email: String,
 }
 
@@ -269,17 +284,17 @@ fn read(row: &Row) -> Authorization {
     }
 }
 
-/// What a member approved and can still be used, newest first.
+/// Lists the live grants of a member, newest first.
 pub async fn list(db: &Db, user: UserId) -> Result<Vec<Authorization>, Error> {
     let rows = db
         .query(authorizations!("g.user_id = $1"), &[&user.0, &LIST_MAX])
         .await
-        .context("listing what was approved")?;
+        .context("listing grants")?;
     Ok(rows.iter().map(read).collect())
 }
 
-/// What members of an organization approved there and can still be used, newest first.
-pub async fn of_organization(
+/// Lists the live grants in an organization, newest first.
+pub async fn list_for_organization(
     db: &Db,
     organization: OrganizationId,
 ) -> Result<Vec<MemberAuthorization>, Error> {
@@ -297,46 +312,44 @@ pub async fn of_organization(
             primary_email: row.get(12),
         },
     };
-    Ok(rows
-        .context("listing what was approved")?
-        .iter()
-        .map(seen)
-        .collect())
+    Ok(rows.context("listing grants")?.iter().map(seen).collect())
 }
 
-/// How many members' approvals an application has.
+/// Counts the live grants of an application.
 pub async fn count(db: &Db, application: ApplicationId) -> Result<i64, Error> {
     let sql = "select count(*) from oauth_grants where application_id = $1 and revoked_at is null";
     let rows = db
         .query(sql, &[&application.0])
         .await
-        .context("counting what was approved")?;
+        .context("counting grants")?;
     Ok(rows.first().map_or(0, |row| row.get(0)))
 }
 
-/// Who takes something back.
+/// The party that revokes a grant.
 #[derive(Debug, Clone, Copy)]
-pub enum By {
-    /// Who approved it.
+pub enum Revoker {
+    /// The granting member.
     Member(UserId),
-    /// Who manages the organization it is for.
+    /// A manager of the organization.
     Organization(OrganizationId),
 }
 
-/// Takes back what was approved: the next request with any token of it is refused, on every node.
-pub async fn take_back(
+/// Revokes a grant: the next request with any of its tokens is rejected, on every node.
+pub async fn revoke(
     context: &ApiContext,
-    by: By,
+    by: Revoker,
     id: ApprovalId,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let doing = "taking back what was approved";
+    let doing = "revoking grants";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let (user, organization, reason) = match by {
-        By::Member(user) => (Some(user.0), None, Reason::User),
-        By::Organization(organization) => (None, Some(organization.0), Reason::Organization),
+        Revoker::Member(user) => (Some(user.0), None, RevocationReason::User),
+        Revoker::Organization(organization) => {
+            (None, Some(organization.0), RevocationReason::Organization)
+        }
     };
     let sql = "select a.client_id, a.name, u.gotrue_id from oauth_grants g join oauth_applications a on a.id = g.application_id \
                join users u on u.id = g.user_id where g.id = $1 and g.user_id = coalesce($2, g.user_id) \
@@ -349,26 +362,26 @@ pub async fn take_back(
     let before = json!({
         "approval": id.0, "application": row.get::<_, Uuid>(0), "name": row.get::<_, &str>(1), "approved_by": row.get::<_, Uuid>(2),
     });
-    end(&transaction, id, reason, now).await?;
+    mark_revoked(&transaction, id, reason, now).await?;
     audit
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(context).await
+    publish_revocation(context).await
 }
 
-/// Takes back everything that members of an organization approved there for an application. How many that were.
-pub async fn take_back_all(
+/// Revokes all grants of an application in an organization. Returns their number.
+pub async fn revoke_all(
     context: &ApiContext,
     organization: OrganizationId,
     client_id: Uuid,
     audit: &Recorder,
 ) -> Result<u64, Error> {
-    let doing = "taking back what was approved";
+    let doing = "revoking grants";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Held, so that what is approved at this moment is approved before, and ends with the rest, or after.
+    // The lock serializes this with approvals: a concurrent grant is revoked here or created after.
     let sql = "select id, name from oauth_applications where client_id = $1 for no key update";
     let row = transaction
         .query_opt(sql, &[&client_id])
@@ -380,7 +393,7 @@ pub async fn take_back_all(
         &row.get::<_, i64>(0),
         &organization.0,
         &now,
-        &Reason::Organization.name(),
+        &RevocationReason::Organization.name(),
     ];
     let ended = transaction.execute(sql, &values).await.context(doing)?;
     if ended == 0 {
@@ -391,6 +404,6 @@ pub async fn take_back_all(
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    settle(context).await?;
+    publish_revocation(context).await?;
     Ok(ended)
 }

@@ -1,4 +1,5 @@
-//! What a token is, for the application it was issued to (RFC 7662). Everything else is as inactive as what never existed.
+//! Token introspection (RFC 7662). Tokens of other applications are reported as inactive, like
+//! unknown ones.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -14,39 +15,39 @@ use crate::{
     platform::access::{Scopes, credential::SecretDigest},
 };
 
-/// What is told about a token.
+/// The state of a token.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthIntrospection")]
 pub struct Introspection {
-    /// Whether it can be used.
+    /// Whether the token is usable.
     pub active: bool,
-    /// `Bearer` for an access token (RFC 6749, 5.1). A refresh token has no such type.
+    /// `Bearer` for an access token (RFC 6749, 5.1). Absent for a refresh token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_type: Option<String>,
-    /// `access_token` or `refresh_token`: a member of this server's own, as RFC 7662, 2.2 permits.
+    /// `access_token` or `refresh_token`: an extension member, as RFC 7662, 2.2 permits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_use: Option<String>,
-    /// What it may do.
+    /// Scopes, separated by spaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
-    /// Whose it is.
+    /// The application that the token was issued to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_id: Option<Uuid>,
-    /// Who approved it.
+    /// The granting member.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sub: Option<Uuid>,
-    /// When it ends, in seconds since 1970.
+    /// Expiry time in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exp: Option<i64>,
-    /// When it was issued.
+    /// Time of issue in seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iat: Option<i64>,
-    /// What it was asked for.
+    /// Audience: the resource that was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aud: Option<String>,
 }
 
-/// Tells about a token of `application`.
+/// Returns the state of a token of `application`.
 pub async fn introspect(
     db: &Db,
     application: &Application,
@@ -65,7 +66,7 @@ pub async fn introspect(
     let rows = db
         .query(sql, &[&digest.as_bytes(), &application.id.0, &now])
         .await
-        .context("telling what a token is")?;
+        .context("introspecting a token")?;
     let Some(row) = rows.first() else {
         return Ok(Introspection::default());
     };

@@ -1,16 +1,20 @@
-//! What clients find out by themselves: the server (RFC 8414), and what its tokens are for (RFC 9728).
+//! Discovery documents: authorization server metadata (RFC 8414) and protected resource metadata
+//! (RFC 9728).
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::operations::{AUTHORIZE, EXCHANGE_IN_FULL, INTROSPECT, REGISTER, REVOKE_FORM};
+use super::{
+    authorize::AUTHORIZE,
+    operations::{EXCHANGE_STANDARD, INTROSPECT, REGISTER, REVOKE_FORM},
+};
 use crate::platform::{access::Scopes, http::Endpoint};
 
-/// The server that issues tokens.
+/// Metadata of the authorization server.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthServerMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 8414")]
-pub struct Server {
+pub struct ServerMetadata {
     pub issuer: String,
     pub authorization_endpoint: String,
     pub token_endpoint: String,
@@ -28,14 +32,14 @@ pub struct Server {
     pub authorization_response_iss_parameter_supported: bool,
 }
 
-/// The server under this name.
-pub fn server(issuer: &str) -> Server {
+/// Returns the metadata of the server with this issuer.
+pub fn server_metadata(issuer: &str) -> ServerMetadata {
     const METHODS: [&str; 3] = ["client_secret_basic", "client_secret_post", "none"];
     let at = |endpoint: &Endpoint| format!("{issuer}{}", endpoint.path);
-    Server {
+    ServerMetadata {
         issuer: issuer.to_owned(),
         authorization_endpoint: at(&AUTHORIZE),
-        token_endpoint: at(&EXCHANGE_IN_FULL),
+        token_endpoint: at(&EXCHANGE_STANDARD),
         revocation_endpoint: at(&REVOKE_FORM),
         introspection_endpoint: at(&INTROSPECT),
         registration_endpoint: at(&REGISTER),
@@ -54,20 +58,20 @@ pub fn server(issuer: &str) -> Server {
     }
 }
 
-/// What tokens are for.
+/// Metadata of the protected resource.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OauthResourceMetadata")]
 #[expect(missing_docs, reason = "the fields of RFC 9728")]
-pub struct Resource {
+pub struct ResourceMetadata {
     pub resource: String,
     pub authorization_servers: [String; 1],
     pub scopes_supported: Vec<&'static str>,
     pub bearer_methods_supported: [&'static str; 1],
 }
 
-/// The part of this server that is found at `path`.
-pub fn resource(issuer: &str, path: &str) -> Resource {
-    Resource {
+/// Returns the metadata of the resource at `path`.
+pub fn resource_metadata(issuer: &str, path: &str) -> ResourceMetadata {
+    ResourceMetadata {
         resource: format!("{issuer}{path}"),
         authorization_servers: [issuer.to_owned()],
         scopes_supported: Scopes::all().names(),

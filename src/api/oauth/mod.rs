@@ -1,30 +1,33 @@
-//! OAuth 2.0: applications of others act for members who let them.
+//! OAuth 2.0 authorization server: members grant access to third-party applications.
 //!
-//! - [`applications`]: what is registered, with secrets and redirect URIs; [`register`]: applications that register themselves
-//! - [`requests`]: what waits for a member's answer, and the answer
-//! - [`grants`]: what was approved, and [`authorizations`], who sees and ends it; [`approvals`]: what stands behind an access token
-//! - [`code`], [`refresh`]: the two state machines, as pure functions; [`exchange`]: the transaction that runs them
-//! - [`redirect`], [`pkce`], [`fields`]: what a request has to look like; [`audience`]: the resource a token is for
-//! - [`client`]: which application asks; [`revoke`], [`introspect`], [`metadata`]: the rest of the protocol
-//! - [`upkeep`]: what is over goes away
+//! - [`applications`]: registered applications with secrets and redirect URIs; [`registration`]:
+//!   dynamic client registration
+//! - [`authorize`]: the authorization endpoint; [`requests`]: pending authorization requests, and their approval or denial
+//! - [`grants`]: granted access; [`authorizations`]: operations that list and revoke it
+//! - [`code`], [`refresh`]: pure state machines of codes and refresh tokens; [`exchange`]: the
+//!   transaction that applies them
+//! - [`redirect`], [`pkce`], [`parameters`]: validation of requests
+//! - [`client`]: client authentication; [`revoke`], [`introspect`], [`metadata`]: further endpoints
+//! - [`cleanup`]: periodic deletion of expired rows
 
 pub mod applications;
 pub mod authorizations;
+pub mod authorize;
+pub mod cleanup;
 pub mod client;
 pub mod code;
 pub mod exchange;
-pub mod fields;
 pub mod grants;
 pub mod introspect;
 pub mod metadata;
 pub mod operations;
+pub mod parameters;
 pub mod pkce;
 pub mod redirect;
 pub mod refresh;
-pub mod register;
+pub mod registration;
 pub mod requests;
 pub mod revoke;
-pub mod upkeep;
 
 use chrono::TimeDelta;
 use secrecy::{ExposeSecret, SecretString};
@@ -34,70 +37,70 @@ use crate::{
     platform::access::credential::{ACCESS_PREFIX, SecretDigest},
 };
 
-/// The account page that asks a member, and the one that tells what cannot be asked.
+/// Path of the consent page.
 pub const CONSENT_PAGE: &str = "/authorize";
-/// See [`CONSENT_PAGE`].
+/// Path of the page for requests that cannot be answered by a redirect.
 pub const PROBLEM_PAGE: &str = "/authorize/problem";
 
-/// How long a code can be exchanged.
-pub const CODE_LIFE: TimeDelta = TimeDelta::seconds(60);
-/// How long a request waits for an answer.
-pub const REQUEST_LIFE: TimeDelta = TimeDelta::minutes(10);
-/// How long a refresh token lives if it is not used.
-pub const REFRESH_LIFE: TimeDelta = TimeDelta::days(60);
-/// How long what was approved can be renewed at all.
-pub const GRANT_LIFE: TimeDelta = TimeDelta::days(365);
+/// Lifetime of an authorization code.
+pub const CODE_LIFETIME: TimeDelta = TimeDelta::seconds(60);
+/// Lifetime of a pending authorization request.
+pub const REQUEST_LIFETIME: TimeDelta = TimeDelta::minutes(10);
+/// Lifetime of an unused refresh token.
+pub const REFRESH_LIFETIME: TimeDelta = TimeDelta::days(60);
+/// Maximum lifetime of a grant, however often its tokens are refreshed.
+pub const GRANT_LIFETIME: TimeDelta = TimeDelta::days(365);
 
-/// What the operator decided about applications.
+/// OAuth options of the operator.
 #[derive(Debug, Clone)]
-pub struct Settings {
-    /// How long an access token lives.
-    pub access_life: TimeDelta,
+pub struct OAuthSettings {
+    /// Lifetime of an access token.
+    pub access_lifetime: TimeDelta,
 }
 
-impl Default for Settings {
+impl Default for OAuthSettings {
     fn default() -> Self {
         Self {
-            access_life: TimeDelta::days(1),
+            access_lifetime: TimeDelta::days(1),
         }
     }
 }
 
-/// A secret of ours that is shown once and kept as its digest.
-pub struct Minted(SecretString);
+/// A generated secret: returned once in plain text, stored as a digest.
+pub struct GeneratedSecret(SecretString);
 
-impl Minted {
-    /// 160 random bits in hex after `prefix`.
+impl GeneratedSecret {
+    /// Generates 160 random bits, in hex after `prefix`.
     fn new(prefix: &str, entropy: &Entropy) -> Self {
         Self(format!("{prefix}{}", hex::encode(entropy.bytes::<20>())).into())
     }
 
-    /// An access token. Clients know its form.
+    /// Generates an access token. Clients rely on its prefix.
     pub fn access(entropy: &Entropy) -> Self {
         Self::new(ACCESS_PREFIX, entropy)
     }
 
-    /// A refresh token.
+    /// Generates a refresh token.
     pub fn refresh(entropy: &Entropy) -> Self {
         Self::new("sbr_", entropy)
     }
 
-    /// A code.
+    /// Generates an authorization code.
     pub fn code(entropy: &Entropy) -> Self {
         Self::new("sbc_", entropy)
     }
 
-    /// An application's secret.
+    /// Generates an application secret.
     pub fn secret(entropy: &Entropy) -> Self {
         Self::new("sba_", entropy)
     }
 
-    /// By which it is known here.
+    /// Returns the digest that is stored.
     pub fn digest(&self) -> SecretDigest {
         SecretDigest::of(self.expose())
     }
 
-    /// In clear, to be shown once.
+    /// Returns the plain text.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }

@@ -1,37 +1,34 @@
-//! The protocol's endpoints. Paths that the metadata names stand beside the contract's; both lead to the same code.
+//! Endpoints of the OAuth protocol. The paths of the contract and those of the server metadata
+//! share their handlers. The authorization endpoint is in [`super::authorize`].
 
-use http::{HeaderName, header};
+use http::header;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    CONSENT_PAGE, PROBLEM_PAGE, client, exchange,
-    exchange::{Full, Origin, Pair},
-    fields::Fields,
+    client, exchange,
+    exchange::{RequestOrigin, TokenPair, TokenResponse},
     introspect,
     introspect::Introspection,
-    metadata, register,
-    register::{Registered, Registration},
-    requests,
-    requests::Begun,
+    metadata,
+    parameters::OAuthParameters,
+    registration,
+    registration::{ClientRegistration, RegisteredClient},
     revoke,
 };
 use crate::{
     api::context::ApiContext,
-    base::{
-        error::{Denial, Error, oauth_fault},
-        ids::ProjectRef,
-    },
+    base::error::{Error, oauth_error},
     platform::{
-        access::{Access, Permission as P, Reference, User, pat_only},
+        access::Access,
         http::{
             Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
             client_credentials::ClientCredentials,
             input::RequestLine,
             mount,
             openapi::OperationDoc,
-            output::{Created, NoContent, NoStore, OkEmpty, SeeOther},
+            output::{Created, NoContent, NoStore, OkEmpty},
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -39,37 +36,36 @@ use crate::{
 
 /// Endpoints of this slice.
 pub static ENDPOINTS: &[&Endpoint] = &[
-    &AUTHORIZE,
-    &AUTHORIZE_PROJECT_CLAIM,
+    &super::authorize::AUTHORIZE,
+    &super::authorize::AUTHORIZE_PROJECT_CLAIM,
     &EXCHANGE,
-    &EXCHANGE_IN_FULL,
+    &EXCHANGE_STANDARD,
     &REVOKE,
     &REVOKE_FORM,
     &INTROSPECT,
-    &SERVER,
-    &RESOURCE,
+    &SERVER_METADATA,
+    &RESOURCE_METADATA_DOCUMENT,
     &REGISTER,
-    &super::requests::operations::LOOK,
+    &super::requests::operations::GET,
     &super::requests::operations::APPROVE,
     &super::requests::operations::DENY,
     &super::authorizations::LIST,
-    &super::authorizations::TAKE_BACK,
-    &super::authorizations::LIST_ALL,
-    &super::authorizations::END,
-    &super::authorizations::END_ALL,
+    &super::authorizations::REVOKE,
+    &super::authorizations::LIST_FOR_ORGANIZATION,
+    &super::authorizations::REVOKE_IN_ORGANIZATION,
+    &super::authorizations::REVOKE_ALL,
     &super::applications::operations::LIST,
     &super::applications::operations::CREATE,
     &super::applications::operations::GET,
-    &super::applications::operations::CHANGE,
+    &super::applications::operations::UPDATE,
     &super::applications::operations::DELETE,
     &super::applications::operations::ADD_SECRET,
     &super::applications::operations::REVOKE_SECRET,
 ];
 
 const FORM: &str = "application/x-www-form-urlencoded";
-const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-const fn public(
+pub(super) const fn public(
     id: &'static str,
     summary: &'static str,
     tag: Tag,
@@ -85,16 +81,16 @@ const fn public(
         aliases: &[],
         access: Access::Public,
         limit: &STANDARD,
-        handler: || mount(nothing),
+        handler: || mount(unmounted),
     }
 }
 
-async fn nothing() -> Result<OkEmpty, Error> {
+async fn unmounted() -> Result<OkEmpty, Error> {
     Ok(OkEmpty)
 }
 
-/// The issuer of tokens, where the operator configured one.
-struct Issuer(String);
+/// The issuer of tokens. Rejects the request if the operator configured no public URL.
+pub(super) struct Issuer(pub(super) String);
 
 impl Input for Issuer {
     fn describe(_: &mut OperationDoc) {}
@@ -108,176 +104,11 @@ impl Input for Issuer {
     }
 }
 
-/// The query of a request for a user's consent.
-struct Asked {
-    fields: Result<Fields, Error>,
-    /// Whether a person is looking: a page tells them more than JSON does.
-    navigates: bool,
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "only described: what is read is read field by field"
-)]
-struct AuthorizeQuery {
-    client_id: Uuid,
-    response_type: String,
-    redirect_uri: String,
-    scope: Option<String>,
-    state: Option<String>,
-    response_mode: Option<String>,
-    code_challenge: Option<String>,
-    code_challenge_method: Option<String>,
-    organization_slug: Option<String>,
-    resource: Option<String>,
-}
-
-impl Input for Asked {
-    fn describe(described: &mut OperationDoc) {
-        described.query_schema::<AuthorizeQuery>();
-    }
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let fields = Fields::parse(call.uri().query().unwrap_or_default().as_bytes());
-        Ok(Self {
-            fields,
-            navigates: call
-                .headers()
-                .get(FETCH_MODE)
-                .is_some_and(|mode| mode == "navigate"),
-        })
-    }
-}
-
-/// Query of the samples. No application has this id.
-const SAMPLE: &str = "?client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback";
-
-pub(super) static AUTHORIZE: Endpoint = Endpoint {
-    handler: || mount(authorize).sample_query(SAMPLE),
-    ..public(
-        "v1-authorize-user",
-        "Ask a user to let an application act for them",
-        Tag::OAuth,
-        Verb::Get,
-        "/v1/oauth/authorize",
-    )
-};
-
-async fn authorize(
-    context: ApiContext,
-    Issuer(issuer): Issuer,
-    asked: Asked,
-) -> Result<SeeOther, Error> {
-    lead(
-        requests::begin(&context, asked.fields, &issuer, None).await,
-        asked.navigates,
-    )
-}
-
-/// Where the browser goes on: to the page that asks, or back. What cannot be told to the application is told here.
-fn lead(begun: Result<Begun, Error>, navigates: bool) -> Result<SeeOther, Error> {
-    match begun {
-        Ok(Begun::Waits(id)) => Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(Begun::Refused(address)) => Ok(SeeOther(address)),
-        Err(Error::Oauth(fault)) if navigates => {
-            let why = if fault.unprocessable {
-                "client"
-            } else {
-                "request"
-            };
-            Ok(SeeOther(format!("{PROBLEM_PAGE}?why={why}")))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-static AUTHORIZE_PROJECT_CLAIM: Endpoint = Endpoint {
-    id: "v1-oauth-authorize-project-claim",
-    summary: "Ask a user to let an application act on one project",
-    tag: Tag::OAuth,
-    method: Verb::Get,
-    path: "/v1/oauth/authorize/project-claim",
-    aliases: &[],
-    access: pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]),
-    limit: &STANDARD,
-    handler: || {
-        mount(authorize_project_claim).sample_query(
-            "?project_ref={{GANTRY_REF}}&client_id=00000000-0000-4000-8000-000000000000&response_type=code&redirect_uri=https%3A%2F%2Fapp.example%2Fcallback",
-        )
-    },
-};
-
-/// The same, with the project it is about.
-struct AskedForProject(Asked, ProjectRef);
-
-#[derive(Deserialize, JsonSchema)]
-#[expect(
-    dead_code,
-    reason = "only described: what is read is read field by field"
-)]
-struct ProjectQuery {
-    project_ref: ProjectRef,
-    client_id: Uuid,
-    response_type: String,
-    redirect_uri: String,
-    state: Option<String>,
-    response_mode: Option<String>,
-    code_challenge: Option<String>,
-    code_challenge_method: Option<String>,
-}
-
-impl Input for AskedForProject {
-    fn describe(described: &mut OperationDoc) {
-        described.query_schema::<ProjectQuery>();
-    }
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let asked = Asked::take(call).await?;
-        let Ok(fields) = &asked.fields else {
-            return Err(oauth_fault(
-                "invalid_request",
-                "A field is there more than once.",
-            ));
-        };
-        let project = fields.get("project_ref").and_then(|text| text.parse().ok());
-        let project = project
-            .ok_or_else(|| Error::invalid("project_ref", "expected the ref of a project"))?;
-        Ok(Self(asked, project))
-    }
-}
-
-/// The query names the project, where the guard does not look; so who may is looked up here, by what the operation declares.
-async fn authorize_project_claim(
-    context: ApiContext,
-    user: User,
-    Issuer(issuer): Issuer,
-    asked: AskedForProject,
-) -> Result<SeeOther, Error> {
-    let AskedForProject(asked, project) = asked;
-    let (_, held) = context
-        .directory
-        .own(&user, &Reference::Project(project.clone()))
-        .await?
-        .ok_or(Error::NotFound)?;
-    if !AUTHORIZE_PROJECT_CLAIM
-        .access
-        .permissions()
-        .met(|permission| held.holds(permission))
-    {
-        return Err(Error::Forbidden(Denial::Role));
-    }
-    lead(
-        requests::begin(&context, asked.fields, &issuer, Some(&project)).await,
-        asked.navigates,
-    )
-}
-
-/// A form of the protocol, with who sent it.
-struct Form {
-    fields: Fields,
+/// A form-encoded protocol request with client credentials and origin.
+struct OAuthForm {
+    fields: OAuthParameters,
     basic: ClientCredentials,
-    origin: Origin,
+    origin: RequestOrigin,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -286,7 +117,7 @@ struct Form {
     dead_code,
     reason = "only described: what is read is read field by field"
 )]
-struct TokenForm {
+struct TokenBody {
     /// `authorization_code` or `refresh_token`.
     grant_type: Option<String>,
     client_id: Option<Uuid>,
@@ -301,22 +132,22 @@ struct TokenForm {
     scope: Option<String>,
 }
 
-impl Form {
-    /// The fields of the body alone: what is in an address ends up in logs.
-    async fn read(call: &mut Call<'_>, origin: Origin) -> Result<Self, Error> {
+impl OAuthForm {
+    /// Reads the parameters from the body. A query is rejected, because URLs are logged by proxies.
+    async fn read(call: &mut Call<'_>, origin: RequestOrigin) -> Result<Self, Error> {
         if call.uri().query().is_some_and(|query| !query.is_empty()) {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
-                "Fields belong into the body, not into the query.",
+                "Send the parameters in the body, not in the query.",
             ));
         }
-        if !is(call, FORM) {
-            return Err(oauth_fault(
+        if !has_content_type(call, FORM) {
+            return Err(oauth_error(
                 "invalid_request",
                 "The body must be application/x-www-form-urlencoded.",
             ));
         }
-        let fields = Fields::parse(&call.body().await?)?;
+        let fields = OAuthParameters::parse(&call.body().await?)?;
         Ok(Self {
             fields,
             basic: call.client_credentials(),
@@ -325,8 +156,8 @@ impl Form {
     }
 }
 
-/// Whether the body is of this kind.
-fn is(call: &Call<'_>, kind: &str) -> bool {
+/// Returns whether the body has this media type, ignoring parameters.
+fn has_content_type(call: &Call<'_>, kind: &str) -> bool {
     let given = call
         .headers()
         .get(header::CONTENT_TYPE)
@@ -340,7 +171,7 @@ fn is(call: &Call<'_>, kind: &str) -> bool {
         .eq_ignore_ascii_case(kind)
 }
 
-impl Input for Origin {
+impl Input for RequestOrigin {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -352,13 +183,13 @@ impl Input for Origin {
     }
 }
 
-impl Input for Form {
+impl Input for OAuthForm {
     fn describe(described: &mut OperationDoc) {
-        described.form_schema::<TokenForm>();
+        described.form_schema::<TokenBody>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let origin = Origin::take(call).await?;
+        let origin = RequestOrigin::take(call).await?;
         Self::read(call, origin).await
     }
 }
@@ -374,33 +205,41 @@ static EXCHANGE: Endpoint = Endpoint {
     )
 };
 
-async fn exchange(context: ApiContext, form: Form) -> Result<NoStore<Created<Pair>>, Error> {
-    Ok(NoStore(Created(exchanged(&context, form).await?.pair)))
+async fn exchange(
+    context: ApiContext,
+    form: OAuthForm,
+) -> Result<NoStore<Created<TokenPair>>, Error> {
+    Ok(NoStore(Created(
+        exchange_tokens(&context, form).await?.pair,
+    )))
 }
 
-pub(super) static EXCHANGE_IN_FULL: Endpoint = Endpoint {
-    handler: || mount(exchange_in_full),
+pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
+    handler: || mount(exchange_standard),
     ..public(
         "gantry-exchange-oauth-token",
-        "The same, as RFC 6749 has it",
+        "Exchange a code or a refresh token for tokens (RFC 6749)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/token",
     )
 };
 
-async fn exchange_in_full(context: ApiContext, form: Form) -> Result<NoStore<Json<Full>>, Error> {
-    Ok(NoStore(Json(exchanged(&context, form).await?)))
+async fn exchange_standard(
+    context: ApiContext,
+    form: OAuthForm,
+) -> Result<NoStore<Json<TokenResponse>>, Error> {
+    Ok(NoStore(Json(exchange_tokens(&context, form).await?)))
 }
 
-async fn exchanged(
+async fn exchange_tokens(
     context: &ApiContext,
-    Form {
+    OAuthForm {
         fields,
         basic,
         origin,
-    }: Form,
-) -> Result<Full, Error> {
+    }: OAuthForm,
+) -> Result<TokenResponse, Error> {
     let application =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
     exchange::exchange(context, &application, &fields, &origin).await
@@ -414,16 +253,17 @@ static REVOKE: Endpoint = Endpoint {
     },
     ..public(
         "v1-revoke-token",
-        "Give a refresh token back, with all that was approved",
+        "Revoke a refresh token and its authorization",
         Tag::OAuth,
         Verb::Post,
         "/v1/oauth/revoke",
     )
 };
 
-/// The contract's body, in JSON; some of its clients send the form of RFC 7009 instead.
-struct Given {
-    form: Form,
+/// A JSON body as in the contract. Some clients send the form of RFC 7009 instead, which is also
+/// accepted.
+struct RevocationForm {
+    form: OAuthForm,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -434,16 +274,16 @@ struct RevokeBody {
     refresh_token: String,
 }
 
-impl Input for Given {
+impl Input for RevocationForm {
     fn describe(described: &mut OperationDoc) {
         described.body_schema::<RevokeBody>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let origin = Origin::take(call).await?;
-        if is(call, FORM) {
+        let origin = RequestOrigin::take(call).await?;
+        if has_content_type(call, FORM) {
             return Ok(Self {
-                form: Form::read(call, origin).await?,
+                form: OAuthForm::read(call, origin).await?,
             });
         }
         let Json(body) = Json::<RevokeBody>::take(call).await?;
@@ -456,8 +296,8 @@ impl Input for Given {
             .extend_pairs(pairs)
             .finish();
         Ok(Self {
-            form: Form {
-                fields: Fields::parse(text.as_bytes())?,
+            form: OAuthForm {
+                fields: OAuthParameters::parse(text.as_bytes())?,
                 basic: call.client_credentials(),
                 origin,
             },
@@ -465,37 +305,39 @@ impl Input for Given {
     }
 }
 
-async fn revoke_json(context: ApiContext, given: Given) -> Result<NoContent, Error> {
-    give_back(&context, given.form).await.map(|()| NoContent)
+async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<NoContent, Error> {
+    revoke_token(&context, given.form).await.map(|()| NoContent)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
     handler: || mount(revoke_form),
     ..public(
         "gantry-revoke-oauth-token",
-        "Give a token back (RFC 7009)",
+        "Revoke a token (RFC 7009)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/revoke",
     )
 };
 
-/// Nothing to tell. Some clients read JSON from every answer.
+/// An empty JSON object, because some clients parse every response body.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "OauthTokenRevoked")]
-struct Returned {}
+struct EmptyResponse {}
 
-async fn revoke_form(context: ApiContext, form: Form) -> Result<Json<Returned>, Error> {
-    give_back(&context, form).await.map(|()| Json(Returned {}))
+async fn revoke_form(context: ApiContext, form: OAuthForm) -> Result<Json<EmptyResponse>, Error> {
+    revoke_token(&context, form)
+        .await
+        .map(|()| Json(EmptyResponse {}))
 }
 
-async fn give_back(
+async fn revoke_token(
     context: &ApiContext,
-    Form {
+    OAuthForm {
         fields,
         basic,
         origin,
-    }: Form,
+    }: OAuthForm,
 ) -> Result<(), Error> {
     let application =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await?;
@@ -509,7 +351,7 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
     handler: || mount(introspect),
     ..public(
         "gantry-introspect-oauth-token",
-        "Tell an application what its token is (RFC 7662)",
+        "Introspect a token (RFC 7662)",
         Tag::Gantry,
         Verb::Post,
         "/oauth/introspect",
@@ -518,21 +360,22 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 
 async fn introspect(
     context: ApiContext,
-    Form { fields, basic, .. }: Form,
+    OAuthForm { fields, basic, .. }: OAuthForm,
 ) -> Result<NoStore<Json<Introspection>>, Error> {
-    // RFC 7662, 2.1: without credentials the answer is 401, also where no application is named.
+    // RFC 7662, 2.1: a request without credentials is answered with 401, also if it names no
+    // application.
     let authenticated =
         client::authenticate(&context.db, basic, &fields, context.clock.now()).await;
     let application = authenticated.map_err(|error| {
         if error.code().status == 422 {
-            client::unknown()
+            client::invalid_client()
         } else {
             error
         }
     })?;
-    // Who proves nothing learns nothing.
+    // A public client cannot authenticate, so it must not query tokens.
     if application.public {
-        return Err(client::unknown());
+        return Err(client::invalid_client());
     }
     let token = fields.required("token")?;
     Ok(NoStore(Json(
@@ -540,27 +383,27 @@ async fn introspect(
     )))
 }
 
-static SERVER: Endpoint = Endpoint {
+static SERVER_METADATA: Endpoint = Endpoint {
     handler: || mount(server),
     ..public(
         "gantry-oauth-server-metadata",
-        "Tell clients where the OAuth endpoints are (RFC 8414)",
+        "Get the metadata of the authorization server (RFC 8414)",
         Tag::Gantry,
         Verb::Get,
         "/.well-known/oauth-authorization-server",
     )
 };
 
-async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::Server>, Error> {
-    Ok(Json(metadata::server(&issuer)))
+async fn server(Issuer(issuer): Issuer) -> Result<Json<metadata::ServerMetadata>, Error> {
+    Ok(Json(metadata::server_metadata(&issuer)))
 }
 
-static RESOURCE: Endpoint = Endpoint {
+static RESOURCE_METADATA_DOCUMENT: Endpoint = Endpoint {
     aliases: &["/.well-known/oauth-protected-resource/mcp"],
     handler: || mount(resource),
     ..public(
         "gantry-oauth-resource-metadata",
-        "Tell clients who issues tokens for this API (RFC 9728)",
+        "Get the metadata of the protected resource (RFC 9728)",
         Tag::Gantry,
         Verb::Get,
         RESOURCE_METADATA,
@@ -570,8 +413,8 @@ static RESOURCE: Endpoint = Endpoint {
 async fn resource(
     Issuer(issuer): Issuer,
     line: RequestLine,
-) -> Result<Json<metadata::Resource>, Error> {
-    Ok(Json(metadata::resource(
+) -> Result<Json<metadata::ResourceMetadata>, Error> {
+    Ok(Json(metadata::resource_metadata(
         &issuer,
         line.path
             .strip_prefix(RESOURCE_METADATA)
@@ -588,21 +431,21 @@ pub(super) static REGISTER: Endpoint = Endpoint {
     },
     ..public(
         "gantry-register-oauth-application",
-        "Register an application by itself (RFC 7591)",
+        "Register an OAuth application dynamically (RFC 7591)",
         Tag::Gantry,
         Verb::Post,
         "/platform/oauth/apps/register",
     )
 };
 
-/// Without an issuer an application could register and never ask for anything, so it is told at once.
+/// Requires an issuer: without one, a registered application could never request access.
 async fn register(
     context: ApiContext,
-    origin: Origin,
+    origin: RequestOrigin,
     Issuer(_): Issuer,
-    Json(registration): Json<Registration>,
-) -> Result<NoStore<Created<Registered>>, Error> {
+    Json(registration): Json<ClientRegistration>,
+) -> Result<NoStore<Created<RegisteredClient>>, Error> {
     Ok(NoStore(Created(
-        register::register(&context, registration, &origin).await?,
+        registration::register(&context, registration, &origin).await?,
     )))
 }

@@ -1,65 +1,66 @@
-//! Proof that who brings a code is who asked for it (RFC 7636). S256 only: a plain challenge is the verifier for all to read.
+//! Proof key for code exchange (RFC 7636). Only S256 is supported: a plain challenge discloses the
+//! verifier.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use sha2::{Digest, Sha256};
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
-/// What a verifier has to hash to.
+/// The SHA-256 of a code verifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Challenge([u8; 32]);
+pub struct PkceChallenge([u8; 32]);
 
-impl Challenge {
-    /// The challenge of a request, if it has one.
+impl PkceChallenge {
+    /// Parses the challenge parameters of an authorization request, if present.
     pub fn parse(challenge: Option<&str>, method: Option<&str>) -> Result<Option<Self>, Error> {
         match (challenge, method) {
             (None, None) => Ok(None),
-            (None, Some(_)) => Err(oauth_fault(
+            (None, Some(_)) => Err(oauth_error(
                 "invalid_request",
-                "There is a code_challenge_method and no code_challenge.",
+                "code_challenge_method was sent without code_challenge.",
             )),
-            // `sha256` is what the published description also calls it.
+            // The published description also names the method `sha256`.
             (Some(text), Some("S256" | "sha256")) => {
                 let mut bytes = [0; 32];
                 match BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) {
                     Ok(32) if text.len() == 43 => Ok(Some(Self(bytes))),
-                    _ => Err(oauth_fault(
+                    _ => Err(oauth_error(
                         "invalid_request",
-                        "code_challenge is not the base64url of a SHA-256.",
+                        "code_challenge is not a SHA-256 hash in base64url.",
                     )),
                 }
             }
-            // Without a method it would be plain.
-            (Some(_), None | Some("plain")) => Err(oauth_fault(
+            // Without a method, RFC 7636 means `plain`.
+            (Some(_), None | Some("plain")) => Err(oauth_error(
                 "invalid_request",
                 "The code_challenge_method must be S256.",
             )),
-            (Some(_), Some(_)) => Err(oauth_fault(
+            (Some(_), Some(_)) => Err(oauth_error(
                 "invalid_request",
                 "The code_challenge_method is unknown; it must be S256.",
             )),
         }
     }
 
-    /// As it was kept.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
+    /// Restores a stored challenge.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 
-    /// To be kept.
+    /// Returns the bytes to store.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether `verifier` is what it was made of.
-    pub fn is_met_by(&self, verifier: &str) -> bool {
+    /// Returns whether the verifier is well formed and hashes to this challenge.
+    pub fn matches(&self, verifier: &str) -> bool {
         let digest: [u8; 32] = Sha256::digest(verifier.as_bytes()).into();
         well_formed(verifier) && verify_slices_are_equal(&digest, &self.0).is_ok()
     }
 }
 
-/// 43 to 128 unreserved characters.
+/// Returns whether the text is 43 to 128 unreserved characters (RFC 7636, 4.1).
 fn well_formed(verifier: &str) -> bool {
     let unreserved =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
@@ -75,12 +76,12 @@ mod tests {
     const CHALLENGE: &str = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
 
     #[test]
-    fn only_the_verifier_meets_the_challenge() {
+    fn matches_only_the_verifier() {
         for method in ["S256", "sha256"] {
-            let challenge = Challenge::parse(Some(CHALLENGE), Some(method))
+            let challenge = PkceChallenge::parse(Some(CHALLENGE), Some(method))
                 .unwrap()
                 .unwrap();
-            assert!(challenge.is_met_by(VERIFIER));
+            assert!(challenge.matches(VERIFIER));
             for wrong in [
                 "",
                 CHALLENGE,
@@ -89,21 +90,21 @@ mod tests {
                 &format!("{VERIFIER}="),
                 &format!("{VERIFIER} "),
             ] {
-                assert!(!challenge.is_met_by(wrong), "{wrong}");
+                assert!(!challenge.matches(wrong), "{wrong}");
             }
         }
-        // A verifier that is too short proves nothing, even if it is the right one.
+        // A verifier outside the length bounds is rejected even if its hash is right.
         let short = "a".repeat(42);
-        assert!(!Challenge(Sha256::digest(short.as_bytes()).into()).is_met_by(&short));
+        assert!(!PkceChallenge(Sha256::digest(short.as_bytes()).into()).matches(&short));
         let long = "a".repeat(128);
-        assert!(Challenge(Sha256::digest(long.as_bytes()).into()).is_met_by(&long));
+        assert!(PkceChallenge(Sha256::digest(long.as_bytes()).into()).matches(&long));
         let longer = "a".repeat(129);
-        assert!(!Challenge(Sha256::digest(longer.as_bytes()).into()).is_met_by(&longer));
+        assert!(!PkceChallenge(Sha256::digest(longer.as_bytes()).into()).matches(&longer));
     }
 
     #[test]
-    fn only_s256_is_taken() {
-        assert_eq!(Challenge::parse(None, None).unwrap(), None);
+    fn parse_method_other_than_s256_is_rejected() {
+        assert_eq!(PkceChallenge::parse(None, None).unwrap(), None);
         let padded = format!("{CHALLENGE}=");
         for (challenge, method) in [
             (Some(CHALLENGE), None),
@@ -121,7 +122,7 @@ mod tests {
             ),
         ] {
             assert!(
-                Challenge::parse(challenge, method).is_err(),
+                PkceChallenge::parse(challenge, method).is_err(),
                 "{challenge:?} {method:?}"
             );
         }

@@ -1,18 +1,18 @@
-//! Where an application may be answered: what can be registered, and what counts as registered.
+//! Redirect URIs: rules for registration and for matching.
 
 use std::net::IpAddr;
 
 use url::{Host, Url};
 
-/// Longest address.
+/// Maximum length of a redirect URI in bytes.
 pub const LENGTH_MAX: usize = 2_048;
 
-/// Why an address cannot be registered.
-pub fn problem(text: &str) -> Option<&'static str> {
+/// Returns why a redirect URI cannot be registered, if it cannot.
+pub fn validation_error(text: &str) -> Option<&'static str> {
     if text.len() > LENGTH_MAX {
         return Some("is too long");
     }
-    // What a browser would drop or turn around is not what was registered.
+    // Browsers drop or normalize these characters, which would change the registered URI.
     if !text.bytes().all(|byte| {
         byte.is_ascii_graphic()
             && !matches!(
@@ -25,7 +25,7 @@ pub fn problem(text: &str) -> Option<&'static str> {
     if text.contains(['*', '#']) {
         return Some("must be exact, without * and without a fragment");
     }
-    // `https:///a/b` is read as if `a` were the host.
+    // The URL parser reads `https:///a/b` as host `a`.
     if text
         .split_once("://")
         .is_some_and(|(_, rest)| rest.starts_with('/'))
@@ -35,7 +35,7 @@ pub fn problem(text: &str) -> Option<&'static str> {
     let Ok(url) = Url::parse(text) else {
         return Some("is not an address");
     };
-    if url.has_host() && !names_host(text, &url) {
+    if url.has_host() && !has_canonical_host(text, &url) {
         return Some(
             "must spell its host as DNS does: lower-case letters, digits, hyphens and dots, or an IP address",
         );
@@ -45,19 +45,19 @@ pub fn problem(text: &str) -> Option<&'static str> {
     }
     match url.scheme() {
         "https" if url.host().is_some() => None,
-        "http" if is_local(&url) => None,
+        "http" if is_loopback(&url) => None,
         "http" => Some("must be https, except on this computer itself"),
-        // A program's own scheme is a name it holds, turned around (RFC 8252), so that it is nobody else's.
+        // A private-use scheme must be a reversed domain name (RFC 8252, 7.1), to avoid collisions.
         scheme if scheme.contains('.') && !url.has_host() => None,
         _ => Some(
-            "must be https, http on this computer itself, or a program's own scheme such as com.example.context:/callback",
+            "must be https, http on this computer itself, or a program's own scheme such as com.example.app:/callback",
         ),
     }
 }
 
-/// Whether `sent` is one of the registered addresses, letter by letter. A native application, which is a public one, may
-/// listen on any port of the loopback interface (RFC 8252, 7.3), if it registered the interface's address rather than a name.
-pub fn registered(list: &[String], sent: &str, native: bool) -> bool {
+/// Returns whether `sent` equals a registered URI byte by byte. A native (public) application may
+/// use any port of a registered loopback address (RFC 8252, 7.3), but not of `localhost`.
+pub fn is_registered(list: &[String], sent: &str, native: bool) -> bool {
     let on_another_port = |known: &str| {
         native && without_port(known).is_some_and(|known| Some(known) == without_port(sent))
     };
@@ -67,7 +67,7 @@ pub fn registered(list: &[String], sent: &str, native: bool) -> bool {
             .any(|known| known == sent || on_another_port(known))
 }
 
-/// An address on the loopback interface in two parts, without the port between them.
+/// Splits a loopback URI into host and path, and drops the port between them.
 fn without_port(text: &str) -> Option<(&str, &str)> {
     let rest = text.strip_prefix("http://")?;
     let host = ["127.0.0.1", "[::1]"]
@@ -85,8 +85,8 @@ fn without_port(text: &str) -> Option<(&str, &str)> {
     valid.then_some((host, path))
 }
 
-/// Whether the answer goes to a program on the user's own computer: anything there could be listening.
-pub fn is_local(url: &Url) -> bool {
+/// Returns whether the URI leads to the user's own computer, where any program could listen.
+pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
         Some(Host::Ipv6(address)) => IpAddr::V6(address).is_loopback(),
@@ -95,8 +95,8 @@ pub fn is_local(url: &Url) -> bool {
     }
 }
 
-/// The address with these parameters added.
-pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
+/// Appends query parameters to a URI.
+pub fn with_query(address: &str, parameters: &[(&str, &str)]) -> String {
     let query = form_urlencoded::Serializer::new(String::new())
         .extend_pairs(parameters)
         .finish();
@@ -108,13 +108,13 @@ pub fn with(address: &str, parameters: &[(&str, &str)]) -> String {
     [address, join, &query].concat()
 }
 
-/// The source that a page's `form-action` has to name, so that a form there may lead to the address. It is written anew from
-/// the parsed address. None for a host that is no name of DNS: the characters of one registered before hosts were checked
-/// (`a;sandbox`, `a,b`, `*.a.test`) would be read as part of the policy.
-pub fn origin(address: &str) -> Option<String> {
+/// Returns the CSP source for `form-action` that permits a redirect to the URI, serialized from the
+/// parsed URL. Returns `None` if the host is not a plain DNS name: the characters of one registered
+/// before hosts were checked (`a;sandbox`, `a,b`, `*.a.test`) would change the policy.
+pub fn form_action_source(address: &str) -> Option<String> {
     let url = Url::parse(address).ok()?;
     match url.scheme() {
-        "http" | "https" if url.host().as_ref().is_some_and(is_plain) => {
+        "http" | "https" if url.host().as_ref().is_some_and(is_plain_host) => {
             Some(url.origin().ascii_serialization())
         }
         "http" | "https" => None,
@@ -122,9 +122,9 @@ pub fn origin(address: &str) -> Option<String> {
     }
 }
 
-/// Whether the host is an IP address, or a name of letters, digits, hyphens and dots (RFC 1123, 2.1). The URL standard permits
-/// more characters than that.
-fn is_plain(host: &Host<&str>) -> bool {
+/// Returns whether the host is an IP address or a DNS name of letters, digits, hyphens and dots
+/// (RFC 1123, 2.1). The URL standard permits more characters.
+fn is_plain_host(host: &Host<&str>) -> bool {
     match host {
         Host::Ipv4(_) | Host::Ipv6(_) => true,
         Host::Domain(name) => {
@@ -141,8 +141,9 @@ fn is_plain(host: &Host<&str>) -> bool {
     }
 }
 
-/// Whether the text spells the host as it is serialised, so that what is compared, shown and allowed is one and the same.
-fn names_host(text: &str, url: &Url) -> bool {
+/// Returns whether the text spells the host as the URL serializer does, so that the compared,
+/// displayed and permitted host are identical.
+fn has_canonical_host(text: &str, url: &Url) -> bool {
     let Some(host) = url.host() else { return false };
     let authority = text.split_once("://").map_or("", |(_, rest)| rest);
     let authority = &authority[..authority.find(['/', '?', '#']).unwrap_or(authority.len())];
@@ -150,22 +151,22 @@ fn names_host(text: &str, url: &Url) -> bool {
         .rsplit_once('@')
         .map_or(authority, |(_, host)| host);
     let host_text = host.to_string();
-    is_plain(&host)
+    is_plain_host(&host)
         && spelled
             .strip_prefix(host_text.as_str())
             .is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
 
-/// Where an answer goes that stays on the user's own computer.
-pub const THIS_COMPUTER: &str = "a program on your computer";
+/// Display name of a loopback redirect target.
+pub const LOCAL_PROGRAM: &str = "a program on your computer";
 
-/// Whom a person would say that the answer goes to.
-pub fn shown(address: &str) -> String {
+/// Returns the display name of the redirect target.
+pub fn display_name(address: &str) -> String {
     let Ok(url) = Url::parse(address) else {
         return String::new();
     };
-    if is_local(&url) {
-        return THIS_COMPUTER.to_owned();
+    if is_loopback(&url) {
+        return LOCAL_PROGRAM.to_owned();
     }
     url.host_str().map_or_else(
         || format!("a program that answers to {}:", url.scheme()),
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_registered() {
+    fn validation_error_of_valid_and_invalid_uris() {
         for fine in [
             "https://app.example/callback",
             "https://app.example:8443/callback?x=y",
@@ -187,9 +188,9 @@ mod tests {
             "http://127.0.0.1:4711/callback",
             "http://[::1]:4711/",
             "http://localhost:3000/cb",
-            "com.example.context:/callback",
+            "com.example.app:/callback",
         ] {
-            assert_eq!(problem(fine), None, "{fine}");
+            assert_eq!(validation_error(fine), None, "{fine}");
         }
         for wrong in [
             "",
@@ -213,7 +214,7 @@ mod tests {
             "file:///etc/passwd",
             "ftp://app.example/",
             "myapp:/callback",
-            "com.example.context://host/callback",
+            "com.example.app://host/callback",
             "vbscript:x",
             "https://é.example/",
             "https://a;sandbox/cb",
@@ -230,13 +231,15 @@ mod tests {
             "https://[::0001]/cb",
             "http://LOCALHOST/cb",
         ] {
-            assert!(problem(wrong).is_some(), "{wrong}");
+            assert!(validation_error(wrong).is_some(), "{wrong}");
         }
-        assert!(problem(&format!("https://app.example/{}", "x".repeat(LENGTH_MAX))).is_some());
+        assert!(
+            validation_error(&format!("https://app.example/{}", "x".repeat(LENGTH_MAX))).is_some()
+        );
     }
 
     #[test]
-    fn an_address_counts_letter_by_letter() {
+    fn is_registered_compares_byte_by_byte() {
         let list: Vec<String> = [
             "https://app.example/cb",
             "http://127.0.0.1/cb",
@@ -254,7 +257,7 @@ mod tests {
             "http://[::1]:8080/cb?a=b",
             "http://localhost:3000/cb",
         ] {
-            assert!(registered(&list, same, true), "{same}");
+            assert!(is_registered(&list, same, true), "{same}");
         }
         for other in [
             "",
@@ -284,19 +287,19 @@ mod tests {
             "http://[::1]:8080/cb",
             "https://127.0.0.1/cb",
         ] {
-            assert!(!registered(&list, other, true), "{other}");
+            assert!(!is_registered(&list, other, true), "{other}");
         }
     }
 
     #[test]
-    fn only_a_native_application_may_take_another_port() {
+    fn is_registered_permits_other_port_to_native_only() {
         let list = [
             "http://127.0.0.1:3000/cb".to_owned(),
             "http://[::1]/cb".to_owned(),
         ];
         for exact in &list {
             assert!(
-                registered(&list, exact, false) && registered(&list, exact, true),
+                is_registered(&list, exact, false) && is_registered(&list, exact, true),
                 "{exact}"
             );
         }
@@ -306,51 +309,57 @@ mod tests {
             "http://[::1]:3000/cb",
         ] {
             assert!(
-                registered(&list, other, true) && !registered(&list, other, false),
+                is_registered(&list, other, true) && !is_registered(&list, other, false),
                 "{other}"
             );
         }
     }
 
     #[test]
-    fn an_answer_keeps_what_the_address_had() {
+    fn with_query_preserves_existing_query() {
         assert_eq!(
-            with("https://a.example/cb", &[("code", "x y")]),
+            with_query("https://a.example/cb", &[("code", "x y")]),
             "https://a.example/cb?code=x+y"
         );
         assert_eq!(
-            with(
+            with_query(
                 "https://a.example/cb?a=b",
                 &[("code", "x"), ("state", "&=")]
             ),
             "https://a.example/cb?a=b&code=x&state=%26%3D"
         );
         assert_eq!(
-            with("https://a.example/cb?", &[("code", "x")]),
+            with_query("https://a.example/cb?", &[("code", "x")]),
             "https://a.example/cb?code=x"
         );
         assert_eq!(
-            origin("https://a.example:444/cb").unwrap(),
+            form_action_source("https://a.example:444/cb").unwrap(),
             "https://a.example:444"
         );
         assert_eq!(
-            origin("com.example.context:/cb").unwrap(),
-            "com.example.context:"
+            form_action_source("com.example.app:/cb").unwrap(),
+            "com.example.app:"
         );
         assert_eq!(
-            origin("https://A.example:443/cb").unwrap(),
+            form_action_source("https://A.example:443/cb").unwrap(),
             "https://a.example"
         );
-        assert_eq!(origin("http://[::1]:80/cb").unwrap(), "http://[::1]");
+        assert_eq!(
+            form_action_source("http://[::1]:80/cb").unwrap(),
+            "http://[::1]"
+        );
         for unsafe_before in [
             "https://a;sandbox/cb",
             "https://a,b/cb",
             "https://%2A.a.test/cb",
             "https://a'b/cb",
         ] {
-            assert_eq!(origin(unsafe_before), None, "{unsafe_before}");
+            assert_eq!(form_action_source(unsafe_before), None, "{unsafe_before}");
         }
-        assert_eq!(shown("http://localhost:1/cb"), "a program on your computer");
-        assert_eq!(shown("https://a.example/cb"), "a.example");
+        assert_eq!(
+            display_name("http://localhost:1/cb"),
+            "a program on your computer"
+        );
+        assert_eq!(display_name("https://a.example/cb"), "a.example");
     }
 }

@@ -1,72 +1,81 @@
-//! A refresh token, and what becomes of it: each is good for one pair of tokens, and the next of them is in the pair.
+//! Refresh token rotation: each token is exchanged once, for a pair that contains its successor.
 //!
-//! A client whose answer got lost asks again with the token it has. That looks like a thief who is late, except that nobody
-//! used the pair that was issued; so for a few seconds, and only for the direct predecessor, it gets another pair instead.
+//! A client that did not receive the response retries with its old token. This looks like token
+//! theft, except that the issued pair was never used. So for a few seconds the direct predecessor
+//! gets another pair instead.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::{GRANT_LIFE, REFRESH_LIFE};
+use super::{GRANT_LIFETIME, REFRESH_LIFETIME};
 use crate::base::ids::ApplicationId;
 
-/// How long an answer may have been lost.
-const LOST: TimeDelta = TimeDelta::seconds(10);
+/// Time in which a client may retry an exchange whose response it did not receive.
+const RETRY_WINDOW: TimeDelta = TimeDelta::seconds(10);
 
-/// A refresh token, as its row has it under the lock of its grant.
+/// A refresh token, read while its grant is locked.
 #[derive(Debug, Clone)]
-pub struct Refresh {
-    /// Whose it is.
+pub struct RefreshToken {
+    /// The application that the token was issued to.
     pub application: ApplicationId,
-    /// When it is over by itself.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was given for the next pair.
+    /// Time of its exchange.
     pub consumed_at: Option<DateTime<Utc>>,
-    /// Whether both tokens of that pair are as they were issued.
+    /// Whether both tokens issued in exchange are unused.
     pub next_unused: bool,
-    /// Whether it was replaced as lost on its way.
+    /// Whether the token was revoked because its pair was reissued.
     pub replaced: bool,
-    /// Whether what was approved still holds.
+    /// Whether the grant is not revoked.
     pub live: bool,
 }
 
-/// What becomes of it.
+/// The decision about a refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Another application's: refused, and as good as before.
-    Foreign,
-    /// Refused. Says why.
-    Dead(&'static str),
-    /// Two have it: refused, and what was approved ends.
+pub enum RefreshVerdict {
+    /// The token belongs to another application: reject and leave the token usable.
+    OtherClient,
+    /// Reject. Holds the error description.
+    Invalid(&'static str),
+    /// The token was used twice and has leaked: reject and revoke the grant.
     Reused,
-    /// The pair that was issued for it got lost: it ends, and another is issued.
+    /// The response of the first exchange was lost: revoke that pair and issue another.
     Reissue,
-    /// The next pair is issued.
+    /// Issue the next pair.
     Rotate,
 }
 
-/// What becomes of a refresh token when `application` sends it.
-pub fn judge(refresh: &Refresh, application: ApplicationId, now: DateTime<Utc>) -> Verdict {
+/// Decides what happens when `application` presents a refresh token.
+pub fn judge(
+    refresh: &RefreshToken,
+    application: ApplicationId,
+    now: DateTime<Utc>,
+) -> RefreshVerdict {
     if refresh.application != application {
-        return Verdict::Foreign;
+        return RefreshVerdict::OtherClient;
     }
     if !refresh.live {
-        return Verdict::Dead("What was approved is revoked.");
+        return RefreshVerdict::Invalid("The authorization is revoked.");
     }
     if refresh.replaced {
-        return Verdict::Reused;
+        return RefreshVerdict::Reused;
     }
     match refresh.consumed_at {
-        Some(consumed) if refresh.next_unused && now >= consumed && now - consumed < LOST => {
-            Verdict::Reissue
+        Some(consumed)
+            if refresh.next_unused && now >= consumed && now - consumed < RETRY_WINDOW =>
+        {
+            RefreshVerdict::Reissue
         }
-        Some(_) => Verdict::Reused,
-        None if now >= refresh.expires_at => Verdict::Dead("The refresh token is expired."),
-        None => Verdict::Rotate,
+        Some(_) => RefreshVerdict::Reused,
+        None if now >= refresh.expires_at => {
+            RefreshVerdict::Invalid("The refresh token is expired.")
+        }
+        None => RefreshVerdict::Rotate,
     }
 }
 
-/// Until when a refresh token lives that is issued now for what was approved then.
+/// Returns the expiry of a refresh token issued now: it never outlives the grant.
 pub fn expiry(approved_at: DateTime<Utc>, now: DateTime<Utc>) -> DateTime<Utc> {
-    (now + REFRESH_LIFE).min(approved_at + GRANT_LIFE)
+    (now + REFRESH_LIFETIME).min(approved_at + GRANT_LIFETIME)
 }
 
 #[cfg(test)]
@@ -79,10 +88,10 @@ mod tests {
         "2026-11-21T09:15:03Z".parse().unwrap()
     }
 
-    fn fresh() -> Refresh {
-        Refresh {
+    fn fresh() -> RefreshToken {
+        RefreshToken {
             application: ApplicationId(1),
-            expires_at: dawn() + REFRESH_LIFE,
+            expires_at: dawn() + REFRESH_LIFETIME,
             consumed_at: None,
             next_unused: false,
             replaced: false,
@@ -91,25 +100,25 @@ mod tests {
     }
 
     #[test]
-    fn every_use_has_one_outcome() {
-        let consumed = Refresh {
+    fn judge_refresh_returns_expected_verdict() {
+        let consumed = RefreshToken {
             consumed_at: Some(dawn()),
             next_unused: true,
             ..fresh()
         };
-        let dead = Verdict::Dead("");
+        let dead = RefreshVerdict::Invalid("");
         for (case, refresh, secs, expected) in [
-            ("first", fresh(), 0, Verdict::Rotate),
+            ("first", fresh(), 0, RefreshVerdict::Rotate),
             (
                 "at the last moment",
                 fresh(),
                 60 * 86_400 - 1,
-                Verdict::Rotate,
+                RefreshVerdict::Rotate,
             ),
             ("too late", fresh(), 60 * 86_400, dead),
             (
                 "revoked",
-                Refresh {
+                RefreshToken {
                     live: false,
                     ..fresh()
                 },
@@ -118,45 +127,50 @@ mod tests {
             ),
             (
                 "revoked and consumed",
-                Refresh {
+                RefreshToken {
                     live: false,
                     ..consumed.clone()
                 },
                 0,
                 dead,
             ),
-            ("the answer was lost", consumed.clone(), 0, Verdict::Reissue),
-            ("just in time", consumed.clone(), 9, Verdict::Reissue),
-            ("too long ago", consumed.clone(), 10, Verdict::Reused),
+            (
+                "the answer was lost",
+                consumed.clone(),
+                0,
+                RefreshVerdict::Reissue,
+            ),
+            ("just in time", consumed.clone(), 9, RefreshVerdict::Reissue),
+            ("too long ago", consumed.clone(), 10, RefreshVerdict::Reused),
             (
                 "the clock was set back",
                 consumed.clone(),
                 -1,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "the answer arrived",
-                Refresh {
+                RefreshToken {
                     next_unused: false,
                     ..consumed.clone()
                 },
                 0,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "the lost one turns up",
-                Refresh {
+                RefreshToken {
                     replaced: true,
                     ..fresh()
                 },
                 0,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
             (
                 "expired and consumed",
                 consumed,
                 61 * 86_400,
-                Verdict::Reused,
+                RefreshVerdict::Reused,
             ),
         ] {
             let verdict = judge(
@@ -164,19 +178,21 @@ mod tests {
                 ApplicationId(1),
                 dawn() + TimeDelta::seconds(secs),
             );
-            let same = matches!((verdict, expected), (Verdict::Dead(_), Verdict::Dead(_)))
-                || verdict == expected;
+            let same = matches!(
+                (verdict, expected),
+                (RefreshVerdict::Invalid(_), RefreshVerdict::Invalid(_))
+            ) || verdict == expected;
             assert!(same, "{case}: {verdict:?}");
             assert_eq!(
                 judge(&refresh, ApplicationId(2), dawn()),
-                Verdict::Foreign,
+                RefreshVerdict::OtherClient,
                 "{case}"
             );
         }
     }
 
     #[test]
-    fn a_life_slides_and_ends() {
+    fn expiry_is_bounded_by_grant_lifetime() {
         let day = |days| dawn() + TimeDelta::days(days);
         assert_eq!(expiry(dawn(), dawn()), day(60));
         assert_eq!(expiry(dawn(), day(300)), day(360));
@@ -184,16 +200,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the state, tokens are issued only to the application, for what still holds, and never for a token whose
-        /// successor was seen in use.
+        /// In every state, tokens are issued only to the token's own application, for a live grant,
+        /// and never after the successor was used.
         #[test]
-        fn tokens_are_issued_only_where_nobody_else_can_have_them(
+        fn tokens_are_issued_only_for_live_unused_successors(
             consumed in proptest::option::of(-100_i64..100), next_unused: bool, replaced: bool, live: bool, own: bool, at in -100_i64..100
         ) {
             let moment = |secs| dawn() + TimeDelta::seconds(secs);
-            let refresh = Refresh { consumed_at: consumed.map(moment), next_unused, replaced, live, ..fresh() };
+            let refresh = RefreshToken { consumed_at: consumed.map(moment), next_unused, replaced, live, ..fresh() };
             let verdict = judge(&refresh, ApplicationId(if own { 1 } else { 2 }), moment(at));
-            if matches!(verdict, Verdict::Rotate | Verdict::Reissue) {
+            if matches!(verdict, RefreshVerdict::Rotate | RefreshVerdict::Reissue) {
                 prop_assert!(own && live && !replaced);
                 prop_assert!(consumed.is_none_or(|consumed| next_unused && (0..10).contains(&(at - consumed))));
             }

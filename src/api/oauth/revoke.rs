@@ -1,10 +1,12 @@
-//! Giving tokens back. A refresh token stands for all that was approved; an access token only for itself (RFC 7009).
+//! Token revocation (RFC 7009). A refresh token revokes its whole grant; an access token revokes
+//! only itself.
 //!
-//! What is unknown is as good as given back, so the answer tells nothing about tokens of others.
+//! Unknown tokens are reported as revoked, so that the response reveals nothing about tokens of
+//! others.
 
 use serde_json::json;
 
-use super::{applications::Application, exchange::Origin, grants, grants::Reason};
+use super::{applications::Application, exchange::RequestOrigin, grants, grants::RevocationReason};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -14,18 +16,17 @@ use crate::{
     platform::access::credential::SecretDigest,
 };
 
-/// Gives back whatever of the application's this is. A refresh token counts whether it was used or not.
+/// Revokes a token of the application. A refresh token revokes its grant even if it was exchanged
+/// before.
 pub async fn revoke(
     context: &ApiContext,
     application: &Application,
     token: &str,
-    origin: &Origin,
+    origin: &RequestOrigin,
 ) -> Result<(), Error> {
-    let (doing, now, digest) = (
-        "giving a token back",
-        context.clock.now(),
-        SecretDigest::of(token),
-    );
+    let doing = "revoking a token";
+    let now = context.clock.now();
+    let digest = SecretDigest::of(token);
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select t.grant_id, t.all_of_it from ( \
@@ -42,9 +43,9 @@ pub async fn revoke(
     let Some(grant) = grants::lock(&transaction, ApprovalId(row.get(0))).await? else {
         return Ok(());
     };
-    let all_of_it = row.get(1);
-    let ended = if all_of_it {
-        grants::end(&transaction, grant.id, Reason::Application, now).await?
+    let whole_grant = row.get(1);
+    let revoked = if whole_grant {
+        grants::mark_revoked(&transaction, grant.id, RevocationReason::Application, now).await?
     } else {
         let sql = "update oauth_access_tokens set revoked_at = $2 where digest = $1 and revoked_at is null";
         transaction
@@ -53,16 +54,16 @@ pub async fn revoke(
             .context(doing)?
             > 0
     };
-    if ended {
-        let before = json!({"application": application.client_id, "approval": grant.id.0, "all_of_it": all_of_it});
+    if revoked {
+        let before = json!({"application": application.client_id, "approval": grant.id.0, "all_of_it": whole_grant});
         origin
             .recorder(&grant)
             .write_in(&transaction, 204, (Some(before), None), now)
             .await?;
     }
     transaction.commit().await.context(doing)?;
-    if ended {
-        grants::settle(context).await
+    if revoked {
+        grants::publish_revocation(context).await
     } else {
         Ok(())
     }

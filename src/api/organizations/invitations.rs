@@ -1,4 +1,5 @@
-//! Invitations: a secret that makes the person with one address a member, once, within a day.
+//! Invitations: single-use secrets, valid for a day, that make the owner of an email address a
+//! member.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::{members, members::NamedProject};
+use super::{members, members::ProjectName};
 use crate::{
     base::{
         clock::Entropy,
@@ -21,55 +22,55 @@ use crate::{
     },
 };
 
-/// How long an invitation can be accepted.
-const LIFE: TimeDelta = TimeDelta::hours(24);
-/// Invitations an organization can have open.
-const OPEN_MAX: i64 = 1_000;
+/// Lifetime of an invitation.
+const LIFETIME: TimeDelta = TimeDelta::hours(24);
+/// Maximum number of open invitations per organization.
+const INVITATIONS_OPEN_MAX: i64 = 1_000;
 
-/// Whom to invite, and as what.
+/// An invitation to be created.
 #[derive(Debug)]
-pub struct Invite {
-    /// Only an account with this address can accept.
+pub struct InvitationDraft {
+    /// Email address of the account that can accept.
     pub email: String,
     /// The role, in the organization or on the projects.
     pub role: Role,
-    /// Projects on which the role is given; in the whole organization, if empty.
+    /// Projects on which the role applies; the whole organization, if empty.
     pub projects: BTreeSet<ProjectRef>,
 }
 
-/// An invitation that was made just now.
+/// A created invitation with its secret.
 #[derive(Debug)]
-pub struct Invited {
-    /// Whom it is for.
+pub struct CreatedInvitation {
+    /// Email address of the recipient.
     pub email: String,
-    /// What the person shows. It is kept nowhere.
+    /// The secret in plain text. Only its digest is stored.
     pub secret: SecretString,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
 }
 
-/// An invitation that can be accepted.
+/// An open invitation.
 #[derive(Debug)]
-pub struct Open {
-    /// Whom it is for.
+pub struct OpenInvitation {
+    /// Email address of the recipient.
     pub email: String,
     /// The role, in the organization or on the projects.
     pub role: Role,
-    /// Projects on which the role is given; in the whole organization, if empty.
-    pub projects: Vec<NamedProject>,
-    /// Address of the member who invited.
+    /// Projects on which the role applies; the whole organization, if empty.
+    pub projects: Vec<ProjectName>,
+    /// Email address of the inviting member.
     pub invited_by: String,
-    /// When that was.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// The organization.
+    /// Slug of the organization.
     pub slug: OrgSlug,
-    /// What people call it.
+    /// Name of the organization.
     pub organization: String,
 }
 
-macro_rules! open {
+macro_rules! invitations {
     ($rest:literal) => {
         concat!(
             "select i.email, i.role, \
@@ -82,47 +83,48 @@ macro_rules! open {
     };
 }
 
-/// The open invitations of an organization, the newest first.
-pub async fn open(
+/// Lists the open invitations of an organization, newest first.
+pub async fn list_open(
     db: &Db,
     organization: OrganizationId,
     now: DateTime<Utc>,
-) -> Result<Vec<Open>, Error> {
-    let sql = open!(
+) -> Result<Vec<OpenInvitation>, Error> {
+    let sql = invitations!(
         "where i.organization_id = $1 and i.expires_at > $2 order by i.created_at desc, i.id desc limit $3"
     );
     let rows = db
-        .query(sql, &[&organization.0, &now, &OPEN_MAX])
+        .query(sql, &[&organization.0, &now, &INVITATIONS_OPEN_MAX])
         .await
         .context("listing invitations")?;
     rows.iter().map(read).collect()
 }
 
-/// What an invitation offers to the one person it is for. To anybody else it does not exist.
-pub async fn look(
+/// Returns the invitation with this secret. Reports not found to users with another email address.
+pub async fn find(
     db: &Db,
     user: UserId,
     secret: &SecretString,
     now: DateTime<Utc>,
-) -> Result<Open, Error> {
-    let sql = open!(
+) -> Result<OpenInvitation, Error> {
+    let sql = invitations!(
         "join users u on lower(u.email) = lower(i.email) where i.digest = $1 and i.expires_at > $2 and u.id = $3"
     );
     let digest = SecretDigest::of(secret.expose_secret());
     let rows = db
         .query(sql, &[&digest.as_bytes(), &now, &user.0])
         .await
-        .context("looking at an invitation")?;
+        .context("reading an invitation")?;
     read(rows.first().ok_or(Error::NotFound)?)
 }
 
-fn read(row: &Row) -> Result<Open, Error> {
-    let (references, names): (Vec<String>, Vec<String>) = (row.get(2), row.get(3));
+fn read(row: &Row) -> Result<OpenInvitation, Error> {
+    let references: Vec<String> = row.get(2);
+    let names: Vec<String> = row.get(3);
     let projects = references
         .into_iter()
         .zip(names)
-        .map(|(reference, name)| NamedProject { reference, name });
-    Ok(Open {
+        .map(|(reference, name)| ProjectName { reference, name });
+    Ok(OpenInvitation {
         email: row.get(0),
         role: row
             .get::<_, &str>(1)
@@ -137,17 +139,17 @@ fn read(row: &Row) -> Result<Open, Error> {
     })
 }
 
-/// Invites all of these, or none. An invitation that was open for one of them is replaced.
+/// Creates all invitations or none. Replaces open invitations of the same addresses.
 pub async fn invite(
     db: &Db,
     entropy: &Entropy,
     organization: OrganizationId,
     by: UserId,
-    invites: Vec<Invite>,
+    invites: Vec<InvitationDraft>,
     (now, audit): (DateTime<Utc>, &Recorder),
-) -> Result<Vec<Invited>, Error> {
+) -> Result<Vec<CreatedInvitation>, Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("inviting")?;
+    let transaction = client.transaction().await.context("creating invitations")?;
     members::lock(&transaction, organization).await?;
     transaction
         .execute(
@@ -155,10 +157,11 @@ pub async fn invite(
             &[&organization.0, &now],
         )
         .await
-        .context("inviting")?;
-    let expires_at = now + LIFE;
-    let (mut made, mut told) = (Vec::new(), Vec::new());
-    for Invite {
+        .context("creating invitations")?;
+    let expires_at = now + LIFETIME;
+    let mut created = Vec::new();
+    let mut audit_values = Vec::new();
+    for InvitationDraft {
         email,
         role,
         projects,
@@ -169,7 +172,7 @@ pub async fn invite(
             && transaction
                 .query_opt(sql, &[&organization.0, &email])
                 .await
-                .context("inviting")?
+                .context("creating invitations")?
                 .is_some()
         {
             return Err(Error::invalid(
@@ -177,7 +180,7 @@ pub async fn invite(
                 format!("{email} is a member already"),
             ));
         }
-        told.push(json!({"email": email, "role": role.name(), "projects": projects}));
+        audit_values.push(json!({"email": email, "role": role.name(), "projects": projects}));
         let (projects, _) = members::projects_in(&transaction, organization, &projects).await?;
         let secret = format!("gantry_invite_{}", hex::encode(entropy.bytes::<20>()));
         let sql = "insert into invitations (organization_id, email, role, projects, digest, invited_by, created_at, expires_at) \
@@ -200,8 +203,8 @@ pub async fn invite(
                 ],
             )
             .await
-            .context("inviting")?;
-        made.push(Invited {
+            .context("creating invitations")?;
+        created.push(CreatedInvitation {
             email,
             secret: SecretString::from(secret),
             expires_at,
@@ -213,19 +216,19 @@ pub async fn invite(
             &[&organization.0],
         )
         .await;
-    if open.context("inviting")?.get::<_, i64>(0) > OPEN_MAX {
+    if open.context("creating invitations")?.get::<_, i64>(0) > INVITATIONS_OPEN_MAX {
         return Err(Error::Rejected(
-            format!("An organization can have {OPEN_MAX} open invitations").into(),
+            format!("An organization can have {INVITATIONS_OPEN_MAX} open invitations").into(),
         ));
     }
     audit
-        .write_in(&transaction, 201, (None, Some(told.into())), now)
+        .write_in(&transaction, 201, (None, Some(audit_values.into())), now)
         .await?;
-    transaction.commit().await.context("inviting")?;
-    Ok(made)
+    transaction.commit().await.context("creating invitations")?;
+    Ok(created)
 }
 
-/// Takes back the invitations of these addresses, and returns those that had one.
+/// Revokes the invitations of these addresses. Returns the addresses that had an open one.
 pub async fn revoke(
     db: &Db,
     organization: OrganizationId,
@@ -234,35 +237,29 @@ pub async fn revoke(
     audit: &Recorder,
 ) -> Result<Vec<String>, Error> {
     let mut client = db.client().await?;
-    let transaction = client
-        .transaction()
-        .await
-        .context("taking back invitations")?;
+    let transaction = client.transaction().await.context("revoking invitations")?;
     let emails: Vec<String> = emails.iter().map(|email| email.to_lowercase()).collect();
     let sql = "with gone as (delete from invitations where organization_id = $1 and lower(email) = any($2) returning email, expires_at) \
                select email from gone where expires_at > $3 order by email";
     let rows = transaction
         .query(sql, &[&organization.0, &emails, &now])
         .await
-        .context("taking back invitations")?;
-    let gone: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+        .context("revoking invitations")?;
+    let revoked: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     audit
         .write_in(
             &transaction,
             200,
-            (Some(json!({"emails": gone})), None),
+            (Some(json!({"emails": revoked})), None),
             now,
         )
         .await?;
-    transaction
-        .commit()
-        .await
-        .context("taking back invitations")?;
-    Ok(gone)
+    transaction.commit().await.context("revoking invitations")?;
+    Ok(revoked)
 }
 
-/// Makes `user` a member by the secret of an invitation, which is used up. One that is unknown, over, used, or another
-/// person's does not exist. Whoever is a member already keeps a higher role.
+/// Consumes an invitation and makes `user` a member. Returns not found if the secret is unknown,
+/// expired, used, or sent to another address. An existing member keeps a higher role.
 pub async fn accept(
     db: &Db,
     user: UserId,
@@ -276,7 +273,8 @@ pub async fn accept(
         .await
         .context("accepting an invitation")?;
     let digest = SecretDigest::of(secret.expose_secret());
-    // The organization is locked before its invitation, as by whoever invites: in the other order the two could wait for each other.
+    // Locks the organization before the invitation, in the same order as `invite`, to avoid
+    // deadlocks.
     let sql = "select organization_id from invitations where digest = $1";
     let organization = transaction
         .query_opt(sql, &[&digest.as_bytes()])
@@ -325,7 +323,7 @@ pub async fn accept(
     if !projects.is_empty() {
         members::set_on_projects_in(&transaction, organization, user, role, &projects, now).await?;
     }
-    let joined = members::described(&transaction, organization, user)
+    let joined = members::audit_value(&transaction, organization, user)
         .await?
         .unwrap_or_default();
     audit

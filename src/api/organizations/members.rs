@@ -1,4 +1,4 @@
-//! Members and their roles, in the organization and on single projects.
+//! Members and their roles in an organization and on single projects.
 
 use std::collections::BTreeSet;
 
@@ -16,52 +16,53 @@ use crate::{
     platform::{access::Role, audit::Recorder},
 };
 
-/// A member with every role, by the names people use.
+/// A member with all roles.
 #[derive(Debug)]
 pub struct Membership {
-    /// The identifier other services know the user by.
+    /// The id of the user in other services.
     pub user: Uuid,
-    /// Shown to others.
+    /// Username.
     pub username: String,
-    /// The user's address.
+    /// Email address.
     pub email: String,
     /// The role in the whole organization.
     pub role: Role,
-    /// Roles on single projects, by role.
-    pub on_projects: Vec<(Role, Vec<NamedProject>)>,
+    /// Roles on single projects, grouped by role.
+    pub on_projects: Vec<(Role, Vec<ProjectName>)>,
 }
 
-/// A project, as somebody's role names it.
+/// A project with its name.
 #[derive(Debug, Clone)]
-pub struct NamedProject {
-    /// Its reference.
+pub struct ProjectName {
+    /// The ref of the project.
     pub reference: String,
-    /// What people call it.
+    /// Display name.
     pub name: String,
 }
 
-/// Which members to list. Members are listed by their ids.
+/// Filter and page of a list of members, ordered by id.
 #[derive(Debug, Default)]
-pub struct Page {
-    /// At most so many.
+pub struct MemberQuery {
+    /// Maximum number of members.
     pub size: i64,
-    /// After this one.
+    /// Return members after this id.
     pub after: Option<Uuid>,
-    /// Before this one.
+    /// Return members before this id.
     pub before: Option<Uuid>,
-    /// With this name.
+    /// Return members with this username.
     pub username: Option<String>,
-    /// With this address.
+    /// Return members with this email address.
     pub email: Option<String>,
 }
 
-/// A page of members, and whether there are more on either side.
-pub async fn page(
+/// Returns a page of members, whether there are earlier ones, and whether there are later ones.
+pub async fn list_page(
     db: &Db,
     organization: OrganizationId,
-    page: &Page,
+    page: &MemberQuery,
 ) -> Result<(Vec<Membership>, bool, bool), Error> {
-    // One more than asked for says whether there is more. Backwards is read backwards.
+    // Reads one row more than the page, to detect another page. A backward page is read in
+    // descending order.
     macro_rules! members {
         ($order:literal) => {
             concat!(
@@ -102,10 +103,10 @@ pub async fn page(
         .await
         .context("listing members")?;
     let more = i64::try_from(rows.len()).is_ok_and(|found| found > page.size);
-    let shown = rows
+    let page_rows = rows
         .iter()
         .take(usize::try_from(page.size).unwrap_or_default());
-    let mut members = shown.map(read).collect::<Result<Vec<_>, _>>()?;
+    let mut members = page_rows.map(read).collect::<Result<Vec<_>, _>>()?;
     if backwards {
         members.reverse();
         return Ok((members, more, true));
@@ -115,20 +116,19 @@ pub async fn page(
 
 fn read(row: &Row) -> Result<Membership, Error> {
     let role = |name: &str| name.parse::<Role>().context("reading a member's role");
-    let (roles, references, names): (Vec<&str>, Vec<String>, Vec<String>) =
-        (row.get(4), row.get(5), row.get(6));
-    let mut on_projects: Vec<(Role, Vec<NamedProject>)> = Vec::new();
-    for (name, project) in roles.into_iter().zip(references.into_iter().zip(names)) {
-        let (given, project) = (
-            role(name)?,
-            NamedProject {
-                reference: project.0,
-                name: project.1,
-            },
-        );
-        match on_projects.iter_mut().find(|(known, _)| *known == given) {
+    let roles: Vec<&str> = row.get(4);
+    let references: Vec<String> = row.get(5);
+    let names: Vec<String> = row.get(6);
+    let mut on_projects: Vec<(Role, Vec<ProjectName>)> = Vec::new();
+    for (role_name, (reference, name)) in roles.into_iter().zip(references.into_iter().zip(names)) {
+        let project_role = role(role_name)?;
+        let project = ProjectName { reference, name };
+        match on_projects
+            .iter_mut()
+            .find(|(known, _)| *known == project_role)
+        {
             Some((_, projects)) => projects.push(project),
-            None => on_projects.push((given, vec![project])),
+            None => on_projects.push((project_role, vec![project])),
         }
     }
     Ok(Membership {
@@ -140,7 +140,7 @@ fn read(row: &Row) -> Result<Membership, Error> {
     })
 }
 
-/// The row of the member with this id.
+/// Returns the row id of a member.
 pub async fn by_id(db: &Db, organization: OrganizationId, user: Uuid) -> Result<UserId, Error> {
     let sql = "select u.id from members m join users u on u.id = m.user_id where m.organization_id = $1 and u.gotrue_id = $2";
     let rows = db
@@ -152,7 +152,7 @@ pub async fn by_id(db: &Db, organization: OrganizationId, user: Uuid) -> Result<
         .ok_or(Error::NotFound)
 }
 
-/// Gives a user a role in an organization, or another one than before. The last owner stays one.
+/// Sets the role of a user in an organization. The last owner cannot lose the role.
 pub async fn set(
     db: &Db,
     organization: OrganizationId,
@@ -167,14 +167,14 @@ pub async fn set(
         .await
         .context("setting a member's role")?;
     lock(&transaction, organization).await?;
-    let before = described(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user).await?;
     set_in(&transaction, organization, user, role, now).await?;
     if let Some(audit) = audit {
         audit
             .write_in(
                 &transaction,
                 200,
-                (before, described(&transaction, organization, user).await?),
+                (before, audit_value(&transaction, organization, user).await?),
                 now,
             )
             .await?;
@@ -185,7 +185,7 @@ pub async fn set(
         .context("setting a member's role")
 }
 
-/// The same, in a transaction that holds the lock.
+/// Like [`set`], within a transaction that holds the lock.
 pub(super) async fn set_in(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
@@ -194,7 +194,7 @@ pub(super) async fn set_in(
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     if role != Role::Owner {
-        keep_an_owner(transaction, organization, user).await?;
+        check_not_last_owner(transaction, organization, user).await?;
     }
     let sql = "insert into members (organization_id, user_id, role, created_at) values ($1, $2, $3, $4) \
                on conflict (organization_id, user_id) do update set role = excluded.role";
@@ -205,7 +205,7 @@ pub(super) async fn set_in(
     Ok(())
 }
 
-/// Gives a member a role on these projects of the organization, or takes it away with [`Role::Member`].
+/// Sets the role of a member on these projects; [`Role::Member`] removes it.
 pub async fn set_on_projects(
     db: &Db,
     organization: OrganizationId,
@@ -213,14 +213,14 @@ pub async fn set_on_projects(
     role: Role,
     references: &BTreeSet<ProjectRef>,
     (now, audit): (DateTime<Utc>, Option<&Recorder>),
-) -> Result<Vec<NamedProject>, Error> {
+) -> Result<Vec<ProjectName>, Error> {
     let mut client = db.client().await?;
     let transaction = client
         .transaction()
         .await
         .context("setting roles on projects")?;
     lock(&transaction, organization).await?;
-    let before = described(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user).await?;
     let (ids, projects) = projects_in(&transaction, organization, references).await?;
     set_on_projects_in(&transaction, organization, user, role, &ids, now).await?;
     if let Some(audit) = audit {
@@ -228,7 +228,7 @@ pub async fn set_on_projects(
             .write_in(
                 &transaction,
                 200,
-                (before, described(&transaction, organization, user).await?),
+                (before, audit_value(&transaction, organization, user).await?),
                 now,
             )
             .await?;
@@ -240,7 +240,7 @@ pub async fn set_on_projects(
     Ok(projects)
 }
 
-/// The same by rows, in a transaction that holds the lock.
+/// Like [`set_on_projects`] by row ids, within a transaction that holds the lock.
 pub(super) async fn set_on_projects_in(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
@@ -254,10 +254,10 @@ pub(super) async fn set_on_projects_in(
         transaction
             .execute(sql, &[&organization.0, &user.0, &projects])
             .await
-            .context("taking roles on projects")?;
+            .context("removing roles on projects")?;
         return Ok(());
     }
-    // A project that went away since it was named is passed by.
+    // Skips projects that were removed meanwhile.
     let sql = "insert into project_roles (organization_id, user_id, project_id, role, created_at) \
                select $1, $2, p.id, $4, $5 from projects p where p.id = any($3) and p.organization_id = $1 and p.desired <> 'removed' \
                on conflict (user_id, project_id) do update set role = excluded.role";
@@ -267,16 +267,16 @@ pub(super) async fn set_on_projects_in(
             &[&organization.0, &user.0, &projects, &role.name(), &now],
         )
         .await
-        .context("giving roles on projects")?;
+        .context("setting roles on projects")?;
     Ok(())
 }
 
-/// The projects of the organization with these refs, all of them.
+/// Returns the projects with these refs, or an error if one does not exist in the organization.
 pub(super) async fn projects_in(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     references: &BTreeSet<ProjectRef>,
-) -> Result<(Vec<i64>, Vec<NamedProject>), Error> {
+) -> Result<(Vec<i64>, Vec<ProjectName>), Error> {
     let texts: Vec<&str> = references.iter().map(ProjectRef::as_str).collect();
     let sql = "select id, ref, name from projects where organization_id = $1 and ref = any($2) and desired <> 'removed' order by ref";
     let rows = transaction
@@ -285,7 +285,7 @@ pub(super) async fn projects_in(
         .context("looking up projects")?;
     let projects: Vec<_> = rows
         .iter()
-        .map(|row| NamedProject {
+        .map(|row| ProjectName {
             reference: row.get(1),
             name: row.get(2),
         })
@@ -302,7 +302,7 @@ pub(super) async fn projects_in(
     }
 }
 
-/// Takes a user out of an organization, with every role on its projects. The last owner stays.
+/// Removes a member and all roles on projects. The last owner cannot be removed.
 pub async fn remove(
     db: &Db,
     organization: OrganizationId,
@@ -313,8 +313,8 @@ pub async fn remove(
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("removing a member")?;
     lock(&transaction, organization).await?;
-    keep_an_owner(&transaction, organization, user).await?;
-    let before = described(&transaction, organization, user)
+    check_not_last_owner(&transaction, organization, user).await?;
+    let before = audit_value(&transaction, organization, user)
         .await?
         .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
@@ -330,8 +330,8 @@ pub async fn remove(
     transaction.commit().await.context("removing a member")
 }
 
-/// A member with all roles, for the audit log. `None` if the user is no member.
-pub(super) async fn described(
+/// Returns a member with all roles for the audit log, or `None` if the user is not a member.
+pub(super) async fn audit_value(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     user: UserId,
@@ -344,11 +344,12 @@ pub(super) async fn described(
         .query_opt(sql, &[&organization.0, &user.0])
         .await
         .context("describing a member")?;
-    let described = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
-    Ok(row.map(described))
+    let audit_value = |row: Row| json!({"member": row.get::<_, &str>(0), "role": row.get::<_, &str>(1), "on_projects": row.get::<_, Vec<&str>>(2)});
+    Ok(row.map(audit_value))
 }
 
-/// Who holds this lock changes the organization's members alone, so that two cannot each be sure of the other.
+/// Locks the organization. Changes of its members are serialized, so that two concurrent changes
+/// cannot remove the last two owners.
 pub(super) async fn lock(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
@@ -365,8 +366,8 @@ pub(super) async fn lock(
         .ok_or(Error::NotFound)
 }
 
-/// Refuses to go on if `user` is the only owner.
-async fn keep_an_owner(
+/// Returns an error if `user` is the only owner.
+async fn check_not_last_owner(
     transaction: &Transaction<'_>,
     organization: OrganizationId,
     user: UserId,

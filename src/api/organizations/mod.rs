@@ -1,7 +1,7 @@
 //! Organizations and their members.
 
+pub mod invitation_operations;
 pub mod invitations;
-pub mod invited;
 pub mod members;
 pub mod operations;
 pub mod v2;
@@ -29,23 +29,23 @@ use crate::{
     },
 };
 
-/// An organization, as lists show it.
+/// An organization in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "OrganizationResponseV1")]
-pub struct Summary {
-    /// Older spelling of `slug`.
+pub struct OrganizationSummary {
+    /// Deprecated alias of `slug`.
     #[schemars(extend("deprecated" = true))]
     id: OrgSlug,
-    /// Its identifier in paths.
+    /// Identifier in paths.
     slug: OrgSlug,
-    /// What people call it.
+    /// Display name.
     name: String,
 }
 
-/// A member, as others see them.
+/// A member as other members see them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1OrganizationMemberResponse")]
-pub struct Member {
+pub struct OrganizationMember {
     user_id: String,
     user_name: String,
     email: String,
@@ -54,11 +54,15 @@ pub struct Member {
     avatar_url: Option<String>,
 }
 
-/// Longest list of organizations or members: more than any caller belongs to in practice.
+/// Maximum length of a list of organizations or members, above what occurs in practice.
 const LIST_MAX: i64 = 10_000;
 
-/// The organizations a user belongs to, by name; of these, what the token reaches.
-pub async fn list(db: &Db, user: UserId, reach: Option<&Reach>) -> Result<Vec<Summary>, Error> {
+/// Lists the organizations of a user that the token can access, by name.
+pub async fn list(
+    db: &Db,
+    user: UserId,
+    reach: Option<&Reach>,
+) -> Result<Vec<OrganizationSummary>, Error> {
     let only = reach.and_then(Reach::listed_organizations);
     let rows = db
         .query(
@@ -73,7 +77,7 @@ pub async fn list(db: &Db, user: UserId, reach: Option<&Reach>) -> Result<Vec<Su
         .collect()
 }
 
-/// Of the organizations with these slugs, those a user belongs to.
+/// Returns those of the organizations that the user is a member of.
 pub async fn of_member(
     db: &Db,
     user: UserId,
@@ -91,7 +95,7 @@ pub async fn of_member(
         .collect()
 }
 
-/// The organization's name.
+/// Returns the name of an organization.
 pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
     let rows = db
         .query("select name from organizations where id = $1", &[&id.0])
@@ -100,8 +104,8 @@ pub async fn name(db: &Db, id: OrganizationId) -> Result<String, Error> {
     rows.first().map(|row| row.get(0)).ok_or(Error::NotFound)
 }
 
-/// Its members, by name.
-pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> {
+/// Lists the members of an organization, by username.
+pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<OrganizationMember>, Error> {
     let rows = db
         .query(
             "select u.gotrue_id::text, u.username, u.email, m.role from members m join users u on u.id = m.user_id \
@@ -115,7 +119,7 @@ pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> 
             .get::<_, &str>(3)
             .parse()
             .context("reading a member's role")?;
-        Ok(Member {
+        Ok(OrganizationMember {
             user_id: row.get(0),
             user_name: row.get(1),
             email: row.get(2),
@@ -127,7 +131,7 @@ pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<Member>, Error> 
     rows.iter().map(member).collect()
 }
 
-/// Creates an organization with `owner` as its Owner. Without a slug it gets a random one.
+/// Creates an organization with `owner` as its owner. The slug defaults to a random one.
 pub async fn create(
     db: &Db,
     entropy: &Entropy,
@@ -136,7 +140,7 @@ pub async fn create(
     owner: UserId,
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
-) -> Result<Summary, Error> {
+) -> Result<OrganizationSummary, Error> {
     names::check("name", name, 256)?;
     let slug = slug.unwrap_or_else(|| OrgSlug::generate(entropy));
     let mut client = db.client().await?;
@@ -160,7 +164,7 @@ pub async fn create(
         .await
         .context("making the creator an owner")?;
     if let Some(audit) = audit {
-        let member = members::described(&transaction, OrganizationId(row.get(0)), owner).await?;
+        let member = members::audit_value(&transaction, OrganizationId(row.get(0)), owner).await?;
         let created = json!({"slug": slug, "name": name, "owner": member});
         let chain = Chain::Organization(OrganizationId(row.get(0)));
         audit
@@ -177,21 +181,21 @@ pub async fn create(
     Ok(summary(slug, name.to_owned()))
 }
 
-fn summary(slug: OrgSlug, name: String) -> Summary {
-    Summary {
+fn summary(slug: OrgSlug, name: String) -> OrganizationSummary {
+    OrganizationSummary {
         id: slug.clone(),
         slug,
         name,
     }
 }
 
-/// A slug read back from the database, where a check holds it to its form.
+/// Parses a slug from the database, where a check constraint ensures its form.
 pub(crate) fn slug(row: &Row, column: usize) -> Result<OrgSlug, Error> {
     row.get::<_, &str>(column).parse().context("reading a slug")
 }
 
-impl Summary {
-    /// Its identifier in paths.
+impl OrganizationSummary {
+    /// Returns the identifier in paths.
     pub fn slug(&self) -> &OrgSlug {
         &self.slug
     }

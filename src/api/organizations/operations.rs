@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Member, Summary};
+use super::{OrganizationMember, OrganizationSummary};
 use crate::{
     api::{context::ApiContext, organizations},
     base::error::Error,
@@ -33,7 +33,7 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Summary>>, Error> {
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<OrganizationSummary>>, Error> {
     Ok(Json(
         organizations::list(&context.db, user.id, user.reach()).await?,
     ))
@@ -54,7 +54,7 @@ static CREATE: Endpoint = Endpoint {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "CreateOrganizationV1")]
-struct CreateRequest {
+struct CreateOrganization {
     #[schemars(length(min = 1, max = 256))]
     name: String,
 }
@@ -63,8 +63,8 @@ async fn create(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<CreateRequest>,
-) -> Result<Created<Summary>, Error> {
+    Json(request): Json<CreateOrganization>,
+) -> Result<Created<OrganizationSummary>, Error> {
     let created = organizations::create(
         &context.db,
         &context.entropy,
@@ -91,10 +91,10 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-/// An organization, on its own.
+/// A single organization.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1OrganizationSlugResponse")]
-struct Detail {
+struct OrganizationDetail {
     id: String,
     name: String,
     plan: &'static str,
@@ -102,11 +102,14 @@ struct Detail {
     allowed_release_channels: [&'static str; 1],
 }
 
-async fn get(organization: Organization, context: ApiContext) -> Result<Json<Detail>, Error> {
+async fn get(
+    organization: Organization,
+    context: ApiContext,
+) -> Result<Json<OrganizationDetail>, Error> {
     let name = organizations::name(&context.db, organization.id).await?;
     let id = organization.slug.as_str().to_owned();
-    // Nothing is billed here, and clients tell people what a project costs by the plan.
-    Ok(Json(Detail {
+    // There is no billing: clients derive the cost of a project from the plan.
+    Ok(Json(OrganizationDetail {
         id,
         name,
         plan: "free",
@@ -130,7 +133,7 @@ static LIST_MEMBERS: Endpoint = Endpoint {
 async fn list_members(
     organization: Organization,
     context: ApiContext,
-) -> Result<Json<Vec<Member>>, Error> {
+) -> Result<Json<Vec<OrganizationMember>>, Error> {
     Ok(Json(
         organizations::members(&context.db, organization.id).await?,
     ))

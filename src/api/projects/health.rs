@@ -10,7 +10,7 @@ use crate::{
     base::error::{Context, Error},
     data_plane::{
         database_session,
-        database_session::Target,
+        database_session::ConnectTarget,
         projects::{Status, removed},
     },
     platform::access::Project,
@@ -78,11 +78,11 @@ pub async fn check(
         _ => {}
     }
     let asleep: bool = row.get(2);
-    let target = Target::of(&context.clusters, &project.reference);
+    let target = ConnectTarget::of(&context.driver, &project.reference);
     let mut answers = Vec::with_capacity(services.len());
     for service in services {
         answers.push(match service {
-            // Whoever uses it wakes it; to ask whether it is well should not.
+            // A health check must not wake a server that sleeps.
             Service::Db | Service::DbPostgresUser if asleep => {
                 health(*service, ServiceStatus::ActiveHealthy, None)
             }
@@ -100,12 +100,12 @@ pub async fn check(
     Ok(answers)
 }
 
-/// Asks the database itself, unless its state says that there is nobody to ask. What went wrong last is told with it.
+/// Connects to the database unless the project is stopped. The result includes the last error.
 async fn database(
     service: Service,
     status: Status,
     cause: Option<String>,
-    target: &Target,
+    target: &ConnectTarget,
     timeout: Duration,
 ) -> ServiceHealth {
     match status {
@@ -136,7 +136,7 @@ async fn database(
     }
 }
 
-/// The refusal for a project that is stopped, with the reason if it was stopped for using too much.
+/// Returns the error of a stopped project, with the reason if it exceeded its resources.
 fn inactive(warning: Option<String>) -> String {
     let refusal = "No active services available";
     warning.map_or_else(
@@ -145,7 +145,7 @@ fn inactive(warning: Option<String>) -> String {
     )
 }
 
-/// A database's health with the bound that its project reached. A read-only database is not healthy.
+/// Combines a database's health with a resource warning. A read-only database is unhealthy.
 fn restricted(answer: ServiceHealth, warning: Option<String>, read_only: bool) -> ServiceHealth {
     match (answer.status, warning) {
         (ServiceStatus::ActiveHealthy, Some(warning)) if read_only => {

@@ -1,4 +1,4 @@
-//! Lists of projects: those of a user, kept as they were last written, and those of one organization, a page at a time.
+//! Lists of projects: the cached list of a user, and the paginated list of an organization.
 
 use bytes::Bytes;
 use schemars::JsonSchema;
@@ -9,7 +9,7 @@ use super::timestamp;
 use crate::{
     api::context::ApiContext,
     base::{
-        cache::Shelf,
+        cache::EpochCache,
         clock::Ticks,
         error::{Context, Error},
         ids::{ApprovalId, OrganizationId, TokenId, UserId},
@@ -23,16 +23,16 @@ use crate::{
     },
 };
 
-/// Answers kept, of usual length.
+/// Number of cached responses of typical length.
 const ANSWERS: usize = 16_000;
-/// Bytes of all the answers kept. One that would fill a hundredth of them is not.
+/// Size of the cache in bytes. A response larger than a hundredth of it is not cached.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Answers of `GET /v1/projects`, by whom they are for.
-pub struct Listings(Shelf<Audience, Bytes>);
+/// Cached responses of `GET /v1/projects`, by audience.
+pub struct Listings(EpochCache<Audience, Bytes>);
 
-/// Who is shown the same list. Classic tokens show what their owner sees; a scoped one, or an application, may show less, and
-/// what it may never changes.
+/// A group of credentials with the same list. All classic tokens of a user have the user's list; a
+/// scoped token or an application can have a shorter one, and its scope never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Audience {
     User(UserId),
@@ -54,9 +54,11 @@ impl Audience {
 
 impl Default for Listings {
     fn default() -> Self {
-        Self(Shelf::weighing(ANSWERS, BYTES_MAX as u64, |answer| {
-            answer.len() as u64
-        }))
+        Self(EpochCache::with_weight(
+            ANSWERS,
+            BYTES_MAX as u64,
+            |answer| answer.len() as u64,
+        ))
     }
 }
 
@@ -75,16 +77,16 @@ impl Listings {
         }
     }
 
-    /// Drops all answers if the cache is this one.
+    /// Removes all responses if `cache` is this cache.
     pub(crate) fn invalidate(&self, cache: Cache) {
         if cache == Cache::ProjectListings {
             self.0.clear();
         }
     }
 
-    /// Whether answers may be kept; all known are forgotten.
-    pub(crate) fn believe(&self, believe: bool) {
-        self.0.believe(believe);
+    /// Enables or disables the cache, and removes all responses.
+    pub(crate) fn set_trusted(&self, trusted: bool) {
+        self.0.set_trusted(trusted);
     }
 }
 

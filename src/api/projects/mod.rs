@@ -1,4 +1,4 @@
-//! Projects: what is wanted of them, what was last seen of them, and how they look on the wire.
+//! Operations on projects: create, list, read, rename and delete.
 
 pub mod health;
 pub mod listing;
@@ -39,7 +39,7 @@ use crate::{
 /// A project without its database, as its creation answers it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectResponse")]
-pub struct Bare {
+pub struct ProjectSummary {
     /// Older spelling of `ref`.
     #[schemars(extend("deprecated" = true))]
     id: ProjectRef,
@@ -68,16 +68,16 @@ struct Database {
 /// A project with its database.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectWithDatabaseResponse")]
-pub struct Full {
+pub struct ProjectDetail {
     #[serde(flatten)]
-    bare: Bare,
+    summary: ProjectSummary,
     database: Database,
 }
 
 /// What renaming and removing answer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectRefResponse")]
-pub struct Named {
+pub struct ProjectRefResponse {
     id: i64,
     #[serde(rename = "ref")]
     reference: ProjectRef,
@@ -87,7 +87,7 @@ pub struct Named {
 /// Longest list of projects: the contract does not page it.
 const LIST_MAX: i64 = 10_000;
 
-macro_rules! full {
+macro_rules! select_details {
     ($rest:literal) => {
         concat!(
             "select p.ref, o.slug, p.name, p.region, p.created_at, p.status, p.engine, p.release_channel, p.desired \
@@ -97,15 +97,18 @@ macro_rules! full {
     };
 }
 
-/// The projects of every organization a user belongs to, newest last; of these, what the token reaches. Asked for often
-/// and changed seldom, so the answer is kept as it was written.
-pub async fn list(context: &ApiContext, user: &User) -> Result<PrerenderedJson<Vec<Full>>, Error> {
+/// Lists the projects of all organizations of a user that the token can access, oldest first. The
+/// serialized response is cached, because it is read often and changes rarely.
+pub async fn list(
+    context: &ApiContext,
+    user: &User,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
     let audience = Audience::of(user);
     if let Some(bytes) = context.listings.get(audience, now) {
         return Ok(bytes.into());
     }
-    let sql = full!(
+    let sql = select_details!(
         "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
          and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
     );
@@ -120,14 +123,14 @@ pub async fn list(context: &ApiContext, user: &User) -> Result<PrerenderedJson<V
         .context("listing projects")?;
     let projects = rows
         .iter()
-        .map(|row| read_full(context, row))
+        .map(|row| read_detail(context, row))
         .collect::<Result<Vec<_>, _>>()?;
     let written = PrerenderedJson::new(&projects)?;
     context.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }
 
-/// Of the projects with these refs, those that exist in an organization a user belongs to.
+/// Returns those of these refs that are projects in an organization of the user.
 pub async fn of_member(
     db: &Db,
     user: UserId,
@@ -154,28 +157,29 @@ pub async fn of_member(
     rows.iter().map(project).collect()
 }
 
-/// One project. A removed one is refused by name, as its former members may know that it was there.
-pub async fn get(context: &ApiContext, project: &Project) -> Result<Full, Error> {
+/// Returns one project. For a removed project, the error names it: its former members know that it
+/// existed.
+pub async fn get(context: &ApiContext, project: &Project) -> Result<ProjectDetail, Error> {
     let rows = context
         .db
-        .query(full!("where p.id = $1"), &[&project.id.0])
+        .query(select_details!("where p.id = $1"), &[&project.id.0])
         .await
         .context("reading a project")?;
     let row = rows.first().ok_or(Error::NotFound)?;
     if row.get::<_, &str>(8) == "removed" {
         Err(removed())
     } else {
-        read_full(context, row)
+        read_detail(context, row)
     }
 }
 
-/// Writes down that a project is wanted, and wakes the reconciler, which makes it.
+/// Records a new project and wakes the reconciler, which creates its cluster.
 pub async fn create(
     context: &ApiContext,
     organization: &Organization,
     new: NewProject,
     audit: &Recorder,
-) -> Result<Bare, Error> {
+) -> Result<ProjectSummary, Error> {
     let now = context.clock.now();
     let verifier = new.password_verifier().await?;
     let (engine, channel) = (new.engine.text(), new.engine.channel());
@@ -187,7 +191,7 @@ pub async fn create(
     let taken = warm_pool::take(context, &transaction, &new.engine).await?;
     let (account, origin) = (
         taken.as_ref().map(|taken| taken.account),
-        warm_pool::Taken::origin(taken.as_ref()),
+        warm_pool::WarmCluster::origin(taken.as_ref()),
     );
     let reference = taken.map_or_else(
         || ProjectRef::generate(&context.entropy),
@@ -205,13 +209,13 @@ pub async fn create(
         &now,
         &account,
         &channel,
-        &context.clusters.grants_version(),
+        &context.driver.grants_version(),
     ];
     let row = transaction
         .query_one(sql, &params)
         .await
         .map_err(|error| duplicate_name(error, &new.name))?;
-    api_keys::make_first(context, &transaction, ProjectId(row.get(0)), now).await?;
+    api_keys::create_initial(context, &transaction, ProjectId(row.get(0)), now).await?;
     let after = json!({"ref": reference, "name": new.name, "region": new.region.code(), "instance_size": new.size.code()});
     audit
         .write_in(&transaction, 201, (None, Some(after)), now)
@@ -220,7 +224,7 @@ pub async fn create(
     context.data_plane_metrics.clusters.began_from(origin);
     context.table_changed(Table::Projects);
     context.reconciler.wake();
-    Ok(Bare {
+    Ok(ProjectSummary {
         id: reference.clone(),
         reference,
         organization_id: organization.slug.clone(),
@@ -232,13 +236,13 @@ pub async fn create(
     })
 }
 
-/// Gives a project another name.
+/// Renames a project.
 pub async fn rename(
     context: &ApiContext,
     project: &Project,
     name: &str,
     audit: &Recorder,
-) -> Result<Named, Error> {
+) -> Result<ProjectRefResponse, Error> {
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("renaming a project")?;
@@ -265,15 +269,15 @@ pub async fn rename(
         .await?;
     transaction.commit().await.context("renaming a project")?;
     context.table_changed(Table::Projects);
-    read_named(&row)
+    read_ref_response(&row)
 }
 
-/// Writes down that a project is to go, and wakes the reconciler, which removes it.
+/// Records the deletion of a project and wakes the reconciler, which removes its cluster.
 pub async fn remove(
     context: &ApiContext,
     project: &Project,
     audit: &Recorder,
-) -> Result<Named, Error> {
+) -> Result<ProjectRefResponse, Error> {
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
@@ -294,7 +298,7 @@ pub async fn remove(
         .query_one(sql, &[&project.id.0, &now])
         .await
         .context("removing a project")?;
-    let named = read_named(&row)?;
+    let named = read_ref_response(&row)?;
     vanity::release(&transaction, project.id, project.organization, now).await?;
     tables::delete_project_rows(&transaction, project.id).await?;
     audit
@@ -311,15 +315,15 @@ pub async fn remove(
     Ok(named)
 }
 
-fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
+fn read_detail(context: &ApiContext, row: &Row) -> Result<ProjectDetail, Error> {
     let reference: ProjectRef = row
         .get::<_, &str>(0)
         .parse()
         .context("reading a project's ref")?;
     let slug = organizations::slug(row, 1)?;
-    // What runs is what is installed now; the row remembers what it was when the project was made.
+    // The server runs the installed version; the row has the version at creation.
     let made_by: &str = row.get(6);
-    let installed = major(made_by).and_then(|major| context.clusters.engines().of_major(major));
+    let installed = major(made_by).and_then(|major| context.driver.engines().of_major(major));
     let version = installed.map_or(made_by, Engine::text).to_owned();
     let database = Database {
         host: format!("db.{reference}.{}", context.settings.project_domain),
@@ -329,7 +333,7 @@ fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
         version,
         release_channel: installed.map_or_else(|| row.get(7), |engine| engine.channel().to_owned()),
     };
-    let bare = Bare {
+    let summary = ProjectSummary {
         id: reference.clone(),
         reference,
         organization_id: slug.clone(),
@@ -339,15 +343,15 @@ fn read_full(context: &ApiContext, row: &Row) -> Result<Full, Error> {
         created_at: timestamp(row.get(4)),
         status: Status::read(row, 5)?,
     };
-    Ok(Full { bare, database })
+    Ok(ProjectDetail { summary, database })
 }
 
-fn read_named(row: &Row) -> Result<Named, Error> {
+fn read_ref_response(row: &Row) -> Result<ProjectRefResponse, Error> {
     let reference = row
         .get::<_, &str>(1)
         .parse()
         .context("reading a project's ref")?;
-    Ok(Named {
+    Ok(ProjectRefResponse {
         id: row.get(0),
         reference,
         name: row.get(2),
@@ -363,7 +367,7 @@ fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
     }
 }
 
-/// A time as the contract writes it: RFC 3339 to the millisecond, with `Z`.
+/// Formats a time as in the contract: RFC 3339 with milliseconds and `Z`.
 pub fn timestamp(at: DateTime<Utc>) -> String {
     at.to_rfc3339_opts(SecondsFormat::Millis, true)
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Bare, Full, Named, health};
+use super::{ProjectDetail, ProjectRefResponse, ProjectSummary, health};
 use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, ids::OrgSlug, names},
@@ -65,7 +65,10 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<PrerenderedJson<Vec<Full>>, Error> {
+async fn list(
+    user: User,
+    context: ApiContext,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     projects::list(&context, &user).await
 }
 
@@ -88,8 +91,8 @@ async fn create(
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
     organization: Organization,
-) -> Result<Created<Bare>, Error> {
-    let new = request.check(context.clusters.engines())?;
+) -> Result<Created<ProjectSummary>, Error> {
+    let new = request.check(context.driver.engines())?;
     Ok(Created(
         projects::create(&context, &organization, new, &audit).await?,
     ))
@@ -135,7 +138,7 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(project: Project, context: ApiContext) -> Result<Json<Full>, Error> {
+async fn get(project: Project, context: ApiContext) -> Result<Json<ProjectDetail>, Error> {
     Ok(Json(projects::get(&context, &project).await?))
 }
 
@@ -163,7 +166,7 @@ async fn update(
     context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<UpdateRequest>,
-) -> Result<Json<Named>, Error> {
+) -> Result<Json<ProjectRefResponse>, Error> {
     names::check("name", &request.name, 256)?;
     Ok(Json(
         projects::rename(&context, &project, &request.name, &audit).await?,
@@ -186,7 +189,7 @@ async fn delete(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Json<Named>, Error> {
+) -> Result<Json<ProjectRefResponse>, Error> {
     Ok(Json(projects::remove(&context, &project, &audit).await?))
 }
 

@@ -1,4 +1,4 @@
-//! The page that shows the document, and the viewer's files, served from this binary. Nothing is loaded from elsewhere.
+//! The API reference page and the files of its viewer. All files are embedded in the binary.
 
 use std::sync::LazyLock;
 
@@ -16,16 +16,17 @@ use crate::{
     platform::http::{Body, Output, Response, body::read, openapi::OperationDoc},
 };
 
-/// Only our own scripts and styles; nothing inline, nothing framed.
+/// Permits only scripts and styles of this server; no inline code and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// Larger than the viewer's largest file, in bytes.
+/// Maximum size of a viewer file in bytes.
 const FILE_BYTES_MAX: usize = 8 << 20;
 
 const PAGE: &str = include_str!("../../../static/docs.html");
 const SCRIPT: &str = include_str!("../../../static/docs.js");
 
-/// The viewer, as its crate packages it. Its own index page has an inline script, so ours stands in its place.
+/// The viewer as packaged by its crate. Its index page has an inline script, so it is replaced by
+/// ours.
 static VIEWER: LazyLock<Router> = LazyLock::new(|| {
     generate_routes(ApiDefinition {
         uri_prefix: "/docs",
@@ -34,7 +35,7 @@ static VIEWER: LazyLock<Router> = LazyLock::new(|| {
     })
 });
 
-/// A file of the page.
+/// A file of the reference page.
 pub(super) struct Asset {
     content_type: HeaderValue,
     body: Body,
@@ -65,7 +66,7 @@ impl Output for Asset {
     }
 }
 
-/// The page itself.
+/// Returns the page.
 #[expect(clippy::unnecessary_wraps, reason = "handlers answer results")]
 pub(super) fn page() -> Result<Asset, Error> {
     Ok(Asset {
@@ -74,7 +75,7 @@ pub(super) fn page() -> Result<Asset, Error> {
     })
 }
 
-/// A script or style of the page.
+/// Returns a script or style sheet of the page.
 pub(super) async fn file(name: &str) -> Result<Asset, Error> {
     match name {
         "docs.js" => Ok(Asset {
@@ -84,12 +85,12 @@ pub(super) async fn file(name: &str) -> Result<Asset, Error> {
         "swagger-ui.css" | "swagger-ui-bundle.js" => {
             let request = Request::get(format!("/docs/{name}"))
                 .body(AxumBody::empty())
-                .context("asking the viewer for a file")?;
+                .context("reading a file of the viewer")?;
             let answer = VIEWER
                 .clone()
                 .oneshot(request)
                 .await
-                .context("asking the viewer for a file")?;
+                .context("reading a file of the viewer")?;
             let content_type = HeaderValue::from_static(if name.ends_with("css") {
                 "text/css; charset=utf-8"
             } else {

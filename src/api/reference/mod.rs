@@ -1,4 +1,4 @@
-//! The API about itself: the OpenAPI document, a page to read it, and what is built.
+//! The OpenAPI document, a page to read it, and the compatibility list.
 
 mod assets;
 pub mod operations;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::api::endpoints;
 
-/// One operation and whether it does what the contract says.
+/// An operation and its implementation state.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Compatibility {
     operation: &'static str,
@@ -22,13 +22,13 @@ pub struct Compatibility {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 enum State {
-    /// Does what the contract says.
+    /// Implemented as the contract describes.
     Built,
-    /// Answers 501.
+    /// Not implemented: answers 501.
     Planned,
 }
 
-/// Every operation, in the order of the list.
+/// Lists the state of every operation.
 pub fn compatibility() -> Vec<Compatibility> {
     let row = |endpoint: &&'static crate::platform::http::Endpoint| Compatibility {
         operation: endpoint.id,

@@ -1,4 +1,5 @@
-//! Operations of the API about itself. They are Gantry's own, public, and counted by address.
+//! Operations that describe the API. They are specific to Gantry, public, and rate limited by
+//! client address.
 
 use serde_json::{Map, Value};
 
@@ -21,7 +22,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[&COMPATIBILITY, &DOCUMENT, &PAGE, &ASSET]
 
 static COMPATIBILITY: Endpoint = Endpoint {
     id: "gantry-compatibility",
-    summary: "List every operation and whether it is built",
+    summary: "List every operation and whether it is implemented",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/compatibility",
@@ -56,7 +57,7 @@ async fn openapi_document(context: ApiContext) -> Result<Json<Map<String, Value>
 
 static PAGE: Endpoint = Endpoint {
     id: "gantry-reference-page",
-    summary: "Read this document as a page",
+    summary: "Get the API reference page",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/docs",
@@ -72,7 +73,7 @@ async fn page() -> Result<assets::Asset, Error> {
 
 static ASSET: Endpoint = Endpoint {
     id: "gantry-reference-asset",
-    summary: "Get a script or style of the page",
+    summary: "Get a script or style sheet of the reference page",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/docs/{file}",
@@ -82,9 +83,9 @@ static ASSET: Endpoint = Endpoint {
     handler: || mount(asset),
 };
 
-struct FileName(String);
+struct AssetName(String);
 
-impl Input for FileName {
+impl Input for AssetName {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -94,6 +95,6 @@ impl Input for FileName {
     }
 }
 
-async fn asset(FileName(name): FileName) -> Result<assets::Asset, Error> {
+async fn asset(AssetName(name): AssetName) -> Result<assets::Asset, Error> {
     assets::file(&name).await
 }

@@ -1,4 +1,4 @@
-//! SQL snippets: queries that people keep by name, for themselves or for everybody who works on a project.
+//! SQL snippets: named queries, private or shared with all members of the project.
 
 pub mod operations;
 mod page;
@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-pub use page::{Direction, Order, Page, Sort, list};
+pub use page::{ListOrder, Page, SortDirection, SortKey, list};
 
 use crate::{
     api::context::ApiContext,
@@ -26,27 +26,27 @@ use crate::{
     },
 };
 
-/// Characters of a name at most.
+/// Maximum length of a name in characters.
 const NAME_MAX: usize = 256;
-/// Characters of a description at most.
+/// Maximum length of a description in characters.
 const DESCRIPTION_MAX: usize = 1024;
-/// Bytes of SQL at most.
+/// Maximum length of the SQL in bytes.
 pub const SQL_BYTES_MAX: usize = 256 * 1024;
-/// Snippets that somebody can keep on one project.
-const KEPT_MAX: i64 = 1_000;
-/// Version of what is in `content`.
+/// Maximum number of snippets per user and project.
+const SNIPPETS_MAX: i64 = 1_000;
+/// Schema version of `content`.
 const SCHEMA_VERSION: &str = "1.0";
 
-/// Who sees a snippet, of those who see its project.
+/// Visibility of a snippet.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, clap::ValueEnum,
 )]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Visibility {
-    /// Its owner.
+    /// Visible to its owner.
     User,
-    /// Every member of the project's organization.
+    /// Visible to every member of the organization with access to the project.
     Project,
 }
 
@@ -60,7 +60,7 @@ impl Visibility {
     }
 }
 
-/// The one type of snippet there is.
+/// The type of a snippet.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
@@ -70,22 +70,22 @@ enum Kind {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct OfProject {
+struct SnippetProject {
     id: i64,
     name: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Person {
+struct SnippetUser {
     id: i64,
     username: String,
 }
 
-/// A snippet, as lists have it.
+/// A snippet in a list.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Snippet")]
-pub struct Snippet {
+pub struct SnippetSummary {
     id: Uuid,
     inserted_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
@@ -95,21 +95,21 @@ pub struct Snippet {
     name: String,
     #[schemars(schema_with = "text_or_null")]
     description: Option<String>,
-    project: OfProject,
-    owner: Person,
-    updated_by: Person,
-    /// Nothing here marks favourites.
+    project: SnippetProject,
+    owner: SnippetUser,
+    updated_by: SnippetUser,
+    /// Always false: favorites are not supported.
     favorite: bool,
 }
 
-/// A field that is always there: schemars takes what may be null for what may be missing.
+/// Schema of a required nullable field: schemars would make an `Option` optional.
 fn text_or_null(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({"type": ["string", "null"]})
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Content {
+struct SnippetContent {
     schema_version: &'static str,
     sql: String,
 }
@@ -117,26 +117,26 @@ struct Content {
 /// A snippet with its SQL.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SnippetResponse")]
-pub struct Whole {
+pub struct SnippetDetail {
     #[serde(flatten)]
-    snippet: Snippet,
-    content: Content,
+    snippet: SnippetSummary,
+    content: SnippetContent,
 }
 
-/// What is to be kept.
+/// A snippet to be stored.
 #[derive(Debug)]
 pub struct NewSnippet {
-    /// Whose it is: a member of the project's organization.
+    /// The owner: a member of the project's organization.
     pub owner: UserId,
-    /// What it is about.
+    /// The project.
     pub project: ProjectId,
-    /// Who else sees it.
+    /// Visibility.
     pub visibility: Visibility,
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// For people.
+    /// Description.
     pub description: Option<String>,
-    /// The query. It is kept, not checked.
+    /// The query. It is not validated.
     pub sql: String,
 }
 
@@ -168,7 +168,8 @@ impl NewSnippet {
     }
 }
 
-/// What somebody sees, through a token that may reach less than they do. The first three parameters are theirs.
+/// Selects the snippets visible to a user and to the user's token. The first three parameters are
+/// the user and the organizations and projects of the token.
 macro_rules! visible {
     ($columns:literal, $rest:literal) => {
         concat!(
@@ -187,8 +188,8 @@ macro_rules! visible {
 }
 use visible;
 
-/// A snippet that the user sees.
-pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<Whole, Error> {
+/// Returns a snippet visible to the user.
+pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<SnippetDetail, Error> {
     let (organizations, projects) = reach(user);
     let rows = context
         .db
@@ -199,16 +200,16 @@ pub async fn get(context: &ApiContext, user: &User, id: Uuid) -> Result<Whole, E
         .await;
     let rows = rows.context("reading a snippet")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    Ok(Whole {
+    Ok(SnippetDetail {
         snippet: read(row),
-        content: Content {
+        content: SnippetContent {
             schema_version: SCHEMA_VERSION,
             sql: row.get(0),
         },
     })
 }
 
-/// Keeps a snippet. One of the same name, owner and project is replaced.
+/// Stores a snippet. Replaces one with the same name, owner and project.
 pub async fn add(
     db: &Db,
     entropy: &Entropy,
@@ -241,16 +242,16 @@ pub async fn add(
         description,
         text,
         &now,
-        &KEPT_MAX,
+        &SNIPPETS_MAX,
     ];
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("keeping a snippet")?;
+    let transaction = client.transaction().await.context("storing a snippet")?;
     let row = transaction
         .query_opt(sql, &params)
         .await
-        .context("keeping a snippet")?;
+        .context("storing a snippet")?;
     let full =
-        || Error::Rejected(format!("A user can keep {KEPT_MAX} snippets on a project").into());
+        || Error::Rejected(format!("A user can keep {SNIPPETS_MAX} snippets on a project").into());
     let id = row.ok_or_else(full)?.get(0);
     if let Some(audit) = audit {
         let after = json!({"id": id, "name": name, "visibility": visibility.name()});
@@ -258,11 +259,11 @@ pub async fn add(
             .write_in(&transaction, 200, (None, Some(after)), now)
             .await?;
     }
-    transaction.commit().await.context("keeping a snippet")?;
+    transaction.commit().await.context("storing a snippet")?;
     Ok(id)
 }
 
-/// Forgets a snippet.
+/// Deletes a snippet.
 pub async fn remove(
     db: &Db,
     id: Uuid,
@@ -270,12 +271,12 @@ pub async fn remove(
     audit: Option<&Recorder>,
 ) -> Result<(), Error> {
     let mut client = db.client().await?;
-    let transaction = client.transaction().await.context("forgetting a snippet")?;
+    let transaction = client.transaction().await.context("deleting a snippet")?;
     let sql = "delete from snippets where id = $1 returning name";
     let row = transaction
         .query_opt(sql, &[&id])
         .await
-        .context("forgetting a snippet")?
+        .context("deleting a snippet")?
         .ok_or(Error::NotFound)?;
     if let Some(audit) = audit {
         audit
@@ -287,10 +288,10 @@ pub async fn remove(
             )
             .await?;
     }
-    transaction.commit().await.context("forgetting a snippet")
+    transaction.commit().await.context("deleting a snippet")
 }
 
-/// The project of a snippet, and the organization it belongs to.
+/// Returns the project of a snippet.
 pub async fn project(db: &Db, id: Uuid) -> Result<Project, Error> {
     let sql = "select p.id, p.ref, p.organization_id from snippets s join projects p on p.id = s.project_id where s.id = $1";
     let rows = db
@@ -316,9 +317,9 @@ fn reach(user: &User) -> (Option<Vec<i64>>, Option<Vec<i64>>) {
     )
 }
 
-/// Reads what [`visible`] selects, after one column of the caller's.
-fn read(row: &Row) -> Snippet {
-    Snippet {
+/// Reads a row of [`visible`]. Its first column is specific to the caller.
+fn read(row: &Row) -> SnippetSummary {
+    SnippetSummary {
         id: row.get(1),
         inserted_at: row.get(2),
         updated_at: row.get(3),
@@ -330,15 +331,15 @@ fn read(row: &Row) -> Snippet {
         },
         name: row.get(5),
         description: row.get(6),
-        project: OfProject {
+        project: SnippetProject {
             id: row.get(7),
             name: row.get(8),
         },
-        owner: Person {
+        owner: SnippetUser {
             id: row.get(9),
             username: row.get(10),
         },
-        updated_by: Person {
+        updated_by: SnippetUser {
             id: row.get(11),
             username: row.get(12),
         },

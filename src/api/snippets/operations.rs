@@ -1,9 +1,10 @@
-//! Operations on SQL snippets. They are added with `gantry snippet add`: the contract has no operation for it.
+//! Operations on SQL snippets. They are created with `gantry snippet add`, because the contract has
+//! no operation for it.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Direction, Order, Page, Sort, Whole};
+use super::{ListOrder, Page, SnippetDetail, SortDirection, SortKey};
 use crate::{
     api::{context::ApiContext, snippets},
     base::{error::Error, ids::ProjectRef},
@@ -29,25 +30,25 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-/// Snippets on a page at most.
+/// Maximum number of snippets per page.
 const PAGE_MAX: u32 = 100;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct ListQuery {
-    /// Only those of this project.
+    /// Only snippets of this project.
     project_ref: Option<ProjectRef>,
-    /// Where the page before ended.
+    /// Cursor of the previous page.
     cursor: Option<String>,
-    #[serde(default = "whole_page")]
+    #[serde(default = "page_size_default")]
     #[schemars(range(min = 1, max = 100))]
     limit: u32,
     #[serde(default)]
-    sort_by: Sort,
+    sort_by: SortKey,
     #[serde(default)]
-    sort_order: Direction,
+    sort_order: SortDirection,
 }
 
-fn whole_page() -> u32 {
+fn page_size_default() -> u32 {
     PAGE_MAX
 }
 
@@ -59,7 +60,7 @@ async fn list(
     if !(1..=PAGE_MAX).contains(&query.limit) {
         return Err(Error::invalid("limit", format!("expected 1 to {PAGE_MAX}")));
     }
-    let order = Order {
+    let order = ListOrder {
         by: query.sort_by,
         direction: query.sort_order,
     };
@@ -87,6 +88,10 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(PathId(id): PathId, user: User, context: ApiContext) -> Result<Json<Whole>, Error> {
+async fn get(
+    PathId(id): PathId,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<SnippetDetail>, Error> {
     Ok(Json(snippets::get(&context, &user, id).await?))
 }

@@ -1,11 +1,12 @@
-//! Snippets a page at a time. A cursor names the last one of a page, so pages neither repeat nor skip while others add.
+//! Keyset pagination of snippets. A cursor identifies the last item of a page, so that concurrent
+//! inserts cause no repeats or gaps.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Snippet, reach, read, visible};
+use super::{SnippetSummary, reach, read, visible};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -15,68 +16,68 @@ use crate::{
     platform::access::User,
 };
 
-/// By what snippets are put in order.
+/// Sort key of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(inline)]
-pub enum Sort {
-    /// What they are called.
+pub enum SortKey {
+    /// By name.
     Name,
-    /// When they were added.
+    /// By time of creation.
     #[default]
     InsertedAt,
 }
 
-/// In which direction.
+/// Sort direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-pub enum Direction {
-    /// First the least.
+pub enum SortDirection {
+    /// Ascending.
     Asc,
-    /// First the greatest.
+    /// Descending.
     #[default]
     Desc,
 }
 
-/// Order of a list.
+/// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// By what.
-    pub by: Sort,
-    /// In which direction.
-    pub direction: Direction,
+pub struct ListOrder {
+    /// Sort key.
+    pub by: SortKey,
+    /// Direction.
+    pub direction: SortDirection,
 }
 
-/// A part of a list.
+/// A page of snippets.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "SnippetList")]
 pub struct Page {
-    data: Vec<Snippet>,
-    /// Of the next page, if there is one.
+    data: Vec<SnippetSummary>,
+    /// Cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cursor: Option<String>,
 }
 
-/// Where a page ended: the order, and what its last snippet is in it.
+/// The position of the last item of a page.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Cursor {
-    order: Order,
+struct SnippetCursor {
+    order: ListOrder,
     key: String,
     id: Uuid,
 }
 
-impl Cursor {
+impl SnippetCursor {
     fn write(&self) -> Result<String, Error> {
         Ok(URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).context("writing a cursor")?))
     }
 
-    fn read(text: &str, order: Order) -> Result<Self, Error> {
+    fn read(text: &str, order: ListOrder) -> Result<Self, Error> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
         let cursor: Option<Self> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         match cursor {
-            // PostgreSQL takes no zero in a text.
+            // PostgreSQL text cannot contain U+0000.
             Some(cursor) if cursor.order == order && !cursor.key.contains('\0') => Ok(cursor),
             Some(_) => Err(Error::invalid("cursor", "is of a list in another order")),
             None => Err(Error::invalid("cursor", "expected the cursor of a list")),
@@ -84,7 +85,7 @@ impl Cursor {
     }
 }
 
-/// In the order of bytes, which does not depend on the machine, with the id to tell equal ones apart.
+/// Orders by bytes, independent of the locale, and then by id.
 macro_rules! page {
     ($after:literal, $direction:literal) => {
         concat!(
@@ -105,27 +106,29 @@ macro_rules! page {
     };
 }
 
-/// A page of the snippets that the user sees, `limit` long at most.
+/// Returns a page of the snippets visible to the user, with at most `limit` items.
 pub async fn list(
     context: &ApiContext,
     user: &User,
     project: Option<&ProjectRef>,
-    order: Order,
+    order: ListOrder,
     (cursor, limit): (Option<&str>, u32),
 ) -> Result<Page, Error> {
-    let after = cursor.map(|text| Cursor::read(text, order)).transpose()?;
+    let after = cursor
+        .map(|text| SnippetCursor::read(text, order))
+        .transpose()?;
     let (key, id) = after.map(|cursor| (cursor.key, cursor.id)).unzip();
     let sql = match order.direction {
-        Direction::Asc => page!(">", "asc"),
-        Direction::Desc => page!("<", "desc"),
+        SortDirection::Asc => page!(">", "asc"),
+        SortDirection::Desc => page!("<", "desc"),
     };
     let by = match order.by {
-        Sort::Name => "name",
-        Sort::InsertedAt => "inserted_at",
+        SortKey::Name => "name",
+        SortKey::InsertedAt => "inserted_at",
     };
     let (organizations, projects) = reach(user);
     let project = project.map(ProjectRef::as_str);
-    // One more tells whether there is another page.
+    // Reads one row more than the page, to detect another page.
     let rows = context
         .db
         .query(
@@ -143,12 +146,12 @@ pub async fn list(
         )
         .await;
     let rows = rows.context("listing snippets")?;
-    let shown = usize::try_from(limit).map_or(rows.len(), |limit| rows.len().min(limit));
-    let more = rows.len() > shown;
-    let last = rows[..shown].last().filter(|_| more);
+    let page_len = usize::try_from(limit).map_or(rows.len(), |limit| rows.len().min(limit));
+    let more = rows.len() > page_len;
+    let last = rows[..page_len].last().filter(|_| more);
     let cursor = last
         .map(|row| {
-            Cursor {
+            SnippetCursor {
                 order,
                 key: row.get(0),
                 id: row.get(1),
@@ -157,7 +160,7 @@ pub async fn list(
         })
         .transpose()?;
     Ok(Page {
-        data: rows[..shown].iter().map(read).collect(),
+        data: rows[..page_len].iter().map(read).collect(),
         cursor,
     })
 }
@@ -167,20 +170,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cursor_is_read_as_it_was_written_and_in_its_order_only() {
-        let order = Order {
-            by: Sort::Name,
-            direction: Direction::Asc,
+    fn cursor_round_trips_in_its_order_only() {
+        let order = ListOrder {
+            by: SortKey::Name,
+            direction: SortDirection::Asc,
         };
-        let cursor = Cursor {
+        let cursor = SnippetCursor {
             order,
             key: "a 'quoted' größe".to_owned(),
             id: Uuid::from_u128(7),
         };
         let text = cursor.write().unwrap();
-        assert_eq!(Cursor::read(&text, order).unwrap(), cursor);
-        assert!(Cursor::read(&text, Order::default()).is_err());
-        let zero = Cursor {
+        assert_eq!(SnippetCursor::read(&text, order).unwrap(), cursor);
+        assert!(SnippetCursor::read(&text, ListOrder::default()).is_err());
+        let zero = SnippetCursor {
             key: "\0".to_owned(),
             ..cursor
         };
@@ -192,7 +195,7 @@ mod tests {
             &format!("{text}="),
             &zero.write().unwrap(),
         ] {
-            assert!(Cursor::read(bad, order).is_err(), "{bad}");
+            assert!(SnippetCursor::read(bad, order).is_err(), "{bad}");
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Signing a command line tool in from the pages: the tool brings a public key, and fetches a token that is encrypted for it.
+//! Browser login for command line tools: the tool sends a public key and receives a token encrypted
+//! with it.
 //!
-//! The tool chooses a session id, shows a link to a page, and asks for the code that the page tells. Nobody but the tool can
-//! read the token: not who listens, not who reads the database, not who guesses the code.
+//! The tool chooses a session id, opens a page with it, and prompts for the code shown on the page.
+//! The token is encrypted, so that neither an eavesdropper, nor a reader of the database, nor a
+//! correct guess of the code discloses it.
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
@@ -22,29 +24,29 @@ use crate::{
     platform::access::credential::SecretDigest,
 };
 
-/// How long the token waits to be fetched.
-pub const LIFE: TimeDelta = TimeDelta::minutes(10);
-/// Codes that may be tried for one session.
-const TRIES: i16 = 5;
-/// How long a session id is known again.
-const MEMORY: TimeDelta = TimeDelta::days(1);
-/// Logins of one user that wait at the same time.
+/// Lifetime of an encrypted token that was not fetched.
+pub const LIFETIME: TimeDelta = TimeDelta::minutes(10);
+/// Maximum number of codes that can be tried per session.
+const CODE_TRIES_MAX: i16 = 5;
+/// How long a session id cannot be reused.
+const SESSION_RETENTION: TimeDelta = TimeDelta::days(1);
+/// Maximum number of pending logins per user.
 const PENDING_MAX: i64 = 10;
-/// Logins of one user that are remembered.
-const KEPT_MAX: i64 = 100;
-/// Hex digits of a code.
+/// Maximum number of stored logins per user.
+const LOGINS_MAX: i64 = 100;
+/// Length of a code in bytes, before hex encoding.
 const CODE_BYTES: usize = 4;
-/// Length of an uncompressed point of P-256.
+/// Length of an uncompressed P-256 point in bytes.
 const POINT_BYTES: usize = 65;
 
-/// A key that only the tool and this server can derive, for one message.
-pub struct Channel {
+/// A key shared with the tool (ECDH), for one message.
+pub struct LoginChannel {
     key: LessSafeKey,
     public_key: String,
 }
 
-impl Channel {
-    /// With the tool that sent this public key: an uncompressed point of P-256, in hex.
+impl LoginChannel {
+    /// Derives a key from the tool's public key: an uncompressed P-256 point, in hex.
     pub fn to(public_key: &str, entropy: &Entropy) -> Result<Self, Error> {
         let unusable = || {
             Error::invalid(
@@ -57,10 +59,10 @@ impl Channel {
         let ours = private_key(entropy);
         let public_key = hex::encode(
             ours.compute_public_key()
-                .context("making a key for one login")?,
+                .context("deriving a key for a command line login")?,
         );
         let theirs = UnparsedPublicKey::new(&ECDH_P256, theirs);
-        // The secret is the point's x-coordinate, which the tool uses as the key as it is.
+        // The tool uses the x-coordinate as key directly, without a key derivation function.
         let key = agree(&ours, theirs, unusable(), |secret| {
             UnboundKey::new(&AES_256_GCM, secret).map_err(|_| unusable())
         })?;
@@ -70,8 +72,8 @@ impl Channel {
         })
     }
 
-    /// Encrypts the one message.
-    fn seal(self, text: &str, entropy: &Entropy) -> Result<Sealed, Error> {
+    /// Encrypts one message, and consumes the key.
+    fn seal(self, text: &str, entropy: &Entropy) -> Result<SealedMessage, Error> {
         let nonce = entropy.bytes::<NONCE_LEN>();
         let mut bytes = text.as_bytes().to_vec();
         let sealed = self.key.seal_in_place_append_tag(
@@ -80,7 +82,7 @@ impl Channel {
             &mut bytes,
         );
         sealed.context("encrypting a token")?;
-        Ok(Sealed {
+        Ok(SealedMessage {
             text: hex::encode(bytes),
             public_key: self.public_key,
             nonce: hex::encode(nonce),
@@ -88,7 +90,7 @@ impl Channel {
     }
 }
 
-/// Nearly every number is a key; the next one is.
+/// Generates a private key. Retries in the rare case that the random number is not a valid key.
 fn private_key(entropy: &Entropy) -> PrivateKey {
     loop {
         if let Ok(key) = PrivateKey::from_private_key(&ECDH_P256, &entropy.bytes::<32>()) {
@@ -97,40 +99,44 @@ fn private_key(entropy: &Entropy) -> PrivateKey {
     }
 }
 
-/// A token as only the tool can read it.
-struct Sealed {
+/// A message encrypted for the tool.
+struct SealedMessage {
     text: String,
     public_key: String,
     nonce: String,
 }
 
-/// What the tool fetches.
+/// An encrypted token.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CliLogin")]
-pub struct Fetched {
-    /// The session's id.
+pub struct EncryptedToken {
+    /// Id of the session.
     id: Uuid,
-    /// When the token was made.
+    /// Time of creation.
     created_at: DateTime<Utc>,
-    /// The token: AES-256-GCM with the tag at the end, in hex.
+    /// The token, encrypted with AES-256-GCM: ciphertext and tag, in hex.
     access_token: String,
-    /// Ours: an uncompressed point of P-256, in hex. The x-coordinate of the agreed point is the key.
+    /// The server's public key: an uncompressed P-256 point, in hex. The x-coordinate of the shared
+    /// point is the key.
     public_key: String,
-    /// Of the encryption, in hex.
+    /// Nonce of the encryption, in hex.
     nonce: String,
 }
 
-/// Takes a session id for a user. One that was used is refused, whoever used it.
+/// Reserves a session id for a user. A session id can be used only once, by any user.
 pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) -> Result<(), Error> {
-    let doing = "beginning a login of a tool";
+    let doing = "beginning a command line login";
     let sql = "delete from cli_logins where created_at <= $2 or (user_id = $1 and session_id not in \
                (select session_id from cli_logins where user_id = $1 order by created_at desc limit $3))";
-    db.query(sql, &[&owner.0, &(now - MEMORY), &(KEPT_MAX - 1)])
-        .await
-        .context(doing)?;
+    db.query(
+        sql,
+        &[&owner.0, &(now - SESSION_RETENTION), &(LOGINS_MAX - 1)],
+    )
+    .await
+    .context(doing)?;
     let sql = "select count(*) from cli_logins where user_id = $1 and created_at > $2 and taken_at is null and tries_left > 0";
     let rows = db
-        .query(sql, &[&owner.0, &(now - LIFE)])
+        .query(sql, &[&owner.0, &(now - LIFETIME)])
         .await
         .context(doing)?;
     if rows
@@ -138,36 +144,34 @@ pub async fn begin(db: &Db, owner: UserId, session: Uuid, now: DateTime<Utc>) ->
         .is_none_or(|row| row.get::<_, i64>(0) >= PENDING_MAX)
     {
         return Err(Error::Rejected(
-            "Too many logins wait for their code. Finish one, or wait ten minutes.".into(),
+            "Too many logins are pending. Finish one, or wait ten minutes.".into(),
         ));
     }
     let sql = "insert into cli_logins (session_id, user_id, created_at, tries_left) values ($1, $2, $3, $4) \
                on conflict do nothing returning 1";
     let rows = db
-        .query(sql, &[&session, &owner.0, &now, &TRIES])
+        .query(sql, &[&session, &owner.0, &now, &CODE_TRIES_MAX])
         .await
         .context(doing)?;
     if rows.is_empty() {
         Err(Error::Rejected(
-            "This link was used already. Run the login again, for a new one.".into(),
+            "This link was already used. Run the login again to get a new one.".into(),
         ))
     } else {
         Ok(())
     }
 }
 
-/// Lets the tool fetch the token, with the code that this answers.
-pub async fn hand_over(
+/// Stores the encrypted token. Returns the code with which the tool can fetch it.
+pub async fn store_token(
     db: &Db,
     entropy: &Entropy,
     session: Uuid,
-    channel: Channel,
+    channel: LoginChannel,
     token: &str,
 ) -> Result<String, Error> {
-    let (sealed, code) = (
-        channel.seal(token, entropy)?,
-        hex::encode(entropy.bytes::<CODE_BYTES>()),
-    );
+    let sealed = channel.seal(token, entropy)?;
+    let code = hex::encode(entropy.bytes::<CODE_BYTES>());
     let sql = "update cli_logins set code_digest = $2, sealed = $3, public_key = $4, nonce = $5 where session_id = $1";
     let digest = digest(session, &code);
     db.query(
@@ -181,31 +185,34 @@ pub async fn hand_over(
         ],
     )
     .await
-    .context("keeping a tool's token")?;
+    .context("storing an encrypted token")?;
     Ok(code)
 }
 
-/// What waits for the tool, once. Every reason against it looks the same.
-pub async fn fetch(
+/// Returns the encrypted token once. All failures are reported as not found.
+pub async fn take_token(
     db: &Db,
     session: Uuid,
     code: &str,
     now: DateTime<Utc>,
-) -> Result<Fetched, Error> {
-    // One statement, so that tries at the same time are all counted and only one of them fetches.
+) -> Result<EncryptedToken, Error> {
+    // A single statement counts concurrent attempts exactly and lets only one of them succeed.
     let sql = "update cli_logins set tries_left = tries_left - 1, taken_at = case when code_digest = $2 then $3::timestamptz end \
                where session_id = $1 and sealed is not null and taken_at is null and tries_left > 0 and created_at > $4 \
                returning taken_at is not null, created_at, sealed, public_key, nonce";
     let digest = digest(session, code);
     let rows = db
-        .query(sql, &[&session, &digest.as_bytes(), &now, &(now - LIFE)])
+        .query(
+            sql,
+            &[&session, &digest.as_bytes(), &now, &(now - LIFETIME)],
+        )
         .await
-        .context("fetching a tool's token")?;
+        .context("fetching an encrypted token")?;
     let row = rows
         .first()
         .filter(|row| row.get(0))
         .ok_or(Error::NotFound)?;
-    Ok(Fetched {
+    Ok(EncryptedToken {
         id: session,
         created_at: row.get(1),
         access_token: row.get(2),
@@ -226,11 +233,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tool_reads_what_is_sealed_for_it_and_nobody_else() {
+    fn sealed_token_is_readable_by_tool_only() {
         let entropy = Entropy::seeded(1);
-        let (tool, other) = (private_key(&entropy), private_key(&entropy));
+        let tool = private_key(&entropy);
+        let other = private_key(&entropy);
         let point = hex::encode(tool.compute_public_key().unwrap());
-        let sealed = Channel::to(&point, &entropy)
+        let sealed = LoginChannel::to(&point, &entropy)
             .unwrap()
             .seal("sbp_x", &entropy)
             .unwrap();
@@ -254,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_point_of_the_curve_is_refused() {
+    fn invalid_public_key_is_rejected() {
         let entropy = Entropy::seeded(1);
         let point = hex::encode(private_key(&entropy).compute_public_key().unwrap());
         let infinity = "0".repeat(130);
@@ -269,7 +277,7 @@ mod tests {
             &infinity,
             &off,
         ] {
-            assert!(Channel::to(wrong, &entropy).is_err(), "{wrong}");
+            assert!(LoginChannel::to(wrong, &entropy).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Personal access tokens: minting, recognising and revoking them. Only the digest is ever stored.
+//! Personal access tokens: creation, listing and revocation. Only digests are stored.
 
 pub mod cli_login;
 pub mod operations;
@@ -24,82 +24,83 @@ use crate::{
     platform::{access::credential::SecretDigest, audit::Recorder},
 };
 
-/// Longest custom life of a token.
+/// Maximum lifetime of a token in days.
 pub const LIFE_DAYS_MAX: i64 = 366;
 
-/// A new token: shown once, never stored.
-pub struct Minted {
-    /// The token.
+/// A generated token: returned once in plain text, stored as a digest.
+pub struct GeneratedToken {
+    /// The token in plain text.
     pub token: SecretString,
     digest: SecretDigest,
     alias: String,
 }
 
-/// Mints a classic token. It never begins `fc`, which marks scoped ones.
-pub fn mint_classic(entropy: &Entropy) -> Minted {
+/// Generates a classic token. It never begins with `fc`, which marks scoped tokens.
+pub fn mint_classic(entropy: &Entropy) -> GeneratedToken {
     loop {
         let bytes = entropy.bytes::<20>();
         if bytes[0] != 0xfc {
-            return Minted::of(format!("sbp_{}", hex::encode(bytes)));
+            return GeneratedToken::of(format!("sbp_{}", hex::encode(bytes)));
         }
     }
 }
 
-/// A token as its owner sees it afterwards.
+/// The metadata of a token.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessToken")]
-pub struct Token {
+pub struct AccessToken {
     /// Row of `tokens`.
     pub id: i64,
-    /// What the owner called it.
+    /// Name chosen by the owner.
     pub name: String,
-    /// First and last four characters.
+    /// First and last characters of the token.
     pub alias: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it stops working; never, if absent.
+    /// Expiry time; the token does not expire if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<DateTime<Utc>>,
-    /// When it was last used, to the minute.
+    /// Time of the last use, rounded to minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used_at: Option<DateTime<Utc>>,
-    /// Where that was from.
+    /// Client address of the last use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_used_from: Option<String>,
-    /// What it is limited to. Without it: a classic token, which may do whatever its owner may.
+    /// Restrictions of a scoped token. Absent for a classic token, which has all permissions of its
+    /// owner.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub scope: Option<Scope>,
+    pub scope: Option<TokenScope>,
 }
 
-/// What a scoped token is limited to, by the names people use.
+/// Restrictions of a scoped token.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessTokenScope")]
-pub struct Scope {
+pub struct TokenScope {
     /// `account`, `organizations` or `projects`.
     pub reach: String,
-    /// Slugs of the organizations it reaches, or of the one its projects belong to.
+    /// Slugs of the organizations that it can access, or of the one that its projects belong to.
     pub organization_slugs: Vec<String>,
-    /// Refs of the projects it reaches.
+    /// Refs of the projects that it can access.
     pub project_refs: Vec<String>,
-    /// What it may do, if its owner may.
+    /// Permissions, as far as the owner has them.
     pub permissions: Vec<String>,
-    /// Where it may be sent from; anywhere, if empty.
+    /// Networks that it can be used from; any, if empty.
     pub networks: Vec<String>,
-    /// From when on it holds.
+    /// Time from which it is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_before: Option<DateTime<Utc>>,
 }
 
-/// Stores a minted classic token and returns its row.
+/// Stores a classic token and returns its metadata.
 pub async fn create(
     db: &Db,
     owner: UserId,
     name: &str,
-    minted: &Minted,
+    minted: &GeneratedToken,
     created_at: DateTime<Utc>,
     expires_at: Option<DateTime<Utc>>,
     audit: Option<&Recorder>,
-) -> Result<Token, Error> {
+) -> Result<AccessToken, Error> {
     check_name(name)?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("storing a token")?;
@@ -127,7 +128,7 @@ pub async fn create(
             .await?;
     }
     transaction.commit().await.context("storing a token")?;
-    Ok(Token {
+    Ok(AccessToken {
         id,
         name: name.to_owned(),
         alias: minted.alias.clone(),
@@ -139,7 +140,7 @@ pub async fn create(
     })
 }
 
-/// Tokens a list shows at most.
+/// Maximum number of tokens in a list.
 const LIST_MAX: i64 = 1_000;
 
 macro_rules! tokens {
@@ -154,8 +155,8 @@ macro_rules! tokens {
     };
 }
 
-/// The live tokens of a user, newest first.
-pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
+/// Lists the live tokens of a user, newest first.
+pub async fn list(db: &Db, owner: UserId) -> Result<Vec<AccessToken>, Error> {
     let rows = db
         .query(
             tokens!("order by created_at desc, id desc limit $2"),
@@ -166,8 +167,8 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<Token>, Error> {
     Ok(rows.iter().map(read).collect())
 }
 
-/// One live token of a user.
-pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error> {
+/// Returns a live token of a user.
+pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<AccessToken, Error> {
     let rows = db
         .query(tokens!("and id = $2"), &[&owner.0, &token.0])
         .await
@@ -175,8 +176,8 @@ pub async fn get(db: &Db, owner: UserId, token: TokenId) -> Result<Token, Error>
     rows.first().map(read).ok_or(Error::NotFound)
 }
 
-fn read(row: &Row) -> Token {
-    let scope = row.get::<_, Option<String>>(6).map(|reach| Scope {
+fn read(row: &Row) -> AccessToken {
+    let scope = row.get::<_, Option<String>>(6).map(|reach| TokenScope {
         reach,
         permissions: row.get(7),
         networks: row.get(8),
@@ -184,7 +185,7 @@ fn read(row: &Row) -> Token {
         organization_slugs: row.get(10),
         project_refs: row.get(11),
     });
-    Token {
+    AccessToken {
         id: row.get(0),
         name: row.get(1),
         alias: row.get(2),
@@ -200,7 +201,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     names::check("name", name, 256)
 }
 
-/// Revokes a token: the next request with it is refused, on every node as soon as the notification arrives.
+/// Revokes a token. Other nodes reject it as soon as the change notification arrives.
 pub async fn revoke(
     db: &Db,
     token: TokenId,
@@ -225,7 +226,7 @@ pub async fn revoke(
     transaction.commit().await.context("revoking a token")
 }
 
-/// Whose live token this is.
+/// Returns the owner of a live token.
 pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
     let rows = db
         .query(
@@ -239,7 +240,7 @@ pub async fn owner(db: &Db, token: TokenId) -> Result<UserId, Error> {
         .ok_or(Error::NotFound)
 }
 
-impl Minted {
+impl GeneratedToken {
     fn of(token: String) -> Self {
         let alias = format!("{}…{}", &token[..8], &token[40..]);
         Self {
@@ -249,7 +250,7 @@ impl Minted {
         }
     }
 
-    /// The token in clear, to be shown once.
+    /// Returns the token in plain text.
     pub fn expose(&self) -> &str {
         self.token.expose_secret()
     }
@@ -261,7 +262,7 @@ mod tests {
     use crate::platform::access::credential::well_formed;
 
     #[test]
-    fn a_minted_token_is_well_formed_and_never_marked_scoped() {
+    fn mint_classic_is_well_formed_and_not_scoped() {
         for seed in 0..2000 {
             let minted = mint_classic(&Entropy::seeded(seed));
             assert!(

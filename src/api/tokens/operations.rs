@@ -1,5 +1,5 @@
-//! Operations on one's own tokens: Gantry's own, for classic tokens only. A scoped token can neither make another nor ask
-//! what one could do, so there is no way from less to more.
+//! Gantry operations on the caller's own tokens. They require a classic token: a scoped token could
+//! otherwise create one with more permissions.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    LIFE_DAYS_MAX, Minted, Token, cli_login,
-    cli_login::Fetched,
+    AccessToken, GeneratedToken, LIFE_DAYS_MAX, cli_login,
+    cli_login::EncryptedToken,
     scoped,
-    scoped::{Draft, LIFE_DAYS_DEFAULT, Resources},
+    scoped::{LIFE_DAYS_DEFAULT, TokenDraft, TokenResources},
     simulate,
     simulate::Simulation,
     usage,
-    usage::Usage,
+    usage::TokenUsage,
 };
 use crate::{
     api::{context::ApiContext, tokens},
@@ -43,10 +43,10 @@ use crate::{
 pub static ENDPOINTS: &[&Endpoint] =
     &[&LIST, &CREATE, &GET, &REVOKE, &SIMULATE, &USAGE, &CLI_LOGIN];
 
-/// The token the path names. That it is the caller's is looked up with it.
-struct Named(TokenId);
+/// A token id from the path. The handlers check that the token belongs to the caller.
+struct PathToken(TokenId);
 
-impl Input for Named {
+impl Input for PathToken {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -59,7 +59,7 @@ impl Input for Named {
 
 static LIST: Endpoint = Endpoint {
     id: "gantry-list-tokens",
-    summary: "List one's own live tokens",
+    summary: "List the caller's live tokens",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens",
@@ -69,13 +69,13 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Json<Vec<Token>>, Error> {
+async fn list(user: User, context: ApiContext) -> Result<Json<Vec<AccessToken>>, Error> {
     Ok(Json(tokens::list(&context.db, user.id).await?))
 }
 
 static GET: Endpoint = Endpoint {
     id: "gantry-get-token",
-    summary: "Get one of one's own live tokens",
+    summary: "Get one of the caller's live tokens",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens/{id}",
@@ -85,13 +85,17 @@ static GET: Endpoint = Endpoint {
     handler: || mount(get),
 };
 
-async fn get(Named(token): Named, user: User, context: ApiContext) -> Result<Json<Token>, Error> {
+async fn get(
+    PathToken(token): PathToken,
+    user: User,
+    context: ApiContext,
+) -> Result<Json<AccessToken>, Error> {
     Ok(Json(tokens::get(&context.db, user.id, token).await?))
 }
 
 static CREATE: Endpoint = Endpoint {
     id: "gantry-create-token",
-    summary: "Create a scoped token, shown once",
+    summary: "Create a scoped token. The token is returned only once",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/tokens",
@@ -103,26 +107,26 @@ static CREATE: Endpoint = Endpoint {
     },
 };
 
-/// What a token is to be. With neither organizations nor projects it reaches the whole account.
+/// The properties of a token. Without organizations and projects it can access the whole account.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateAccessToken")]
 #[serde(deny_unknown_fields)]
-struct CreateRequest {
+struct CreateTokenRequest {
     #[schemars(length(min = 1, max = 256))]
     name: String,
-    /// When it stops working: within a year.
+    /// Expiry time: within a year.
     expires_at: Option<DateTime<Utc>>,
-    /// The same in days from now: 1, 7, 30, 90 or any other up to 366. Seven, if neither is given.
+    /// Lifetime in days, up to 366, instead of `expires_at`. Defaults to 7.
     #[schemars(range(min = 1, max = 366))]
     expires_in_days: Option<i64>,
     #[serde(flatten)]
     draft: DraftRequest,
 }
 
-/// What a token is limited to.
+/// The restrictions of a token.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 struct DraftRequest {
-    /// Slugs of organizations, with the projects they have and will have.
+    /// Slugs of organizations. Includes all their current and future projects.
     #[serde(default)]
     organization_slugs: Vec<OrgSlug>,
     /// Refs of projects of one organization.
@@ -131,15 +135,15 @@ struct DraftRequest {
     /// Names of permissions.
     #[serde(default)]
     permissions: Vec<String>,
-    /// Networks it may be sent from, such as `192.0.2.0/24`; anywhere, if empty.
+    /// Networks that it can be used from, such as `192.0.2.0/24`; any, if empty.
     #[serde(default)]
     networks: Vec<String>,
-    /// When it begins to work; at once, if not given.
+    /// Time from which it is valid; defaults to now.
     not_before: Option<DateTime<Utc>>,
 }
 
 impl DraftRequest {
-    fn draft(self) -> Result<Draft, Error> {
+    fn draft(self) -> Result<TokenDraft, Error> {
         let network = |text: &String| {
             text.parse::<IpNet>().map_err(|_| {
                 Error::invalid(
@@ -148,31 +152,31 @@ impl DraftRequest {
                 )
             })
         };
-        Ok(Draft {
+        Ok(TokenDraft {
             networks: self
                 .networks
                 .iter()
                 .map(network)
                 .collect::<Result<_, _>>()?,
-            resources: Resources::named(self.organization_slugs, self.project_refs)?,
+            resources: TokenResources::from_names(self.organization_slugs, self.project_refs)?,
             permissions: self.permissions,
             not_before: self.not_before,
         })
     }
 }
 
-/// A token that was made just now.
+/// A new token.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "CreatedAccessToken")]
 struct CreatedToken {
     #[serde(flatten)]
-    about: Token,
-    /// The token itself. It is not shown again.
+    about: AccessToken,
+    /// The token in plain text. It is returned only once.
     token: String,
 }
 
 impl CreatedToken {
-    fn new(about: Token, minted: &Minted) -> Self {
+    fn new(about: AccessToken, minted: &GeneratedToken) -> Self {
         Self {
             about,
             token: minted.expose().to_owned(),
@@ -184,7 +188,7 @@ async fn create(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(request): Json<CreateRequest>,
+    Json(request): Json<CreateTokenRequest>,
 ) -> Result<Created<CreatedToken>, Error> {
     let now = context.clock.now();
     let expires_at = match (request.expires_at, request.expires_in_days) {
@@ -222,7 +226,7 @@ async fn create(
 
 static REVOKE: Endpoint = Endpoint {
     id: "gantry-revoke-token",
-    summary: "Revoke one of one's own tokens: the next request with it is refused, on every node",
+    summary: "Revoke one of the caller's tokens, on every node",
     tag: Tag::Gantry,
     method: Verb::Delete,
     path: "/v1/tokens/{id}",
@@ -233,7 +237,7 @@ static REVOKE: Endpoint = Endpoint {
 };
 
 async fn revoke(
-    Named(token): Named,
+    PathToken(token): PathToken,
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
@@ -247,7 +251,7 @@ async fn revoke(
 
 static SIMULATE: Endpoint = Endpoint {
     id: "gantry-simulate-token",
-    summary: "Tell whether a token may make a request, and which rule decides",
+    summary: "Simulate a request with a token and return the deciding rule",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/tokens/simulate",
@@ -259,22 +263,22 @@ static SIMULATE: Endpoint = Endpoint {
     },
 };
 
-/// A token, or what one is to be, and a request.
+/// A request to simulate, with an existing or a hypothetical token.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "SimulateAccessToken")]
 #[serde(deny_unknown_fields)]
 struct SimulateRequest {
-    /// One of one's own tokens. Without it the other fields say what it is to be.
+    /// Id of one of the caller's tokens. If absent, the other fields describe a hypothetical token.
     token_id: Option<i64>,
     #[serde(flatten)]
     draft: DraftRequest,
     /// `GET`, `POST`, …
     method: String,
-    /// As it would be sent, with the query.
+    /// Path with query.
     path: String,
-    /// The body, or as much of it as matters.
+    /// The body, or the part of it that decides the permission.
     body: Option<serde_json::Value>,
-    /// Where it would be sent from, if the token's networks are to count.
+    /// Client address to check against the token's networks.
     address: Option<IpAddr>,
 }
 
@@ -284,8 +288,8 @@ async fn simulate(
     Json(request): Json<SimulateRequest>,
 ) -> Result<Json<Simulation>, Error> {
     let token = match request.token_id {
-        Some(id) => simulate::Token::Made(TokenId(id)),
-        None => simulate::Token::Draft(request.draft.draft()?),
+        Some(id) => simulate::SimulatedToken::Existing(TokenId(id)),
+        None => simulate::SimulatedToken::Draft(request.draft.draft()?),
     };
     let body = request
         .body
@@ -305,34 +309,34 @@ async fn simulate(
 
 static USAGE: Endpoint = Endpoint {
     id: "gantry-token-usage",
-    summary: "Tell what a token was used for, and the fewest permissions that would have done",
+    summary: "Get the usage of a token and the fewest permissions that would be sufficient",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/tokens/{id}/usage",
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(used_for),
+    handler: || mount(usage_of),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct UsageQuery {
-    /// Days to look back, today included: 1 to 90.
-    #[serde(default = "month")]
+    /// Number of days to report, including today: 1 to 90.
+    #[serde(default = "days_default")]
     #[schemars(range(min = 1, max = 90))]
     days: u32,
 }
 
-fn month() -> u32 {
+fn days_default() -> u32 {
     30
 }
 
-async fn used_for(
-    Named(token): Named,
+async fn usage_of(
+    PathToken(token): PathToken,
     user: User,
     context: ApiContext,
     Query(query): Query<UsageQuery>,
-) -> Result<Json<Usage>, Error> {
+) -> Result<Json<TokenUsage>, Error> {
     if !(1..=usage::DAYS_MAX).contains(&query.days) {
         return Err(Error::invalid(
             "days",
@@ -340,7 +344,7 @@ async fn used_for(
         ));
     }
     let scope = tokens::get(&context.db, user.id, token).await?.scope;
-    let held = scope.map(|scope| {
+    let token_permissions = scope.map(|scope| {
         scope
             .permissions
             .iter()
@@ -348,13 +352,20 @@ async fn used_for(
             .collect::<Permissions>()
     });
     Ok(Json(
-        usage::usage(&context.db, token, held, query.days, context.clock.now()).await?,
+        usage::usage(
+            &context.db,
+            token,
+            token_permissions,
+            query.days,
+            context.clock.now(),
+        )
+        .await?,
     ))
 }
 
 static CLI_LOGIN: Endpoint = Endpoint {
     id: "gantry-cli-login",
-    summary: "Fetch, once, the token that somebody made for a command line tool on the pages",
+    summary: "Fetch the encrypted token of a command line login. It is returned only once",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/platform/cli/login/{session_id}",
@@ -364,10 +375,10 @@ static CLI_LOGIN: Endpoint = Endpoint {
     handler: || mount(fetch_login),
 };
 
-/// The session the path names. One that cannot be is as good as none.
-struct Session(Uuid);
+/// A session id from the path. An invalid one is reported as not found.
+struct LoginSessionId(Uuid);
 
-impl Input for Session {
+impl Input for LoginSessionId {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -380,18 +391,18 @@ impl Input for Session {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 struct DeviceQuery {
-    /// The code that the page tells.
+    /// The code shown on the page.
     #[serde(default)]
     device_code: String,
 }
 
 async fn fetch_login(
-    Session(session): Session,
+    LoginSessionId(session): LoginSessionId,
     context: ApiContext,
     Query(query): Query<DeviceQuery>,
-) -> Result<Json<Fetched>, Error> {
+) -> Result<Json<EncryptedToken>, Error> {
     Ok(Json(
-        cli_login::fetch(
+        cli_login::take_token(
             &context.db,
             session,
             &query.device_code,

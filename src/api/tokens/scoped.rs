@@ -1,4 +1,4 @@
-//! Scoped tokens: what can be asked for, what that resolves to, and how it stands in the token's row.
+//! Scoped tokens: validation of a draft, resolution to a grant, and storage.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use ipnet::IpNet;
 use serde_json::json;
 
-use super::{LIFE_DAYS_MAX, Minted, Token};
+use super::{AccessToken, GeneratedToken, LIFE_DAYS_MAX};
 use crate::{
     api::{organizations, projects},
     base::{
@@ -16,47 +16,52 @@ use crate::{
         ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
     },
     platform::{
-        access::{Grant, Level, Permission, Permissions, Reach},
+        access::{Permission, PermissionLevel, Permissions, Reach, TokenGrant},
         audit::Recorder,
     },
 };
 
-/// How long a scoped token lives unless its owner says otherwise.
+/// Default lifetime of a scoped token in days.
 pub const LIFE_DAYS_DEFAULT: i64 = 7;
-/// Organizations, or projects, of one token. The check of the table says the same.
+/// Maximum number of organizations or projects per token. Matches the check constraint of the
+/// table.
 const RESOURCES_MAX: usize = 100;
-/// Live scoped tokens of one user. Two requests at once may make one more.
+/// Maximum number of live scoped tokens per user. Concurrent requests may exceed it slightly.
 const LIVE_MAX: i64 = 1_000;
-/// Source networks of one token.
+/// Maximum number of source networks per token.
 const NETWORKS_MAX: usize = 32;
 
-/// What somebody wants a token to be.
+/// The properties of a token to be created.
 #[derive(Debug, Clone)]
-pub struct Draft {
-    /// What it is to reach.
-    pub resources: Resources,
-    /// Names of what it is to be allowed.
+pub struct TokenDraft {
+    /// Accessible resources.
+    pub resources: TokenResources,
+    /// Names of permissions.
     pub permissions: Vec<String>,
-    /// Where it may be sent from; anywhere, if empty.
+    /// Networks that it can be used from; any, if empty.
     pub networks: Vec<IpNet>,
-    /// From when on it is to hold.
+    /// Time from which it is valid.
     pub not_before: Option<DateTime<Utc>>,
 }
 
-/// What a token is to reach, by the names people use.
+/// The resources that a token can access.
 #[derive(Debug, Clone)]
-pub enum Resources {
+pub enum TokenResources {
     /// The whole account.
     Account,
-    /// Organizations, with the projects they have and will have.
+    /// Organizations with all their current and future projects.
     Organizations(BTreeSet<OrgSlug>),
     /// Projects of one organization.
     Projects(BTreeSet<ProjectRef>),
 }
 
-impl Resources {
-    /// The account, unless something is named; not both kinds.
-    pub fn named(organizations: Vec<OrgSlug>, projects: Vec<ProjectRef>) -> Result<Self, Error> {
+impl TokenResources {
+    /// Returns the resources with these names; the whole account if there are none. Organizations
+    /// and projects cannot be combined.
+    pub fn from_names(
+        organizations: Vec<OrgSlug>,
+        projects: Vec<ProjectRef>,
+    ) -> Result<Self, Error> {
         match (organizations.is_empty(), projects.is_empty()) {
             (true, true) => Ok(Self::Account),
             (false, true) => Ok(Self::Organizations(organizations.into_iter().collect())),
@@ -69,9 +74,9 @@ impl Resources {
     }
 }
 
-impl Draft {
-    /// What a token of `owner` would be. Refuses what the owner does not belong to as if it did not exist.
-    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<Grant, Error> {
+impl TokenDraft {
+    /// Resolves names to ids. Reports resources that the owner has no access to as not found.
+    pub async fn resolve(self, db: &Db, owner: UserId) -> Result<TokenGrant, Error> {
         if self.networks.len() > NETWORKS_MAX {
             return Err(Error::invalid(
                 "networks",
@@ -79,14 +84,14 @@ impl Draft {
             ));
         }
         let reach = match self.resources {
-            Resources::Account => Reach::Account,
-            Resources::Organizations(slugs) => {
+            TokenResources::Account => Reach::Account,
+            TokenResources::Organizations(slugs) => {
                 Reach::Organizations(reached_organizations(db, owner, slugs).await?)
             }
-            Resources::Projects(references) => reached_projects(db, owner, references).await?,
+            TokenResources::Projects(references) => reached_projects(db, owner, references).await?,
         };
         let permissions = permitted(&self.permissions, &reach)?;
-        Ok(Grant {
+        Ok(TokenGrant {
             permissions,
             reach,
             networks: self.networks,
@@ -154,7 +159,7 @@ fn bounded(field: &'static str, count: usize) -> Result<(), Error> {
     }
 }
 
-/// The permissions with these names, if a token with this reach can hold each of them.
+/// Parses permissions and checks that each applies to the reach of the token.
 fn permitted(names: &[String], reach: &Reach) -> Result<Permissions, Error> {
     if names.is_empty() {
         return Err(Error::invalid("permissions", "expected at least one"));
@@ -169,7 +174,7 @@ fn permitted(names: &[String], reach: &Reach) -> Result<Permissions, Error> {
         if reach.covers(known) {
             return Ok(known);
         }
-        let subject = if known.level() == Level::Account {
+        let subject = if known.level() == PermissionLevel::Account {
             "the whole account"
         } else {
             "organizations"
@@ -185,7 +190,7 @@ fn permitted(names: &[String], reach: &Reach) -> Result<Permissions, Error> {
     names.iter().map(permission).collect()
 }
 
-/// Refuses a life that is over before it begins, or longer than a year.
+/// Rejects an expiry in the past, before `not_before`, or more than a year ahead.
 pub fn check_life(
     now: DateTime<Utc>,
     not_before: Option<DateTime<Utc>>,
@@ -206,21 +211,21 @@ pub fn check_life(
     Ok(())
 }
 
-/// Mints a scoped token: `fc` marks it.
-pub fn mint(entropy: &Entropy) -> Minted {
-    Minted::of(format!("sbp_fc{}", hex::encode(entropy.bytes::<19>())))
+/// Generates a scoped token, marked by `fc`.
+pub fn mint(entropy: &Entropy) -> GeneratedToken {
+    GeneratedToken::of(format!("sbp_fc{}", hex::encode(entropy.bytes::<19>())))
 }
 
-/// Stores a minted scoped token and returns its row.
+/// Stores a scoped token and returns its metadata.
 pub async fn create(
     db: &Db,
     owner: UserId,
     name: &str,
-    minted: &Minted,
+    minted: &GeneratedToken,
     (created_at, expires_at): (DateTime<Utc>, DateTime<Utc>),
-    grant: &Grant,
+    grant: &TokenGrant,
     audit: Option<&Recorder>,
-) -> Result<Token, Error> {
+) -> Result<AccessToken, Error> {
     check_life(created_at, grant.not_before, expires_at)?;
     super::check_name(name)?;
     let sql = "select count(*) from tokens where user_id = $1 and reach is not null and revoked_at is null and expires_at > $2";
@@ -290,7 +295,7 @@ mod tests {
     use crate::base::ids::ProjectId;
 
     #[test]
-    fn a_minted_scoped_token_is_marked() {
+    fn mint_scoped_has_prefix() {
         for seed in 0..100 {
             let minted = mint(&Entropy::seeded(seed));
             assert!(
@@ -303,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_has_a_beginning_and_an_end_within_a_year() {
+    fn check_life_rejects_past_and_long_lifetimes() {
         let now: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
         let days = |days| now + TimeDelta::days(days);
         let cases = [
@@ -326,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_reached_can_be_permitted() {
+    fn permission_outside_reach_is_rejected() {
         let projects = Reach::Projects {
             organization: OrganizationId(1),
             projects: vec![ProjectId(1)],

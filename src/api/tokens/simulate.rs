@@ -1,108 +1,110 @@
-//! Whether a token could make a request, decided by the code that decides on real ones, and explained.
+//! Simulation of requests: explains whether a token would be permitted, using the authorization
+//! code of real requests.
 
 use std::{net::IpAddr, sync::Arc};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::scoped::Draft;
+use super::scoped::TokenDraft;
 use crate::{
     api::{context::ApiContext, endpoints},
     base::{
-        error::{Credential, Denial, Error},
+        error::{CredentialProblem, Denial, Error},
         ids::TokenId,
     },
     platform::{
-        access::{Access, AnyOf, Standing, User},
+        access::{Access, AnyOf, CallerRelation, User},
         http::simulate::{self, SimulatedOutcome, SimulatedRequest},
     },
 };
 
-/// Which token to imagine.
+/// The token to simulate.
 #[derive(Debug)]
-pub enum Token {
-    /// One that was made.
-    Made(TokenId),
-    /// One that could be made.
-    Draft(Draft),
+pub enum SimulatedToken {
+    /// An existing token.
+    Existing(TokenId),
+    /// A hypothetical token.
+    Draft(TokenDraft),
 }
 
-/// The rule that decides.
+/// The rule that decides a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Rule {
-    /// Let in: the operation is public.
+#[schemars(rename = "Rule")]
+pub enum DecisionRule {
+    /// Permitted: the operation is public.
     Public,
-    /// Let in: any live token will do.
+    /// Permitted: any valid token is sufficient.
     AnyToken,
-    /// Let in: role and token hold one of the groups of permissions.
+    /// Permitted: the role and the token have one of the accepted groups of permissions.
     Permissions,
-    /// Refused: no operation has this method and path.
+    /// Rejected: no operation has this method and path.
     UnknownRoute,
-    /// Refused: the token has expired, has not begun, or may not be sent from there.
-    Credential,
-    /// Refused: the token's owner, or the token, does not see what the request names.
+    /// Rejected: the token is expired, not valid yet, or used from another network.
+    CredentialProblem,
+    /// Rejected: the owner or the token has no access to the resource.
     NotVisible,
-    /// Refused: the owner's role does not hold what is needed. No token would do.
+    /// Rejected: the owner's role lacks the permission, so any token would be rejected.
     Role,
-    /// Refused: the token lacks permissions, or they do not count where it reaches.
+    /// Rejected: the token lacks permissions, or its permissions do not apply to the resource.
     MissingPermissions,
-    /// Refused: the operation is about the account, which the token does not reach.
+    /// Rejected: the operation concerns the account, which the token cannot access.
     AccountOnly,
-    /// Refused: the operation accepts no scoped token.
+    /// Rejected: the operation does not accept scoped tokens.
     UnscopedOnly,
 }
 
-/// What a request would get.
+/// The outcome of a simulated request.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Simulation {
-    /// Whether it would be let in. What comes of it then is the operation's affair.
+    /// Whether authorization would succeed. The operation itself may still fail.
     allowed: bool,
-    /// Status of the refusal.
+    /// HTTP status of the rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
-    /// What decides.
-    rule: Rule,
-    /// What the caller would be told.
+    /// The deciding rule.
+    rule: DecisionRule,
+    /// Error message of the rejection.
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
-    /// The operation it reaches.
+    /// Id of the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<&'static str>,
-    /// Which of the operation's cases it is in, if it tells any apart.
+    /// The case of the operation, if it distinguishes any.
     #[serde(skip_serializing_if = "Option::is_none")]
     case: Option<&'static str>,
-    /// Groups of permissions, one of which would do.
+    /// Groups of permissions; one group is sufficient.
     accepted_permissions: Vec<Vec<&'static str>>,
-    /// What the token lacks.
+    /// Permissions that the token lacks.
     missing_permissions: Vec<&'static str>,
-    /// The owner's role on what the request names.
+    /// The owner's role on the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'static str>,
 }
 
-/// What `request` would get with `token`, a token of `owner`.
+/// Returns the outcome of `request` with a token of `owner`.
 pub async fn simulate(
     context: &ApiContext,
     owner: &User,
-    token: Token,
+    token: SimulatedToken,
     request: SimulatedRequest<'_>,
     address: Option<IpAddr>,
 ) -> Result<Simulation, Error> {
     let holder = match token {
-        Token::Made(id) => context
+        SimulatedToken::Existing(id) => context
             .directory
-            .holder(owner.id, id, address)
+            .simulated_user(owner.id, id, address)
             .await?
             .ok_or(Error::NotFound)?,
-        Token::Draft(draft) => {
+        SimulatedToken::Draft(draft) => {
             let grant = draft.resolve(&context.db, owner.id).await?;
             let holds = grant.has_begun(context.clock.now())
                 && address.is_none_or(|address| grant.admits(address));
             holds.then(|| {
                 Arc::new(User {
                     grant: Some(Arc::new(grant)),
-                    lately: None,
+                    activity: None,
                     ..owner.clone()
                 })
             })
@@ -110,15 +112,19 @@ pub async fn simulate(
     };
     let Some(holder) = holder else {
         return Ok(Simulation::refused(
-            Rule::Credential,
-            &Error::Unauthenticated(Credential::Unknown),
+            DecisionRule::CredentialProblem,
+            &Error::Unauthenticated(CredentialProblem::Unknown),
         ));
     };
-    let (method, path) = (request.method.to_owned(), request.path.to_owned());
+    let method = request.method.to_owned();
+    let path = request.path.to_owned();
     Ok(
         match simulate::simulate(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
-            None => Simulation::refused(Rule::UnknownRoute, &Error::UnknownRoute { method, path }),
+            None => Simulation::refused(
+                DecisionRule::UnknownRoute,
+                &Error::UnknownRoute { method, path },
+            ),
         },
     )
 }
@@ -136,13 +142,13 @@ impl Simulation {
         };
         simulation.accepted_permissions = rehearsal.required.0.iter().map(names).collect();
         simulation.role = match rehearsal.standing {
-            Standing::Member(held) => Some(held.subject.name()),
-            Standing::Account | Standing::Stranger => None,
+            CallerRelation::Member(roles) => Some(roles.subject.name()),
+            CallerRelation::Account | CallerRelation::NotMember => None,
         };
         simulation
     }
 
-    fn allowed(rule: Rule) -> Self {
+    fn allowed(rule: DecisionRule) -> Self {
         Self {
             allowed: true,
             status: None,
@@ -156,7 +162,7 @@ impl Simulation {
         }
     }
 
-    fn refused(rule: Rule, error: &Error) -> Self {
+    fn refused(rule: DecisionRule, error: &Error) -> Self {
         let missing = match error {
             Error::Forbidden(Denial::Permissions(missing)) => missing.clone(),
             _ => Vec::new(),
@@ -171,21 +177,21 @@ impl Simulation {
     }
 }
 
-fn rule_of(access: &Access, required: AnyOf) -> Rule {
+fn rule_of(access: &Access, required: AnyOf) -> DecisionRule {
     match access {
-        Access::Public => Rule::Public,
-        Access::Needs { .. } if !required.0.is_empty() => Rule::Permissions,
-        _ => Rule::AnyToken,
+        Access::Public => DecisionRule::Public,
+        Access::Needs { .. } if !required.0.is_empty() => DecisionRule::Permissions,
+        _ => DecisionRule::AnyToken,
     }
 }
 
-fn rule_against(error: &Error) -> Rule {
+fn rule_against(error: &Error) -> DecisionRule {
     match error {
-        Error::Forbidden(Denial::Permissions(_)) => Rule::MissingPermissions,
-        Error::Forbidden(Denial::UserScopeOnly) => Rule::AccountOnly,
-        Error::Forbidden(Denial::UnscopedOnly) => Rule::UnscopedOnly,
-        Error::Forbidden(_) => Rule::Role,
-        Error::Unauthenticated(_) => Rule::Credential,
-        _ => Rule::NotVisible,
+        Error::Forbidden(Denial::Permissions(_)) => DecisionRule::MissingPermissions,
+        Error::Forbidden(Denial::UserScopeOnly) => DecisionRule::AccountOnly,
+        Error::Forbidden(Denial::UnscopedOnly) => DecisionRule::UnscopedOnly,
+        Error::Forbidden(_) => DecisionRule::Role,
+        Error::Unauthenticated(_) => DecisionRule::CredentialProblem,
+        _ => DecisionRule::NotVisible,
     }
 }

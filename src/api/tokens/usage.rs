@@ -1,4 +1,4 @@
-//! What tokens are used for: noted beside requests, written in batches, and turned into the fewest permissions that would do.
+//! Reports what tokens were used for, and the minimal permissions that would be sufficient.
 
 use std::collections::BTreeMap;
 
@@ -19,62 +19,65 @@ use crate::{
     },
 };
 
-/// Days that are kept.
+/// Retention in days.
 pub const DAYS_MAX: u32 = 90;
-/// What a token was used for, and what would have been enough.
+/// The usage of a token and its minimal permissions.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "AccessTokenUsage")]
-pub struct Usage {
-    /// Days looked back, today included.
+pub struct TokenUsage {
+    /// Number of days, including today.
     days: u32,
-    /// What it was let in to, by operation.
+    /// Operations that it was permitted to call.
     operations: Vec<UsedOperation>,
-    /// The fewest permissions that would have let in all of it.
+    /// The fewest permissions that permit all these operations.
     permissions: Vec<&'static str>,
-    /// What the token has beyond that; of a classic token, nothing is said.
+    /// Permissions of a scoped token that were not needed.
     unused_permissions: Vec<&'static str>,
-    /// Whether something of it needs a token that reaches the whole account.
+    /// Whether one of the operations requires access to the whole account.
     needs_account: bool,
 }
 
-/// An operation a token was let in to.
+/// An operation that a token called.
 #[derive(Debug, Serialize, JsonSchema)]
 struct UsedOperation {
     operation: String,
-    /// Which of the operation's cases, if it tells any apart.
+    /// The case of the operation, if it distinguishes any.
     #[serde(skip_serializing_if = "Option::is_none")]
     case: Option<&'static str>,
-    /// Days on which it was called.
+    /// Number of days with calls.
     days: i64,
-    /// The last of them.
+    /// Day of the last call.
     last_used_on: NaiveDate,
-    /// Groups of permissions, one of which is needed.
+    /// Groups of permissions; one group is sufficient.
     accepted_permissions: Vec<Vec<&'static str>>,
 }
 
-/// What a token was used for in the last `days`. `held` is what it has, if it is scoped.
+/// Returns the usage of a token in the last `days`. `token_permissions` are those of a scoped token.
 pub async fn usage(
     db: &Db,
     token: TokenId,
-    held: Option<Permissions>,
+    token_permissions: Option<Permissions>,
     days: u32,
     now: DateTime<Utc>,
-) -> Result<Usage, Error> {
+) -> Result<TokenUsage, Error> {
     let since = now.date_naive() - TimeDelta::days(i64::from(days) - 1);
     let sql = "select operation, kind, count(*), max(day) from token_calls where token_id = $1 and day >= $2 \
                group by operation, kind order by operation, kind";
     let rows = db
         .query(sql, &[&token.0, &since])
         .await
-        .context("reading what a token was used for")?;
+        .context("reading the usage of a token")?;
     let by_id: BTreeMap<&str, &'static Endpoint> = endpoints::all()
         .iter()
         .map(|endpoint| (endpoint.id, *endpoint))
         .collect();
-    let (mut operations, mut needs, mut needs_account) = (Vec::new(), Vec::new(), false);
+    let mut operations = Vec::new();
+    let mut needs = Vec::new();
+    let mut needs_account = false;
     for row in &rows {
-        let (operation, kind): (String, &str) = (row.get(0), row.get(1));
-        // An operation that is gone needs nothing any more.
+        let operation: String = row.get(0);
+        let kind: &str = row.get(1);
+        // The operation was removed.
         let Some(endpoint) = by_id.get(&*operation) else {
             continue;
         };
@@ -98,56 +101,58 @@ pub async fn usage(
                 .collect(),
         });
     }
-    let enough = fewest(&needs);
-    needs_account |= enough
+    let sufficient = minimal_permissions(&needs);
+    needs_account |= sufficient
         .iter()
         .any(|permission| permission == Permission::OrganizationsCreate);
-    let unused = held.map(|held| {
-        held.iter()
-            .filter(|permission| !enough.contains(*permission))
+    let unused = token_permissions.map(|permissions| {
+        permissions
+            .iter()
+            .filter(|permission| !sufficient.contains(*permission))
             .map(Permission::name)
             .collect()
     });
-    Ok(Usage {
+    Ok(TokenUsage {
         days,
         operations,
-        permissions: enough.names(),
+        permissions: sufficient.names(),
         unused_permissions: unused.unwrap_or_default(),
         needs_account,
     })
 }
 
-/// Steps after which the search for fewer permissions ends, with the fewest found so far.
+/// Maximum number of search steps. After that, the best set found so far is returned.
 const STEPS_MAX: usize = 20_000;
 
-/// The fewest permissions that contain a whole group of each need.
-pub fn fewest(needs: &[AnyOf]) -> Permissions {
-    let (mut forced, mut open): (Vec<Permission>, Vec<AnyOf>) = (Vec::new(), Vec::new());
+/// Returns a smallest set of permissions that contains a whole group of each need.
+pub fn minimal_permissions(needs: &[AnyOf]) -> Permissions {
+    let mut required: Vec<Permission> = Vec::new();
+    let mut open: Vec<AnyOf> = Vec::new();
     for need in needs {
         match need.0 {
             [] => {}
-            [only] => forced.extend(*only),
+            [only] => required.extend(*only),
             _ if open.contains(need) => {}
             _ => open.push(*need),
         }
     }
-    let mut search = Search {
+    let mut search = PermissionSearch {
         open,
         best: None,
         steps: 0,
     };
-    search.choose(0, forced.into_iter().collect());
+    search.choose(0, required.into_iter().collect());
     search.best.unwrap_or_default()
 }
 
-/// Tries each group of each need in turn, and gives up a branch that is no better than what was found.
-struct Search {
+/// A branch-and-bound search over the groups of each need.
+struct PermissionSearch {
     open: Vec<AnyOf>,
     best: Option<Permissions>,
     steps: usize,
 }
 
-impl Search {
+impl PermissionSearch {
     fn choose(&mut self, depth: usize, chosen: Permissions) {
         self.steps += 1;
         if self
@@ -178,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// Groups of a few permissions, so that needs overlap.
+    /// Generates overlapping needs from a few permissions.
     fn needs() -> impl Strategy<Value = Vec<Vec<Vec<Permission>>>> {
         let permission = proptest::sample::select(&Permission::ALL[12..19]);
         let group = proptest::collection::vec(permission, 1..3);
@@ -187,18 +192,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_proposed_is_enough_and_nothing_smaller_is(needs in needs()) {
+        fn minimal_permissions_are_sufficient_and_smallest(needs in needs()) {
             let leaked: Vec<AnyOf> = needs.iter().map(|groups| {
                 let groups: Vec<&'static [Permission]> = groups.iter().map(|group| &*group.clone().leak()).collect();
                 AnyOf(groups.leak())
             }).collect();
-            let enough = |set: Permissions| leaked.iter().all(|need| need.met(|permission| set.contains(permission)));
-            let found = fewest(&leaked);
-            prop_assert!(enough(found));
+            let sufficient = |set: Permissions| leaked.iter().all(|need| need.met(|permission| set.contains(permission)));
+            let found = minimal_permissions(&leaked);
+            prop_assert!(sufficient(found));
             let possible = &Permission::ALL[12..19];
             let smallest = (0..1_u32 << possible.len())
                 .map(|bits| possible.iter().enumerate().filter(|(n, _)| bits & 1 << n != 0).map(|(_, p)| *p).collect::<Permissions>())
-                .filter(|set| enough(*set)).map(Permissions::len).min();
+                .filter(|set| sufficient(*set)).map(Permissions::len).min();
             prop_assert_eq!(Some(found.len()), smallest);
         }
     }

@@ -252,7 +252,7 @@ pub struct Config {
         value_delimiter = ',',
         value_name = "SERVICE=URL"
     )]
-    pub upstream: Vec<upstreams::Named>,
+    pub upstream: Vec<upstreams::ServiceUpstream>,
 
     /// Require an API key of the project for `rest`, `auth` and `realtime`, in the header or query
     /// parameter `apikey` or as bearer token. Pages of the sign-in flow stay open. `gantry

@@ -1,9 +1,10 @@
-//! Whether the control database answers: asked several times a second over a connection of its own.
+//! Heartbeat of the control database: a query several times a second over a separate connection.
 //!
-//! A server that was killed ends its connections, which is noticed at once. One that hangs keeps them open and answers nothing: then
-//! every statement on every connection waits. The heartbeat notices that by a deadline and marks the database as away. From then on
-//! connections of [`Db`] are closed, so that statements on them fail, and new ones fail at once. The heartbeat goes on asking, and
-//! marks the database as available as soon as it answers.
+//! A killed server closes its connections, which is noticed at once. A hanging one keeps them open
+//! without responding, so that every statement waits. The heartbeat detects this with a deadline
+//! and marks the database as away. From then on the connections of [`Db`] are closed, statements on
+//! them fail, and new ones fail at once. The heartbeat continues, and marks the database as
+//! available with the first response.
 
 use std::{fmt, time::Duration};
 
@@ -15,93 +16,93 @@ use tokio_postgres::Client;
 
 use super::Db;
 
-/// Name of the connection in `pg_stat_activity`.
+/// `application_name` of the connection in `pg_stat_activity`.
 const NAME: &str = "gantry heartbeat";
-/// Between an answer and the next question.
-const BEAT: Duration = Duration::from_millis(300);
-/// How long an answer may take. With [`BEAT`] before it a hang is noticed within 1.5 s, which leaves half a second of the two
-/// seconds after which a request must be answered.
-const ANSWER: Duration = Duration::from_millis(1200);
-/// Between attempts to reach a database that is away.
+/// Pause between a response and the next heartbeat.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// Longest time for a response. Together with [`INTERVAL`] a hang is detected within 1.5 s, which
+/// leaves half a second of the two seconds after which a request must be answered.
+const TIMEOUT: Duration = Duration::from_millis(1200);
+/// Pause between connection attempts while the database is away.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Why the database counts as away.
+/// Reason why the database is away.
 #[derive(Debug)]
-enum Trouble {
-    /// It could not be connected to.
+enum HeartbeatFailure {
+    /// The connection cannot be established.
     Unreachable(tokio_postgres::Error),
     /// The connection ended.
-    Ended,
-    /// It did not answer in time.
-    Silent,
+    Closed,
+    /// There was no response in time.
+    TimedOut,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for HeartbeatFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(error) => f.write_str(&super::text(error)),
-            Self::Ended => f.write_str("the connection ended"),
-            Self::Silent => write!(f, "no answer within {} ms", ANSWER.as_millis()),
+            Self::Closed => f.write_str("the connection ended"),
+            Self::TimedOut => write!(f, "no answer within {} ms", TIMEOUT.as_millis()),
         }
     }
 }
 
-/// Asks until it is dropped, and tells the handle whether the database is available.
+/// Sends heartbeats until dropped, and updates the availability of the handle.
 pub async fn run(db: Db) {
     loop {
-        let trouble = attend(&db).await;
+        let failure = run_until_away(&db).await;
         if db
             .0
             .available
             .send_if_modified(|available| std::mem::replace(available, false))
         {
-            tracing::error!(%trouble, "the control database does not answer; requests that need it are answered 503 until it does");
+            tracing::error!(error = %failure, "control database unreachable; returning 503");
         }
         sleep(RETRY).await;
     }
 }
 
-/// Asks over one connection after another, and returns when the database is away.
-async fn attend(db: &Db) -> Trouble {
+/// Sends heartbeats over successive connections. Returns when the database is away.
+async fn run_until_away(db: &Db) -> HeartbeatFailure {
     loop {
-        let heart = match Heart::connect(db).await {
-            Ok(heart) => heart,
-            Err(trouble) => return trouble,
+        let connection = match HeartbeatConnection::connect(db).await {
+            Ok(connection) => connection,
+            Err(failure) => return failure,
         };
-        let begun = Instant::now();
-        match heart.beat(db).await {
-            // One connection that ends is no outage if the next one can be made at once.
-            Trouble::Ended if begun.elapsed() > BEAT => {}
-            trouble => return trouble,
+        let started = Instant::now();
+        match connection.run(db).await {
+            // A single lost connection is no outage if the next one is established at once.
+            HeartbeatFailure::Closed if started.elapsed() > INTERVAL => {}
+            failure => return failure,
         }
     }
 }
 
-/// A connection that only asks whether there is an answer.
-struct Heart {
+/// A connection for heartbeats.
+struct HeartbeatConnection {
     client: Client,
     driver: JoinHandle<()>,
-    _abort: Abort,
+    _abort: AbortOnDrop,
 }
 
-/// Ends a task when dropped.
-struct Abort(AbortHandle);
+/// Aborts a task when dropped.
+struct AbortOnDrop(AbortHandle);
 
-impl Drop for Abort {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Heart {
-    async fn connect(db: &Db) -> Result<Self, Trouble> {
-        let connected = timeout(ANSWER, db.dedicated(NAME))
+impl HeartbeatConnection {
+    async fn connect(db: &Db) -> Result<Self, HeartbeatFailure> {
+        let connected = timeout(TIMEOUT, db.dedicated(NAME))
             .await
-            .map_err(|_| Trouble::Silent)?;
-        let (client, connection) = connected.map_err(Trouble::Unreachable)?;
-        // How it ended is of no interest: that it did is.
+            .map_err(|_| HeartbeatFailure::TimedOut)?;
+        let (client, connection) = connected.map_err(HeartbeatFailure::Unreachable)?;
+        // The error of the connection is irrelevant; only its end matters.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        let abort = Abort(driver.abort_handle());
+        let abort = AbortOnDrop(driver.abort_handle());
         Ok(Self {
             client,
             driver,
@@ -109,24 +110,24 @@ impl Heart {
         })
     }
 
-    async fn beat(mut self, db: &Db) -> Trouble {
+    async fn run(mut self, db: &Db) -> HeartbeatFailure {
         loop {
-            match timeout(ANSWER, self.client.simple_query("select 1")).await {
+            match timeout(TIMEOUT, self.client.simple_query("select 1")).await {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) if error.is_closed() => return Trouble::Ended,
-                Ok(Err(error)) => return Trouble::Unreachable(error),
-                Err(_) => return Trouble::Silent,
+                Ok(Err(error)) if error.is_closed() => return HeartbeatFailure::Closed,
+                Ok(Err(error)) => return HeartbeatFailure::Unreachable(error),
+                Err(_) => return HeartbeatFailure::TimedOut,
             }
             if db
                 .0
                 .available
                 .send_if_modified(|available| !std::mem::replace(available, true))
             {
-                tracing::info!("the control database answers again");
+                tracing::info!("control database reachable");
             }
             tokio::select! {
-                _ = &mut self.driver => return Trouble::Ended,
-                () = sleep(BEAT) => {}
+                _ = &mut self.driver => return HeartbeatFailure::Closed,
+                () = sleep(INTERVAL) => {}
             }
         }
     }

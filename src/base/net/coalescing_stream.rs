@@ -1,4 +1,4 @@
-//! TCP, as what speaks HTTP over it writes.
+//! A TCP stream that merges small vectored writes into one `send`.
 
 use std::{
     io::{self, IoSlice},
@@ -11,30 +11,32 @@ use tokio::{
     net::TcpStream,
 };
 
-/// Bytes that are rather copied than handed over in several pieces: a head and most bodies.
-const GATHERED_MAX: usize = 8 * 1024;
+/// Largest vectored write that is copied into one buffer, in bytes. Covers a response head and most
+/// bodies.
+const COALESCED_BYTES_MAX: usize = 8 * 1024;
 
-/// A TCP connection over which a message that is not large is sent in one piece.
+/// A TCP stream for HTTP connections.
 ///
-/// An HTTP library hands over a head and a body in two. The kernel takes pieces by `writev`, which costs it half a microsecond
-/// more than one by `send`, even if there is only one: more than to copy what is not large (decision 0064).
+/// An HTTP library writes a head and a body as two slices. `writev` costs the kernel half a
+/// microsecond more than `send`, even for one slice, which is more than copying a small message
+/// (decision 0064).
 #[derive(Debug)]
-pub struct Wire {
+pub struct CoalescingStream {
     stream: TcpStream,
-    /// What is gathered for one call, kept for the next.
-    gathered: Vec<u8>,
+    /// Buffer for merged writes, reused between calls.
+    buffer: Vec<u8>,
 }
 
-impl From<TcpStream> for Wire {
+impl From<TcpStream> for CoalescingStream {
     fn from(stream: TcpStream) -> Self {
         Self {
             stream,
-            gathered: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 }
 
-impl AsyncRead for Wire {
+impl AsyncRead for CoalescingStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -44,7 +46,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl AsyncWrite for CoalescingStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -58,19 +60,21 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let Self { stream, gathered } = &mut *self;
+        let Self { stream, buffer } = &mut *self;
         let stream = Pin::new(stream);
         match bufs {
             [one] => stream.poll_write(cx, one),
-            several if several.iter().map(|piece| piece.len()).sum::<usize>() > GATHERED_MAX => {
+            several
+                if several.iter().map(|piece| piece.len()).sum::<usize>() > COALESCED_BYTES_MAX =>
+            {
                 stream.poll_write_vectored(cx, several)
             }
             several => {
-                gathered.clear();
+                buffer.clear();
                 for piece in several {
-                    gathered.extend_from_slice(piece);
+                    buffer.extend_from_slice(piece);
                 }
-                stream.poll_write(cx, gathered)
+                stream.poll_write(cx, buffer)
             }
         }
     }
@@ -98,12 +102,12 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_handed_over_in_pieces_arrives_whole_and_in_order() {
+    async fn vectored_writes_arrive_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut far = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
-        let mut wire = Wire::from(listener.accept().await.unwrap().0);
+        let mut wire = CoalescingStream::from(listener.accept().await.unwrap().0);
         for sizes in [
             &[5][..],
             &[600, 14],
@@ -117,7 +121,8 @@ mod tests {
                 .map(|(letter, size)| vec![letter; *size])
                 .collect();
             let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-            let (whole, written) = (pieces.concat(), wire.write_vectored(&slices).await.unwrap());
+            let whole = pieces.concat();
+            let written = wire.write_vectored(&slices).await.unwrap();
             assert!(
                 written == whole.len() || sizes.len() > 1 && written > 8192,
                 "{sizes:?}: {written}"

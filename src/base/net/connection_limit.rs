@@ -1,52 +1,53 @@
-//! So many places for each of something, given back however who has one ends.
+//! A limit on concurrent holders per key. The permit is released on drop.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// Places taken, by whom. Holds only those who have one, so it is bounded by how many places there are in all.
-pub struct Places<K> {
-    most: usize,
-    taken: Mutex<HashMap<K, usize>>,
+/// Number of permits held for each key. Keys without a permit are removed, so the map is bounded by
+/// the number of permits in use.
+pub struct ConnectionLimit<K> {
+    max: usize,
+    holders: Mutex<HashMap<K, usize>>,
 }
 
-/// One of them.
-pub struct Place<K: Eq + Hash> {
-    places: Arc<Places<K>>,
+/// A permit for one key. Dropping it releases it.
+pub struct ConnectionPermit<K: Eq + Hash> {
+    limit: Arc<ConnectionLimit<K>>,
     key: K,
 }
 
-impl<K: Copy + Eq + Hash> Places<K> {
-    /// At most `most` for each.
-    pub fn new(most: usize) -> Arc<Self> {
+impl<K: Copy + Eq + Hash> ConnectionLimit<K> {
+    /// Creates a limit of `max` permits per key.
+    pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            most,
-            taken: Mutex::default(),
+            max,
+            holders: Mutex::default(),
         })
     }
 
-    /// A place, if one is left.
-    pub fn take(self: &Arc<Self>, key: K) -> Option<Place<K>> {
-        let mut taken = self.taken.lock();
-        let count = taken.entry(key).or_default();
-        // Who has none is not in the map, and there is at least one for everybody.
-        (*count < self.most).then(|| {
+    /// Returns a permit, or `None` if `max` permits are held for `key`.
+    pub fn try_acquire(self: &Arc<Self>, key: K) -> Option<ConnectionPermit<K>> {
+        let mut holders = self.holders.lock();
+        let count = holders.entry(key).or_default();
+        // `max` is at least 1, so an entry of zero never remains in the map.
+        (*count < self.max).then(|| {
             *count += 1;
-            Place {
-                places: Arc::clone(self),
+            ConnectionPermit {
+                limit: Arc::clone(self),
                 key,
             }
         })
     }
 }
 
-impl<K: Eq + Hash> Drop for Place<K> {
+impl<K: Eq + Hash> Drop for ConnectionPermit<K> {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock();
-        if let Some(count) = taken.get_mut(&self.key) {
+        let mut holders = self.limit.holders.lock();
+        if let Some(count) = holders.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
-                taken.remove(&self.key);
+                holders.remove(&self.key);
             }
         }
     }
@@ -57,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_so_many_and_nothing_is_kept_of_who_has_none() {
-        let places = Places::new(2);
-        let first: Vec<_> = [1, 1].map(|key| places.take(key).unwrap()).into();
-        assert!(places.take(1).is_none());
-        let other = places.take(2).unwrap();
+    fn limit_applies_per_key_and_released_keys_are_removed() {
+        let limit = ConnectionLimit::new(2);
+        let first: Vec<_> = [1, 1].map(|key| limit.try_acquire(key).unwrap()).into();
+        assert!(limit.try_acquire(1).is_none());
+        let other = limit.try_acquire(2).unwrap();
         drop(first);
-        assert!(places.take(1).is_some());
+        assert!(limit.try_acquire(1).is_some());
         drop(other);
-        assert!(places.taken.lock().is_empty());
+        assert!(limit.holders.lock().is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! Certificates of what listens: the operator's, read again when the files change; or, for `gantry dev`, of an authority of its
-//! own.
+//! TLS certificates of listeners: from files, which are reloaded when they change, or from a local
+//! certificate authority for `gantry dev`.
 
 use std::{
     fmt, fs, io,
@@ -21,36 +21,37 @@ use rustls::{
     sign::CertifiedKey,
 };
 
-/// Certificates of the authority kept at hand; more are made again when they are asked for.
+/// Number of issued certificates that are cached.
 const CERTIFICATES_MAX: usize = 1000;
-/// The authority's certificate, for clients to trust.
+/// File name of the authority's certificate, for clients to trust.
 pub(crate) const AUTHORITY: &str = "db-ca.pem";
 const AUTHORITY_KEY: &str = "db-ca-key.pem";
 
-/// Why there is no TLS. A complete line, fit for a terminal.
+/// A failure to set up TLS. The message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or written.
     #[error("{}: {cause}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Underlying error.
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Certificate and key are of no use together.
+    /// The certificate and the key are invalid or do not match.
     #[error("the certificate and the key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
-    /// The authority could not be made.
+    /// A certificate cannot be issued.
     #[error("making certificates: {0}")]
     Authority(#[from] rcgen::Error),
 }
 
-/// Finds the certificate for a client.
-pub type Resolver = Arc<dyn ResolvesServerCert>;
+/// Selects the certificate for a TLS client hello.
+pub type CertificateResolver = Arc<dyn ResolvesServerCert>;
 
-/// The certificate chain and the key in these files. They are read again whenever they changed.
-pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
+/// Serves the certificate chain and the key in these PEM files. Both are reloaded when a file
+/// changes.
+pub fn from_files(cert: &Path, key: &Path) -> Result<CertificateResolver, TlsError> {
     let files = Files {
         cert: cert.to_owned(),
         key: key.to_owned(),
@@ -60,14 +61,15 @@ pub fn from_files(cert: &Path, key: &Path) -> Result<Resolver, TlsError> {
     Ok(Arc::new(files))
 }
 
-/// Certificates of an authority whose key is in `dir`, made when it is first needed. Returns where its own certificate is.
-pub fn own_authority(dir: &Path, domain: &str) -> Result<(Resolver, PathBuf), TlsError> {
+/// Issues certificates with a local authority whose key is in `dir`; the key is created on first
+/// use. Returns the path of the authority's certificate as well.
+pub fn own_authority(dir: &Path, domain: &str) -> Result<(CertificateResolver, PathBuf), TlsError> {
     let authority = Authority::open(dir, domain)?;
     authority.certificate(domain)?;
     Ok((Arc::new(authority), dir.join(AUTHORITY)))
 }
 
-/// The one provider of cryptography.
+/// Returns the cryptography provider of this process.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
@@ -79,7 +81,7 @@ fn at(path: &Path) -> impl FnOnce(Box<dyn std::error::Error + Send + Sync>) -> T
     }
 }
 
-/// The operator's certificate.
+/// A certificate and key from files.
 #[derive(Debug)]
 struct Files {
     cert: PathBuf,
@@ -87,11 +89,11 @@ struct Files {
     held: Mutex<Option<(Stamp, Arc<CertifiedKey>)>>,
 }
 
-/// Tells one content of the two files from the next.
+/// Inode, size and modification time of both files.
 type Stamp = [(u64, u64, i64, i64); 2];
 
 impl Files {
-    /// What is in the files now; if it is of no use, what was in them before.
+    /// Returns the certificate in the files, or the last valid one if the files are invalid.
     fn current(&self) -> Result<Arc<CertifiedKey>, TlsError> {
         let mut held = self.held.lock();
         let stamp = [&self.cert, &self.key].map(|path| {
@@ -112,7 +114,7 @@ impl Files {
                     let Some((_, key)) = before else {
                         return Err(error);
                     };
-                    tracing::warn!(%error, cert = %self.cert.display(), "the new certificate is not used");
+                    tracing::warn!(%error, cert = %self.cert.display(), "failed to reload the certificate; the previous one remains in use");
                     Ok(key.clone())
                 }
             },
@@ -135,8 +137,8 @@ impl ResolvesServerCert for Files {
     }
 }
 
-/// Certifies the names of this machine's projects and databases, one by one: no wildcard has a place in the middle of
-/// `db.<ref>.<domain>`.
+/// A local certificate authority. It issues one certificate per name, because a wildcard does not
+/// match in the middle of `db.<ref>.<domain>`.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     domain: String,
@@ -151,7 +153,8 @@ impl fmt::Debug for Authority {
 
 impl Authority {
     fn open(dir: &Path, domain: &str) -> Result<Self, TlsError> {
-        let (key_file, cert_file) = (dir.join(AUTHORITY_KEY), dir.join(AUTHORITY));
+        let key_file = dir.join(AUTHORITY_KEY);
+        let cert_file = dir.join(AUTHORITY);
         let key = match fs::read_to_string(&key_file) {
             Ok(pem) => KeyPair::from_pem(&pem)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -184,7 +187,8 @@ impl Authority {
         params
     }
 
-    /// A certificate for `name`, if it is ours to certify; else for the machine itself.
+    /// Returns a certificate for `name` if it is at or below the domain, otherwise for the domain
+    /// itself.
     fn certificate(&self, name: &str) -> Result<Arc<CertifiedKey>, TlsError> {
         let name = name.to_ascii_lowercase();
         let ours = name
@@ -237,7 +241,8 @@ fn replace(file: &Path, text: &str, mode: u32) -> io::Result<()> {
         .create_new(true)
         .mode(mode)
         .open(&unfinished)?;
-    // Independent of the umask: clients of any account read the certificate that they are to trust.
+    // Set explicitly, independent of the umask: clients of any account read the certificate to
+    // trust it.
     new.set_permissions(fs::Permissions::from_mode(mode))?;
     new.write_all(text.as_bytes())?;
     fs::rename(&unfinished, file)
@@ -255,14 +260,15 @@ mod tests {
             .unwrap()
             .self_signed(&key)
             .unwrap();
-        let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
+        let cert_file = dir.join("cert.pem");
+        let key_file = dir.join("key.pem");
         replace(&cert_file, &cert.pem(), 0o644).unwrap();
         replace(&key_file, &key.serialize_pem(), 0o600).unwrap();
         (cert_file, key_file)
     }
 
     #[test]
-    fn a_certificate_is_renewed_while_it_is_used_and_a_broken_one_is_not_taken() {
+    fn changed_certificate_is_reloaded_if_valid() {
         let dir = tempfile::tempdir().unwrap();
         let (cert, key) = pair(dir.path(), "one.test");
         let files = Files {
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_stays_and_certifies_only_its_own_names() {
+    fn authority_is_persistent_and_issues_own_names_only() {
         let dir = tempfile::tempdir().unwrap();
         let (_, file) = own_authority(dir.path(), "dev.test").unwrap();
         let before = fs::read_to_string(&file).unwrap();

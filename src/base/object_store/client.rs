@@ -1,4 +1,4 @@
-//! Asks the store: signed, within bounds, and again where that may help.
+//! HTTP client for S3: signed requests with limits, timeouts and retries.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -26,29 +26,30 @@ use super::{
 };
 use crate::base::clock::{Clock, Entropy};
 
-/// Requests at the same time; more wait for these.
+/// Maximum number of concurrent requests; further requests wait.
 const REQUESTS_MAX: usize = 32;
-/// How often one is made at most,
+/// Maximum number of attempts of a request.
 const ATTEMPTS_MAX: u32 = 5;
-/// and for how long it is begun again, in milliseconds: whoever waits wants to be told.
-const AGAIN_MAX: u64 = 10_000;
-/// What bodies take, at the slowest, in bytes a second.
-const SLOWEST: u64 = 1 << 20;
-/// How long a connection is kept for the next request.
+/// Time after which no further attempt starts, in milliseconds.
+const RETRY_WINDOW_MAX: u64 = 10_000;
+/// Assumed minimum transfer rate of bodies, in bytes per second. Extends the timeout of large
+/// bodies.
+const TRANSFER_RATE_MIN: u64 = 1 << 20;
+/// Lifetime of an idle connection.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// How long a store is waited for.
+/// Timeouts and retry delays.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    /// Until there is a connection.
+pub struct RequestTimeouts {
+    /// Timeout for connecting.
     pub connect: Duration,
-    /// Until there is an answer, and until its body is there; for larger bodies longer.
+    /// Timeout for the response including its body. Large bodies get more time.
     pub answer: Duration,
-    /// The first pause before a request is made again; each next is twice as long.
+    /// Delay before the first retry; doubled for each further retry.
     pub pause: Duration,
 }
 
-impl Default for Patience {
+impl Default for RequestTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
@@ -58,23 +59,23 @@ impl Default for Patience {
     }
 }
 
-/// What is asked.
+/// A request to the store.
 #[derive(Debug)]
 pub(super) struct Ask<'a> {
     pub(super) method: Method,
-    /// In words, for whoever reads why not: "list", "read x".
+    /// Action for error messages, such as "list" or "read x".
     pub(super) wanted: String,
-    /// The key. Empty: the bucket.
+    /// Object key. An empty key addresses the bucket.
     pub(super) key: &'a str,
-    /// In order of the names.
+    /// Query parameters, sorted by name.
     pub(super) query: &'a [(&'static str, &'a str)],
     pub(super) range: Option<String>,
     pub(super) body: Bytes,
-    /// The longest body of an answer.
+    /// Maximum size of the response body.
     pub(super) answer_max: u64,
 }
 
-/// What is answered.
+/// A response of the store.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -82,7 +83,7 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// Why nothing came back.
+/// Reason of a failed attempt.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
     #[error("no answer within {0:?}")]
@@ -102,25 +103,26 @@ type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 pub(super) struct Client {
     pub(super) place: Place,
     http: Http,
-    patience: Patience,
+    timeouts: RequestTimeouts,
     room: Arc<Semaphore>,
     clock: Clock,
     entropy: Entropy,
-    /// Where requests run, whoever makes them: threads that work on a query do not keep a connection waiting, and connections outlive them.
+    /// Runtime for requests. Query threads do not delay a connection, and connections outlive their
+    /// callers.
     home: Handle,
 }
 
 impl Client {
-    /// To be made where its requests are to run.
+    /// Creates a client whose requests run on the current runtime.
     pub(super) fn new(
         place: Place,
         clock: Clock,
         entropy: Entropy,
-        patience: Patience,
+        timeouts: RequestTimeouts,
     ) -> io::Result<Self> {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
-        connector.set_connect_timeout(Some(patience.connect));
+        connector.set_connect_timeout(Some(timeouts.connect));
         connector.set_nodelay(true);
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls(&place)?)
@@ -136,7 +138,7 @@ impl Client {
         Ok(Self {
             place,
             http,
-            patience,
+            timeouts,
             room,
             clock,
             entropy,
@@ -144,10 +146,11 @@ impl Client {
         })
     }
 
-    /// Asks until there is an answer that is one. All that is asked may be done twice: what was done before its answer was lost is done again.
+    /// Sends a request and retries temporary failures. All requests are idempotent, so a request
+    /// whose response was lost can be repeated.
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
         let begun = self.clock.ticks();
-        let mut pause = self.patience.pause;
+        let mut pause = self.timeouts.pause;
         for attempt in 1.. {
             let failure = match self.attempt(ask).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
@@ -167,12 +170,12 @@ impl Client {
             };
             if !failure.passes()
                 || attempt >= ATTEMPTS_MAX
-                || self.clock.ticks() - begun > AGAIN_MAX
+                || self.clock.ticks() - begun > RETRY_WINDOW_MAX
             {
                 return Err(failure);
             }
             tracing::debug!(%failure, attempt, "a request to the object store is made again");
-            // Half of it by chance: those that failed together do not come again together.
+            // Random jitter of up to half the delay, so that clients do not retry at the same time.
             let chance = f64::from(self.entropy.bytes::<1>()[0]) / 512.0;
             tokio::time::sleep(pause.mul_f64(0.5 + chance)).await;
             pause *= 2;
@@ -188,13 +191,14 @@ impl Client {
             .await
             .map_err(|_| Broken::Closed)?;
         let request = self.signed(ask)?;
-        let (http, patience, answer_max) =
-            (self.http.clone(), self.patience.answer, ask.answer_max);
-        // Ends with whoever waits for it.
+        let http = self.http.clone();
+        let timeout = self.timeouts.answer;
+        let answer_max = ask.answer_max;
+        // Aborted when the caller is dropped.
         let mut task = JoinSet::new();
         task.spawn_on(
             async move {
-                let answer = exchange(&http, request, patience, answer_max).await;
+                let answer = exchange(&http, request, timeout, answer_max).await;
                 drop(permit);
                 answer
             },
@@ -206,7 +210,7 @@ impl Client {
             .unwrap_or(Err(Broken::Closed))
     }
 
-    /// A request for this moment.
+    /// Builds and signs a request for the current time.
     fn signed(&self, ask: &Ask<'_>) -> Result<Request<Full<Bytes>>, Broken> {
         let Place {
             endpoint,
@@ -282,17 +286,17 @@ impl Client {
     }
 }
 
-/// One request and the whole of its answer.
+/// Sends one request and reads the whole response.
 async fn exchange(
     http: &Http,
     request: Request<Full<Bytes>>,
-    patience: Duration,
+    minimum: Duration,
     answer_max: u64,
 ) -> Result<Answer, Broken> {
     let bytes = hyper::body::Body::size_hint(request.body())
         .exact()
         .unwrap_or(0);
-    let patient = |bytes: u64| patience + Duration::from_secs(bytes / SLOWEST);
+    let patient = |bytes: u64| minimum + Duration::from_secs(bytes / TRANSFER_RATE_MIN);
     let late = |waited| move |_| Broken::Late(waited);
     let waited = patient(bytes);
     let response = timeout(waited, http.request(request))
@@ -313,7 +317,7 @@ async fn exchange(
     })
 }
 
-/// Whom to trust: the system's authorities, and one that is named.
+/// Returns the trusted certificate authorities: those of the system, and the configured one.
 fn tls(place: &Place) -> io::Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -358,7 +362,7 @@ mod tests {
             place,
             Clock::manual(chrono::DateTime::UNIX_EPOCH),
             Entropy::seeded(1),
-            Patience::default(),
+            RequestTimeouts::default(),
         )
         .unwrap()
     }

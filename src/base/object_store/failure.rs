@@ -1,4 +1,4 @@
-//! Why a request to the store brought nothing, in words that say what to do.
+//! Failures of store requests, with messages that tell how to fix them.
 
 use std::fmt::{self, Write as _};
 
@@ -7,23 +7,23 @@ use hyper::{HeaderMap, StatusCode};
 
 use super::{STORE, listing, options::Place};
 
-/// What of a store's own words is repeated, in characters.
+/// Maximum number of characters quoted from an error message of the store.
 const WORDS_MAX: usize = 200;
 
-/// What came of a request, where it was nothing.
+/// Kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The store does not answer, or fails by itself: to be tried again.
+    /// The store is unreachable or reports an internal error. The request may be retried.
     Away,
-    /// There is no such object.
+    /// The object does not exist.
     Missing,
-    /// The key may not.
+    /// The access key lacks a permission.
     Denied,
-    /// Asking again changes nothing.
+    /// A permanent failure.
     Refused,
 }
 
-/// A request brought nothing.
+/// A failed request.
 #[derive(Debug)]
 pub struct Failure {
     pub(super) kind: Kind,
@@ -38,12 +38,12 @@ impl Failure {
         }
     }
 
-    /// Whether the store may be there in a while.
+    /// Whether a retry may succeed.
     pub fn passes(&self) -> bool {
         self.kind == Kind::Away
     }
 
-    /// As the seam knows it, about an object.
+    /// Converts the failure of a request for an object to an error of the `object_store` crate.
     pub(super) fn about(self, path: impl fmt::Display) -> object_store::Error {
         let (path, kind, source) = (path.to_string(), self.kind, self.into());
         match kind {
@@ -65,7 +65,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// There was no answer.
+/// Returns the failure of a request without a response.
 pub(super) fn unanswered(place: &Place, cause: &(dyn std::error::Error + 'static)) -> Failure {
     let mut text = format!("{} does not answer: {cause}", place.endpoint);
     let mut source = cause.source();
@@ -79,7 +79,8 @@ pub(super) fn unanswered(place: &Place, cause: &(dyn std::error::Error + 'static
     Failure::new(Kind::Away, text)
 }
 
-/// What an answer means that is none of those hoped for. `wanted` completes "may not …"; the bucket or an `object` was asked.
+/// Returns the failure for an error response. `wanted` completes "may not …"; the request addressed
+/// the bucket or an `object`.
 pub(super) fn refused(
     place: &Place,
     wanted: &str,
@@ -185,7 +186,7 @@ pub(super) fn refused(
     }
 }
 
-/// Words of somebody else's, on one line and not many.
+/// Shortens a text of the store to one line.
 fn words(text: &str) -> String {
     text.chars()
         .take(WORDS_MAX)

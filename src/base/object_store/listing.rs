@@ -1,8 +1,8 @@
-//! What a store answers in XML: pages of lists, and what went wrong.
+//! XML responses of the store: pages of a listing, and errors.
 
 use serde::Deserialize;
 
-/// One page of a list.
+/// One page of a listing.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Page {
@@ -12,7 +12,7 @@ pub(super) struct Page {
     pub(super) common_prefixes: Vec<Prefix>,
 }
 
-/// One object of a list.
+/// One object of a listing.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Object {
@@ -23,14 +23,14 @@ pub(super) struct Object {
     pub(super) e_tag: Option<String>,
 }
 
-/// What several keys begin with, up to the next slash.
+/// A common prefix of keys, up to the next slash.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Prefix {
     pub(super) prefix: String,
 }
 
-/// Why a request was refused.
+/// An error response.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Fault {
@@ -39,7 +39,8 @@ pub(super) struct Fault {
     pub(super) region: Option<String>,
 }
 
-/// A page. It names itself: whatever else answers at an address is not taken for an empty one.
+/// Parses a page. The root element is checked, so that another document is not taken for an empty
+/// page.
 pub(super) fn page(body: &[u8]) -> Result<Page, Box<dyn std::error::Error + Send + Sync>> {
     #[derive(Deserialize)]
     enum Document {
@@ -50,7 +51,7 @@ pub(super) fn page(body: &[u8]) -> Result<Page, Box<dyn std::error::Error + Send
     Ok(page)
 }
 
-/// What an answer says went wrong. Nothing, if it is no such answer.
+/// Parses an error response. Returns `None` for any other document.
 pub(super) fn fault(body: &[u8]) -> Fault {
     #[derive(Deserialize)]
     enum Document {

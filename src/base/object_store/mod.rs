@@ -1,7 +1,8 @@
-//! Files in an object store that speaks the protocol of S3: what the logs need of it, and no more.
+//! A client for object stores with the S3 protocol, limited to the operations that logs need.
 //!
-//! Requests are signed by our own cryptography and go over the HTTP client that the edge uses. Files are bounded, so each is one
-//! request; what is done twice is the same, so any request may be repeated.
+//! Requests are signed here and sent with the HTTP client of the service proxy. Objects are bounded
+//! in size, so each is transferred in one request. All requests are idempotent, so they may be
+//! retried.
 
 mod client;
 mod failure;
@@ -23,7 +24,7 @@ use gantry_logs::object_store::{
 use hyper::{HeaderMap, Method, StatusCode, header};
 
 pub use self::{
-    client::Patience,
+    client::RequestTimeouts,
     failure::Failure,
     options::{Flags, Place, PlaceError, Style},
     sign::Credentials,
@@ -35,20 +36,20 @@ use self::{
 };
 use crate::base::clock::{Clock, Entropy};
 
-/// What this is called in errors.
+/// Name of this store in errors.
 const STORE: &str = "S3";
-/// Largest object: files of lines are far smaller.
+/// Maximum size of an object. Log files are far smaller.
 const OBJECT_BYTES_MAX: u64 = 256 << 20;
-/// Largest page of a list, of a thousand keys.
+/// Maximum size of a listing page, which has at most a thousand keys.
 const PAGE_BYTES_MAX: u64 = 8 << 20;
-/// Largest answer that only says how it went.
+/// Maximum size of a response that only reports success or failure.
 const WORDS_BYTES_MAX: u64 = 64 << 10;
-/// Pages of one list.
+/// Maximum number of pages of a listing.
 const PAGES_MAX: usize = 100_000;
-/// Objects that are removed at the same time.
+/// Maximum number of concurrent deletions.
 const REMOVED_AT_ONCE: usize = 8;
 
-/// A place in a bucket.
+/// A prefix in a bucket.
 #[derive(Clone)]
 pub struct S3(Arc<Client>);
 
@@ -70,7 +71,7 @@ impl fmt::Display for S3 {
     }
 }
 
-/// An answer that makes no sense.
+/// Returns an error for a response that violates the protocol.
 fn strange(what: impl fmt::Display) -> Failure {
     Failure::new(
         Kind::Refused,
@@ -86,19 +87,20 @@ fn not_needed(operation: &str) -> Error {
 }
 
 impl S3 {
-    /// Asks nothing yet. Requests run where this is called.
+    /// Creates a store without sending a request. Requests run on the current runtime.
     pub fn new(
         place: Place,
         clock: Clock,
         entropy: Entropy,
-        patience: Patience,
+        patience: RequestTimeouts,
     ) -> io::Result<Self> {
         Ok(Self(Arc::new(Client::new(
             place, clock, entropy, patience,
         )?)))
     }
 
-    /// Whether the place can be listed, written, read and cleaned, by doing each under a name of this node's.
+    /// Checks that objects can be listed, written, read and deleted, with an object named after
+    /// this node.
     pub async fn probe(&self, node: &str) -> std::result::Result<(), Failure> {
         let path = Path::from(format!("probe-{node}"));
         self.page("", None, None, Some("1")).await?;
@@ -116,7 +118,7 @@ impl S3 {
         self.remove(&path).await
     }
 
-    /// Under which key an object is.
+    /// Returns the key of an object.
     fn key(&self, path: &str) -> String {
         match self.0.place.prefix.as_str() {
             "" => path.to_owned(),
@@ -124,7 +126,7 @@ impl S3 {
         }
     }
 
-    /// Which object is under a key. `None`: none of ours.
+    /// Returns the object of a key, or `None` if the key is outside the prefix.
     fn path(&self, key: &str) -> Option<Path> {
         let rest = match self.0.place.prefix.as_str() {
             "" => key,
@@ -190,7 +192,7 @@ impl S3 {
             answer_max: WORDS_BYTES_MAX,
         };
         match self.0.send(&ask).await {
-            // Not there, or no longer: an answer may have been lost.
+            // Not found: it may have been deleted by an earlier attempt whose response was lost.
             Err(Failure {
                 kind: Kind::Missing,
                 ..
@@ -199,7 +201,7 @@ impl S3 {
         }
     }
 
-    /// One page of what is under a folder, which is empty or ends with a slash.
+    /// Requests one page of a folder, whose name is empty or ends with a slash.
     async fn page(
         &self,
         folder: &str,
@@ -230,7 +232,7 @@ impl S3 {
         listing::page(&self.0.send(&ask).await?.body).map_err(strange)
     }
 
-    /// All pages of what is under a folder, behind an object.
+    /// Requests all pages of a folder, starting after an object.
     fn pages(
         &self,
         prefix: Option<&Path>,
@@ -284,7 +286,7 @@ impl S3 {
         metas.try_flatten().boxed()
     }
 
-    /// What a list says of an object. `None`: none of ours.
+    /// Returns the metadata of a listed object, or `None` if its key is outside the prefix.
     fn meta(&self, object: Object) -> Option<ObjectMeta> {
         let location = self.path(&object.key)?;
         let last_modified = DateTime::parse_from_rfc3339(&object.last_modified)
@@ -299,18 +301,19 @@ impl S3 {
     }
 }
 
-/// Where a page begins.
+/// Position of a page.
 enum Start<'a> {
     Token(&'a str),
     After(&'a str),
 }
 
-/// A header's text.
+/// Returns a header as text.
 fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// How long an object is that was read whole or in part, and which part it is. `None`: the answer contradicts itself.
+/// Returns the size of the object and the range of the body. `None` means that the response headers
+/// contradict each other.
 fn parts(answer: &Answer, head: bool) -> Option<(u64, std::ops::Range<u64>)> {
     let length = answer.body.len() as u64;
     if head {
@@ -404,7 +407,7 @@ impl ObjectStore for S3 {
                 .as_range(size)
                 .map_err(|error| generic(Box::new(error)))?;
             if there != wanted {
-                // More than was asked for, as a store may.
+                // The store may return a larger range than requested.
                 if there.start > wanted.start || there.end < wanted.end {
                     return Err(strange("an answer is another part than was asked for"));
                 }

@@ -1,4 +1,4 @@
-//! Which object store: the options an operator gives, and the place they name.
+//! Command-line options of the object store, and the location derived from them.
 
 use std::{
     io,
@@ -11,15 +11,16 @@ use url::{Host, Url};
 
 use super::sign::Credentials;
 
-/// Where files of log lines are kept, if not in a folder.
+/// Options of the object store for log files.
 #[derive(Debug, Clone, Args)]
 pub struct Flags {
-    /// Object store for the files that log lines become, by the protocol of S3: `s3://bucket/prefix`. All servers of one control database
-    /// name the same, and nobody else does. Without it: the folder.
+    /// Object store for log files, with the S3 protocol: `s3://bucket/prefix`. All servers of one
+    /// control database use the same location, and no other program does. Without it, files are
+    /// stored in the logs folder.
     #[arg(long, env = "GANTRY_LOGS_URL", requires_all = ["logs_s3_access_key_id", "logs_s3_secret_access_key"], value_name = "URL")]
     pub logs_url: Option<String>,
 
-    /// Where that store answers, such as `https://minio.internal:9000`. Without it: Amazon, in the region.
+    /// Endpoint URL, such as `https://minio.internal:9000`. Default: Amazon S3 in the region.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ENDPOINT",
@@ -28,7 +29,7 @@ pub struct Flags {
     )]
     pub logs_s3_endpoint: Option<String>,
 
-    /// Region of the bucket, as requests are signed for it.
+    /// Region of the bucket, used to sign requests.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_REGION",
@@ -37,11 +38,11 @@ pub struct Flags {
     )]
     pub logs_s3_region: String,
 
-    /// Where requests name the bucket. Without it: in the host at Amazon, in the path elsewhere.
+    /// Addressing style of the bucket. Default: host for Amazon S3, path for other endpoints.
     #[arg(long, env = "GANTRY_LOGS_S3_STYLE", requires = "logs_url", value_enum)]
     pub logs_s3_style: Option<Style>,
 
-    /// Access key that may list the bucket, and read, write and remove its objects.
+    /// Access key id. Needs permission to list the bucket and to read, write and delete objects.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ACCESS_KEY_ID",
@@ -50,7 +51,7 @@ pub struct Flags {
     )]
     pub logs_s3_access_key_id: Option<String>,
 
-    /// File with the secret that shows it.
+    /// File with the secret access key.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_SECRET_ACCESS_KEY",
@@ -59,7 +60,7 @@ pub struct Flags {
     )]
     pub logs_s3_secret_access_key: Option<PathBuf>,
 
-    /// File with the session token of a temporary key.
+    /// File with the session token of a temporary access key.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_SESSION_TOKEN",
@@ -68,7 +69,7 @@ pub struct Flags {
     )]
     pub logs_s3_session_token: Option<PathBuf>,
 
-    /// Certificate (PEM) that the store is trusted by, besides the system's.
+    /// Additional CA certificate (PEM) for the endpoint.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ROOT",
@@ -77,12 +78,13 @@ pub struct Flags {
     )]
     pub logs_s3_root: Option<PathBuf>,
 
-    /// Ask a store on another machine over plain HTTP, where the network between sees the lines.
+    /// Permit plain HTTP to an endpoint on another machine. Log lines are then readable on the
+    /// network.
     #[arg(long, env = "GANTRY_LOGS_S3_PLAIN_HTTP", requires = "logs_url")]
     pub logs_s3_plain_http: bool,
 }
 
-/// Where a request names its bucket.
+/// Addressing style of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     /// `https://endpoint/bucket/key`.
@@ -91,35 +93,35 @@ pub enum Style {
     Host,
 }
 
-/// A bucket and a place in it, and how it is asked.
+/// Location of objects: endpoint, bucket, prefix and credentials.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Where the store answers.
+    /// Endpoint URL.
     pub endpoint: Url,
-    /// As requests are signed for it.
+    /// Region used to sign requests.
     pub region: String,
-    /// Where requests name the bucket.
+    /// Addressing style of the bucket.
     pub style: Style,
-    /// Which bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// What our keys begin with, without slashes around it. May be empty.
+    /// Prefix of all keys, without leading or trailing slash. May be empty.
     pub prefix: String,
-    /// Who asks.
+    /// Credentials.
     pub credentials: Credentials,
-    /// A certificate to trust besides the system's.
+    /// Additional CA certificate.
     pub root: Option<PathBuf>,
 }
 
-/// Options name no place.
+/// Invalid options.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// No bucket in it.
+    /// No valid bucket in `--logs-url`.
     #[error("--logs-url is not s3://bucket/prefix: {0}")]
     Bucket(&'static str),
-    /// No address in it.
+    /// No valid URL in `--logs-s3-endpoint`.
     #[error("--logs-s3-endpoint is not https://host:port: {0}")]
     Endpoint(&'static str),
-    /// What is said could be read on the way.
+    /// Plain HTTP to another machine.
     #[error(
         "--logs-s3-endpoint {0} is on another machine, and plain HTTP would show log lines to the network: give an https:// address, or accept \
          that with --logs-s3-plain-http"
@@ -128,26 +130,26 @@ pub enum PlaceError {
     /// A region would become part of a host.
     #[error("--logs-s3-region may have letters, digits and `-`")]
     Region,
-    /// A secret is in no file.
+    /// The file of a secret cannot be read.
     #[error("cannot read {file}: {cause}")]
     Secret {
-        /// Which file.
+        /// Path of the file.
         file: PathBuf,
-        /// Why not.
+        /// Cause.
         cause: io::Error,
     },
-    /// A secret is an empty file.
+    /// The file of a secret is empty.
     #[error("{0} is empty, or more than a secret")]
     NoSecret(PathBuf),
 }
 
 impl Flags {
-    /// Whether they name a place, or none.
+    /// Checks the options.
     pub fn check(&self) -> Result<(), PlaceError> {
         self.place().map(drop)
     }
 
-    /// The place, with its secrets read. `None`: a folder.
+    /// Returns the location, with secrets read from their files. `None` selects the logs folder.
     pub fn place(&self) -> Result<Option<Place>, PlaceError> {
         let (Some(named), Some(id), Some(secret)) = (
             self.named()?,
@@ -196,7 +198,7 @@ impl Flags {
         } else {
             let url = Url::parse(&format!("https://s3.{}.amazonaws.com", self.logs_s3_region))
                 .map_err(|_| PlaceError::Region)?;
-            // No certificate of theirs is for names with more dots.
+            // The wildcard certificate of Amazon does not cover bucket names with dots.
             (
                 url,
                 if bucket.contains('.') {
@@ -243,7 +245,7 @@ impl Flags {
     }
 }
 
-/// What is known without files.
+/// Returns the location without credentials.
 struct Named {
     endpoint: Url,
     style: Style,
@@ -251,7 +253,8 @@ struct Named {
     prefix: String,
 }
 
-/// The bucket and the prefix of a URL. Both become parts of addresses as they are.
+/// Parses bucket and prefix of a URL. Their characters are restricted, because both are inserted
+/// into URLs unescaped.
 fn bucket(url: &str) -> Result<(String, String), &'static str> {
     let rest = url
         .strip_prefix("s3://")
@@ -277,14 +280,14 @@ fn bucket(url: &str) -> Result<(String, String), &'static str> {
     Ok((bucket.to_owned(), prefix.to_owned()))
 }
 
-/// The one line of a file.
+/// Reads a file with a single line.
 fn secret_of(file: &Path) -> Result<SecretString, PlaceError> {
     let text = std::fs::read_to_string(file).map_err(|cause| PlaceError::Secret {
         file: file.to_owned(),
         cause,
     })?;
     let secret = text.trim();
-    // It goes into a header.
+    // The value becomes an HTTP header.
     let fits =
         (1..=4096).contains(&secret.len()) && secret.bytes().all(|byte| byte.is_ascii_graphic());
     fits.then(|| secret.into())

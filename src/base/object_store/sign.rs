@@ -1,4 +1,5 @@
-//! Signatures of requests, version 4: in a header, over the method, the path, the parameters, the headers and the body.
+//! AWS Signature Version 4 in the `Authorization` header, over method, path, query, headers and
+//! body.
 
 use std::fmt::Write as _;
 
@@ -8,42 +9,42 @@ use secrecy::{ExposeSecret, SecretString};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Who asks.
+/// Credentials.
 #[derive(Debug, Clone)]
 pub struct Credentials {
-    /// Which key. No secret.
+    /// Access key id. Not a secret.
     pub access_key_id: String,
-    /// What shows it.
+    /// Secret access key.
     pub secret_access_key: SecretString,
-    /// With keys that somebody lent.
+    /// Session token of temporary credentials.
     pub session_token: Option<SecretString>,
 }
 
-/// One request as it is signed: all of it as it is sent.
+/// The parts of a request that are signed, exactly as they are sent.
 #[derive(Debug)]
 pub(super) struct Unsigned<'a> {
     pub(super) method: &'a str,
-    /// Percent-encoded.
+    /// Percent-encoded path.
     pub(super) path: &'a str,
-    /// Percent-encoded, in order of its names.
+    /// Percent-encoded query, sorted by name.
     pub(super) query: &'a str,
-    /// In lower case, in order.
+    /// Lower-case header names, sorted.
     pub(super) headers: &'a [(&'static str, String)],
-    /// [`digest_of`] its body.
+    /// [`digest_of`] the body.
     pub(super) body: &'a str,
 }
 
-/// A moment as signatures spell it.
+/// Formats a time as signatures require.
 pub(super) fn moment(at: DateTime<Utc>) -> String {
     at.format("%Y%m%dT%H%M%SZ").to_string()
 }
 
-/// What is signed of a body.
+/// Returns the SHA-256 digest of a body, in hexadecimal.
 pub(super) fn digest_of(body: &[u8]) -> String {
     hex::encode(digest::digest(&digest::SHA256, body))
 }
 
-/// What a request says about who sends it.
+/// Returns the headers that authenticate a request.
 pub(super) fn authorization(
     credentials: &Credentials,
     region: &str,
@@ -94,7 +95,7 @@ fn keyed(key: &[u8], text: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Percent-encoded as signatures want it: all but letters, digits and `-._~`, and slashes where they are meant.
+/// Percent-encodes all characters except letters, digits, `-._~` and, optionally, slashes.
 pub(super) fn encoded(text: &str, slashes: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -111,7 +112,7 @@ pub(super) fn encoded(text: &str, slashes: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The worked examples of the protocol's description, by the keys it is described with.
+    /// The worked examples of the Signature Version 4 documentation, with their credentials.
     #[test]
     fn examples_are_signed_as_published() {
         let credentials = Credentials {

@@ -1,9 +1,9 @@
-//! API keys of projects: with what clients of a project's services authenticate. Shown again to those who may see them, so they
-//! are kept sealed; found by their digest.
+//! API keys of projects. Keys are stored encrypted, because permitted callers can read them again,
+//! and are looked up by digest.
 
-mod form;
+mod accepted;
+mod format;
 
-use aws_lc_rs::constant_time;
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
@@ -12,14 +12,16 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-pub use form::Kind;
-
-use self::form::Legacy;
+use self::format::LegacyKey;
+pub use self::{
+    accepted::{AcceptedKeys, accepted_keys},
+    format::Kind,
+};
 use crate::{
     base::{
         db,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
+        ids::ProjectId,
     },
     data_plane::{context::DataPlaneContext, projects},
     platform::{
@@ -30,94 +32,94 @@ use crate::{
     },
 };
 
-/// Keys a project can have, besides the legacy ones.
+/// Maximum number of API keys of a project, besides the legacy keys.
 const KEYS_MAX: i64 = 100;
-/// What the first keys are called.
-const FIRST: &str = "default";
+/// Name of a project's initial keys.
+const INITIAL_NAME: &str = "default";
 
-/// Claims of the token that a secret key stands for.
-pub type Template = Map<String, Value>;
+/// Claims of the JSON web token that a secret key is exchanged for.
+pub type ClaimsTemplate = Map<String, Value>;
 
-/// Kind of a key, as it is shown.
+/// Type of a key on the wire.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
-enum Shown {
+enum ApiKeyType {
     Legacy,
     Publishable,
     Secret,
 }
 
-/// A key. It has no `Debug`: it may be in clear.
+/// An API key on the wire. No `Debug`, because the key may be in clear text.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ApiKeyResponse")]
 pub struct ApiKey {
-    /// The key; of a secret one only the beginning, unless all of it was asked for.
+    /// The key. A secret key is masked unless the caller requested `reveal`.
     #[serde(rename = "api_key")]
     key: String,
     /// A UUID, or the role of a legacy key.
     id: String,
     #[serde(rename = "type")]
-    kind: Shown,
-    /// How the key begins.
+    kind: ApiKeyType,
+    /// Beginning of the key.
     prefix: Option<String>,
     name: String,
     description: Option<String>,
     /// SHA-256 of the key, in hex.
     hash: String,
-    secret_jwt_template: Option<Template>,
+    secret_jwt_template: Option<ClaimsTemplate>,
     inserted_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
 }
 
-/// What a new key is to be.
+/// Properties of a key to create.
 #[derive(Debug)]
-pub struct NewKey {
-    /// Fixed for its life.
+pub struct NewApiKey {
+    /// Kind of the key. Immutable.
     pub kind: Kind,
     /// Unique among the project's keys of this kind.
     pub name: String,
-    /// For people.
+    /// Free text.
     pub description: Option<String>,
-    /// Only of a secret key.
-    pub template: Option<Template>,
+    /// Claims. Only secret keys have claims.
+    pub template: Option<ClaimsTemplate>,
 }
 
-/// What is to be different; `Some(None)` takes it away.
+/// Properties to change. `Some(None)` clears a property.
 #[derive(Debug, Default)]
-pub struct Change {
-    /// Another name.
+pub struct ApiKeyUpdate {
+    /// New name.
     pub name: Option<String>,
-    /// Another description.
+    /// New description.
     pub description: Option<Option<String>>,
-    /// Other claims.
-    pub template: Option<Option<Template>>,
+    /// New claims.
+    pub template: Option<Option<ClaimsTemplate>>,
 }
 
-/// Why a key is removed.
+/// Reasons for deleting a key, recorded in the audit log.
 #[derive(Debug, Default)]
-pub struct Removal {
-    /// Whether somebody else may have it.
+pub struct KeyRemoval {
+    /// Whether the key may be known to a third party.
     pub was_compromised: Option<bool>,
-    /// In the person's words.
+    /// Reason in the caller's words.
     pub reason: Option<String>,
 }
 
-/// What a project has once: see the table `key_rings`.
-struct Ring {
+/// A row of `key_rings`: secrets and settings that a project has once.
+struct KeyRing {
     jwt_secret: SecretString,
     legacy_enabled: bool,
     created_at: DateTime<Utc>,
 }
 
-/// A row of `api_keys`, opened.
-struct Held {
+/// A row of `api_keys` with the decrypted key.
+struct StoredKey {
     id: Uuid,
     kind: Kind,
     name: String,
     description: Option<String>,
-    template: Option<Template>,
-    key: SecretString,
+    template: Option<ClaimsTemplate>,
+    secret: SecretString,
     inserted_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
 }
@@ -128,7 +130,7 @@ macro_rules! keys {
     };
 }
 
-/// The keys of a project: the legacy ones, then the others in the order they were made.
+/// Lists the keys of a project: the legacy keys, then the others by creation time.
 pub async fn list(
     context: &DataPlaneContext,
     project: &Project,
@@ -145,15 +147,15 @@ pub async fn list(
         .context("listing keys")?;
     let made = rows
         .iter()
-        .map(|row| Ok(Held::read(context, project.id, row)?.shown(reveal)));
-    Legacy::ALL
+        .map(|row| Ok(StoredKey::read(context, project.id, row)?.into_response(reveal)));
+    LegacyKey::ALL
         .into_iter()
         .map(|legacy| Ok(ring.legacy(project, legacy, reveal)))
         .chain(made)
         .collect()
 }
 
-/// One key.
+/// Returns one key.
 pub async fn get(
     context: &DataPlaneContext,
     project: &Project,
@@ -166,14 +168,17 @@ pub async fn get(
         .query(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("reading a key")?;
-    Ok(Held::read(context, project.id, rows.first().ok_or(Error::NotFound)?)?.shown(reveal))
+    Ok(
+        StoredKey::read(context, project.id, rows.first().ok_or(Error::NotFound)?)?
+            .into_response(reveal),
+    )
 }
 
-/// Makes a key. Who makes one may see it.
+/// Creates a key.
 pub async fn create(
     context: &DataPlaneContext,
     project: &Project,
-    new: NewKey,
+    new: NewApiKey,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
@@ -193,21 +198,21 @@ pub async fn create(
             format!("A project can have {KEYS_MAX} API keys").into(),
         ));
     }
-    let held = insert(context, &transaction, project.id, new, now).await?;
+    let key = insert(context, &transaction, project.id, new, now).await?;
     audit
-        .write_in(&transaction, 201, (None, Some(held.told())), now)
+        .write_in(&transaction, 201, (None, Some(key.audit_entry())), now)
         .await?;
     transaction.commit().await.context("making a key")?;
     context.table_changed(Table::ApiKeys);
-    Ok(held.shown(reveal))
+    Ok(key.into_response(reveal))
 }
 
-/// Changes what is said about a key. The key itself stays as it is.
+/// Changes properties of a key. The key itself stays unchanged.
 pub async fn update(
     context: &DataPlaneContext,
     project: &Project,
     id: Uuid,
-    change: Change,
+    change: ApiKeyUpdate,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
@@ -220,32 +225,37 @@ pub async fn update(
         .query_opt(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("changing a key")?;
-    let mut held = Held::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
-    let before = held.told();
-    held.name = change.name.unwrap_or(held.name);
-    held.description = change.description.unwrap_or(held.description);
-    held.template = change.template.unwrap_or(held.template);
-    held.updated_at = now;
-    check_template(held.kind, held.template.as_ref())?;
+    let mut key = StoredKey::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
+    let before = key.audit_entry();
+    key.name = change.name.unwrap_or(key.name);
+    key.description = change.description.unwrap_or(key.description);
+    key.template = change.template.unwrap_or(key.template);
+    key.updated_at = now;
+    check_template(key.kind, key.template.as_ref())?;
     let sql = "update api_keys set name = $2, description = $3, template = $4, updated_at = $5 where id = $1";
-    let template = held.template.clone().map(Value::Object);
+    let template = key.template.clone().map(Value::Object);
     let updated = transaction
-        .execute(sql, &[&id, &held.name, &held.description, &template, &now])
+        .execute(sql, &[&id, &key.name, &key.description, &template, &now])
         .await;
-    updated.map_err(|error| duplicate_name(error, &held.name))?;
+    updated.map_err(|error| duplicate_name(error, &key.name))?;
     audit
-        .write_in(&transaction, 200, (Some(before), Some(held.told())), now)
+        .write_in(
+            &transaction,
+            200,
+            (Some(before), Some(key.audit_entry())),
+            now,
+        )
         .await?;
     transaction.commit().await.context("changing a key")?;
-    Ok(held.shown(reveal))
+    Ok(key.into_response(reveal))
 }
 
-/// Removes a key, and tells which it was.
+/// Deletes a key and returns it.
 pub async fn remove(
     context: &DataPlaneContext,
     project: &Project,
     id: Uuid,
-    why: Removal,
+    removal: KeyRemoval,
     reveal: bool,
     audit: &Recorder,
 ) -> Result<ApiKey, Error> {
@@ -258,85 +268,37 @@ pub async fn remove(
         .query_opt(keys!("and id = $2"), &[&project.id.0, &id])
         .await
         .context("removing a key")?;
-    let held = Held::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
+    let key = StoredKey::read(context, project.id, &row.ok_or(Error::NotFound)?)?;
     transaction
         .execute("delete from api_keys where id = $1", &[&id])
         .await
         .context("removing a key")?;
-    // Somebody may tell in it which key it was.
-    let reason = why
+    // The reason must not put the secret into the audit log.
+    let reason = removal
         .reason
-        .filter(|reason| !reason.contains(held.key.expose_secret()));
-    let after = json!({"was_compromised": why.was_compromised, "reason": reason});
+        .filter(|reason| !reason.contains(key.secret.expose_secret()));
+    let after = json!({"was_compromised": removal.was_compromised, "reason": reason});
     audit
-        .write_in(&transaction, 200, (Some(held.told()), Some(after)), now)
+        .write_in(
+            &transaction,
+            200,
+            (Some(key.audit_entry()), Some(after)),
+            now,
+        )
         .await?;
     transaction.commit().await.context("removing a key")?;
     context.table_changed(Table::ApiKeys);
-    // No node lets anybody in with it any more when this is answered.
+    // All nodes must have invalidated the key before the request is answered.
     notifications::settle(&context.db).await?;
-    Ok(held.shown(reveal))
+    Ok(key.into_response(reveal))
 }
 
-/// The keys that a project's services accept.
-#[derive(Debug, Default)]
-pub struct Accepted(Vec<SecretDigest>);
-
-impl Accepted {
-    /// Whether this is one of them. Takes the same time whichever it is, and whether it is one.
-    pub fn has(&self, key: &str) -> bool {
-        let sent = SecretDigest::of(key);
-        let same = |digest: &SecretDigest| {
-            constant_time::verify_slices_are_equal(digest.as_bytes(), sent.as_bytes()).is_ok()
-        };
-        self.0
-            .iter()
-            .fold(false, |found, digest| same(digest) | found)
-    }
-}
-
-/// The keys that a project's services accept at the moment.
-pub async fn accepted(
-    context: &DataPlaneContext,
-    project: ProjectId,
-    reference: &ProjectRef,
-) -> Result<Accepted, Error> {
-    let doing = "reading a project's keys";
-    let sql = "select jwt_secret, legacy_enabled, created_at from key_rings where project_id = $1";
-    let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
-    let Some(ring) = rows.first() else {
-        return Ok(Accepted::default());
-    };
-    let mut all = Vec::new();
-    if ring.get(1) {
-        let secret = context
-            .settings
-            .sealing
-            .open(&jwt_secret_of(project), ring.get(0))?;
-        let digest = |legacy: Legacy| {
-            SecretDigest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
-        };
-        all.extend(Legacy::ALL.map(digest));
-    }
-    let sql = "select digest from api_keys where project_id = $1 limit $2";
-    let made = context
-        .db
-        .query(sql, &[&project.0, &KEYS_MAX])
-        .await
-        .context(doing)?;
-    all.extend(
-        made.iter()
-            .filter_map(|row| SecretDigest::stored(row.get(0))),
-    );
-    Ok(Accepted(all))
-}
-
-/// Whether the project's services accept the legacy keys.
+/// Returns whether the project's services accept the legacy keys.
 pub async fn legacy_enabled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     Ok(ring(context, project).await?.legacy_enabled)
 }
 
-/// Says whether they do.
+/// Enables or disables the legacy keys.
 pub async fn enable_legacy(
     context: &DataPlaneContext,
     project: &Project,
@@ -356,17 +318,17 @@ pub async fn enable_legacy(
         )
         .await
         .context(doing)?;
-    let told = |enabled: bool| Some(json!({"legacy_enabled": enabled}));
+    let entry = |enabled: bool| Some(json!({"legacy_enabled": enabled}));
     audit
-        .write_in(&transaction, 200, (told(before), told(enabled)), now)
+        .write_in(&transaction, 200, (entry(before), entry(enabled)), now)
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::KeyRings);
     notifications::settle(&context.db).await
 }
 
-/// Gives a project what it has once, and its first keys, unless it has them.
-pub async fn make_first(
+/// Creates a project's key ring and initial keys, unless they exist.
+pub async fn create_initial(
     context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,
@@ -374,8 +336,8 @@ pub async fn make_first(
 ) -> Result<(), Error> {
     let sealed = context.settings.sealing.seal(
         &context.entropy,
-        &jwt_secret_of(project),
-        &form::mint_jwt_secret(&context.entropy),
+        &jwt_secret_seal_context(project),
+        &format::mint_jwt_secret(&context.entropy),
     )?;
     let sql = "insert into key_rings (project_id, jwt_secret, created_at) values ($1, $2, $3) on conflict do nothing";
     if transaction
@@ -386,7 +348,7 @@ pub async fn make_first(
     {
         return Ok(());
     }
-    let service_role: Template = [("role".to_owned(), "service_role".into())]
+    let service_role: ClaimsTemplate = [("role".to_owned(), "service_role".into())]
         .into_iter()
         .collect();
     for (kind, template) in [
@@ -397,9 +359,9 @@ pub async fn make_first(
             context,
             transaction,
             project,
-            NewKey {
+            NewApiKey {
                 kind,
-                name: FIRST.to_owned(),
+                name: INITIAL_NAME.to_owned(),
                 description: None,
                 template,
             },
@@ -410,8 +372,8 @@ pub async fn make_first(
     Ok(())
 }
 
-/// What the project has once. One from before there were keys gets it now.
-async fn ring(context: &DataPlaneContext, project: &Project) -> Result<Ring, Error> {
+/// Reads the project's key ring. Creates one for a project that predates API keys.
+async fn ring(context: &DataPlaneContext, project: &Project) -> Result<KeyRing, Error> {
     let sql = "select p.desired, r.jwt_secret, r.legacy_enabled, r.created_at \
                from projects p left join key_rings r on r.project_id = p.id where p.id = $1";
     let mut rows = context
@@ -423,7 +385,7 @@ async fn ring(context: &DataPlaneContext, project: &Project) -> Result<Ring, Err
         .first()
         .is_some_and(|row| row.get::<_, Option<&[u8]>>(1).is_none())
     {
-        make_late(context, project).await?;
+        create_missing(context, project).await?;
         rows = context
             .db
             .query(sql, &[&project.id.0])
@@ -440,35 +402,37 @@ async fn ring(context: &DataPlaneContext, project: &Project) -> Result<Ring, Err
     let jwt_secret = context
         .settings
         .sealing
-        .open(&jwt_secret_of(project.id), sealed)?;
-    Ok(Ring {
+        .open(&jwt_secret_seal_context(project.id), sealed)?;
+    Ok(KeyRing {
         jwt_secret,
         legacy_enabled: row.get(2),
         created_at: row.get(3),
     })
 }
 
-async fn make_late(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
+async fn create_missing(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
     let mut client = context.db.client().await?;
     let transaction = client
         .transaction()
         .await
         .context("making a project's first keys")?;
-    // Shared with others who do the same; whoever removes the project waits, and finds what to forget.
+    // The shared lock permits concurrent creation. Removal of the project waits for it and then
+    // deletes the new rows.
     let sql = "select from projects where id = $1 and desired <> 'removed' for share";
     transaction
         .query_opt(sql, &[&project.id.0])
         .await
         .context("making a project's first keys")?
         .ok_or_else(projects::removed)?;
-    make_first(context, &transaction, project.id, context.clock.now()).await?;
+    create_initial(context, &transaction, project.id, context.clock.now()).await?;
     transaction
         .commit()
         .await
         .context("making a project's first keys")
 }
 
-/// One change of a project's keys at a time. Tells whether the legacy ones are enabled.
+/// Locks the project's key ring, so that changes are serialised. Returns whether the legacy keys
+/// are enabled.
 async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<bool, Error> {
     let sql = "select legacy_enabled from key_rings where project_id = $1 for update";
     let row = transaction
@@ -482,22 +446,23 @@ async fn insert(
     context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,
-    new: NewKey,
+    new: NewApiKey,
     now: DateTime<Utc>,
-) -> Result<Held, Error> {
-    let NewKey {
+) -> Result<StoredKey, Error> {
+    let NewApiKey {
         kind,
         name,
         description,
         template,
     } = new;
     check_template(kind, template.as_ref())?;
-    let (id, key) = (context.entropy.uuid(), kind.mint(&context.entropy));
-    let sealed =
-        context
-            .settings
-            .sealing
-            .seal(&context.entropy, &place(project, kind, id), &key)?;
+    let id = context.entropy.uuid();
+    let key = kind.mint(&context.entropy);
+    let sealed = context.settings.sealing.seal(
+        &context.entropy,
+        &key_seal_context(project, kind, id),
+        &key,
+    )?;
     let claims = template.clone().map(Value::Object);
     let digest = SecretDigest::of(key.expose_secret());
     let sql = "insert into api_keys (id, project_id, kind, name, description, template, sealed, digest, inserted_at, updated_at) \
@@ -519,28 +484,29 @@ async fn insert(
         )
         .await;
     inserted.map_err(|error| duplicate_name(error, &name))?;
-    Ok(Held {
+    Ok(StoredKey {
         id,
         kind,
         name,
         description,
         template,
-        key,
+        secret: key,
         inserted_at: now,
         updated_at: now,
     })
 }
 
-/// What a sealed secret is. Whoever can write rows cannot make one another's: nor a secret key publishable, which all may see.
-fn jwt_secret_of(project: ProjectId) -> String {
+/// Authenticated context of the encrypted JWT secret. Binding a ciphertext to project, kind and id
+/// prevents that a writer of rows swaps secrets, for instance displays a secret key as publishable.
+fn jwt_secret_seal_context(project: ProjectId) -> String {
     format!("project {project} jwt secret")
 }
 
-fn place(project: ProjectId, kind: Kind, id: Uuid) -> String {
+fn key_seal_context(project: ProjectId, kind: Kind, id: Uuid) -> String {
     format!("project {project} {} key {id}", kind.name())
 }
 
-fn check_template(kind: Kind, template: Option<&Template>) -> Result<(), Error> {
+fn check_template(kind: Kind, template: Option<&ClaimsTemplate>) -> Result<(), Error> {
     match (kind, template) {
         (Kind::Publishable, Some(_)) => Err(Error::invalid(
             "secret_jwt_template",
@@ -559,14 +525,14 @@ fn duplicate_name(error: tokio_postgres::Error, name: &str) -> Error {
     }
 }
 
-impl Ring {
-    fn legacy(&self, project: &Project, legacy: Legacy, reveal: bool) -> ApiKey {
+impl KeyRing {
+    fn legacy(&self, project: &Project, legacy: LegacyKey, reveal: bool) -> ApiKey {
         let key = legacy.sign(&project.reference, &self.jwt_secret, self.created_at);
         let role = legacy.role();
         ApiKey {
-            key: legacy.shown(&key, reveal),
+            key: legacy.display(&key, reveal),
             id: role.to_owned(),
-            kind: Shown::Legacy,
+            kind: ApiKeyType::Legacy,
             prefix: None,
             name: role.to_owned(),
             description: Some(format!("Legacy {role} API key")),
@@ -578,7 +544,7 @@ impl Ring {
     }
 }
 
-impl Held {
+impl StoredKey {
     fn read(context: &DataPlaneContext, project: ProjectId, row: &Row) -> Result<Self, Error> {
         let kind = match row.get(1) {
             "publishable" => Kind::Publishable,
@@ -595,36 +561,36 @@ impl Held {
             name: row.get(2),
             description: row.get(3),
             template,
-            key: context
+            secret: context
                 .settings
                 .sealing
-                .open(&place(project, kind, id), row.get(5))?,
+                .open(&key_seal_context(project, kind, id), row.get(5))?,
             inserted_at: row.get(6),
             updated_at: row.get(7),
         })
     }
 
-    fn shown(self, reveal: bool) -> ApiKey {
+    fn into_response(self, reveal: bool) -> ApiKey {
         let kind = match self.kind {
-            Kind::Publishable => Shown::Publishable,
-            Kind::Secret => Shown::Secret,
+            Kind::Publishable => ApiKeyType::Publishable,
+            Kind::Secret => ApiKeyType::Secret,
         };
         ApiKey {
-            key: self.kind.shown(&self.key, reveal),
+            key: self.kind.display(&self.secret, reveal),
             id: self.id.to_string(),
             kind,
-            prefix: Some(self.kind.prefix(&self.key)),
+            prefix: Some(self.kind.prefix(&self.secret)),
             name: self.name,
             description: self.description,
-            hash: hash(&self.key),
+            hash: hash(&self.secret),
             secret_jwt_template: self.template,
             inserted_at: self.inserted_at,
             updated_at: self.updated_at,
         }
     }
 
-    /// As the audit log has it: which key it is, and not what it is.
-    fn told(&self) -> Value {
+    /// Returns the key's properties for the audit log, without the secret.
+    fn audit_entry(&self) -> Value {
         json!({"id": self.id, "type": self.kind.name(), "name": self.name, "description": self.description, "claims": self.template})
     }
 }

@@ -1,4 +1,4 @@
-//! Gantry's own cluster: the same machinery as a project's, with durable settings and one database.
+//! The control cluster, which holds Gantry's own database.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -7,7 +7,8 @@ use tokio_postgres::Config;
 
 use super::{
     At, ClusterError, Home, Result, blocking, files,
-    server::{Host, Server, Stop},
+    server::{Host, Server},
+    shutdown::ShutdownMode,
     template,
     template::Recipe,
 };
@@ -20,9 +21,9 @@ const DATABASE: &str = "gantry";
 /// Includes the recovery after a crash.
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// A server that ends sooner than this after its start has not recovered.
+/// A server that exits sooner than this after its start counts as crashing repeatedly.
 const STEADY: Duration = Duration::from_mins(1);
-/// The longest pause before it is started again.
+/// The longest pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 const RECIPE: Recipe = Recipe {
@@ -35,14 +36,14 @@ const RECIPE: Recipe = Recipe {
     sql: &[],
 };
 
-/// The control cluster, running.
+/// The running control cluster.
 #[derive(Debug)]
 pub struct Control {
     server: Server,
 }
 
 impl Control {
-    /// Makes the cluster if there is none, starts it or adopts the running one, and makes sure of the database.
+    /// Creates the cluster unless it exists, starts it unless it runs, and creates the database.
     pub async fn ensure(home: &Arc<Home>, host: &Host, entropy: &Entropy) -> Result<Self> {
         let account = home.account();
         let server = Server::new(
@@ -50,7 +51,7 @@ impl Control {
             NAME,
             &home.control(),
             home.socket_dir(NAME),
-            account.run_as(),
+            account.process_owner(),
             SUPERUSER,
         );
         if !server.data().exists() {
@@ -86,18 +87,19 @@ impl Control {
         config
             .host_path(socket.path().parent().unwrap_or(socket.path()))
             .port(5432);
-        // Our own database: the guards for a tenant's would hide its schema and end a migration.
+        // The settings of sessions in tenant databases would hide the schema and time out
+        // migrations.
         config.options("");
         config
     }
 
-    /// Stops the cluster with a checkpoint.
+    /// Stops the cluster after a checkpoint.
     pub async fn stop(&self) -> Result<()> {
-        self.server.stop(Stop::Fast, STOP_PATIENCE).await
+        self.server.stop(ShutdownMode::Fast, STOP_PATIENCE).await
     }
 
-    /// Starts the server again whenever it ends by itself, until `stopping` returns: at once, and after a pause if it ended shortly
-    /// before. A start that was begun is finished first.
+    /// Restarts the server whenever it exits, until `stopping` completes: at once, or with a pause
+    /// if it crashes repeatedly. A start in progress is completed first.
     pub async fn supervise(&self, stopping: impl Future<Output = ()>) {
         tokio::pin!(stopping);
         let (mut starts, mut started) = (0, None::<Instant>);
@@ -119,7 +121,7 @@ impl Control {
                 () = sleep(pause) => {}
             }
             (starts, started) = (starts + 1, Some(Instant::now()));
-            // Not cut off by a stop, which would miss a server that is just being launched.
+            // Not cancelled by a stop, which could miss a server that is being launched.
             if let Err(error) = self.server.start().await {
                 tracing::error!(%error, "the control cluster's server could not be started; it will be tried again");
                 continue;
@@ -134,7 +136,7 @@ impl Control {
         }
     }
 
-    /// Returns when the server has ended; at once if it does not run.
+    /// Returns when the server has exited, or at once if it does not run.
     async fn ended(&self) {
         let ended = async {
             match self.server.running().await? {

@@ -7,7 +7,7 @@ use std::{
     process::Command,
 };
 
-/// The oldest major version whose roles, logs and settings the templates are written for.
+/// The oldest major version that the templates support.
 const OLDEST_MAJOR: u16 = 15;
 const INSTALL: &str = "apt-get install -y postgresql";
 /// Where Debian and its derivatives keep one directory per major version.
@@ -28,7 +28,7 @@ pub enum EngineError {
         "PostgreSQL's server programs were not found in {looked}; install them with: {INSTALL}"
     )]
     NotFound {
-        /// The places, for the person who knows where theirs are.
+        /// The places that were searched.
         looked: String,
     },
     /// Found, but older than the templates need.
@@ -53,7 +53,7 @@ pub enum EngineError {
     Broken {
         /// The `postgres` program.
         path: PathBuf,
-        /// What went wrong.
+        /// The error message.
         problem: String,
     },
 }

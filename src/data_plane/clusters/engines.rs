@@ -117,7 +117,7 @@ pub struct Engines {
 }
 
 impl Engines {
-    /// This one alone, whatever its version.
+    /// Offers a single installation of any version.
     pub fn only(engine: Engine) -> Self {
         Self {
             installed: vec![engine.clone()],
@@ -125,7 +125,7 @@ impl Engines {
         }
     }
 
-    /// The one for a new project whose request names none.
+    /// The default version of new projects.
     pub fn default_engine(&self) -> &Engine {
         &self.offered[0]
     }

@@ -1,4 +1,4 @@
-//! File operations whose outcome must survive a crash.
+//! Durable file operations.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -9,9 +9,11 @@ use std::{
 
 use rustix::fs::OFlags;
 
-use super::{At, Result, account::RunAs};
+use super::{At, Result};
+use crate::base::supervisor::ProcessOwner;
 
-/// Makes a directory with exactly this mode, whatever the umask; an existing one keeps its mode.
+/// Creates a directory with exactly this mode, ignoring the umask. An existing directory keeps its
+/// mode.
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(mode)).at("opening up", path),
@@ -40,7 +42,7 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 /// Copies a stopped data directory and hands the copy over. `to` must not exist.
 ///
 /// Where the file system can, the copy shares the original's blocks until one of them is written to.
-pub(super) fn copy_data(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
+pub(super) fn copy_data(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     DirBuilder::new()
         .mode(0o700)
         .create(to)
@@ -54,10 +56,10 @@ pub(super) fn copy_data(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
             copy_file(&source, &target, owner)?;
         }
     }
-    owner.own(to)
+    owner.own(to).at("handing over", to)
 }
 
-fn copy_file(from: &Path, to: &Path, owner: RunAs) -> Result<()> {
+fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     let mut source = File::open(from).at("reading", from)?;
     let mut target = OpenOptions::new()
         .write(true)
@@ -189,7 +191,7 @@ mod tests {
         let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
         fs::write(from.join("base/1/1249"), &content).unwrap();
         fs::write(from.join("empty"), "").unwrap();
-        copy_data(&from, &to, RunAs::new(0, 0)).unwrap();
+        copy_data(&from, &to, ProcessOwner::new(0, 0)).unwrap();
         fs::write(from.join("base/1/1249"), "changed").unwrap();
         assert!(fs::read(to.join("base/1/1249")).unwrap() == content);
         assert_eq!(fs::read(to.join("empty")).unwrap(), b"");

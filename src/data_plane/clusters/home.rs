@@ -9,8 +9,8 @@
 //!       projects/<ref>/   a project: data/ and start.log
 //!       run/<ref>/        its Unix socket
 //!       engines/          PostgreSQL versions that were installed beside the distribution's
-//!       tmp/              whatever is not committed yet
-//!       trash/            whatever is no longer wanted
+//!       tmp/              incomplete directories
+//!       trash/            deleted directories
 //! ```
 //!
 //! As root, each project's data and socket belong to the project's own uid with mode 0700; folders above them can be
@@ -27,16 +27,15 @@ use std::{
 use rustix::fs::{FlockOperation, Mode};
 use sha2::{Digest, Sha256};
 
-use super::{
-    Account, At, ClusterError, Result,
-    account::{RunAs, is_root},
-    files,
+use super::{Account, At, ClusterError, Result, files};
+use crate::base::{
+    ids::ProjectRef,
+    supervisor::{ProcessOwner, account::is_root},
 };
-use crate::base::ids::ProjectRef;
 
 /// The longest path `bind` takes for a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
-/// What a server puts into its socket directory. The port is only part of the name; nothing listens on TCP.
+/// The name of a server's socket. It contains a port, but no server listens on TCP.
 pub(super) const SOCKET: &str = ".s.PGSQL.5432";
 /// Pass through, but do not list.
 const PASSAGE: u32 = 0o711;
@@ -72,7 +71,7 @@ impl Home {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockExclusive)
     }
 
-    /// The same, beside other processes that share it. None of them may run the control cluster.
+    /// Opens a data folder that other processes share. None of them may run the control cluster.
     pub fn share(dir: &Path, account: Account) -> Result<Self> {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
     }
@@ -125,7 +124,7 @@ impl Home {
         })
     }
 
-    /// Takes the lock `name` if nobody has it. It is free again when the file is closed, however that comes.
+    /// Takes the lock `name` if it is free. The lock is released when the file is closed.
     pub fn try_lock(&self, name: &str) -> Result<Option<File>> {
         let (file, path) = self.lock_file(name)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -133,6 +132,11 @@ impl Home {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error).at("locking", &path),
         }
+    }
+
+    /// Takes the lock of the process that operates the clusters of this folder, if it is free.
+    pub fn try_lock_clusters(&self) -> Result<Option<File>> {
+        self.try_lock("driver")
     }
 
     /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
@@ -191,7 +195,7 @@ impl Home {
         &self.dir
     }
 
-    /// Who runs `initdb` and the control cluster.
+    /// The account of `initdb` and the control cluster.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -244,10 +248,10 @@ impl Home {
 /// Makes an empty socket directory for a server that does not run, owned by `owner`.
 ///
 /// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the pid in it is alive.
-pub(super) fn fresh_socket_dir(dir: &Path, owner: RunAs) -> Result<()> {
+pub(super) fn fresh_socket_dir(dir: &Path, owner: ProcessOwner) -> Result<()> {
     files::remove_tree(dir)?;
     files::make_dir(dir, PRIVATE)?;
-    owner.own(dir)
+    owner.own(dir).at("handing over", dir)
 }
 
 /// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.
@@ -341,7 +345,7 @@ fn sockets_root(dir: &Path) -> PathBuf {
     PathBuf::from(format!("/tmp/gantry-{}", hex::encode(&digest[..6])))
 }
 
-/// Anybody may create names in `/tmp`, so the directory must prove to be ours.
+/// Checks that a directory in `/tmp`, where all users can create names, belongs to Gantry.
 fn claim_short_dir(dir: &Path) -> Result<()> {
     match files::make_dir(dir, PASSAGE) {
         Ok(()) => {}

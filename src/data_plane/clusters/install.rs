@@ -219,7 +219,7 @@ fn newest(versions: &[String], major: u16) -> Option<&str> {
         .map(|(_, version)| version)
 }
 
-/// Refuses an archive whose digest is another than the expected one.
+/// Rejects an archive with another digest than the expected one.
 fn verify(archive: &[u8], integrity: &str) -> Result<()> {
     // Several digests may be published; only this kind is accepted.
     let wanted = integrity
@@ -296,7 +296,7 @@ fn link_libraries(native: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Servers of every project read it, whatever the umask was.
+/// Makes the installation readable for the servers of all projects, ignoring the umask.
 fn open_up(path: &Path) -> Result<()> {
     let found = fs::symlink_metadata(path).at("examining", path)?;
     if found.is_symlink() {

@@ -1,16 +1,17 @@
-//! The real PostgreSQL cluster behind a project, and Gantry's own control cluster.
+//! PostgreSQL clusters on this machine: those of projects, and the control cluster of Gantry.
 //!
-//! A project is one data directory and one postmaster. The directory is a copy of a prepared [`template`], given its
-//! own system [`identity`]; the postmaster runs under the project's own uid inside a sandbox, started by re-executing
-//! Gantry as [`launch()`]. Everything lives in one locked [`home::Home`]. [`embedded::Embedded`] ties it together in
-//! idempotent steps for a reconciler, and [`control::Control`] is the same machinery for Gantry's own tables.
+//! A cluster is one data directory and one postmaster. The directory is a copy of a prepared
+//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid in
+//! a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
+//! [`home::Home`]. [`LocalDriver`] implements
+//! [`ClusterDriver`](super::cluster_driver::ClusterDriver) for projects; [`control::Control`] runs
+//! the control cluster.
 //!
-//! A server is identified by what it is (its executable and working directory), never by a pid in a file; so servers
-//! survive a restart of Gantry and are adopted again.
+//! A server is identified by its executable and working directory, never by a pid in a file.
+//! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
-pub mod account;
 pub mod control;
-pub mod embedded;
+mod driver;
 pub mod engine;
 pub mod engines;
 mod files;
@@ -18,17 +19,20 @@ pub mod home;
 pub mod identity;
 pub mod install;
 pub mod launch;
+pub mod local_driver;
 pub mod location;
+mod pid_file;
 mod process;
-pub mod provisioner;
 pub mod registry;
 pub mod resources;
-mod seccomp;
+mod roles;
+mod running;
 pub mod server;
 mod settings;
+pub mod shutdown;
 pub mod socket;
+mod system_calls;
 pub mod template;
-mod trace;
 
 use std::{
     io,
@@ -39,42 +43,42 @@ use std::{
 use tokio_postgres::error::SqlState;
 
 pub use self::{
-    account::Account,
     control::Control,
-    embedded::{Cluster, Embedded, Observed, Pace, QUIET},
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
     home::Home,
-    launch::{LaunchPlan, Launcher, launch, sandbox_available},
+    launch::{LaunchPlan, launch},
+    local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    provisioner::Provisioner,
     resources::{ControlGroups, ResourceLimits, Resources},
-    server::{Host, Running},
+    roles::QUIET,
+    running::RunningServer,
+    server::Host,
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
 };
 
-/// What managing a cluster can fail with. Every message is one complete line, fit for a terminal.
+pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
+
+/// An error of a cluster operation. Every message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// A file operation failed.
     #[error("{doing} {}: {cause}", path.display())]
     Io {
-        /// What was being done, as a participle: "copying".
+        /// The operation, as a participle: "copying".
         doing: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// The operating system's answer.
+        /// The error of the operating system.
         cause: io::Error,
     },
     /// No usable PostgreSQL installation.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// A user id has no entry in the passwd file, so peer authentication cannot name it.
-    #[error(
-        "uid {0} has no entry in /etc/passwd; PostgreSQL's peer authentication needs one, so run Gantry as a named user"
-    )]
-    NoAccount(u32),
+    /// The account for servers cannot be determined.
+    #[error(transparent)]
+    Account(#[from] AccountError),
     /// Another process manages this data directory.
     #[error("{} is in use by another gantry{holder}; stop it, or choose another data directory", dir.display())]
     InUse {
@@ -107,7 +111,7 @@ pub enum ClusterError {
     /// Another PostgreSQL could not be installed.
     #[error("{0}")]
     NotInstalled(String),
-    /// A project wants a version that is not there any more.
+    /// The version of a project is not installed any more.
     #[error("PostgreSQL {0} is not installed; install it with: gantry engine install {0}")]
     NoEngine(u16),
     /// A data directory was made by another major version of PostgreSQL.
@@ -135,9 +139,9 @@ pub enum ClusterError {
     NotReady {
         /// The cluster.
         name: String,
-        /// The bound that passed.
+        /// The timeout.
         waited: Duration,
-        /// The last answer.
+        /// The last error.
         last: String,
     },
     /// Processes of a cluster outlived SIGKILL.
@@ -155,7 +159,7 @@ pub enum ClusterError {
     /// PostgreSQL refused a statement of ours, or a connection.
     #[error("{doing}: {}", sql_text(cause))]
     Sql {
-        /// What was being done.
+        /// The operation, as a participle.
         doing: &'static str,
         /// The driver's or the server's answer.
         cause: tokio_postgres::Error,
@@ -171,22 +175,25 @@ pub enum ClusterError {
     /// A connection attempt took longer than its bound.
     #[error("cluster {0} did not answer a connection attempt in time")]
     ConnectTimeout(String),
-    /// The server's program refuses a setting, in its own words.
+    /// PostgreSQL rejects a setting, with this message.
     #[error("{0}")]
     Setting(String),
     /// Not a SCRAM-SHA-256 verifier. The value itself is not repeated: it may be a password.
     #[error("expected a SCRAM-SHA-256 verifier")]
     NotAVerifier,
-    /// The process is on its way out and takes no more work.
+    /// The driver does not support this operation.
+    #[error("this cluster driver does not support {0}")]
+    Unsupported(&'static str),
+    /// The process is shutting down and takes no new work.
     #[error("shutting down")]
     ShuttingDown,
 }
 
-/// Shorthand of this module.
+/// The result of a cluster operation.
 pub type Result<T, E = ClusterError> = std::result::Result<T, E>;
 
 impl ClusterError {
-    /// Whether the database admits no role at all: it is closed, renamed or dropped.
+    /// Returns whether the database accepts no connections: it is closed, renamed or dropped.
     fn is_closed_database(&self) -> bool {
         let closed = [
             SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -195,13 +202,13 @@ impl ClusterError {
         matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| closed.contains(code)))
     }
 
-    /// Whether the server refused the role itself, so that a retry cannot help.
+    /// Returns whether the server rejected the role itself, so that a retry cannot help.
     fn is_refused_role(&self) -> bool {
         matches!(self, Self::Sql { cause, .. } if cause.code().is_some_and(|code| code.code().starts_with("28")))
     }
 }
 
-/// The server's own message where there is one; the driver's `Display` alone only says "db error".
+/// Returns the server's message if there is one. The driver's `Display` is only "db error".
 fn sql_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
@@ -210,9 +217,9 @@ fn sql_text(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Names the file operation and the path when it fails.
+/// Adds the operation and the path to an I/O error.
 trait At<T> {
-    /// `doing` is a participle: "copying".
+    /// Converts the error. `doing` is a participle: "copying".
     fn at(self, doing: &'static str, path: &Path) -> Result<T>;
 }
 
@@ -226,18 +233,19 @@ impl<T, E: Into<io::Error>> At<T> for std::result::Result<T, E> {
     }
 }
 
-/// Runs file work that nobody waits for: the scheduler gives it what nothing else wants.
+/// Runs file work in the background, at the lowest scheduling priority.
 async fn idle<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    /// The weakest claim there is.
+    /// The lowest scheduling priority.
     const NICE: i32 = 19;
     let (sender, outcome) = tokio::sync::oneshot::channel();
     let run = move || {
-        // Linux gives every thread a claim of its own. One that keeps its claim is still fine.
+        // On Linux the priority is per thread. Without the permission the work runs at normal
+        // priority.
         let _ = rustix::process::setpriority_process(None, NICE);
-        // Nobody may be waiting any more.
+        // Fails if the caller was cancelled.
         let _ = sender.send(work());
     };
-    // A thread of its own: without privileges a claim that was given up never comes back.
+    // In a separate thread: an unprivileged thread cannot raise its priority again.
     std::thread::Builder::new()
         .name("idle".to_owned())
         .spawn(run)
@@ -245,7 +253,7 @@ async fn idle<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'stat
     outcome.await.unwrap_or(Err(ClusterError::ShuttingDown))
 }
 
-/// Runs file work off the async threads.
+/// Runs blocking file work outside the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,11 +1,10 @@
-//! One postmaster: see it, start it, wait for it, stop it.
+//! Starting, observing, connecting to and stopping one PostgreSQL server.
 //!
-//! Nothing here remembers a running server. Every call looks at the machine again, so it does not matter which Gantry
-//! started it. The caller sees to it that one cluster is worked on by one task at a time; two servers on one data
-//! directory are prevented by PostgreSQL's own lock file in any case.
+//! A [`Server`] caches no state: every call examines the machine, so a server that another Gantry
+//! process started is treated alike. The caller runs one operation per cluster at a time.
+//! PostgreSQL's lock file prevents two servers on one data directory in any case.
 
 use std::{
-    fmt,
     fs::{File, OpenOptions},
     io,
     os::unix::fs::OpenOptionsExt,
@@ -14,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use rustix::{
     fs::FlockOperation,
     process::{Pid, Signal},
@@ -26,131 +24,80 @@ use tokio::{
 use tokio_postgres::{Client, NoTls};
 
 use super::{
-    At, ClusterError, Engine, LaunchPlan, Launcher, Result,
-    account::RunAs,
-    blocking, files, home,
-    process::{Family, Handle, Kind, Mark},
+    At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
+    pid_file::PidFile,
+    process::{ProcessFamily, ProcessKind, ServerProcesses},
     resources,
-    resources::{LaunchBounds, Resources},
+    resources::Resources,
+    running::RunningServer,
+    shutdown::ShutdownMode,
     socket::ServerSocket,
-    template, trace,
+    template,
+};
+use crate::base::supervisor::{
+    LAUNCH_TIMEOUT, LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner,
 };
 
-/// How often to look for what no event announces: a program that became another, a server that became ready.
+/// The interval of polling for changes without an event: an `exec`, or readiness of a server.
 const POLL: Duration = Duration::from_millis(2);
-/// The launcher only makes a few system calls before it is the server.
-const LAUNCH_PATIENCE: Duration = Duration::from_secs(10);
-/// How long somebody else may take to finish what it does with a server.
+/// The time to wait for another operation on the server.
 const HOLD_PATIENCE: Duration = Duration::from_secs(10);
-/// Looks at the file of a new postmaster before all processes are looked through, which costs a hundred times as much.
-const HINT_LOOKS: usize = 10;
-/// What a process gets to finish the `exec` that makes it the server.
+/// Checks of `postmaster.pid` before all processes are searched, which costs a hundred times more.
+const HINT_CHECKS: usize = 10;
+/// The time that a launcher gets to complete the `exec` of the server.
 const EXEC_PATIENCE: Duration = Duration::from_secs(5);
-/// What children get to notice that their postmaster is gone before they are killed.
+/// The time that child processes get to exit after their postmaster before they are killed.
 const CHILD_GRACE: Duration = Duration::from_secs(1);
-/// The kernel's time to end a killed process, which may be in the middle of a write.
+/// The time that the kernel gets to end a killed process, which may be writing.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// One connection attempt, until the server has accepted it.
+/// The time limit of one connection attempt.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// A database that belongs to the superuser: the owner of a project can neither close, rename nor drop it.
-const UNCLOSED: &str = "template1";
-/// What a superuser session may not inherit from settings that a tenant can attach to its database.
+/// A database of the superuser, which the owner of a project cannot close, rename or drop.
+const REPAIR_DATABASE: &str = "template1";
+/// Settings of superuser sessions. They override settings that a tenant attached to its database.
 const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
 
-/// What to run servers with.
+/// The installation and the launcher of servers.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// The PostgreSQL installation.
     pub engine: Engine,
-    /// How to start it.
+    /// Starts servers.
     pub launcher: Launcher,
-}
-
-/// How a server is asked to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// Disconnects everybody, writes a checkpoint: the next start is quick.
-    Fast,
-    /// Drops everything: the next start recovers from WAL.
-    Immediate,
-}
-
-impl Stop {
-    /// Signals to send, each after the last one was not enough.
-    fn ladder(self) -> &'static [Signal] {
-        match self {
-            Self::Fast => &[Signal::INT, Signal::QUIT, Signal::KILL],
-            Self::Immediate => &[Signal::QUIT, Signal::KILL],
-        }
-    }
-}
-
-/// A server that ran when it was looked at.
-pub struct Running {
-    pid: i32,
-    end: BoxFuture<'static, io::Result<()>>,
-}
-
-impl fmt::Debug for Running {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running")
-            .field("pid", &self.pid)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Running {
-    /// A server with this process id, and what returns at its end.
-    pub fn new(pid: i32, end: impl Future<Output = io::Result<()>> + Send + 'static) -> Self {
-        Self {
-            pid,
-            end: Box::pin(end),
-        }
-    }
-
-    /// The postmaster's process id.
-    pub fn pid(&self) -> i32 {
-        self.pid
-    }
-
-    /// Returns when the postmaster has ended, whoever started it.
-    pub async fn ended(self) -> io::Result<()> {
-        self.end.await
-    }
 }
 
 /// A cluster on this machine, running or not.
 #[derive(Debug, Clone)]
 pub struct Server {
     host: Host,
-    /// What recognises its processes; also says where the data is.
-    mark: Mark,
+    /// Identifies the processes and the data directory.
+    processes: ServerProcesses,
     sockets: PathBuf,
     start_log: PathBuf,
-    run_as: RunAs,
+    run_as: ProcessOwner,
     superuser: &'static str,
-    /// None: bounded only by the machine, as the control cluster is.
+    /// `None`: bounded only by the machine, as the control cluster.
     resources: Option<Resources>,
 }
 
 impl Server {
-    /// The cluster in `<place>/data`, whose socket goes to `sockets`. `name` becomes its `cluster_name`.
+    /// The cluster in `<place>/data` with its socket in `sockets`. `name` is its `cluster_name`.
     pub(super) fn new(
         host: Host,
         name: &str,
         place: &Path,
         sockets: PathBuf,
-        run_as: RunAs,
+        run_as: ProcessOwner,
         superuser: &'static str,
     ) -> Self {
-        let mark = Mark {
+        let processes = ServerProcesses {
             data: place.join("data"),
             uid: run_as.uid(),
             name: name.to_owned(),
         };
         Self {
             host,
-            mark,
+            processes,
             sockets,
             start_log: place.join("start.log"),
             run_as,
@@ -159,27 +106,27 @@ impl Server {
         }
     }
 
-    /// Bounds the server by the limits of a project.
+    /// Sets the resource limits.
     pub(super) fn bounded(self, resources: Option<Resources>) -> Self {
         Self { resources, ..self }
     }
 
     /// The cluster's name, for messages.
     pub fn name(&self) -> &str {
-        &self.mark.name
+        &self.processes.name
     }
 
     /// The data directory.
     pub fn data(&self) -> &Path {
-        &self.mark.data
+        &self.processes.data
     }
 
-    /// Whom its files belong to.
-    pub(super) fn run_as(&self) -> RunAs {
+    /// The owner of its files.
+    pub(super) fn run_as(&self) -> ProcessOwner {
         self.run_as
     }
 
-    /// The live postmaster, if any.
+    /// Returns the pid of the live postmaster.
     pub async fn postmaster(&self) -> Result<Option<Pid>> {
         match self.hinted().await? {
             Some(pid) => Ok(Some(pid)),
@@ -187,25 +134,24 @@ impl Server {
         }
     }
 
-    /// The live postmaster, if its own file names it. The file is only a hint that saves looking through all processes.
+    /// Returns the live postmaster if `postmaster.pid` names it, without searching all processes.
     async fn hinted(&self) -> Result<Option<Pid>> {
         let server = self.clone();
         blocking(move || Ok(server.hinted_postmaster())).await
     }
 
-    /// The live postmaster, to wait for its end. None if there is none.
-    pub(super) async fn running(&self) -> Result<Option<Running>> {
+    /// Returns a handle to the live postmaster, if any.
+    pub(super) async fn running(&self) -> Result<Option<RunningServer>> {
         let held = self.hold_postmaster().await?;
         Ok(held.map(|(pid, postmaster)| {
-            Running::new(pid.as_raw_nonzero().get(), async move {
+            RunningServer::new(pid.as_raw_nonzero().get(), async move {
                 postmaster.ended().await
             })
         }))
     }
 
-    /// Starts the server unless it runs, and returns the postmaster's pid. It may not accept connections yet.
-    ///
-    /// Clears what a crash left: backends of a dead postmaster, and lock files whose pid is somebody else's by now.
+    /// Starts the server unless it runs, and returns the postmaster's pid. The server may not accept
+    /// connections yet. After a crash, ends orphaned backends and removes stale lock files first.
     pub async fn start(&self) -> Result<Pid> {
         if let Some(pid) = self.hinted().await? {
             return Ok(pid);
@@ -227,11 +173,11 @@ impl Server {
         })
         .await?;
         let server = self.clone();
-        // A task of its own goes on if the caller gives up: the server's exit is to be taken note of, and until it runs no
-        // other process may start it.
+        // In a separate task, which continues if the caller is cancelled: the lock must be held until
+        // the server runs, and its exit status must be collected.
         let start = tokio::spawn(async move {
             let launched = server.spawn(bounds).await?;
-            let pid = timeout(LAUNCH_PATIENCE, server.launched(launched))
+            let pid = timeout(LAUNCH_TIMEOUT, server.launched(launched))
                 .await
                 .unwrap_or(None);
             drop(held);
@@ -240,13 +186,13 @@ impl Server {
         start.await.unwrap_or(Err(ClusterError::ShuttingDown))
     }
 
-    /// Waits until the server accepts connections. Fails at once if it exits, and after `patience` in any case.
+    /// Waits until the server accepts connections. Fails when it exits, or after `patience`.
     pub async fn wait_ready(&self, patience: Duration) -> Result<()> {
         let pid = timeout(EXEC_PATIENCE, self.titled_postmaster())
             .await
             .unwrap_or(Ok(None))?
             .ok_or_else(|| self.not_started())?;
-        let handle = Handle::open(pid)
+        let handle = ProcessHandle::open(pid)
             .at("watching", self.data())?
             .ok_or_else(|| self.not_started())?;
         let mut last = "it is still starting".to_owned();
@@ -255,7 +201,7 @@ impl Server {
                 if PidFile::read(self.data()).is_some_and(|file| file.ready) {
                     match self.accepts().await {
                         Ok(()) => return Ok(()),
-                        // Nothing that passes: waiting changes nothing.
+                        // A permanent error: waiting does not help.
                         Err(error) if error.is_refused_role() => return Err(error),
                         Err(error) => last = error.to_string(),
                     }
@@ -271,22 +217,23 @@ impl Server {
         }
     }
 
-    /// Whether the server lets the superuser in: into the database that every project has or, where its owner closed that, into
-    /// another, from which it can be opened again.
+    /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that, to
+    /// another database, from which it can be opened again.
     async fn accepts(&self) -> Result<()> {
         match self.admin().await {
-            Err(error) if error.is_closed_database() => {
-                self.connect(self.superuser, UNCLOSED).await.map(drop)
-            }
+            Err(error) if error.is_closed_database() => self
+                .connect(self.superuser, REPAIR_DATABASE)
+                .await
+                .map(drop),
             answer => answer.map(drop),
         }
     }
 
-    /// The live postmaster, once it can be told from its children: in the middle of `exec` it has no title yet, and passes
-    /// for one of them. None as soon as there is neither.
+    /// Waits until the postmaster has a title that distinguishes it from its children, which it does
+    /// not have during `exec`. Returns `None` if there is no process of the server.
     async fn titled_postmaster(&self) -> Result<Option<Pid>> {
         loop {
-            for _ in 0..HINT_LOOKS {
+            for _ in 0..HINT_CHECKS {
                 if let Some(pid) = self.hinted().await? {
                     return Ok(Some(pid));
                 }
@@ -300,15 +247,15 @@ impl Server {
         }
     }
 
-    /// Stops the server, more and more firmly, and returns when no process of the cluster is left. A server that does
-    /// not run is fine. Each step gets `patience`.
-    pub async fn stop(&self, how: Stop, patience: Duration) -> Result<()> {
+    /// Stops the server with increasingly strong signals, `patience` apart, and returns when no
+    /// process of the cluster is left. Does nothing if the server does not run.
+    pub async fn stop(&self, mode: ShutdownMode, patience: Duration) -> Result<()> {
         let _held = self.hold().await?;
-        self.halt(how, patience).await
+        self.halt(mode, patience).await
     }
 
-    /// Keeps every other process from starting or stopping this server, until the file is closed. Whoever hung in the middle
-    /// of either and goes on later must not find another's server where it saw none.
+    /// Locks the server against starts and stops by other processes until the file is closed. A
+    /// suspended process that continues later thus cannot act on a server started meanwhile.
     pub(super) async fn hold(&self) -> Result<File> {
         let place = self.data().parent().unwrap_or(self.data());
         let dir = File::open(place).at("opening", place)?;
@@ -323,10 +270,10 @@ impl Server {
         Ok(dir)
     }
 
-    /// [`Self::stop`] for whoever holds the server already.
-    pub(super) async fn halt(&self, how: Stop, patience: Duration) -> Result<()> {
+    /// Does [`Self::stop`] for a caller that holds the lock.
+    pub(super) async fn halt(&self, mode: ShutdownMode, patience: Duration) -> Result<()> {
         if let Some((_, postmaster)) = self.hold_postmaster().await? {
-            for &signal in how.ladder() {
+            for &signal in mode.signals() {
                 postmaster.signal(signal).at("signalling", self.data())?;
                 if timeout(patience, postmaster.ended()).await.is_ok() {
                     break;
@@ -334,7 +281,7 @@ impl Server {
                 tracing::warn!(
                     cluster = self.name(),
                     ?signal,
-                    "still running; trying harder"
+                    "server did not stop in time; sending the next signal"
                 );
             }
         }
@@ -355,12 +302,12 @@ impl Server {
         ServerSocket::of_server(
             self.sockets.join(home::SOCKET),
             self.name(),
-            self.mark.data.clone(),
+            self.processes.data.clone(),
         )
     }
 
-    /// The parameters of a session as `role`, by peer authentication. They name no server: sessions begin on a
-    /// connection of [`ServerSocket::connect`].
+    /// Returns the parameters of a session as `role` with peer authentication. They contain no
+    /// server: sessions use a connection of [`ServerSocket::connect`].
     pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
         let mut config = tokio_postgres::Config::new();
         let (user, setting) = template::peer_login(role);
@@ -376,7 +323,7 @@ impl Server {
         config
     }
 
-    /// Connects. The connection ends when the client is dropped.
+    /// Opens a session, which ends when the client is dropped.
     pub async fn connect(&self, role: &str, database: &str) -> Result<Client> {
         let config = self.config(role, database);
         let socket = self.socket();
@@ -401,18 +348,18 @@ impl Server {
         Ok(client)
     }
 
-    /// Connects as the superuser.
+    /// Opens a superuser session in database `postgres`.
     pub async fn admin(&self) -> Result<Client> {
         self.connect(self.superuser, "postgres").await
     }
 
-    /// A superuser session for repairs, in a database that only a superuser can close. Not for long: while it is there, no database
-    /// can be made from that one.
+    /// Opens a superuser session in a database that a tenant cannot close. Must be short: meanwhile
+    /// no database can be created from that template.
     pub(super) async fn repairer(&self) -> Result<Client> {
-        self.connect(self.superuser, UNCLOSED).await
+        self.connect(self.superuser, REPAIR_DATABASE).await
     }
 
-    /// The resource limits of a program that reads the server's files, in no control group.
+    /// The resource limits of a check of settings, which runs in no control group.
     pub(super) fn limits(&self) -> LaunchBounds {
         self.resources
             .as_ref()
@@ -420,7 +367,7 @@ impl Server {
             .unwrap_or_default()
     }
 
-    /// Makes the server's control group, and frees the shared memory that its last run left.
+    /// Creates the server's control group, and frees shared memory of its previous run.
     fn bounds(&self) -> LaunchBounds {
         let Some(resources) = &self.resources else {
             return LaunchBounds::default();
@@ -429,7 +376,7 @@ impl Server {
         resources.prepare(self.name(), self.run_as)
     }
 
-    /// Runs the launcher. In a sandbox, returns when it has become the server or has ended.
+    /// Runs the launcher of the server, with output to the start log.
     async fn spawn(&self, bounds: LaunchBounds) -> Result<Child> {
         let log = OpenOptions::new()
             .write(true)
@@ -444,14 +391,14 @@ impl Server {
         self.run_launcher(launcher).await
     }
 
-    /// The launcher's command line: for the server, or to check settings, each as `name=value`.
+    /// Returns the command line of a launcher: of the server, or of a check of `name=value` settings.
     pub(super) fn launcher(&self, check: Option<Vec<String>>, bounds: LaunchBounds) -> Command {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
             postgres: self.host.engine.program("postgres"),
-            data: self.mark.data.clone(),
+            data: self.processes.data.clone(),
             sockets: self.sockets.clone(),
-            name: self.mark.name.clone(),
+            name: self.processes.name.clone(),
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
@@ -467,39 +414,23 @@ impl Server {
         launcher
     }
 
-    /// Runs a launcher: in a sandbox until it has become another program, otherwise only until it runs. One that hangs is
-    /// killed.
-    pub(super) async fn run_launcher(&self, mut launcher: Command) -> Result<Child> {
-        let program = self.host.launcher.program.clone();
-        if !self.host.launcher.sandbox {
-            return launcher.spawn().at("running", &program);
+    /// Runs a launcher. With a sandbox, returns when it has become another program or has exited;
+    /// otherwise when it has started.
+    pub(super) async fn run_launcher(&self, launcher: Command) -> Result<Child> {
+        match self.host.launcher.run(launcher).await {
+            Ok(child) => Ok(child),
+            Err(LauncherError::Run(error)) => Err(error).at("running", &self.host.launcher.program),
+            Err(LauncherError::Kill(error)) => Err(error).at("killing", self.data()),
+            Err(LauncherError::ShuttingDown) => Err(ClusterError::ShuttingDown),
         }
-        let (started, pid) = oneshot::channel();
-        let run = blocking(move || trace::run(launcher, started).at("running", &program));
-        let hangs = async {
-            let pid = pid
-                .await
-                .ok()
-                .and_then(|pid| Pid::from_raw(pid.cast_signed()));
-            sleep(LAUNCH_PATIENCE).await;
-            pid
-        };
-        tokio::pin!(run);
-        tokio::select! {
-            outcome = &mut run => return outcome,
-            pid = hangs => if let Some(handle) = pid.map(Handle::open).transpose().at("watching", self.data())?.flatten() {
-                handle.signal(Signal::KILL).at("killing", self.data())?;
-            },
-        }
-        run.await
     }
 
-    /// Returns when the launcher has become the server; None if it ended before.
+    /// Returns when the launcher has become the server. `None` if it exits first.
     async fn launched(&self, mut child: Child) -> Option<Pid> {
         let pid = Pid::from_raw(child.id().cast_signed())?;
-        let handle = Handle::open(pid).ok()?;
+        let handle = ProcessHandle::open(pid).ok()?;
         let (ended, end) = oneshot::channel();
-        // The exit status must be collected, or the process would stay a zombie.
+        // Collects the exit status, so that the process does not remain a zombie.
         tokio::spawn(async move {
             if let Some(handle) = handle {
                 let _ = handle.ended().await;
@@ -508,8 +439,8 @@ impl Server {
         });
         tokio::pin!(end);
         loop {
-            // In the middle of `exec` it is PostgreSQL already, but has no arguments yet, and passes for a child.
-            if self.mark.is_postmaster(pid) {
+            // During `exec` the process has no arguments yet, and counts as a child.
+            if self.processes.is_postmaster(pid) {
                 return Some(pid);
             }
             tokio::select! {
@@ -519,26 +450,27 @@ impl Server {
         }
     }
 
-    /// A handle on the postmaster, checked after it was taken: the pid cannot have passed to another process.
-    async fn hold_postmaster(&self) -> Result<Option<(Pid, Handle)>> {
+    /// Returns a handle to the postmaster, verified after it was opened, so that it cannot refer to
+    /// another process with the same pid.
+    async fn hold_postmaster(&self) -> Result<Option<(Pid, ProcessHandle)>> {
         let Some(pid) = self.postmaster().await? else {
             return Ok(None);
         };
-        let handle = Handle::open(pid).at("watching", self.data())?;
+        let handle = ProcessHandle::open(pid).at("watching", self.data())?;
         Ok(handle
-            .filter(|_| self.mark.kind(pid) == Some(Kind::Postmaster))
+            .filter(|_| self.processes.kind(pid) == Some(ProcessKind::Postmaster))
             .map(|handle| (pid, handle)))
     }
 
-    /// Ends every process of the cluster; the postmaster must have ended already. Those still there after `grace` are
-    /// killed: a busy backend does not notice the postmaster's death, and keeps the shared memory.
+    /// Waits for the end of all processes of the cluster after the postmaster exited, and kills those
+    /// left after `grace`: a busy backend does not notice the exit, and keeps the shared memory.
     async fn end_children(&self, grace: Duration) -> Result<()> {
-        /// A process may have been forked just before its parent died, and show up only in the next look. Native code may fork
-        /// on purpose while it is killed.
-        const LOOKS: usize = 20;
-        for look in 0..LOOKS {
-            if let Some(resources) = self.resources.as_ref().filter(|_| look > 0) {
-                // Native code may fork faster than it is killed.
+        /// A process forked just before its parent exited appears only in the next round. Native code
+        /// may fork on purpose.
+        const ROUNDS: usize = 20;
+        for round in 0..ROUNDS {
+            if let Some(resources) = self.resources.as_ref().filter(|_| round > 0) {
+                // Native code can fork faster than it is killed.
                 resources.freeze_forks(self.name());
             }
             let left = self.family().await?.all();
@@ -548,19 +480,19 @@ impl Server {
             let mut opened = Vec::with_capacity(left.len());
             for pid in left {
                 opened.extend(
-                    Handle::open(pid)
+                    ProcessHandle::open(pid)
                         .at("watching", self.data())?
                         .map(|handle| (pid, handle)),
                 );
             }
-            // Looked at again: before it was opened, a pid may have passed to another process.
+            // Checked again: a pid may have been reused before it was opened.
             let ours = self.family().await?.all();
-            let handles: Vec<Handle> = opened
+            let handles: Vec<ProcessHandle> = opened
                 .into_iter()
                 .filter(|(pid, _)| ours.contains(pid))
                 .map(|(_, handle)| handle)
                 .collect();
-            if all_ended(&handles, if look == 0 { grace } else { Duration::ZERO }).await {
+            if all_ended(&handles, if round == 0 { grace } else { Duration::ZERO }).await {
                 continue;
             }
             for handle in &handles {
@@ -575,8 +507,8 @@ impl Server {
         }
     }
 
-    /// Every live process of the cluster.
-    pub(super) async fn family(&self) -> Result<Family> {
+    /// Returns all live processes of the cluster.
+    pub(super) async fn family(&self) -> Result<ProcessFamily> {
         let server = self.clone();
         blocking(move || {
             let mut family = server.marked().at("listing", Path::new("/proc"))?;
@@ -592,7 +524,8 @@ impl Server {
         .await
     }
 
-    /// Every live process within the project's bounds: also native code's, which may look like no server.
+    /// Returns all processes with the project's user id or control group, including native code that
+    /// does not look like a server.
     pub(super) fn members(&self) -> Result<Vec<Pid>> {
         let Some(resources) = &self.resources else {
             return Ok(Vec::new());
@@ -602,19 +535,19 @@ impl Server {
         members.at("listing the processes of", place)
     }
 
-    /// Processes that look like the server's.
-    pub(super) fn marked(&self) -> io::Result<Family> {
-        self.mark.family()
+    /// Returns the processes that are recognised by executable and directory.
+    pub(super) fn marked(&self) -> io::Result<ProcessFamily> {
+        self.processes.family()
     }
 
-    /// The live postmaster, if its own file names it.
+    /// Returns the live postmaster if `postmaster.pid` names it.
     pub(super) fn hinted_postmaster(&self) -> Option<Pid> {
-        PidFile::read(&self.mark.data)?
+        PidFile::read(&self.processes.data)?
             .pid
-            .filter(|pid| self.mark.kind(*pid) == Some(Kind::Postmaster))
+            .filter(|pid| self.processes.kind(*pid) == Some(ProcessKind::Postmaster))
     }
 
-    /// PostgreSQL would say so too, but not which of several installations to choose.
+    /// Checks the major version of the data, for a message that names the installation.
     fn check_major(&self) -> Result<()> {
         let path = self.data().join("PG_VERSION");
         let made_by = match files::read_untrusted(&path, 16) {
@@ -638,7 +571,7 @@ impl Server {
     fn not_started(&self) -> ClusterError {
         let log = files::tail(&self.start_log);
         let log = if log.is_empty() {
-            "it ended without a message".to_owned()
+            "the server exited without a message".to_owned()
         } else {
             log
         };
@@ -649,57 +582,8 @@ impl Server {
     }
 }
 
-/// Whether all have ended within `patience`.
-async fn all_ended(handles: &[Handle], patience: Duration) -> bool {
-    let all = futures_util::future::join_all(handles.iter().map(Handle::ended));
+/// Waits at most `patience` for the end of all processes. Returns whether all have ended.
+async fn all_ended(handles: &[ProcessHandle], patience: Duration) -> bool {
+    let all = futures_util::future::join_all(handles.iter().map(ProcessHandle::ended));
     timeout(patience, all).await.is_ok()
-}
-
-/// What a postmaster says of itself. A hint: the file outlives a crash, and the tenant may be able to write it.
-struct PidFile {
-    pid: Option<Pid>,
-    ready: bool,
-}
-
-impl PidFile {
-    const NAME: &str = "postmaster.pid";
-    /// Line of the status, counted from 0.
-    const STATUS: usize = 7;
-
-    fn read(data: &Path) -> Option<Self> {
-        files::read_untrusted(&data.join(Self::NAME), 4096)
-            .ok()
-            .map(|text| Self::parse(&text))
-    }
-
-    fn parse(text: &str) -> Self {
-        let mut lines = text.lines();
-        let pid = lines
-            .next()
-            .and_then(|line| line.trim().parse().ok())
-            .filter(|pid| *pid > 0)
-            .and_then(Pid::from_raw);
-        let ready = lines
-            .nth(Self::STATUS - 1)
-            .is_some_and(|status| status.trim() == "ready");
-        Self { pid, ready }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pid_file_says_pid_and_readiness() {
-        let text =
-            |status| format!("4711\n/data\n1763730000\n5432\n/run/x\n\n  12345   6\n{status}\n");
-        let ready = PidFile::parse(&text("ready   "));
-        assert_eq!((ready.pid, ready.ready), (Pid::from_raw(4711), true));
-        assert!(!PidFile::parse(&text("starting")).ready);
-        for junk in ["", "0\n", "-1\n", "ready\n", "99999999999\n"] {
-            let file = PidFile::parse(junk);
-            assert!(file.pid.is_none() && !file.ready, "{junk:?}");
-        }
-    }
 }

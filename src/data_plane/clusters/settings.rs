@@ -1,4 +1,4 @@
-//! Settings of a project's server beside those of its template: checked, written, put in force.
+//! Settings of a project's server in addition to its template: check, write, reload.
 
 use std::{
     fs,
@@ -11,26 +11,28 @@ use std::{
 use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
-use super::{
-    At, ClusterError, Embedded, Result, account::RunAs, blocking, files, process::Handle,
-    server::Server,
+use super::{At, ClusterError, LocalDriver, Result, blocking, files, server::Server};
+use crate::base::{
+    ids::ProjectRef,
+    supervisor::{ProcessHandle, ProcessOwner},
 };
-use crate::base::ids::ProjectRef;
 
-/// Included at the end of the template's configuration.
+/// The file that the template's configuration includes last.
 const FILE: &str = "overrides.conf";
-/// The program only reads its configuration.
+/// The time limit of a check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);
 
-impl Embedded {
-    /// Has the server's own program read these settings, without starting it. Its complaint is [`ClusterError::Setting`].
+impl LocalDriver {
+    /// Checks settings with the server's own program, without starting it.
+    ///
+    /// Errors: [`ClusterError::Setting`] with PostgreSQL's message if the settings are invalid.
     pub async fn check_settings(
         &self,
         project: &ProjectRef,
         settings: &[(String, String)],
     ) -> Result<()> {
         let server = self.existing(project)?;
-        // Confined like the server itself: the configuration it reads beside these settings is the tenant's.
+        // Confined like the server, because the program also reads the tenant's configuration.
         let settings = settings
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
@@ -54,7 +56,8 @@ impl Embedded {
         ))
     }
 
-    /// Writes the settings where the server reads them at its next start or reload. Does nothing if they are there.
+    /// Writes the settings that the server reads at its next start or reload, unless they are
+    /// unchanged.
     pub async fn configure(
         &self,
         project: &ProjectRef,
@@ -67,13 +70,14 @@ impl Embedded {
         let text: String = settings.iter().map(line).collect();
         let file = server.data().join(FILE);
         blocking(move || {
-            /// Far more than all settings there are.
+            /// Far more than the size of all settings.
             const BYTES_MAX: u64 = 64 << 10;
             let there = files::read_untrusted(&file, BYTES_MAX).unwrap_or_default();
             if there == text {
                 return Ok(());
             }
-            // Renamed in place, so that the server never reads half of it, and a link of the tenant's is not followed.
+            // Renamed atomically: the server never reads a partial file, and no link of the tenant is
+            // followed.
             let unfinished = file.with_extension("new");
             files::remove_file(&unfinished)?;
             write_new(&unfinished, &text, server.run_as())?;
@@ -82,9 +86,9 @@ impl Embedded {
         .await
     }
 
-    /// Has a running server read its settings again.
+    /// Makes a running server read its settings again.
     pub async fn reload(&self, project: &ProjectRef) -> Result<()> {
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let reloaded = admin.batch_execute("select pg_reload_conf()").await;
         reloaded.map_err(|cause| ClusterError::Sql {
             doing: "reloading settings",
@@ -92,12 +96,12 @@ impl Embedded {
         })
     }
 
-    /// Whether somebody has a session open. A server that does not run has none.
-    pub async fn is_used(&self, project: &ProjectRef) -> Result<bool> {
+    /// Returns whether a client has a session open. A stopped server has none.
+    pub async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
         if self.running(project).await?.is_none() {
             return Ok(false);
         }
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let sql = "select exists (select from pg_stat_activity where backend_type in ('client backend', 'walsender') and pid <> pg_backend_pid())";
         let row = admin
             .query_one(sql, &[])
@@ -110,26 +114,27 @@ impl Embedded {
     }
 }
 
-/// Ends a process with this value.
-struct KillOnDrop(Option<Handle>);
+/// Kills a process on drop.
+struct KillOnDrop(Option<ProcessHandle>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.0.as_ref().map(|process| process.signal(Signal::KILL)) {
-            tracing::warn!(%error, "a check of settings could not be ended");
+            tracing::warn!(%error, "settings check could not be killed");
         }
     }
 }
 
-/// Whether the program accepts its settings, and what it says. The process ends with the future.
+/// Runs a check and returns its success and its output. The process is killed if the future is
+/// dropped.
 async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
-    /// A complaint is a few lines; what a tenant's configuration makes it say beyond that is not read.
+    /// The maximum size of the output, which the tenant's configuration could make long.
     const BYTES_MAX: u64 = 64 << 10;
     let mut child = server.run_launcher(check).await?;
     let data = server.data().to_owned();
     let pid = Pid::from_raw(child.id().cast_signed());
     let _ended_with_this = KillOnDrop(
-        pid.map(Handle::open)
+        pid.map(ProcessHandle::open)
             .transpose()
             .at("watching", &data)?
             .flatten(),
@@ -148,9 +153,9 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
     .await
 }
 
-/// Writes a file that is not there yet and hands it over. Only the open file is changed: the tenant can put another in the
-/// place of its name at any time.
-fn write_new(path: &Path, text: &str, owner: RunAs) -> Result<()> {
+/// Creates a file and sets its owner through the open file: the tenant can replace the name at any
+/// time.
+fn write_new(path: &Path, text: &str, owner: ProcessOwner) -> Result<()> {
     use std::{io::Write, os::unix::fs::OpenOptionsExt};
 
     let mut file = fs::OpenOptions::new()
@@ -162,5 +167,5 @@ fn write_new(path: &Path, text: &str, owner: RunAs) -> Result<()> {
     file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
         .at("writing", path)?;
-    owner.own_file(&file, path)
+    owner.own_file(&file).at("handing over", path)
 }

@@ -23,7 +23,8 @@ use rustix::{
 };
 use tokio::net::UnixStream;
 
-use super::{account::RunAs, process::Mark};
+use super::process::ServerProcesses;
+use crate::base::supervisor::ProcessOwner;
 
 /// The Unix socket of one server, and how that server is recognised. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +99,7 @@ impl ServerSocket {
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let uid = self.owner()?;
         let node = self.node(uid)?;
-        // The path of a descriptor leads to exactly the file that was examined, whatever has its name by now.
+        // The path of the descriptor leads to the examined file, even if it was renamed meanwhile.
         let stream = UnixStream::connect(format!("/proc/self/fd/{}", node.as_raw_fd())).await?;
         self.check(&stream, uid)?;
         Ok(stream)
@@ -110,7 +111,7 @@ impl ServerSocket {
             Listener::Process { uid, .. } => Ok(*uid),
             Listener::Server { data, .. } => {
                 let found = fs::symlink_metadata(data)?;
-                Ok(RunAs::new(found.uid(), found.gid()).uid())
+                Ok(ProcessOwner::new(found.uid(), found.gid()).uid())
             }
         }
     }
@@ -160,7 +161,7 @@ impl ServerSocket {
         }
         let is_server = match &self.0.listener {
             Listener::Process { pid, .. } => peer.pid == Pid::from_raw(*pid).unwrap_or(Pid::INIT),
-            Listener::Server { name, data } => Mark {
+            Listener::Server { name, data } => ServerProcesses {
                 data: data.clone(),
                 uid,
                 name: name.clone(),

@@ -1,6 +1,6 @@
-//! Making data directories: by `initdb` once per engine and recipe, and from then on by copying.
+//! Templates of data directories, created by `initdb` once per version and recipe.
 //!
-//! Copying costs a tenth of the processor time of `initdb`, and a prepared directory also has the roles in it.
+//! A copy of a template takes a tenth of the processor time of `initdb` and contains the roles.
 
 use std::{
     fs,
@@ -14,27 +14,29 @@ use tokio::process::Command;
 
 use super::{
     Account, At, ClusterError, Home, Result, blocking, files,
-    server::{Host, Server, Stop},
+    server::{Host, Server},
+    shutdown::ShutdownMode,
 };
-use crate::base::clock::Entropy;
+use crate::base::{clock::Entropy, supervisor::ProcessOwner};
 
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";
-/// The owner of a project's database, whom customers log in as by password.
+/// The owner of a project's database. Customers log in as this role with a password.
 const OWNER: &str = "postgres";
-/// Gantry's own way to be `postgres`: a role that nobody else can log in as, and that becomes the owner as it logs in.
+/// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
+/// use it.
 ///
-/// One role cannot have two ways in: PostgreSQL chooses how to authenticate by role and database alone, and what comes
-/// through the router has Gantry's own account at the other end of the socket.
+/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by role
+/// and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
-/// `initdb` takes half a second; a machine short of everything still gets a chance.
+/// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// The `C` locale's order with UTF-8 character classes; older C libraries lack it.
+/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack it.
 const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
 
-/// What goes into a new data directory.
+/// The contents of a new data directory.
 #[derive(Debug)]
 pub(super) struct Recipe {
     /// Of the cluster while it is made, and prefix of the directories.
@@ -45,7 +47,7 @@ pub(super) struct Recipe {
     pub(super) conf: &'static str,
     /// Roles that Gantry's own account may log in as by peer authentication.
     pub(super) peers: &'static [&'static str],
-    /// Whether anybody else may log in, as any other role, by its password.
+    /// Whether other roles can log in with a password.
     pub(super) logins: bool,
     /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
     pub(super) sql: &'static [&'static str],
@@ -67,7 +69,7 @@ pub fn is_platform_login(role: &str) -> bool {
     PROJECT.peers.contains(&role)
 }
 
-/// What roles may do, also in projects from an older template. Can be repeated.
+/// Grants of the roles, also for projects from an older template. Idempotent.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 
 /// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
@@ -148,7 +150,7 @@ fn install(data: &Path, target: &Path) -> Result<()> {
             beside.push(format!(".{}", std::process::id()));
             let beside = PathBuf::from(beside);
             files::remove_tree(&beside)?;
-            files::copy_data(data, &beside, super::account::RunAs::new(0, 0))?;
+            files::copy_data(data, &beside, ProcessOwner::new(0, 0))?;
             files::sync_fs(&beside)?;
             let committed = files::commit(&beside, target);
             files::remove_tree(&beside)?;
@@ -177,13 +179,13 @@ pub(super) async fn make(
         &name,
         &place,
         home.socket_dir(&name),
-        home.account().run_as(),
+        home.account().process_owner(),
         recipe.superuser,
     );
     let made = fill(home, host, recipe, &server, &place).await;
     if made.is_err() {
         // As good as it gets; what is left is garbage that the next start collects.
-        let _ = server.stop(Stop::Immediate, STOP_PATIENCE).await;
+        let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         let _ = files::remove_tree(&place);
     }
     let _ = files::remove_tree(&home.socket_dir(&name));
@@ -204,7 +206,7 @@ async fn fill(
         server.start().await?;
         server.wait_ready(READY_PATIENCE).await?;
         let preload = furnish(server, recipe.sql).await?;
-        server.stop(Stop::Fast, STOP_PATIENCE).await?;
+        server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
         if preload {
             write_config(server, recipe, &format!("{}{STATEMENTS_CONF}", recipe.conf))?;
         }
@@ -242,7 +244,10 @@ async fn initdb(account: &Account, host: &Host, recipe: &Recipe, server: &Server
     for locale in LOCALES {
         files::remove_tree(server.data())?;
         files::make_dir(server.data(), 0o700)?;
-        account.run_as().own(server.data())?;
+        account
+            .process_owner()
+            .own(server.data())
+            .at("handing over", server.data())?;
         let output = run_initdb(account, host, recipe, server.data(), locale).await?;
         if output.status.success() {
             return Ok(());
@@ -285,7 +290,7 @@ async fn run_initdb(
         .env("PATH", "/usr/bin:/bin")
         .current_dir("/")
         .kill_on_drop(true);
-    if let Some((uid, gid)) = account.run_as().ids() {
+    if let Some((uid, gid)) = account.process_owner().ids() {
         initdb.uid(uid).gid(gid);
     }
     let run = tokio::time::timeout(INITDB_PATIENCE, initdb.output()).await;
@@ -308,12 +313,13 @@ fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     ] {
         let path = server.data().join(name);
         fs::write(&path, text).at("writing", &path)?;
-        server.run_as().own(&path)?;
+        server.run_as().own(&path).at("handing over", &path)?;
     }
     Ok(())
 }
 
-/// How a role is authenticated. A role is in one line only: a peer never by password, anybody else never by peer.
+/// The authentication rules. Peer roles never use a password, other roles never use peer
+/// authentication.
 fn hba(recipe: &Recipe) -> String {
     HBA.replace("PEERS", &recipe.peers.join(",")).replace(
         "OTHERS",
@@ -325,7 +331,7 @@ fn hba(recipe: &Recipe) -> String {
     )
 }
 
-/// Who to log in as, and what else to say, to be `role` by peer authentication.
+/// Returns the login role and the startup parameter with which peer authentication yields `role`.
 pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
     if role == OWNER {
         (OWNER_LOGIN, Some(("role", OWNER)))
@@ -344,7 +350,7 @@ fn ident(recipe: &Recipe, user: &Account) -> String {
     lines.concat()
 }
 
-/// What a server that ran leaves behind and a copy should not start with.
+/// Files of a previous run that a copy must not contain.
 fn clean(data: &Path) -> Result<()> {
     files::remove_tree(&data.join("log"))?;
     files::remove_file(&data.join("postmaster.opts"))

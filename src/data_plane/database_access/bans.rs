@@ -1,4 +1,4 @@
-//! Addresses from which too many wrong passwords came.
+//! Bans of addresses that sent too many wrong passwords.
 
 use std::net::IpAddr;
 
@@ -15,11 +15,12 @@ use crate::{
     platform::{access::Project, audit::Recorder},
 };
 
-/// Bans of one project at most. They end by themselves.
+/// Maximum number of active bans of a project. Bans expire.
 pub(crate) const BANS_MAX: i64 = 1000;
 
-/// What is counted and banned of an address: all of it, or the network that one customer of a provider usually has.
-pub fn block(address: IpAddr) -> IpNet {
+/// Returns the network that is counted and banned for an address: the IPv4 address itself, or the
+/// /64 of an IPv6 address, which one customer of a provider usually has.
+pub fn network_of(address: IpAddr) -> IpNet {
     match address.to_canonical() {
         IpAddr::V4(address) => IpNet::from(IpAddr::V4(address)),
         IpAddr::V6(address) => Ipv6Net::new(address, 64).map_or_else(
@@ -29,7 +30,7 @@ pub fn block(address: IpAddr) -> IpNet {
     }
 }
 
-/// Bans a block of addresses from a project's database until then.
+/// Bans a network from a project's database until a time.
 pub async fn ban(
     context: &DataPlaneContext,
     project: ProjectId,
@@ -38,7 +39,7 @@ pub async fn ban(
     until: DateTime<Utc>,
 ) -> Result<(), Error> {
     let doing = "banning an address";
-    context.doors.ban(reference, block, until);
+    context.access_rules.ban(reference, block, until);
     let sql = "delete from network_bans where project_id = $1 and until <= $2";
     context
         .db
@@ -56,7 +57,7 @@ pub async fn ban(
     Ok(())
 }
 
-/// The addresses and networks that are banned now.
+/// Lists the addresses and networks that are currently banned.
 pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<String>, Error> {
     let sql = "select text(b.address), p.desired from projects p left join network_bans b on b.project_id = p.id and b.until > $2 \
                where p.id = $1 order by b.address limit $3";
@@ -74,12 +75,12 @@ pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<S
     Ok(rows
         .iter()
         .filter_map(|row| row.get::<_, Option<&str>>(0))
-        .map(shown)
+        .map(display)
         .collect())
 }
 
-/// One address without the length of its network, as clients send it back.
-fn shown(address: &str) -> String {
+/// Formats a single address without prefix length, as clients send it back.
+fn display(address: &str) -> String {
     let whole = address
         .strip_suffix("/32")
         .filter(|address| !address.contains(':'));
@@ -89,14 +90,15 @@ fn shown(address: &str) -> String {
         .to_owned()
 }
 
-/// Lifts the bans that touch these networks, on every node from now on.
+/// Lifts the bans that overlap these networks, effective on every node.
 pub async fn lift(
     context: &DataPlaneContext,
     project: &Project,
     networks: &[IpNet],
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("lifting bans", context.clock.now());
+    let doing = "lifting bans";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select from projects where id = $1 and desired <> 'removed' for share";
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_counted_with_those_who_share_its_network() {
+    fn address_is_counted_with_its_network() {
         let cases = [
             ("192.0.2.7", "192.0.2.7/32", "192.0.2.7"),
             ("::ffff:192.0.2.7", "192.0.2.7/32", "192.0.2.7"),
@@ -138,9 +140,12 @@ mod tests {
                 "2001:db8:1:2::/64",
             ),
         ];
-        for (address, counted, told) in cases {
-            let block = block(address.parse().unwrap()).to_string();
-            assert_eq!((block.as_str(), shown(&block)), (counted, told.to_owned()));
+        for (address, counted, displayed) in cases {
+            let block = network_of(address.parse().unwrap()).to_string();
+            assert_eq!(
+                (block.as_str(), display(&block)),
+                (counted, displayed.to_owned())
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Roles that a client logs in as for some minutes, so that nobody has to keep the owner's password.
+//! Short-lived login roles for clients, which need not store the owner's password.
 //!
-//! The server itself refuses them when their time is over. They are dropped then; should that be missed, with the next one
-//! that is made.
+//! PostgreSQL rejects a role after its expiry. An expired role is dropped by a timer, or when the
+//! next role is created.
 
 use std::time::Duration;
 
@@ -24,22 +24,22 @@ use crate::{
     platform::access::Project,
 };
 
-/// How long one can log in.
+/// Time in which a client can log in.
 pub const TTL: Duration = Duration::from_mins(5);
-/// Of one project at a time; the oldest go first.
+/// Maximum number of roles of a project. The oldest are dropped first.
 const ROLES_MAX: i64 = 20;
 /// Letters of a password: 188 bits.
 const PASSWORD_LETTERS: usize = 40;
 
-/// A role that was made, and its password, which is kept nowhere.
+/// A created role with its password, which is not stored.
 pub struct LoginRole {
-    /// Its name.
+    /// Role name.
     pub role: String,
-    /// Its password.
+    /// Password.
     pub password: SecretString,
 }
 
-/// Makes one: the owner's right hand, or one that only reads.
+/// Creates a role that is a member of the owner role, or a read-only one.
 pub async fn create(
     context: &DataPlaneContext,
     project: &Project,
@@ -56,17 +56,15 @@ pub async fn create(
     let password = SecretString::from(context.entropy.letters(PASSWORD_LETTERS));
     let verifier = projects::verifier(password.clone()).await?;
     sweep(&admin, &project.reference, ROLES_MAX - 1).await?;
-    // The server's clock decides when it is too late to log in.
+    // The expiry is computed from the server's clock, which PostgreSQL compares it with.
     let sql = format!(
         "select (now() + interval '{} seconds')::text",
         TTL.as_secs()
     );
     let until: String = admin.query_one(&sql, &[]).await.context(MAKING)?.get(0);
-    let (name, verifier, until) = (
-        escape_identifier(&role),
-        escape_literal(&verifier),
-        escape_literal(&until),
-    );
+    let name = escape_identifier(&role);
+    let verifier = escape_literal(&verifier);
+    let until = escape_literal(&until);
     let grants = if read_only {
         format!(
             "grant pg_read_all_data to {name}; alter role {name} set default_transaction_read_only = on"
@@ -74,13 +72,15 @@ pub async fn create(
     } else {
         format!("grant postgres to {name}")
     };
-    // A reader uses what it was granted; who can be the owner must say so first.
+    // A read-only role inherits its privileges. The other one must switch to the owner with `set
+    // role`.
     let (inherit, bypass) = if read_only {
         ("inherit", "bypassrls")
     } else {
         ("noinherit", "nobypassrls")
     };
-    // A message of its own: PostgreSQL decides on logging a message before it runs any of it.
+    // Sent as a separate message: PostgreSQL decides on logging a message before it executes any of
+    // its statements.
     admin.batch_execute(QUIET).await.context(MAKING)?;
     let sql = format!(
         "begin; create role {name} login {inherit} {bypass} password {verifier} valid until {until}; {grants}; commit"
@@ -90,7 +90,7 @@ pub async fn create(
     Ok(LoginRole { role, password })
 }
 
-/// Ends the sessions of all of them, and drops them.
+/// Terminates the sessions of all login roles of the project and drops the roles.
 pub async fn remove_all(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
     projects::target(context, project).await?;
     let admin = admin(context, project).await?;
@@ -102,13 +102,13 @@ pub async fn remove_all(context: &DataPlaneContext, project: &Project) -> Result
     sweep(&admin, &project.reference, 0).await
 }
 
-const MAKING: &str = "making a login role";
+const MAKING: &str = "creating a login role";
 const DROPPING: &str = "dropping login roles";
 
 async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(&project.reference)
+        .driver
+        .admin_session(&project.reference)
         .await
         .map_err(|error| match error {
             ClusterError::Missing(_)
@@ -119,12 +119,14 @@ async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, 
         })
 }
 
-/// Names that we made, and nobody else's that look like them.
+/// Returns a regular expression for names of login roles of the project. It matches no other roles
+/// with the prefix.
 fn pattern(project: &ProjectRef) -> String {
     format!("^{LOGIN_ROLE_PREFIX}(postgres|read_only)_{project}_[a-z]{{8}}$")
 }
 
-/// Drops those whose time is over, and the oldest, until there are at most `kept`. One that is logged in goes later.
+/// Drops expired roles, and the oldest ones until at most `kept` remain. Roles with an open session
+/// are dropped later.
 async fn sweep(admin: &Client, project: &ProjectRef, kept: i64) -> Result<(), Error> {
     let sql = "select rolname::text from \
                (select rolname, rolvaliduntil, row_number() over (order by rolvaliduntil desc, rolname) as place from pg_roles where rolname ~ $1) r \
@@ -135,12 +137,12 @@ async fn sweep(admin: &Client, project: &ProjectRef, kept: i64) -> Result<(), Er
         .context(DROPPING)?;
     for row in rows {
         let name = escape_identifier(row.get(0));
-        // What it made without becoming the owner is the owner's all the same.
+        // Objects that the role owns go to the owner of the database.
         let sql =
             format!("reassign owned by {name} to postgres; drop owned by {name}; drop role {name}");
         match admin.batch_execute(&sql).await {
             Ok(()) => {}
-            // Others may sweep at the same time.
+            // A concurrent sweep dropped the role first.
             Err(error)
                 if error.code() == Some(&tokio_postgres::error::SqlState::UNDEFINED_OBJECT) => {}
             Err(error) => return Err(error).context(DROPPING),
@@ -149,22 +151,23 @@ async fn sweep(admin: &Client, project: &ProjectRef, kept: i64) -> Result<(), Er
     Ok(())
 }
 
-/// Sweeps once this role's time is over, if somebody is still there to do it.
+/// Drops this role after its expiry, if the process still runs.
 fn expire(context: &DataPlaneContext, project: Project) {
     let context = context.clone();
     tokio::spawn(async move {
         sleep(TTL + Duration::from_secs(1)).await;
-        // Paused, removed or elsewhere by now: then nobody can log in, and the next one that is made sweeps.
-        if let Ok(admin) = context.clusters.admin(&project.reference).await
+        // If the project is paused, removed or on another node by now, no login is possible, and
+        // the next creation sweeps.
+        if let Ok(admin) = context.driver.admin_session(&project.reference).await
             && let Err(error) = sweep(&admin, &project.reference, ROLES_MAX).await
         {
-            tracing::warn!(project = %project.reference, %error, "login roles were not dropped");
+            tracing::warn!(project = %project.reference, %error, "failed to drop login roles");
         }
     });
 }
 
 impl LoginRole {
-    /// The password, for the one answer that has it.
+    /// Returns the password for the response.
     pub fn expose(&self) -> &str {
         self.password.expose_secret()
     }

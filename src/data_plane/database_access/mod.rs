@@ -1,12 +1,13 @@
-//! Who may reach a project's database, and from where.
+//! Access rules of projects' databases: permitted networks, bans, TLS.
 //!
-//! What is said here is read for every connection, by the node that takes it: a change holds everywhere from the moment it is
-//! answered. While the control database is away, the last rules that were read decide.
+//! The node that accepts a connection reads the rules for each connection, so a change is effective
+//! everywhere once it is answered. While the control database is unavailable, the last known rules
+//! apply.
 
 pub mod bans;
-mod doors;
 pub mod login_roles;
 pub mod restrictions;
+mod rules;
 
 use std::net::IpAddr;
 
@@ -14,8 +15,8 @@ use chrono::{DateTime, Utc};
 use ipnet::IpNet;
 use uuid::Uuid;
 
-pub use self::doors::Doors;
-use self::doors::Rules;
+pub use self::rules::AccessRuleCache;
+use self::rules::AccessRules;
 use crate::{
     base::{
         error::{Context, Error},
@@ -24,62 +25,67 @@ use crate::{
     data_plane::{context::DataPlaneContext, projects::Status},
 };
 
-/// How the names of login roles for clients begin.
+/// Name prefix of login roles for clients.
 pub const LOGIN_ROLE_PREFIX: &str = "cli_login_";
 
-/// What decides on a connection to a project's database.
+/// Properties of a project that decide on a connection from one address.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a question of its own"
+    reason = "the flags are independent of each other"
 )]
 #[derive(Debug, Clone)]
-pub struct Door {
-    /// The project.
+pub struct ConnectionAdmission {
+    /// Project id.
     pub id: ProjectId,
-    /// What was last seen of it.
+    /// Last observed status.
     pub status: Status,
-    /// Whether its server sleeps until somebody comes.
+    /// Whether the server is stopped until the next connection.
     pub asleep: bool,
-    /// Whether its server is on this machine.
+    /// Whether the server runs on this node.
     pub here: bool,
-    /// Whether only TLS may come.
+    /// Whether connections without TLS are rejected.
     pub tls_required: bool,
-    /// Whether the address is in a network that may come.
+    /// Whether the client address is in a permitted network.
     pub admitted: bool,
-    /// Whether too many wrong passwords came from the address.
+    /// Whether the client address is banned.
     pub banned: bool,
 }
 
-/// The door of a project for an address, unless there is no such project.
+/// Returns the admission of an address to a project's database, or `None` for an unknown project.
 ///
-/// While the control database is away, by the rules as they were last read here. [`Error::Unavailable`] if they are not known.
-pub async fn door(
+/// While the control database is unavailable, applies the last known rules, or returns
+/// [`Error::Unavailable`] without any.
+pub async fn admission(
     context: &DataPlaneContext,
     project: &ProjectRef,
     address: IpAddr,
-) -> Result<Option<Door>, Error> {
-    let (now, ticks) = (context.clock.now(), context.clock.ticks());
+) -> Result<Option<ConnectionAdmission>, Error> {
+    let now = context.clock.now();
+    let ticks = context.clock.ticks();
     match rules(context, project).await {
         Ok(Some(rules)) => {
-            let door = rules.door(address, now);
-            context.doors.keep(project, rules, ticks);
-            Ok(Some(door))
+            let admission = rules.admission(address, now);
+            context.access_rules.keep(project, rules, ticks);
+            Ok(Some(admission))
         }
         Ok(None) => {
-            context.doors.forget(project);
+            context.access_rules.forget(project);
             Ok(None)
         }
         Err(error @ Error::Unavailable { .. }) => context
-            .doors
+            .access_rules
             .last(project, ticks)
-            .map(|rules| Some(rules.door(address, now)))
+            .map(|rules| Some(rules.admission(address, now)))
             .ok_or(error),
         Err(error) => Err(error),
     }
 }
 
-async fn rules(context: &DataPlaneContext, project: &ProjectRef) -> Result<Option<Rules>, Error> {
-    let doing = "looking up a project's door";
+async fn rules(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+) -> Result<Option<AccessRules>, Error> {
+    let doing = "reading a project's access rules";
     let sql = "select p.id, p.status, p.asleep, p.node, coalesce(n.tls_required, false), n.allowed::text[], \
                array(select text(b.address) from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3), \
                array(select b.until from network_bans b where b.project_id = p.id and b.until > $2 order by b.address limit $3) \
@@ -103,7 +109,7 @@ async fn rules(context: &DataPlaneContext, project: &ProjectRef) -> Result<Optio
             .context(doing)
     };
     let until: Vec<DateTime<Utc>> = row.get(7);
-    Ok(Some(Rules {
+    Ok(Some(AccessRules {
         id: ProjectId(row.get(0)),
         status: Status::read(row, 1)?,
         asleep: row.get(2),

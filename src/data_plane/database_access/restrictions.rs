@@ -1,4 +1,4 @@
-//! The networks that may reach a project's database, and whether they must come with TLS.
+//! Network restrictions of a project's database, and whether TLS is required.
 
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
@@ -14,21 +14,21 @@ use crate::{
     platform::{access::Project, audit::Recorder},
 };
 
-/// Networks of one project at most.
+/// Maximum number of networks of a project.
 pub const NETWORKS_MAX: usize = 200;
 
-/// What is said about a project, or what holds if nothing was.
+/// Network restrictions of a project, or the defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rules {
-    /// Whether connections without TLS are refused.
+pub struct NetworkRestrictions {
+    /// Whether connections without TLS are rejected.
     pub tls_required: bool,
-    /// Networks that may come.
+    /// Permitted networks.
     pub allowed: Vec<IpNet>,
-    /// When it was last changed.
+    /// Time of the last change.
     pub updated_at: Option<DateTime<Utc>>,
 }
 
-impl Rules {
+impl NetworkRestrictions {
     fn read(row: &Row) -> Result<Self, Error> {
         if row.get::<_, &str>(0) == "removed" {
             return Err(projects::removed());
@@ -50,14 +50,14 @@ impl Rules {
         })
     }
 
-    /// As the audit log has it.
-    fn told(&self) -> Value {
+    /// Returns the entry for the audit log.
+    fn audit_entry(&self) -> Value {
         let allowed: Vec<String> = self.allowed.iter().map(ToString::to_string).collect();
         json!({"tls_required": self.tls_required, "allowed": allowed})
     }
 }
 
-/// Every address there is.
+/// Returns the networks of all addresses.
 fn everywhere() -> Vec<IpNet> {
     vec![
         IpNet::V4(ipnet::Ipv4Net::default()),
@@ -75,25 +75,30 @@ macro_rules! rules {
     };
 }
 
-/// What holds for a project.
-pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Rules, Error> {
+/// Returns the restrictions of a project.
+pub async fn get(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<NetworkRestrictions, Error> {
     let rows = context
         .db
         .query(rules!(""), &[&project.id.0])
         .await
         .context("reading a project's networks")?;
-    Rules::read(rows.first().ok_or(Error::NotFound)?)
+    NetworkRestrictions::read(rows.first().ok_or(Error::NotFound)?)
 }
 
-/// Changes it. Returns what held before, and what holds from now on, everywhere. `status` is what the request will be answered.
+/// Changes the restrictions. Returns the old and the new ones, which are effective on every node.
+/// `status` is the response status for the audit log.
 pub async fn change(
     context: &DataPlaneContext,
     project: &Project,
     status: i16,
     audit: &Recorder,
-    alter: impl FnOnce(&mut Rules) -> Result<(), Error> + Send,
-) -> Result<(Rules, Rules), Error> {
-    let (doing, now) = ("changing a project's networks", context.clock.now());
+    alter: impl FnOnce(&mut NetworkRestrictions) -> Result<(), Error> + Send,
+) -> Result<(NetworkRestrictions, NetworkRestrictions), Error> {
+    let doing = "changing a project's networks";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let row = transaction
@@ -101,8 +106,8 @@ pub async fn change(
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    let before = Rules::read(&row)?;
-    let mut after = Rules {
+    let before = NetworkRestrictions::read(&row)?;
+    let mut after = NetworkRestrictions {
         updated_at: Some(now),
         ..before.clone()
     };
@@ -122,7 +127,7 @@ pub async fn change(
         .write_in(
             &transaction,
             status,
-            (Some(before.told()), Some(after.told())),
+            (Some(before.audit_entry()), Some(after.audit_entry())),
             now,
         )
         .await?;
@@ -133,7 +138,7 @@ pub async fn change(
 async fn write(
     transaction: &Transaction<'_>,
     project: &Project,
-    rules: &Rules,
+    rules: &NetworkRestrictions,
     now: DateTime<Utc>,
 ) -> Result<(), tokio_postgres::Error> {
     let allowed: Vec<String> = rules.allowed.iter().map(ToString::to_string).collect();

@@ -1,19 +1,25 @@
-//! Values as PostgreSQL prints them, to JSON and back. Written straight into the answer: there may be millions.
+//! Conversion of PostgreSQL text values to JSON and back. Writes directly into the response body,
+//! because a result may have millions of values.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::session::{Limits, Rows, too_large};
+use super::session::{ResultRows, SessionLimits, too_large};
 use crate::{
     base::error::Error,
-    data_plane::database_session::types::{Kind, Scalar},
+    data_plane::database_session::types::{ScalarFormat, ValueFormat},
 };
 
-/// The rows as a JSON array of objects, printed as `kinds`, one for each column.
+/// Returns the rows as a JSON array of objects. `kinds` has one format per column.
 ///
-/// Of columns with the same name the last one's value stands, as in every client that makes a map of a row.
-pub(crate) fn rows(rows: &Rows, kinds: &[Kind], limits: &Limits) -> Result<Vec<u8>, Error> {
+/// Of columns with equal names, the value of the last one is used, as in clients that read a row
+/// into a map.
+pub(crate) fn rows(
+    rows: &ResultRows,
+    kinds: &[ValueFormat],
+    limits: &SessionLimits,
+) -> Result<Vec<u8>, Error> {
     let names: Vec<&str> = rows
         .columns
         .iter()
@@ -58,10 +64,10 @@ fn key(name: &str) -> Vec<u8> {
     key
 }
 
-fn value(text: &[u8], kind: Kind, out: &mut Vec<u8>) {
+fn value(text: &[u8], kind: ValueFormat, out: &mut Vec<u8>) {
     match kind {
-        Kind::Scalar(kind) => scalar(text, kind, out),
-        Kind::Array { element, delimiter } => {
+        ValueFormat::Scalar(kind) => scalar(text, kind, out),
+        ValueFormat::Array { element, delimiter } => {
             let start = out.len();
             if array(text, element, delimiter, out).is_none() {
                 out.truncate(start);
@@ -71,21 +77,21 @@ fn value(text: &[u8], kind: Kind, out: &mut Vec<u8>) {
     }
 }
 
-fn scalar(text: &[u8], kind: Scalar, out: &mut Vec<u8>) {
+fn scalar(text: &[u8], kind: ScalarFormat, out: &mut Vec<u8>) {
     match kind {
-        Scalar::Bool => out.extend_from_slice(if text == b"t" { b"true" } else { b"false" }),
-        Scalar::Number if text.last().is_some_and(u8::is_ascii_digit) => {
+        ScalarFormat::Bool => out.extend_from_slice(if text == b"t" { b"true" } else { b"false" }),
+        ScalarFormat::Number if text.last().is_some_and(u8::is_ascii_digit) => {
             out.extend_from_slice(text)
         }
-        Scalar::Timestamp => string(&iso(text), out),
-        // The server's encoding may be SQL_ASCII, which says nothing about the bytes.
-        Scalar::Json if std::str::from_utf8(text).is_ok() => out.extend_from_slice(text),
+        ScalarFormat::Timestamp => string(&iso(text), out),
+        // With the server encoding `SQL_ASCII`, the bytes may be invalid UTF-8.
+        ScalarFormat::Json if std::str::from_utf8(text).is_ok() => out.extend_from_slice(text),
         _ => string(text, out),
     }
 }
 
-/// `2026-01-02 03:04:05.6+00` as `2026-01-02T03:04:05.6+00:00`, as `to_json` prints it. Another `DateStyle`, or
-/// `infinity`, is left as it is.
+/// Converts `2026-01-02 03:04:05.6+00` to `2026-01-02T03:04:05.6+00:00`, like `to_json`. Other
+/// values of `DateStyle` and `infinity` are returned unchanged.
 fn iso(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(space) = text
         .iter()
@@ -111,7 +117,7 @@ fn iso(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(iso)
 }
 
-/// A JSON string. Bytes that are no UTF-8 are replaced.
+/// Writes a JSON string. Invalid UTF-8 is replaced.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {
@@ -148,9 +154,10 @@ fn escape(byte: u8, out: &mut Vec<u8>) {
     }
 }
 
-/// A PostgreSQL array literal as JSON arrays. `None` if it is none; what was written up to there is for the caller to drop.
-fn array(text: &[u8], element: Scalar, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
-    // Bounds that do not start at 1 are written in front: `[0:1]={a,b}`.
+/// Converts a PostgreSQL array literal to JSON arrays. Returns `None` for other text; the caller
+/// then truncates `out`.
+fn array(text: &[u8], element: ScalarFormat, delimiter: u8, out: &mut Vec<u8>) -> Option<()> {
+    // Lower bounds other than 1 precede the array: `[0:1]={a,b}`.
     let mut rest = match text.first()? {
         b'[' => &text[text.iter().position(|byte| *byte == b'=')? + 1..],
         _ => text,
@@ -158,7 +165,7 @@ fn array(text: &[u8], element: Scalar, delimiter: u8, out: &mut Vec<u8>) -> Opti
     let mut depth = 0_usize;
     let mut unescaped = Vec::new();
     loop {
-        // A value is due: an array, a quoted element or a bare one.
+        // The next token starts a value: an array, a quoted element or an unquoted one.
         match rest.split_first()? {
             (b'{', after) => {
                 out.push(b'[');
@@ -201,7 +208,7 @@ fn array(text: &[u8], element: Scalar, delimiter: u8, out: &mut Vec<u8>) -> Opti
     }
 }
 
-/// Reads a quoted element from behind its first quote. Answers what follows the last one.
+/// Reads a quoted element after its opening quote. Returns the text after the closing quote.
 fn unquote<'a>(text: &'a [u8], into: &mut Vec<u8>) -> Option<&'a [u8]> {
     into.clear();
     let mut rest = text;
@@ -221,14 +228,14 @@ fn unquote<'a>(text: &'a [u8], into: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// A parameter as the text its type reads. `None` is null.
+/// Converts a parameter to the text format of its type. `None` is null.
 ///
-/// A JSON array becomes an array literal where the type is an array, and stays JSON anywhere else.
-pub(crate) fn parameter(value: &Value, kind: Kind) -> Option<String> {
+/// A JSON array becomes an array literal if the type is an array, otherwise JSON text.
+pub(crate) fn parameter(value: &Value, kind: ValueFormat) -> Option<String> {
     match (value, kind) {
         (Value::Null, _) => None,
         (Value::String(text), _) => Some(text.clone()),
-        (Value::Array(items), Kind::Array { element, delimiter }) => {
+        (Value::Array(items), ValueFormat::Array { element, delimiter }) => {
             let mut literal = String::new();
             array_literal(items, element, char::from(delimiter), &mut literal);
             Some(literal)
@@ -237,8 +244,8 @@ pub(crate) fn parameter(value: &Value, kind: Kind) -> Option<String> {
     }
 }
 
-// As deep as the value, which the JSON parser bounds.
-fn array_literal(items: &[Value], element: Scalar, delimiter: char, out: &mut String) {
+// The recursion depth is bounded by the JSON parser.
+fn array_literal(items: &[Value], element: ScalarFormat, delimiter: char, out: &mut String) {
     out.push('{');
     for (at, item) in items.iter().enumerate() {
         if at > 0 {
@@ -246,7 +253,7 @@ fn array_literal(items: &[Value], element: Scalar, delimiter: char, out: &mut St
         }
         match item {
             Value::Null => out.push_str("NULL"),
-            Value::Array(items) if element != Scalar::Json => {
+            Value::Array(items) if element != ScalarFormat::Json => {
                 array_literal(items, element, delimiter, out)
             }
             Value::String(text) => quote(text, out),
@@ -274,16 +281,16 @@ mod tests {
 
     use super::*;
 
-    fn print(text: &str, kind: Kind) -> String {
+    fn print(text: &str, kind: ValueFormat) -> String {
         let mut out = Vec::new();
         value(text.as_bytes(), kind, &mut out);
         String::from_utf8(out).unwrap()
     }
 
-    fn print_array(text: &str, element: Scalar) -> String {
+    fn print_array(text: &str, element: ScalarFormat) -> String {
         print(
             text,
-            Kind::Array {
+            ValueFormat::Array {
                 element,
                 delimiter: b',',
             },
@@ -293,60 +300,60 @@ mod tests {
     #[test]
     fn scalars() {
         let table = [
-            ("t", Scalar::Bool, "true"),
-            ("f", Scalar::Bool, "false"),
-            ("-1", Scalar::Number, "-1"),
+            ("t", ScalarFormat::Bool, "true"),
+            ("f", ScalarFormat::Bool, "false"),
+            ("-1", ScalarFormat::Number, "-1"),
             (
                 "-9223372036854775808",
-                Scalar::Number,
+                ScalarFormat::Number,
                 "-9223372036854775808",
             ),
-            ("1e+20", Scalar::Number, "1e+20"),
+            ("1e+20", ScalarFormat::Number, "1e+20"),
             (
                 "2026-01-02 03:04:05.6",
-                Scalar::Timestamp,
+                ScalarFormat::Timestamp,
                 r#""2026-01-02T03:04:05.6""#,
             ),
             (
                 "2026-01-02 03:04:05+00",
-                Scalar::Timestamp,
+                ScalarFormat::Timestamp,
                 r#""2026-01-02T03:04:05+00:00""#,
             ),
             (
                 "2026-01-02 03:04:05-03:30",
-                Scalar::Timestamp,
+                ScalarFormat::Timestamp,
                 r#""2026-01-02T03:04:05-03:30""#,
             ),
             (
                 "0044-03-15 00:00:00+00 BC",
-                Scalar::Timestamp,
+                ScalarFormat::Timestamp,
                 r#""0044-03-15T00:00:00+00:00 BC""#,
             ),
-            ("infinity", Scalar::Timestamp, r#""infinity""#),
+            ("infinity", ScalarFormat::Timestamp, r#""infinity""#),
             (
                 "Fri Jan 02 03:04:05 2026",
-                Scalar::Timestamp,
+                ScalarFormat::Timestamp,
                 r#""Fri Jan 02 03:04:05 2026""#,
             ),
-            ("NaN", Scalar::Number, r#""NaN""#),
-            ("-Infinity", Scalar::Number, r#""-Infinity""#),
-            (r#"{"a": 1}"#, Scalar::Json, r#"{"a": 1}"#),
+            ("NaN", ScalarFormat::Number, r#""NaN""#),
+            ("-Infinity", ScalarFormat::Number, r#""-Infinity""#),
+            (r#"{"a": 1}"#, ScalarFormat::Json, r#"{"a": 1}"#),
             (
                 "a\"\\\n\u{1}\u{2028}é",
-                Scalar::Text,
+                ScalarFormat::Text,
                 "\"a\\\"\\\\\\n\\u0001\u{2028}é\"",
             ),
         ];
         for (text, kind, expected) in table {
-            assert_eq!(print(text, Kind::Scalar(kind)), expected);
+            assert_eq!(print(text, ValueFormat::Scalar(kind)), expected);
         }
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced() {
+    fn invalid_utf8_is_replaced() {
         let mut out = Vec::new();
-        scalar(b"a\xffb", Scalar::Text, &mut out);
-        scalar(b"\"\xff\"", Scalar::Json, &mut out);
+        scalar(b"a\xffb", ScalarFormat::Text, &mut out);
+        scalar(b"\"\xff\"", ScalarFormat::Json, &mut out);
         assert_eq!(
             String::from_utf8(out).unwrap(),
             "\"a\u{fffd}b\"\"\\\"\u{fffd}\\\"\""
@@ -356,30 +363,34 @@ mod tests {
     #[test]
     fn arrays() {
         let table = [
-            ("{}", Scalar::Number, "[]"),
-            ("{1,2,NULL}", Scalar::Number, "[1,2,null]"),
-            ("{{1,2},{3,4}}", Scalar::Number, "[[1,2],[3,4]]"),
-            ("{{{a}}}", Scalar::Text, r#"[[["a"]]]"#),
-            ("[0:1]={1,2}", Scalar::Number, "[1,2]"),
-            ("[0:0][-1:0]={{1,2}}", Scalar::Number, "[[1,2]]"),
-            (r#"{"NULL",NULL,""}"#, Scalar::Text, r#"["NULL",null,""]"#),
+            ("{}", ScalarFormat::Number, "[]"),
+            ("{1,2,NULL}", ScalarFormat::Number, "[1,2,null]"),
+            ("{{1,2},{3,4}}", ScalarFormat::Number, "[[1,2],[3,4]]"),
+            ("{{{a}}}", ScalarFormat::Text, r#"[[["a"]]]"#),
+            ("[0:1]={1,2}", ScalarFormat::Number, "[1,2]"),
+            ("[0:0][-1:0]={{1,2}}", ScalarFormat::Number, "[[1,2]]"),
+            (
+                r#"{"NULL",NULL,""}"#,
+                ScalarFormat::Text,
+                r#"["NULL",null,""]"#,
+            ),
             (
                 r#"{"a\"b\\c","{}","a,b"}"#,
-                Scalar::Text,
+                ScalarFormat::Text,
                 r#"["a\"b\\c","{}","a,b"]"#,
             ),
             (
                 r#"{"{\"a\": [1, 2]}",3}"#,
-                Scalar::Json,
+                ScalarFormat::Json,
                 r#"[{"a": [1, 2]},3]"#,
             ),
-            ("{t,f}", Scalar::Bool, "[true,false]"),
+            ("{t,f}", ScalarFormat::Bool, "[true,false]"),
         ];
         for (text, element, expected) in table {
             assert_eq!(print_array(text, element), expected, "{text}");
         }
-        let boxes = Kind::Array {
-            element: Scalar::Text,
+        let boxes = ValueFormat::Array {
+            element: ScalarFormat::Text,
             delimiter: b';',
         };
         assert_eq!(
@@ -389,12 +400,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_prints_as_text() {
+    fn invalid_array_literal_is_printed_as_text() {
         for text in [
             "", "a", "1,2", "{", "}", "{1", "{1,}", "{,1}", "{1}2", "{1}}", "{\"a", "{\"a\\",
             "[0:1]", "{}{}", "{1}{2}",
         ] {
-            let printed = print_array(text, Scalar::Text);
+            let printed = print_array(text, ScalarFormat::Text);
             assert_eq!(
                 serde_json::from_str::<Value>(&printed).unwrap(),
                 json!(text)
@@ -404,8 +415,8 @@ mod tests {
 
     #[test]
     fn parameters() {
-        let text = Kind::Scalar(Scalar::Text);
-        let array = |element| Kind::Array {
+        let text = ValueFormat::Scalar(ScalarFormat::Text);
+        let array = |element| ValueFormat::Array {
             element,
             delimiter: b',',
         };
@@ -418,20 +429,20 @@ mod tests {
             (json!([1, "a"]), text, Some(r#"[1,"a"]"#)),
             (
                 json!([1, null, "a\"\\"]),
-                array(Scalar::Text),
+                array(ScalarFormat::Text),
                 Some(r#"{"1",NULL,"a\"\\"}"#),
             ),
             (
                 json!([[1], [2]]),
-                array(Scalar::Number),
+                array(ScalarFormat::Number),
                 Some(r#"{{"1"},{"2"}}"#),
             ),
             (
                 json!([[1], {"a": 2}]),
-                array(Scalar::Json),
+                array(ScalarFormat::Json),
                 Some(r#"{"[1]","{\"a\":2}"}"#),
             ),
-            (json!("{1,2}"), array(Scalar::Number), Some("{1,2}")),
+            (json!("{1,2}"), array(ScalarFormat::Number), Some("{1,2}")),
         ];
         for (value, kind, expected) in table {
             assert_eq!(parameter(&value, kind).as_deref(), expected, "{value}");
@@ -442,20 +453,20 @@ mod tests {
         #[test]
         fn any_text_is_valid_json(text in any::<Vec<u8>>()) {
             let mut out = Vec::new();
-            value(&text, Kind::Array { element: Scalar::Text, delimiter: b',' }, &mut out);
+            value(&text, ValueFormat::Array { element: ScalarFormat::Text, delimiter: b',' }, &mut out);
             prop_assert!(serde_json::from_slice::<Value>(&out).is_ok());
         }
 
         #[test]
         fn braces_and_quotes_are_valid_json(text in r#"[{},"\\aN]{0,12}"#) {
-            prop_assert!(serde_json::from_str::<Value>(&print_array(&text, Scalar::Text)).is_ok());
+            prop_assert!(serde_json::from_str::<Value>(&print_array(&text, ScalarFormat::Text)).is_ok());
         }
 
         #[test]
-        fn what_goes_in_as_a_parameter_comes_out_as_a_value(items in proptest::collection::vec(proptest::option::of(".*"), 1..8)) {
+        fn array_parameter_round_trips(items in proptest::collection::vec(proptest::option::of(".*"), 1..8)) {
             let sent = json!(items);
-            let literal = parameter(&sent, Kind::Array { element: Scalar::Text, delimiter: b',' }).unwrap();
-            prop_assert_eq!(serde_json::from_str::<Value>(&print_array(&literal, Scalar::Text)).unwrap(), sent);
+            let literal = parameter(&sent, ValueFormat::Array { element: ScalarFormat::Text, delimiter: b',' }).unwrap();
+            prop_assert_eq!(serde_json::from_str::<Value>(&print_array(&literal, ScalarFormat::Text)).unwrap(), sent);
         }
     }
 }

@@ -1,39 +1,43 @@
-//! Sessions in a project's PostgreSQL that run a customer's SQL and answer JSON.
+//! Sessions in a project's PostgreSQL that run a customer's SQL and return JSON.
 //!
-//! [`session`] logs in as the role that the SQL runs as and speaks the protocol; `stop` ends a
-//! statement that runs too long. No customer's text runs as a superuser.
+//! [`session`] logs in as the role that runs the SQL and implements the protocol; [`stop`]
+//! terminates statements that exceed the deadline. A customer's SQL never runs as a superuser.
 
 pub mod json;
+pub mod rows;
 pub mod session;
 pub mod sql_error;
 pub mod statements;
 pub mod stop;
+pub mod target;
 pub mod types;
 
 use std::time::Duration;
 
-pub use session::{Limits, Session, Target};
+pub use session::{ConnectTarget, DatabaseSession, SessionLimits};
 
 use crate::base::error::Error;
 
-/// Whether the database lets the customer's role in and answers, within `time`. Repairs nothing, so that a cause can be told.
-pub async fn ping(target: &Target, time: Duration) -> Result<(), Error> {
-    let limits = Limits {
+/// Checks within `time` that the owner role can log in and run a query. Does not repair platform
+/// roles, so that the caller can report the cause.
+pub async fn ping(target: &ConnectTarget, time: Duration) -> Result<(), Error> {
+    let limits = SessionLimits {
         time,
-        ..Limits::default()
+        ..SessionLimits::default()
     };
-    Session::open_once(target, OWNER, DATABASE, &[], limits)
+    DatabaseSession::open_once(target, OWNER, DATABASE, &[], limits)
         .await?
-        .simple("select 1")
+        .simple_query("select 1")
         .await
         .map(drop)
 }
 
-/// The role that owns a project's database: a customer's SQL and migrations run as it.
+/// Owner of a project's database. A customer's SQL and migrations run as this role.
 pub const OWNER: &str = "postgres";
-/// The role of read-only queries: member of `pg_read_all_data`, and of nothing that writes.
+/// Role of read-only queries: a member of `pg_read_all_data`, without write privileges.
 pub const READER: &str = "supabase_read_only_user";
-/// The superuser of a project's cluster. Only `stop` logs in as it, and never with a customer's text.
+/// Superuser of a project's cluster. Only [`stop`] logs in as this role, and never runs a
+/// customer's SQL.
 const ADMIN: &str = "supabase_admin";
-/// The database a project's clients work in.
+/// Database that clients of a project use.
 pub const DATABASE: &str = "postgres";

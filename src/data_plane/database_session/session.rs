@@ -1,11 +1,11 @@
-//! One session with a project's PostgreSQL, for one request.
+//! A session with a project's PostgreSQL for one API request.
 //!
-//! A client of our own, because the usual ones hide the column types of the simple protocol, and without them no
-//! answer can be printed as JSON. It is deliberately small: text formats, one request at a time, no reuse. A
-//! customer's SQL leaves any state it likes behind, so the session is closed after it.
+//! Common client libraries hide the column types of the simple query protocol, which are needed to
+//! print rows as JSON. This client supports text formats and one request at a time. A session is
+//! never reused, because a customer's SQL may leave any state in it.
 //!
-//! Bounds: the deadline holds for everything from connecting on; what the server sends is kept only as far as
-//! [`Limits`] allow, and notices and notifications not at all.
+//! Bounds: the deadline applies to everything after connecting; results are limited by
+//! [`SessionLimits`]; notices and notifications are discarded.
 
 use std::{error::Error as StdError, io, mem, ops::Range, time::Duration};
 
@@ -14,257 +14,77 @@ use fallible_iterator::FallibleIterator;
 use postgres_protocol::{
     IsNull, Oid,
     message::{
-        backend::{DataRowBody, Header, Message, ParameterDescriptionBody, RowDescriptionBody},
+        backend::{Header, Message, ParameterDescriptionBody, RowDescriptionBody},
         frontend,
     },
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
+pub(crate) use super::rows::too_large;
 use super::{
     DATABASE,
     sql_error::SqlError,
     stop,
-    stop::{Backend, GRACE},
+    stop::{Backend, CANCEL_GRACE},
+};
+pub use super::{
+    rows::{ResultColumn, ResultRows, SessionLimits},
+    target::ConnectTarget,
 };
 use crate::{
-    base::{
-        error::{Context as _, Error},
-        ids::ProjectRef,
-    },
-    data_plane::{
-        clusters,
-        clusters::{Embedded, ServerSocket},
-    },
+    base::error::{Context as _, Error},
+    data_plane::clusters,
 };
 
-/// How long the server has to accept a session. `behaviour.md` §8: a stopped project answers 544 after some 20 s.
-const CONNECT: Duration = Duration::from_secs(10);
-/// How long a repair of the platform's roles may take.
-const REPAIR: Duration = Duration::from_secs(5);
-/// Bytes asked of the socket at once.
+/// Maximum time for login. `behaviour.md` §8: a stopped project is answered with 544 after about 20
+/// s.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Buffer capacity of a read.
 const READ_BYTES: usize = 32 * 1024;
 
-/// Where a project's PostgreSQL listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    socket: ServerSocket,
-    /// The project whose platform roles are repaired when they are refused.
-    repair: Option<Repair>,
-}
-
-/// A project whose platform roles can be repaired.
-#[derive(Debug, Clone)]
-struct Repair {
-    clusters: Embedded,
-    project: ProjectRef,
-}
-
-impl PartialEq for Repair {
-    fn eq(&self, other: &Self) -> bool {
-        self.project == other.project
-    }
-}
-
-impl Eq for Repair {}
-
-impl Target {
-    /// The server behind this socket.
-    pub fn new(socket: ServerSocket) -> Self {
-        Self {
-            socket,
-            repair: None,
-        }
-    }
-
-    /// The server of a project. If its owner shut the platform's roles out, they are repaired by the next session that is refused.
-    pub fn of(clusters: &Embedded, project: &ProjectRef) -> Self {
-        let repair = Repair {
-            clusters: clusters.clone(),
-            project: project.clone(),
-        };
-        Self {
-            socket: clusters.socket(project),
-            repair: Some(repair),
-        }
-    }
-
-    /// Repairs the platform's roles. Returns whether it may have helped.
-    pub(crate) async fn repair(&self) -> bool {
-        let Some(Repair { clusters, project }) = &self.repair else {
-            return false;
-        };
-        match timeout(REPAIR, clusters.repair(project)).await {
-            Ok(Ok(())) => {
-                tracing::warn!(%project, "the project refused the platform's roles; they were repaired");
-                true
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(%project, %error, "the project refuses the platform's roles, and they could not be repaired");
-                false
-            }
-            Err(_) => {
-                tracing::warn!(%project, "the project refuses the platform's roles, and repairing them took too long");
-                false
-            }
-        }
-    }
-
-    /// The server's socket.
-    pub fn socket(&self) -> &ServerSocket {
-        &self.socket
-    }
-
-    /// A connection to the server, whose identity was checked.
-    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
-        self.socket.connect().await
-    }
-}
-
-/// What one request may take.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// From connecting to the last byte read. A statement that runs then is cancelled, and ended a second later.
-    pub time: Duration,
-    /// Rows of one result.
-    pub rows_max: usize,
-    /// Bytes of one result as the server sends it, and again as JSON.
-    pub bytes_max: usize,
-}
-
-impl Default for Limits {
-    /// 60 s, 100 000 rows, 32 MiB.
-    fn default() -> Self {
-        Self {
-            time: Duration::from_mins(1),
-            rows_max: 100_000,
-            bytes_max: 32 << 20,
-        }
-    }
-}
-
-/// A column of a result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
-    /// Name, as the server gives it; not unique.
-    pub name: String,
-    /// Type; of a domain, the type under it.
-    pub kind: Oid,
-}
-
-/// Rows as the server sent them: of every cell its length (-1 is null), then its text.
+/// Output of one request.
 #[derive(Debug, Default)]
-pub struct Rows {
-    /// What the rows consist of.
-    pub columns: Vec<Column>,
-    count: usize,
-    // One buffer for all rows: slices of the read buffer would keep its pages, and with them any notice sent in between.
-    cells: Vec<u8>,
-}
-
-impl Rows {
-    /// How many rows there are.
-    pub fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Whether there is no row.
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-
-    /// Bytes of all rows together.
-    pub fn bytes(&self) -> usize {
-        self.cells.len()
-    }
-
-    /// Every cell, row by row, `columns.len()` to the row.
-    pub fn cells(&self) -> impl Iterator<Item = Option<&[u8]>> {
-        let mut rest = self.cells.as_slice();
-        std::iter::from_fn(move || {
-            let (length, after) = rest.split_first_chunk()?;
-            let Ok(length) = usize::try_from(i32::from_be_bytes(*length)) else {
-                rest = after;
-                return Some(None);
-            };
-            let (cell, after) = after.split_at_checked(length)?;
-            rest = after;
-            Some(Some(cell))
-        })
-    }
-
-    /// The rows as text. For our own small queries; bytes that are no UTF-8 are replaced.
-    pub(crate) fn texts(&self) -> Vec<Vec<Option<String>>> {
-        let cells: Vec<_> = self
-            .cells()
-            .map(|cell| cell.map(|text| String::from_utf8_lossy(text).into_owned()))
-            .collect();
-        cells
-            .chunks(self.columns.len().max(1))
-            .map(<[_]>::to_vec)
-            .collect()
-    }
-
-    fn push(&mut self, row: &DataRowBody, limits: &Limits) -> Result<(), Error> {
-        if self.count == limits.rows_max {
-            return Err(Error::invalid(
-                "query",
-                format!(
-                    "the result has more than {} rows; add a limit",
-                    limits.rows_max
-                ),
-            ));
-        }
-        if self.cells.len() + row.buffer().len() > limits.bytes_max {
-            return Err(too_large(limits));
-        }
-        self.cells.extend_from_slice(row.buffer());
-        self.count += 1;
-        Ok(())
-    }
-}
-
-/// What the server answered to one request.
-#[derive(Debug, Default)]
-pub struct Answer {
-    /// The last result that has rows; empty if none has.
-    pub rows: Rows,
-    /// Tag of the last statement, such as `INSERT 0 1`.
+pub struct QueryOutput {
+    /// The last result with rows, or an empty one.
+    pub rows: ResultRows,
+    /// Command tag of the last statement, such as `INSERT 0 1`.
     pub tag: String,
-    /// Types of the parameters, after [`Session::prepare`].
+    /// Types of the parameters, after [`DatabaseSession::prepare`].
     parameters: Vec<Oid>,
 }
 
-/// An open session, logged in as the role its SQL runs as. Dropping it ends what it runs.
-pub struct Session {
-    target: Target,
-    limits: Limits,
+/// An open session. Dropping it cancels its running statement.
+pub struct DatabaseSession {
+    target: ConnectTarget,
+    limits: SessionLimits,
     stream: UnixStream,
     inbox: BytesMut,
     outbox: BytesMut,
     backend: Option<Backend>,
-    /// The server works for us: it has to be stopped should we leave now.
+    /// Whether the server is executing a request, which must be cancelled on drop.
     busy: bool,
-    /// The deadline passed and the server was asked to stop.
+    /// Whether the deadline passed and a cancel request was sent.
     cancelled: bool,
     deadline: Instant,
     transaction: u8,
 }
 
-impl Session {
-    /// Logs in as `role`. `settings` are server parameters, over the role's and the database's own.
+impl DatabaseSession {
+    /// Logs in as `role`. `settings` are server parameters that override those of the role and the
+    /// database.
     ///
-    /// Errors: [`Error::DatabaseUnreachable`] if nothing accepts us in time, or the server is starting, stopping or full;
-    /// [`Error::DatabaseRefuses`] if the owner shut the role out and it could not be repaired.
+    /// Errors: [`Error::DatabaseUnreachable`] on timeout, or if the server is starting, stopping or
+    /// full; [`Error::DatabaseRefuses`] if the owner disabled the role and the repair failed.
     pub async fn open(
-        target: &Target,
+        target: &ConnectTarget,
         role: &str,
         database: &str,
         settings: &[(&str, &str)],
-        limits: Limits,
+        limits: SessionLimits,
     ) -> Result<Self, Error> {
         match Self::open_once(target, role, database, settings, limits).await {
             Err(Error::DatabaseRefuses(_))
@@ -276,16 +96,16 @@ impl Session {
         }
     }
 
-    /// Logs in without a repair.
+    /// Logs in without repairing platform roles.
     pub(crate) async fn open_once(
-        target: &Target,
+        target: &ConnectTarget,
         role: &str,
         database: &str,
         settings: &[(&str, &str)],
-        limits: Limits,
+        limits: SessionLimits,
     ) -> Result<Self, Error> {
         let deadline = Instant::now() + limits.time;
-        let connect_by = deadline.min(Instant::now() + CONNECT);
+        let connect_by = deadline.min(Instant::now() + CONNECT_TIMEOUT);
         let Ok(Ok(stream)) = timeout_at(connect_by, target.connect()).await else {
             return Err(Error::DatabaseUnreachable);
         };
@@ -298,8 +118,9 @@ impl Session {
             backend: None,
             busy: false,
             cancelled: false,
-            // While logging in the outer timeout rules: it means unreachable, not a statement that took too long.
-            deadline: connect_by + CONNECT,
+            // During login the outer timeout applies: it means an unreachable server, not a slow
+            // statement.
+            deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
         };
         match timeout_at(connect_by, session.log_in(role, database, settings)).await {
@@ -322,9 +143,10 @@ impl Session {
             ("database", database),
             ("client_encoding", "UTF8"),
             ("datestyle", "ISO"),
-            // `statements` reads string literals by this rule.
+            // The lexer in `statements` assumes this setting.
             ("standard_conforming_strings", "on"),
-            // A statement whose client is gone ends within this time (ms), should our own effort in `drop` fail.
+            // The server ends a statement within this time (ms) after the client disconnected, in
+            // case the cancellation on drop fails.
             ("client_connection_check_interval", "2000"),
         ];
         frontend::startup_message(
@@ -344,11 +166,11 @@ impl Session {
                     });
                 }
                 Message::ReadyForQuery(ready) => {
-                    self.ready(ready.status());
+                    self.set_ready(ready.status());
                     return Ok(());
                 }
                 Message::ErrorResponse(body) => {
-                    return Err(refused(SqlError::read(&body), database));
+                    return Err(login_error(SqlError::read(&body), database));
                 }
                 Message::AuthenticationOk
                 | Message::ParameterStatus(_)
@@ -363,43 +185,59 @@ impl Session {
         }
     }
 
-    /// Runs `sql`, which may be several statements, by the simple protocol.
+    /// Runs one or more statements with the simple query protocol.
     ///
-    /// Errors: [`Error::Sql`] as the server says, with the line of `sql`, or if the deadline passes;
-    /// [`Error::Invalid`] if the result is over the limits or the text asks for `COPY` to or from the client.
-    pub async fn simple(&mut self, sql: &str) -> Result<Answer, Error> {
+    /// Errors: [`Error::Sql`] with the server's message and the line of `sql`, or on timeout;
+    /// [`Error::Invalid`] if the result exceeds the limits or the SQL contains `COPY` to or from
+    /// the client.
+    pub async fn simple_query(&mut self, sql: &str) -> Result<QueryOutput, Error> {
         self.encode(|out| frontend::query(sql, out))?;
-        self.ask(sql, Protocol::Simple).await
+        self.exchange(sql, QueryProtocol::Simple).await
     }
 
-    /// Like [`Session::simple`], for a text whose rows nobody wants: there may be any number. Answers the last tag.
-    pub async fn script(&mut self, sql: &str) -> Result<String, Error> {
+    /// Like [`DatabaseSession::simple_query`], but discards rows, in any number. Returns the last
+    /// command tag.
+    pub async fn batch_execute(&mut self, sql: &str) -> Result<String, Error> {
         self.encode(|out| frontend::query(sql, out))?;
-        Ok(self.ask(sql, Protocol::Script).await?.tag)
+        Ok(self
+            .exchange(sql, QueryProtocol::TransactionScript)
+            .await?
+            .tag)
     }
 
-    /// Runs one statement of `sql`, like [`Session::script`]. An error shows its line in the whole.
-    pub(crate) async fn part(&mut self, sql: &str, part: Range<usize>) -> Result<String, Error> {
+    /// Runs one statement of `sql` and discards its rows. Errors show the line in the whole text.
+    pub(crate) async fn execute_statement(
+        &mut self,
+        sql: &str,
+        part: Range<usize>,
+    ) -> Result<String, Error> {
         let before = sql[..part.start].chars().count();
         self.encode(|out| frontend::query(&sql[part], out))?;
-        Ok(self.ask_at(sql, before, Protocol::Script).await?.tag)
+        Ok(self
+            .exchange_at(sql, before, QueryProtocol::TransactionScript)
+            .await?
+            .tag)
     }
 
-    /// Parses `sql`, one statement, under `name`. Answers the types of its parameters.
+    /// Parses one statement as `name`. Returns the types of its parameters.
     pub async fn prepare(&mut self, name: &str, sql: &str) -> Result<Vec<Oid>, Error> {
         self.encode(|out| frontend::parse(name, sql, [], out))?;
         frontend::describe(b'S', name, &mut self.outbox).context("writing a message")?;
         frontend::sync(&mut self.outbox);
-        Ok(self.ask(sql, Protocol::Extended).await?.parameters)
+        Ok(self
+            .exchange(sql, QueryProtocol::Extended)
+            .await?
+            .parameters)
     }
 
-    /// Runs what was prepared under `name`, with its parameters as text. `sql` is only shown in an error.
+    /// Runs the prepared statement `name` with parameters in text format. `sql` is only used in
+    /// errors.
     pub async fn execute(
         &mut self,
         name: &str,
         sql: &str,
         parameters: &[Option<String>],
-    ) -> Result<Answer, Error> {
+    ) -> Result<QueryOutput, Error> {
         let write = |value: &Option<String>,
                      out: &mut BytesMut|
          -> Result<IsNull, Box<dyn StdError + Sync + Send>> {
@@ -418,15 +256,15 @@ impl Session {
         frontend::describe(b'P', "", &mut self.outbox).context("writing a message")?;
         frontend::execute("", 0, &mut self.outbox).context("writing a message")?;
         frontend::sync(&mut self.outbox);
-        self.ask(sql, Protocol::Extended).await
+        self.exchange(sql, QueryProtocol::Extended).await
     }
 
-    /// One statement of ours with text parameters.
+    /// Runs one internal statement with text parameters.
     pub(crate) async fn query(
         &mut self,
         sql: &str,
         parameters: &[Option<&str>],
-    ) -> Result<Answer, Error> {
+    ) -> Result<QueryOutput, Error> {
         self.prepare("", sql).await?;
         let parameters: Vec<_> = parameters
             .iter()
@@ -435,43 +273,40 @@ impl Session {
         self.execute("", sql, &parameters).await
     }
 
-    /// Whether a transaction is open and sound.
+    /// Returns whether a transaction is open and has not failed.
     pub fn in_transaction(&self) -> bool {
         self.transaction == b'T'
     }
 
-    async fn ask(&mut self, sql: &str, protocol: Protocol) -> Result<Answer, Error> {
-        self.ask_at(sql, 0, protocol).await
+    async fn exchange(&mut self, sql: &str, protocol: QueryProtocol) -> Result<QueryOutput, Error> {
+        self.exchange_at(sql, 0, protocol).await
     }
 
-    /// `before` are the characters of `sql` in front of what was sent.
-    async fn ask_at(
+    /// `before` is the number of characters of `sql` before the sent text.
+    async fn exchange_at(
         &mut self,
         sql: &str,
         before: usize,
-        protocol: Protocol,
-    ) -> Result<Answer, Error> {
+        protocol: QueryProtocol,
+    ) -> Result<QueryOutput, Error> {
         self.busy = true;
         self.send().await?;
-        let mut answer = Answer::default();
+        let mut answer = QueryOutput::default();
         let mut described = None;
         let mut failure = None;
         loop {
             let message = match self.receive().await {
-                // The server says why before it hangs up.
-                Err(Broken::Lost) if failure.is_some() => break,
+                // The server sends an error message before it closes the connection.
+                Err(SessionFailure::Lost) if failure.is_some() => break,
                 received => received?,
             };
             match message {
                 Message::RowDescription(body) => described = Some(columns(&body)?),
                 Message::ParameterDescription(body) => answer.parameters = parameters(&body)?,
-                Message::DataRow(_) if protocol == Protocol::Script => {}
+                Message::DataRow(_) if protocol == QueryProtocol::TransactionScript => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
-                        answer.rows = Rows {
-                            columns,
-                            ..Rows::default()
-                        };
+                        answer.rows = ResultRows::new(columns);
                     }
                     answer.rows.push(&row, &self.limits)?;
                 }
@@ -481,143 +316,149 @@ impl Session {
                     .clone_into(&mut answer.tag),
                 Message::ErrorResponse(body) => failure = Some(SqlError::read(&body)),
                 Message::CopyInResponse(_) => self.refuse_copy(protocol).await?,
-                Message::CopyOutResponse(_) => return Err(Error::invalid("query", NO_COPY)),
+                Message::CopyOutResponse(_) => {
+                    return Err(Error::invalid("query", COPY_UNAVAILABLE));
+                }
                 Message::ReadyForQuery(ready) => {
-                    self.ready(ready.status());
+                    self.set_ready(ready.status());
                     break;
                 }
-                // Notices, notifications, parameter changes: nobody asked.
+                // Notices, notifications and parameter changes are discarded.
                 _ => {}
             }
         }
         match failure {
             None => Ok(answer),
-            // The server only knows that somebody cancelled.
+            // The server reports a cancellation without its cause.
             Some(error) if error.code == "57014" && self.cancelled => {
-                Err(SqlError::overdue().into_error(sql))
+                Err(SqlError::statement_timeout().into_error(sql))
             }
-            Some(error) => Err(error.after(before).into_error(sql)),
+            Some(error) => Err(error.shifted_by(before).into_error(sql)),
         }
     }
 
-    /// Writes a message that carries a customer's text.
+    /// Writes a message with a customer's SQL.
     fn encode(&mut self, write: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), Error> {
         write(&mut self.outbox).map_err(|_| {
-            // It may stand there by half.
+            // The message may be incomplete.
             self.outbox.clear();
             Error::invalid("query", "must be under 1 GiB and contain no NUL character")
         })
     }
 
-    async fn refuse_copy(&mut self, protocol: Protocol) -> Result<(), Error> {
-        frontend::copy_fail(NO_COPY, &mut self.outbox).context("writing a message")?;
-        if protocol == Protocol::Extended {
-            // The server has thrown away the one sent along, as it does with all but data while it waits for data.
+    async fn refuse_copy(&mut self, protocol: QueryProtocol) -> Result<(), Error> {
+        frontend::copy_fail(COPY_UNAVAILABLE, &mut self.outbox).context("writing a message")?;
+        if protocol == QueryProtocol::Extended {
+            // While the server waits for COPY data, it discards other messages, including the first
+            // `Sync`.
             frontend::sync(&mut self.outbox);
         }
         Ok(self.send().await?)
     }
 
-    fn ready(&mut self, transaction: u8) {
+    fn set_ready(&mut self, transaction: u8) {
         self.transaction = transaction;
         self.busy = false;
     }
 
-    async fn send(&mut self) -> Result<(), Broken> {
+    async fn send(&mut self) -> Result<(), SessionFailure> {
         let bytes = mem::take(&mut self.outbox);
         match timeout_at(self.deadline, self.stream.write_all(&bytes)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Broken::Lost),
-            Err(_) => Err(Broken::Overdue),
+            Ok(Err(_)) => Err(SessionFailure::Lost),
+            Err(_) => Err(SessionFailure::DeadlineExceeded),
         }
     }
 
-    /// The next message. Past the deadline it cancels and gives [`GRACE`] more, as the statement may just be done:
-    /// then its own outcome is the truth. Past that it ends the backend.
-    async fn receive(&mut self) -> Result<Message, Broken> {
+    /// Receives the next message. After the deadline, cancels the statement and waits another
+    /// [`CANCEL_GRACE`], because the statement may just be completing and then its result is valid.
+    /// Then terminates the backend.
+    async fn receive(&mut self) -> Result<Message, SessionFailure> {
         loop {
             if let Some(message) = self.parse()? {
                 return Ok(message);
             }
-            // Asked first: a flood of notices is always ready to be read.
+            // Checked first, because a stream of notices may always be readable.
             if Instant::now() >= self.deadline {
-                self.overdue().await?;
+                self.handle_deadline().await?;
             }
             self.inbox.reserve(READ_BYTES);
             if let Ok(Ok(0) | Err(_)) =
                 timeout_at(self.deadline, self.stream.read_buf(&mut self.inbox)).await
             {
-                return Err(Broken::Lost);
+                return Err(SessionFailure::Lost);
             }
         }
     }
 
-    fn parse(&mut self) -> Result<Option<Message>, Broken> {
-        let Some(header) = Header::parse(&self.inbox).map_err(Broken::Garbled)? else {
+    fn parse(&mut self) -> Result<Option<Message>, SessionFailure> {
+        let Some(header) = Header::parse(&self.inbox).map_err(SessionFailure::Garbled)? else {
             return Ok(None);
         };
         if usize::try_from(header.len())
             .is_ok_and(|length| length > self.limits.bytes_max.max(READ_BYTES))
         {
-            return Err(Broken::TooLarge(self.limits));
+            return Err(SessionFailure::TooLarge(self.limits));
         }
-        Message::parse(&mut self.inbox).map_err(Broken::Garbled)
+        Message::parse(&mut self.inbox).map_err(SessionFailure::Garbled)
     }
 
-    async fn overdue(&mut self) -> Result<(), Broken> {
+    async fn handle_deadline(&mut self) -> Result<(), SessionFailure> {
         let Some(backend) = self.backend else {
-            return Err(Broken::Overdue);
+            return Err(SessionFailure::DeadlineExceeded);
         };
         if self.cancelled {
             self.busy = false;
             stop::terminate(&self.target, backend).await;
-            return Err(Broken::Overdue);
+            return Err(SessionFailure::DeadlineExceeded);
         }
         self.cancelled = true;
         stop::cancel(&self.target, backend).await;
-        self.deadline = Instant::now() + GRACE;
+        self.deadline = Instant::now() + CANCEL_GRACE;
         Ok(())
     }
 }
 
-impl Drop for Session {
-    /// Whatever made us leave early — a limit, a fault, a client that hung up — the server shall not work on.
+impl Drop for DatabaseSession {
+    /// Cancels the running statement after an early exit: an exceeded limit, an error, or a
+    /// disconnected client.
     fn drop(&mut self) {
         let (Some(backend), Ok(runtime)) = (self.backend, tokio::runtime::Handle::try_current())
         else {
             return;
         };
         if self.busy {
-            runtime.spawn(stop::stop(self.target.clone(), backend));
+            runtime.spawn(stop::cancel_and_terminate(self.target.clone(), backend));
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum QueryProtocol {
     Simple,
-    /// Simple, and rows are dropped as they come.
-    Script,
+    /// Simple protocol with discarded rows.
+    TransactionScript,
     Extended,
 }
 
-const NO_COPY: &str = "COPY from or to the client is not available here; use insert and select";
+const COPY_UNAVAILABLE: &str =
+    "COPY from or to the client is not available here; use insert and select";
 
-/// Why a session cannot go on.
-enum Broken {
+/// Reasons why a session cannot continue.
+enum SessionFailure {
     Lost,
-    Overdue,
-    TooLarge(Limits),
+    DeadlineExceeded,
+    TooLarge(SessionLimits),
     Garbled(io::Error),
 }
 
-impl From<Broken> for Error {
-    fn from(broken: Broken) -> Self {
+impl From<SessionFailure> for Error {
+    fn from(broken: SessionFailure) -> Self {
         match broken {
-            Broken::Lost => Self::DatabaseUnreachable,
-            Broken::Overdue => SqlError::overdue().into_error(""),
-            Broken::TooLarge(limits) => too_large(&limits),
-            Broken::Garbled(cause) => {
+            SessionFailure::Lost => Self::DatabaseUnreachable,
+            SessionFailure::DeadlineExceeded => SqlError::statement_timeout().into_error(""),
+            SessionFailure::TooLarge(limits) => too_large(&limits),
+            SessionFailure::Garbled(cause) => {
                 match Err::<(), _>(cause).context("reading a message of a project's database") {
                     Err(error) => error,
                     Ok(()) => Self::DatabaseUnreachable,
@@ -627,25 +468,19 @@ impl From<Broken> for Error {
     }
 }
 
-/// A result is over [`Limits::bytes_max`].
-pub(crate) fn too_large(limits: &Limits) -> Error {
-    Error::invalid(
-        "query",
-        format!("the result is over {} bytes; select less", limits.bytes_max),
-    )
-}
-
-/// Why the server did not let us in.
-fn refused(error: SqlError, database: &str) -> Error {
+/// Returns the error for a rejected login.
+fn login_error(error: SqlError, database: &str) -> Error {
     match error.code.get(..2) {
-        // The server has no room, starts or stops. A bound that the owner set on the role or the database is told apart by its text.
+        // The server is full, starting or stopping. A connection limit that the owner set on role
+        // or database has the same code and another text.
         Some("53" | "57") if !error.summary().contains("too many connections for") => {
             Error::DatabaseUnreachable
         }
-        // The role may not log in, or is gone.
+        // The role may not log in, or does not exist.
         Some("28") => Error::DatabaseRefuses(error.summary()),
-        // The database that every project has is closed (55) or gone (3D), may not be connected to (42), or has a bound (53); or what
-        // the role is to become is gone or not allowed (22, 42).
+        // The default database rejects connections (55), does not exist (3D), denies access (42) or
+        // has a connection limit (53), or the role to switch to does not exist or is not permitted
+        // (22, 42).
         Some("55" | "3D" | "42" | "22" | "53") if database == DATABASE => {
             Error::DatabaseRefuses(error.summary())
         }
@@ -653,10 +488,10 @@ fn refused(error: SqlError, database: &str) -> Error {
     }
 }
 
-fn columns(body: &RowDescriptionBody) -> Result<Vec<Column>, Error> {
+fn columns(body: &RowDescriptionBody) -> Result<Vec<ResultColumn>, Error> {
     body.fields()
         .map(|field| {
-            Ok(Column {
+            Ok(ResultColumn {
                 name: field.name().to_owned(),
                 kind: field.type_oid(),
             })

@@ -1,16 +1,16 @@
-//! An `ErrorResponse` of the server as the text clients know.
+//! Formats a server's `ErrorResponse` as the error text of the API.
 
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
 use crate::base::error::Error;
 
-/// Characters of one field that are kept: a message may carry a whole value.
+/// Maximum characters of a field, because a message may contain a whole value.
 const FIELD_CHARS_MAX: usize = 8_192;
-/// Characters of the line shown under a message; around the place if the line is longer.
+/// Maximum characters of the displayed line. A longer line is cut around the error position.
 const LINE_CHARS_MAX: usize = 240;
 
-/// What the server said went wrong.
+/// Fields of a server error.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct SqlError {
     severity: String,
@@ -18,9 +18,9 @@ pub(crate) struct SqlError {
     message: String,
     detail: String,
     hint: String,
-    /// 1-based, in characters of the text as sent.
+    /// Position in the sent text, in characters, 1-based.
     position: Option<usize>,
-    /// The statement a function ran by itself.
+    /// Query that a function ran internally.
     internal_query: String,
     context: String,
 }
@@ -29,11 +29,11 @@ impl SqlError {
     pub(crate) fn read(body: &ErrorResponseBody) -> Self {
         let mut error = Self::default();
         let mut fields = body.fields();
-        // A field that cannot be read ends the list; what came before it still says what happened.
+        // An unreadable field ends the list. The preceding fields are kept.
         while let Ok(Some(field)) = fields.next() {
             let value = clip(&String::from_utf8_lossy(field.value_bytes()));
             match field.type_() {
-                // `V` is `S` untranslated, whatever `lc_messages` says.
+                // `V` is the untranslated form of `S`.
                 b'V' => error.severity = value,
                 b'S' if error.severity.is_empty() => error.severity = value,
                 b'C' => error.code = value,
@@ -49,8 +49,8 @@ impl SqlError {
         error
     }
 
-    /// The deadline of the API passed. Reads as if the server's own `statement_timeout` had.
-    pub(crate) fn overdue() -> Self {
+    /// Returns the error for an exceeded API deadline, equal to that of `statement_timeout`.
+    pub(crate) fn statement_timeout() -> Self {
         Self {
             severity: "ERROR".into(),
             code: "57014".into(),
@@ -59,22 +59,23 @@ impl SqlError {
         }
     }
 
-    /// The same, if so many characters stood in front of the text as sent.
-    pub(crate) fn after(self, characters: usize) -> Self {
+    /// Returns the error with its position shifted by characters that preceded the sent text.
+    pub(crate) fn shifted_by(self, characters: usize) -> Self {
         Self {
             position: self.position.map(|position| position + characters),
             ..self
         }
     }
 
-    /// One line for the log: no value of a row is in it.
+    /// Returns one line for logs, without values of rows.
     pub(crate) fn summary(&self) -> String {
         format!("{}: {}: {}", self.severity, self.code, self.message)
     }
 
-    /// The text of `behaviour.md` §8, with the line of `sql` the server points at.
+    /// Returns the text of `behaviour.md` §8, with the line of `sql` at the error position.
     ///
-    /// The order — message, line, detail, hint, query, context — is that of the service whose text it is (postgres-meta).
+    /// The order of message, line, detail, hint, query and context is that of postgres-meta, which
+    /// the text must match.
     pub(crate) fn text(&self, sql: &str) -> String {
         let mut text = format!("{}:  {}: {}\n", self.severity, self.code, self.message);
         if let Some(position) = self.position {
@@ -92,15 +93,17 @@ impl SqlError {
         text
     }
 
-    /// The customer's fault: 400 with [`SqlError::text`].
+    /// Converts to [`Error::Sql`], a 400 response with [`SqlError::text`].
     pub(crate) fn into_error(self, sql: &str) -> Error {
         Error::Sql(self.text(sql))
     }
 }
 
-/// `LINE n: <line>`, and a caret under the character at `position` (1-based). Tabs count as one space, as in psql.
+/// Returns `LINE n: <line>` and a caret under the character at `position` (1-based). A tab counts
+/// as one space, as in psql.
 fn pointer(sql: &str, position: usize) -> String {
-    let (mut number, mut line_start) = (1, 0);
+    let mut number = 1;
+    let mut line_start = 0;
     for (at, c) in sql.chars().enumerate().take(position.saturating_sub(1)) {
         if c == '\n' {
             number += 1;
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_stands_under_the_character() {
+    fn caret_marks_the_position() {
         assert_eq!(
             syntax_error(15).text("select * from nope"),
             "ERROR:  42P01: relation \"nope\" does not exist\nLINE 1: select * from nope\n                      ^\n"
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_around_the_place() {
+    fn long_line_is_cut_around_the_position() {
         let sql = format!("{}!{}", "a".repeat(1000), "b".repeat(1000));
         let text = pointer(&sql, 1001);
         let mut lines = text.lines();
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn details_follow_the_line() {
+    fn detail_and_hint_follow_the_line() {
         let error = SqlError {
             detail: "Key (id)=(1) already exists.".into(),
             hint: "Try 2.".into(),
@@ -204,7 +207,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_position_in_any_text_has_a_pointer(sql in "(?s).{0,400}", position in 0usize..500) {
+        fn every_position_yields_a_pointer(sql in "(?s).{0,400}", position in 0usize..500) {
             let text = pointer(&sql, position);
             proptest::prop_assert!(text.starts_with("LINE ") && text.ends_with("^\n"));
             proptest::prop_assert!(text.chars().count() < 3 * LINE_CHARS_MAX);

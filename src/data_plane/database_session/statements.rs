@@ -1,24 +1,24 @@
-//! Where a text's statements begin and end, as far as needed to run them one by one, and to find those that a
-//! transaction of ours cannot hold.
+//! Splits SQL into statements and finds those that cannot run inside a transaction of the API.
 //!
-//! A migration runs inside a transaction of ours, and is recorded in it: a `commit` in the middle would part the two. A
-//! read-only query runs inside one that is never committed, so that nothing it does can stay.
-//! This reads literals, quotes and comments as PostgreSQL's lexer does (`scan.l`), and of every statement only the
-//! first words. It need not judge more: a text PostgreSQL cannot parse does not run at all.
+//! A migration runs in the transaction that records it, and a `commit` in its SQL would separate
+//! the two. A read-only query runs in a transaction that is never committed. Literals, quotes and
+//! comments are read as by PostgreSQL's lexer (`scan.l`); of each statement only the first words
+//! are read. Invalid SQL passes, because PostgreSQL rejects it.
 
 use std::{borrow::Cow, ops::Range};
 
 use crate::base::error::Error;
 
-/// First words of a statement that are looked at: `alter database x set tablespace`.
+/// Inspected words at the beginning of a statement, as in `alter database x set tablespace`.
 const WORDS_MAX: usize = 6;
 
-/// Comments that may begin within one run of operator characters. Nobody writes two.
+/// Maximum number of comments that begin within one run of operator characters.
 const COMMENTS_IN_A_RUN_MAX: usize = 100;
 
-/// Refuses what PostgreSQL's lexer would spend minutes on, deaf to cancel and terminate: at each `/*` it reads on to the
-/// end of the operator characters, so a megabyte of `/*/*/*…` is read half a million times.
-pub(crate) fn readable(sql: &str) -> Result<(), Error> {
+/// Rejects SQL with many comment openings in a run of operator characters. PostgreSQL's lexer reads
+/// such a run again at each `/*`, so a megabyte of `/*/*/*…` takes minutes, without reacting to
+/// cancellation or termination.
+pub(crate) fn check_comment_nesting(sql: &str) -> Result<(), Error> {
     let mut comments = 0;
     for pair in sql.as_bytes().windows(2) {
         match pair {
@@ -36,20 +36,22 @@ pub(crate) fn readable(sql: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A text that can run inside a transaction of ours.
-pub(crate) struct Script<'a> {
+/// SQL that can run inside a transaction of the API.
+pub(crate) struct TransactionScript<'a> {
     sql: &'a str,
-    statements: Vec<Statement>,
-    /// A `begin … commit` around everything, as many tools write it: ours does the same.
+    statements: Vec<SqlStatement>,
+    /// Positions of a `begin` and `commit` around the whole text. They are ignored, because the API
+    /// opens a transaction itself.
     around: Option<[Range<usize>; 2]>,
 }
 
-impl<'a> Script<'a> {
-    /// Reads `sql`, which is `field` of the request and the text of `what`. Any start or end of a transaction but one around everything is
-    /// refused by name, and so is what PostgreSQL never runs inside one: better before anything ran than after.
-    pub(crate) fn read(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
-        readable(sql)?;
-        let mut statements = Statements::read(sql);
+impl<'a> TransactionScript<'a> {
+    /// Parses `sql`, which is the request's `field`. Rejects statements that begin or end a
+    /// transaction, other than one pair around the whole text, and statements that PostgreSQL never
+    /// runs inside one. `what` names the operation in errors.
+    pub(crate) fn parse(what: &str, field: &str, sql: &'a str) -> Result<Self, Error> {
+        check_comment_nesting(sql)?;
+        let mut statements = StatementSplitter::read(sql);
         let around = match statements.as_slice() {
             [first, .., last] if first.is_plain(&BEGIN) && last.is_plain(&COMMIT) => {
                 Some([first.span.clone(), last.span.clone()])
@@ -60,7 +62,7 @@ impl<'a> Script<'a> {
             statements.pop();
             statements.remove(0);
         }
-        let line = |found: &Statement| sql[..found.span.start].matches('\n').count() + 1;
+        let line = |found: &SqlStatement| sql[..found.span.start].matches('\n').count() + 1;
         if let Some(found) = statements
             .iter()
             .find(|statement| statement.controls_transaction())
@@ -95,7 +97,8 @@ impl<'a> Script<'a> {
         })
     }
 
-    /// The text to run. What stood around it is blanked out, so that lines and positions stay as they are.
+    /// Returns the SQL to run. An outer `begin` and `commit` are replaced by spaces, which keeps
+    /// lines and positions.
     pub(crate) fn text(&self) -> Cow<'a, str> {
         let sql = self.sql;
         match &self.around {
@@ -113,7 +116,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Where each statement stands in the text as it was read.
+    /// Returns the range of each statement in the original text.
     pub(crate) fn statements(&self) -> Vec<Range<usize>> {
         let mut whole: Vec<Range<usize>> = Vec::new();
         for statement in &self.statements {
@@ -147,19 +150,20 @@ fn blank(text: &str) -> String {
         .collect()
 }
 
-/// A statement: where it stands, and its first words in lower case. What is no word counts as an empty one.
+/// A statement: its range and its first words in lower case. A token other than a word counts as an
+/// empty word.
 #[derive(Debug)]
-struct Statement {
+struct SqlStatement {
     span: Range<usize>,
     words: Vec<String>,
     tokens: usize,
-    /// Whether its last token is the word `concurrently`.
+    /// Whether the last token is the word `concurrently`.
     ends_concurrently: bool,
-    /// Part of the one before: in parentheses, or in the body of a routine.
+    /// Whether it belongs to the previous statement: in parentheses, or in the body of a routine.
     inside: bool,
 }
 
-impl Statement {
+impl SqlStatement {
     fn is_plain(&self, forms: &[&[&str]]) -> bool {
         self.tokens == self.words.len() && forms.iter().any(|form| self.words == *form)
     }
@@ -173,7 +177,7 @@ impl Statement {
         )
     }
 
-    /// What it is, if PostgreSQL refuses it inside a transaction whatever it is about.
+    /// Returns the command's name if PostgreSQL always rejects it inside a transaction.
     fn never_in_transaction(&self) -> Option<&'static str> {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         Some(match words.as_slice() {
@@ -199,7 +203,7 @@ impl Statement {
     fn controls_transaction(&self) -> bool {
         let words: Vec<_> = self.words.iter().map(String::as_str).collect();
         match words.as_slice() {
-            // Back to a savepoint: the transaction goes on.
+            // Rolling back to a savepoint does not end the transaction.
             ["rollback", "to", ..] | ["rollback", "work" | "transaction", "to", ..] => false,
             ["begin" | "commit" | "end" | "abort" | "rollback", ..]
             | ["start" | "prepare", "transaction", ..] => true,
@@ -208,30 +212,31 @@ impl Statement {
     }
 }
 
-/// Reads statement after statement.
+/// Collects statements from tokens.
 #[derive(Default)]
-struct Statements {
-    found: Vec<Statement>,
-    current: Option<Statement>,
+struct StatementSplitter {
+    found: Vec<SqlStatement>,
+    current: Option<SqlStatement>,
     after_begin: bool,
-    /// Inside `begin atomic … end`, the body of a routine in SQL. Its statements end in `;` like any other.
+    /// Whether the position is inside `begin atomic … end`, the body of an SQL routine, whose
+    /// statements end in `;`.
     in_body: bool,
-    /// Open parentheses: `create rule … do (…; …)` has statements in them.
+    /// Open parentheses. `create rule … do (…; …)` contains statements.
     depth: usize,
 }
 
-impl Statements {
-    fn read(sql: &str) -> Vec<Statement> {
+impl StatementSplitter {
+    fn read(sql: &str) -> Vec<SqlStatement> {
         let mut reader = Self::default();
-        let mut lexer = Lexer {
+        let mut lexer = SqlLexer {
             text: sql.as_bytes(),
             at: 0,
         };
         while let Some((token, span)) = lexer.next_token() {
             match token {
-                Token::End => reader.end(span.end),
-                Token::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
-                Token::Other => {
+                SqlToken::End => reader.end(span.end),
+                SqlToken::Word => reader.word(&sql[span.clone()].to_ascii_lowercase(), span),
+                SqlToken::Other => {
                     reader.word("", span.clone());
                     match &sql[span] {
                         "(" => reader.depth += 1,
@@ -248,7 +253,7 @@ impl Statements {
     fn word(&mut self, word: &str, span: Range<usize>) {
         let ends_body = self.in_body && self.current.is_none() && word == "end";
         let inside = self.in_body || self.depth > 0;
-        let statement = self.current.get_or_insert_with(|| Statement {
+        let statement = self.current.get_or_insert_with(|| SqlStatement {
             span: span.clone(),
             words: Vec::new(),
             tokens: 0,
@@ -283,52 +288,52 @@ impl Statements {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Token {
+enum SqlToken {
     Word,
     End,
     Other,
 }
 
-/// Tokens of an SQL text, without white space and comments.
-struct Lexer<'a> {
+/// Lexer of SQL text that skips white space and comments.
+struct SqlLexer<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Lexer<'_> {
-    fn next_token(&mut self) -> Option<(Token, Range<usize>)> {
+impl SqlLexer<'_> {
+    fn next_token(&mut self) -> Option<(SqlToken, Range<usize>)> {
         self.skip_blanks();
         let start = self.at;
         let token = match self.peek(0)? {
             b';' => {
                 self.at += 1;
-                Token::End
+                SqlToken::End
             }
             b'\'' => {
                 self.string(false);
-                Token::Other
+                SqlToken::Other
             }
             b'"' => {
                 self.at += 1;
                 self.past_quote(b'"', false);
-                Token::Other
+                SqlToken::Other
             }
             b'$' => {
                 self.dollar();
-                Token::Other
+                SqlToken::Other
             }
             b'e' | b'E' if self.peek(1) == Some(b'\'') => {
                 self.at += 1;
                 self.string(true);
-                Token::Other
+                SqlToken::Other
             }
             byte if starts_word(byte) => {
                 self.skip_while(continues_word);
-                Token::Word
+                SqlToken::Word
             }
             _ => {
                 self.at += 1;
-                Token::Other
+                SqlToken::Other
             }
         };
         Some((token, start..self.at))
@@ -362,7 +367,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Comments nest.
+    /// Skips a comment. Comments nest.
     fn comment(&mut self) {
         let mut depth = 0_usize;
         while self.at < self.text.len() {
@@ -381,7 +386,8 @@ impl Lexer<'_> {
         }
     }
 
-    /// A string, and those it goes on with: on a later line, without a comma, still under the rule of the first.
+    /// Skips a string with its continuations: strings on later lines without a comma, which have
+    /// the escape rule of the first.
     fn string(&mut self, escapes: bool) {
         loop {
             self.at += 1;
@@ -399,7 +405,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Between the parts of a string: white space and line comments, but no block comments.
+    /// Skips white space and line comments between the parts of a string.
     fn continuation(&mut self) {
         loop {
             if self.starts_with(b"--") {
@@ -427,7 +433,7 @@ impl Lexer<'_> {
         self.at = self.text.len();
     }
 
-    /// `$tag$ … $tag$`; any other `$` stands for itself.
+    /// Skips `$tag$ … $tag$`, or a single `$`.
     fn dollar(&mut self) {
         let start = self.at;
         self.at += 1;
@@ -461,205 +467,4 @@ fn is_space(byte: u8) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
-        Script::read("a migration", "query", sql).map(|script| script.text())
-    }
-
-    fn statements(sql: &str) -> Vec<&str> {
-        Script::read("a migration", "query", sql)
-            .unwrap()
-            .statements()
-            .into_iter()
-            .map(|part| &sql[part])
-            .collect()
-    }
-
-    #[test]
-    fn a_text_falls_into_its_statements() {
-        assert_eq!(
-            statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"),
-            ["select 1;", "(select ';');", "select 2;"]
-        );
-        let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
-        assert_eq!(
-            statements(&format!("{body} select f()")),
-            [body, "select f()"]
-        );
-        let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
-        assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
-    }
-
-    #[test]
-    fn comments_in_comments_have_a_bound() {
-        let nested =
-            |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
-        for fine in [
-            nested(100, ""),
-            nested(100, "-+"),
-            nested(10_000, " "),
-            nested(10_000, "a"),
-            "/* -------- */".repeat(1000),
-        ] {
-            assert!(readable(&fine).is_ok(), "{}…", &fine[..20]);
-        }
-        for over in [nested(101, ""), nested(101, "-+"), nested(500_000, "*")] {
-            assert!(readable(&over).is_err(), "{}…", &over[..20]);
-        }
-    }
-
-    #[test]
-    fn what_no_transaction_holds_is_refused_by_name_and_line() {
-        for (sql, name, line) in [
-            ("vacuum", "VACUUM", 1),
-            ("select 1;\n VACUUM (full) t", "VACUUM", 2),
-            (
-                "create index concurrently on t (a)",
-                "CREATE INDEX CONCURRENTLY",
-                1,
-            ),
-            (
-                "create unique index concurrently i on t (a)",
-                "CREATE INDEX CONCURRENTLY",
-                1,
-            ),
-            ("drop index concurrently i", "DROP INDEX CONCURRENTLY", 1),
-            ("reindex table concurrently t", "REINDEX CONCURRENTLY", 1),
-            ("reindex (concurrently) table t", "REINDEX CONCURRENTLY", 1),
-            ("reindex database d", "REINDEX of more than one table", 1),
-            (
-                "begin; alter table a.t detach partition p concurrently; commit",
-                "DETACH PARTITION CONCURRENTLY",
-                1,
-            ),
-            ("create database d", "CREATE DATABASE", 1),
-            ("drop database if exists d", "DROP DATABASE", 1),
-            (
-                "alter database \"d\" set tablespace t",
-                "ALTER DATABASE SET TABLESPACE",
-                1,
-            ),
-            ("alter system set work_mem = 1", "ALTER SYSTEM", 1),
-            ("discard all", "DISCARD ALL", 1),
-            ("cluster verbose", "CLUSTER of every table", 1),
-        ] {
-            let message = transactional(sql).expect_err(sql).message().into_owned();
-            assert!(
-                message.contains(&format!("does not run {name} (line {line}) in any")),
-                "{sql}: {message}"
-            );
-        }
-        for sql in [
-            "create index i on t (a); drop index i; reindex table t; cluster t; cluster verbose t using i",
-            "create table concurrently_made (vacuum int); alter table t add column concurrently int default 1",
-            "alter database d set work_mem = 1; discard plans; refresh materialized view concurrently m",
-            "select 'vacuum', $$;vacuum$$ -- ;vacuum",
-        ] {
-            assert!(transactional(sql).is_ok(), "{sql}");
-        }
-    }
-
-    #[test]
-    fn texts_without_transaction_control_pass_as_they_are() {
-        for sql in [
-            "",
-            ";;",
-            "-- commit;\ncreate table a (); /* begin; /* commit; */ end; */",
-            "select 'a;commit;b', \"x\"\";commit;\", 'it''s;commit;'",
-            "select e'\\';commit;', E'a'\n'\\';commit;'",
-            "select e'a' -- note\n'\\';commit;'",
-            "do $$ begin perform 1; end; $$; do $a$ begin null; $$;commit; end $a$",
-            "create function f() returns int language plpgsql as $body$ begin return 1; end; $body$",
-            "create or replace function f() returns int begin atomic select 1; select case when true then 1 end; end; select 1",
-            "create procedure p() begin atomic end; select 1",
-            "select 1 as commit; select a.commit; create table t (\"end\" int, start int)",
-            "savepoint a; rollback to a; rollback to savepoint a; rollback work to a; release a",
-            "set transaction read only; prepare commit as select 1; select a$b$ from c; select 1 as é$$",
-            "select $1; select 1$;",
-        ] {
-            assert!(
-                matches!(transactional(sql), Ok(Cow::Borrowed(same)) if same == sql),
-                "{sql}"
-            );
-        }
-    }
-
-    #[test]
-    fn transaction_control_is_refused_by_name_and_line() {
-        for (sql, name, line) in [
-            ("commit", "COMMIT", 1),
-            ("select 1;\n/* x */ CoMMit", "COMMIT", 2),
-            ("begin; select 1", "BEGIN", 1),
-            ("select 1; end", "END", 1),
-            ("abort", "ABORT", 1),
-            ("rollback and chain", "ROLLBACK AND CHAIN", 1),
-            (
-                "start transaction read only",
-                "START TRANSACTION READ ONLY",
-                1,
-            ),
-            ("prepare transaction 'x'", "PREPARE TRANSACTION", 1),
-            (
-                "begin; commit; create table x(); begin; commit",
-                "COMMIT",
-                1,
-            ),
-            (
-                "begin isolation level serializable; select 1; commit",
-                "BEGIN ISOLATION LEVEL SERIALIZABLE",
-                1,
-            ),
-            ("select 'a\\'; commit; --'", "COMMIT", 1),
-            ("select e'a' 'b\\'; commit; --'", "COMMIT", 1),
-            ("select $a$ $b$ $a$; commit", "COMMIT", 1),
-            ("select a$b$; commit; select $b$", "COMMIT", 1),
-            (
-                "create function begin() returns int language sql return 1; commit",
-                "COMMIT",
-                1,
-            ),
-            (
-                "create function f() returns int begin atomic select 1 as case; end; commit",
-                "COMMIT",
-                1,
-            ),
-            (
-                "create function f() returns int begin atomic select 1; end; end",
-                "END",
-                1,
-            ),
-            ("/* /* */ commit; */ commit", "COMMIT", 1),
-        ] {
-            let message = transactional(sql).expect_err(sql).message().into_owned();
-            assert!(
-                message.contains(&format!("contain {name} (line {line})")),
-                "{sql}: {message}"
-            );
-        }
-    }
-
-    #[test]
-    fn begin_and_commit_around_everything_are_blanked_out() {
-        assert_eq!(
-            transactional("-- one\nBegin /* é */;\nselect 1;\ncommit work;\n-- end").unwrap(),
-            "-- one\n              \nselect 1;\n            \n-- end"
-        );
-        assert_eq!(
-            transactional("start transaction; end").unwrap(),
-            "                      "
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_to_its_end(sql in r"(?s)[a'e$\\/*;\n\- é\x22]{0,40}") {
-            if let Ok(text) = transactional(&sql) {
-                prop_assert_eq!(text.chars().count(), sql.chars().count());
-            }
-        }
-    }
-}
+mod tests;

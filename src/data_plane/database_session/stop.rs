@@ -1,7 +1,8 @@
-//! Ending a statement from outside: first as a client may, then as the superuser.
+//! Stops a statement from outside: with a cancel request, then by terminating the backend as the
+//! superuser.
 //!
-//! `statement_timeout` is the customer's to switch off, and a PL/pgSQL loop that catches `query_canceled` survives
-//! a cancel. Ending the backend is the one thing it cannot survive.
+//! A customer can disable `statement_timeout`, and a PL/pgSQL loop that catches `query_canceled`
+//! survives a cancellation. Termination cannot be caught.
 
 use std::{error::Error as StdError, io, time::Duration};
 
@@ -13,58 +14,58 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-use super::{ADMIN, DATABASE, session::Target};
+use super::{ADMIN, DATABASE, session::ConnectTarget};
 
-/// How long a cancelled statement has to end by itself.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// How long asking the server may take. A server that is too busy for this is the health check's to find.
-const ASK: Duration = Duration::from_secs(5);
+/// Time that a cancelled statement has to end.
+pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(1);
+/// Maximum time of a request to the server. An overloaded server is found by the health check.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the server calls a session: enough to cancel it, so never logged.
+/// Identifiers of a backend, with the secret that permits cancelling it. Never logged.
 #[derive(Clone, Copy)]
 pub(crate) struct Backend {
     pub(crate) pid: i32,
     pub(crate) secret: i32,
 }
 
-/// Cancels, waits [`GRACE`], ends the backend if it is still there.
-pub(crate) async fn stop(target: Target, backend: Backend) {
+/// Cancels the statement, waits [`CANCEL_GRACE`], and terminates the backend if it still exists.
+pub(crate) async fn cancel_and_terminate(target: ConnectTarget, backend: Backend) {
     cancel(&target, backend).await;
-    sleep(GRACE).await;
+    sleep(CANCEL_GRACE).await;
     terminate(&target, backend).await;
 }
 
-/// Asks the backend to give up its current statement. A failure is logged: the caller's deadline goes on either way.
-pub(crate) async fn cancel(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_cancel(target, backend))
+/// Sends a cancel request for the backend's current statement. Failures are only logged.
+pub(crate) async fn cancel(target: &ConnectTarget, backend: Backend) {
+    let result = timeout(REQUEST_TIMEOUT, request_cancel(target, backend))
         .await
         .unwrap_or_else(|elapsed| Err(elapsed.into()));
-    if let Err(error) = asked {
-        tracing::warn!(pid = backend.pid, %error, "cancelling a statement failed");
+    if let Err(error) = result {
+        tracing::warn!(pid = backend.pid, %error, "failed to cancel a statement");
     }
 }
 
-async fn request_cancel(target: &Target, backend: Backend) -> io::Result<()> {
+async fn request_cancel(target: &ConnectTarget, backend: Backend) -> io::Result<()> {
     let mut request = BytesMut::new();
     frontend::cancel_request(backend.pid, backend.secret, &mut request);
     let mut stream = target.connect().await?;
     stream.write_all(&request).await?;
-    // The server answers nothing and closes once it has signalled the backend.
+    // The server sends no answer and closes the connection after signalling the backend.
     stream.read(&mut [0]).await.map(drop)
 }
 
-/// Ends the backend. It must have been cancelled at least [`GRACE`] ago.
-pub(crate) async fn terminate(target: &Target, backend: Backend) {
-    let asked = timeout(ASK, request_terminate(target, backend))
+/// Terminates the backend, at least [`CANCEL_GRACE`] after it was cancelled.
+pub(crate) async fn terminate(target: &ConnectTarget, backend: Backend) {
+    let result = timeout(REQUEST_TIMEOUT, request_terminate(target, backend))
         .await
         .unwrap_or_else(|elapsed| Err(elapsed.into()));
-    if let Err(error) = asked {
-        tracing::warn!(pid = backend.pid, error, "ending a backend failed");
+    if let Err(error) = result {
+        tracing::warn!(pid = backend.pid, error, "failed to terminate a backend");
     }
 }
 
 async fn request_terminate(
-    target: &Target,
+    target: &ConnectTarget,
     backend: Backend,
 ) -> Result<(), Box<dyn StdError + Send + Sync>> {
     let stream = target.connect().await?;
@@ -75,7 +76,8 @@ async fn request_terminate(
         .options("-c search_path=pg_catalog");
     let (client, connection) = config.connect_raw(stream, NoTls).await?;
     let connection = tokio::spawn(connection);
-    // A process id may be another backend's by now. That one began after the cancel, so within the grace.
+    // The process id may belong to another backend by now, which then started during the grace
+    // period.
     let ended = client
         .execute(
             "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity

@@ -1,52 +1,53 @@
-//! How a type prints as JSON.
+//! JSON formats of PostgreSQL types.
 
 use std::collections::HashMap;
 
 use postgres_protocol::Oid;
 
-use crate::data_plane::database_session::session::Session;
+use crate::data_plane::database_session::session::DatabaseSession;
 
-/// Types asked about in one request. A result has at most 1664 columns.
+/// Maximum number of types looked up per request. A result has at most 1664 columns.
 const UNKNOWN_MAX: usize = 2_000;
 
-/// How a value prints.
+/// JSON format of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// One value.
-    Scalar(Scalar),
-    /// An array, of any number of dimensions.
+pub(crate) enum ValueFormat {
+    /// A single value.
+    Scalar(ScalarFormat),
+    /// An array with any number of dimensions.
     Array {
-        /// How an element prints.
-        element: Scalar,
-        /// What stands between elements: `;` for `box`, else `,`.
+        /// Format of an element.
+        element: ScalarFormat,
+        /// Delimiter between elements: `;` for `box`, otherwise `,`.
         delimiter: u8,
     },
 }
 
-/// How a value that is no array prints.
+/// JSON format of a type other than an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scalar {
-    /// `true`, `false`.
+pub(crate) enum ScalarFormat {
+    /// `true` or `false`.
     Bool,
-    /// A number with every digit, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
+    /// A number with all digits, or `"NaN"`, `"Infinity"`, `"-Infinity"`.
     Number,
     /// `timestamp` and `timestamptz`: ISO 8601 with a `T`.
     Timestamp,
-    /// As stored.
+    /// JSON, unchanged.
     Json,
     /// A string.
     Text,
 }
 
-/// The types of PostgreSQL itself that are worth no question. The object identifiers are fixed (`pg_type.dat`).
+/// Returns the format of a built-in type. The object ids are fixed (`pg_type.dat`).
 ///
-/// They print as PostgreSQL's own `to_json` prints them, but for `oid`, which clients check to be a number.
-fn builtin(kind: Oid) -> Option<Kind> {
+/// The formats are those of PostgreSQL's `to_json`, except for `oid`, which clients expect as a
+/// number.
+fn builtin(kind: Oid) -> Option<ValueFormat> {
     let scalar = match kind {
-        16 => Scalar::Bool,
-        20 | 21 | 23 | 26 | 700 | 701 | 1700 => Scalar::Number,
-        1114 | 1184 => Scalar::Timestamp,
-        114 | 3802 => Scalar::Json,
+        16 => ScalarFormat::Bool,
+        20 | 21 | 23 | 26 | 700 | 701 | 1700 => ScalarFormat::Number,
+        1114 | 1184 => ScalarFormat::Timestamp,
+        114 | 3802 => ScalarFormat::Json,
         17..=19
         | 22
         | 24
@@ -68,32 +69,36 @@ fn builtin(kind: Oid) -> Option<Kind> {
         | 2275
         | 2278
         | 2950
-        | 3614 => Scalar::Text,
+        | 3614 => ScalarFormat::Text,
         _ => return builtin_array(kind),
     };
-    Some(Kind::Scalar(scalar))
+    Some(ValueFormat::Scalar(scalar))
 }
 
-fn builtin_array(kind: Oid) -> Option<Kind> {
+fn builtin_array(kind: Oid) -> Option<ValueFormat> {
     let element = match kind {
-        1000 => Scalar::Bool,
-        1005 | 1007 | 1016 | 1021 | 1022 | 1028 | 1231 => Scalar::Number,
-        199 | 3807 => Scalar::Json,
-        1115 | 1185 => Scalar::Timestamp,
-        1002 | 1003 | 1009 | 1014 | 1015 | 1182 | 1187 | 2951 => Scalar::Text,
+        1000 => ScalarFormat::Bool,
+        1005 | 1007 | 1016 | 1021 | 1022 | 1028 | 1231 => ScalarFormat::Number,
+        199 | 3807 => ScalarFormat::Json,
+        1115 | 1185 => ScalarFormat::Timestamp,
+        1002 | 1003 | 1009 | 1014 | 1015 | 1182 | 1187 | 2951 => ScalarFormat::Text,
         _ => return None,
     };
-    Some(Kind::Array {
+    Some(ValueFormat::Array {
         element,
         delimiter: b',',
     })
 }
 
-/// How values of `kinds` print, in the same order.
+/// Returns the formats of `kinds`, in the same order.
 ///
-/// Types we do not know are looked up in the session that used them, as they may exist in its open transaction only.
-/// What cannot be found out prints as text: the customer's statement has run, so its answer must not fail over this.
-pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = Oid>) -> Vec<Kind> {
+/// Other types are looked up in the same session, because they may exist only in its open
+/// transaction. A type that cannot be looked up is printed as text, because the customer's
+/// statement has already run.
+pub(crate) async fn resolve(
+    session: &mut DatabaseSession,
+    kinds: impl Iterator<Item = Oid>,
+) -> Vec<ValueFormat> {
     let kinds: Vec<_> = kinds.collect();
     let mut unknown: Vec<_> = kinds
         .iter()
@@ -108,7 +113,7 @@ pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = O
     } else {
         look_up(session, &unknown).await
     };
-    let text = Kind::Scalar(Scalar::Text);
+    let text = ValueFormat::Scalar(ScalarFormat::Text);
     kinds
         .into_iter()
         .map(|kind| {
@@ -119,14 +124,15 @@ pub(crate) async fn resolve(session: &mut Session, kinds: impl Iterator<Item = O
         .collect()
 }
 
-/// Those of `unknown` that are arrays. Everything else — enums, ranges, composites, types of extensions — is text.
-async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
+/// Returns the arrays among `unknown`. All other types (enums, ranges, composites, types of
+/// extensions) are text.
+async fn look_up(session: &mut DatabaseSession, unknown: &[Oid]) -> HashMap<Oid, ValueFormat> {
     let list = unknown
         .iter()
         .map(Oid::to_string)
         .collect::<Vec<_>>()
         .join(",");
-    // An element may be a domain over a domain; no chain is deeper than this in earnest.
+    // A domain may have another domain as its base type. The depth is bounded.
     let sql = format!(
         "with recursive step(id, element, delimiter, depth) as (
              select a.oid, a.typelem, e.typdelim, 0 from pg_catalog.pg_type a join pg_catalog.pg_type e on e.oid = a.typelem
@@ -136,10 +142,10 @@ async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
              from step join pg_catalog.pg_type d on d.oid = step.element where d.typtype = 'd' and step.depth < 16
          ) select distinct on (id) id, element, delimiter from step order by id, depth desc"
     );
-    let answer = match session.simple(&sql).await {
+    let answer = match session.simple_query(&sql).await {
         Ok(answer) => answer,
         Err(error) => {
-            tracing::debug!(%error, "looking up types failed; they print as text");
+            tracing::debug!(%error, "failed to look up types; printing them as text");
             return HashMap::new();
         }
     };
@@ -151,17 +157,17 @@ async fn look_up(session: &mut Session, unknown: &[Oid]) -> HashMap<Oid, Kind> {
         .collect()
 }
 
-fn array(row: &[Option<String>]) -> Option<(Oid, Kind)> {
+fn array(row: &[Option<String>]) -> Option<(Oid, ValueFormat)> {
     let [Some(id), Some(element), Some(delimiter)] = row else {
         return None;
     };
     let element = match builtin(element.parse().ok()?) {
-        Some(Kind::Scalar(scalar)) => scalar,
-        _ => Scalar::Text,
+        Some(ValueFormat::Scalar(scalar)) => scalar,
+        _ => ScalarFormat::Text,
     };
     Some((
         id.parse().ok()?,
-        Kind::Array {
+        ValueFormat::Array {
             element,
             delimiter: *delimiter.as_bytes().first()?,
         },

@@ -1,4 +1,5 @@
-//! Names under which a project is reached: a vanity subdomain of the projects' domain, or a hostname of its owner's.
+//! Names of a project besides its reference: a vanity subdomain of the projects' domain, or a
+//! custom hostname.
 
 pub mod hostnames;
 mod reserved;
@@ -19,8 +20,11 @@ use crate::{
     data_plane::{context::DataPlaneContext, projects},
 };
 
-/// Keeps others from changing the names of a project until the transaction ends. Refuses one that was removed.
-async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
+/// Locks the names of a project until the transaction ends. Rejects a removed project.
+async fn lock_project_names(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<(), Error> {
     let sql = "select from projects where id = $1 and desired <> 'removed' for update";
     let found = transaction
         .query_opt(sql, &[&project.0])
@@ -29,8 +33,8 @@ async fn hold(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), E
     found.map(drop).ok_or_else(projects::removed)
 }
 
-/// The hostname a project has or wants, and its vanity subdomain: it has one of them at most.
-async fn taken(
+/// Returns the custom hostname and the vanity subdomain of a project, of which at most one is set.
+async fn current_names(
     transaction: &Transaction<'_>,
     project: ProjectId,
 ) -> Result<(Option<String>, Option<String>), Error> {
@@ -42,36 +46,36 @@ async fn taken(
     Ok((row.get(0), row.get(1)))
 }
 
-/// A project, and the names it is reached under besides its reference.
+/// A project and the names that route to it.
 #[derive(Debug)]
-pub struct Published {
-    /// Whose they are.
+pub struct PublishedProject {
+    /// The project.
     pub project: ProjectId,
     /// Its reference.
     pub reference: ProjectRef,
-    /// Whether its services are stopped.
+    /// Whether the project is paused.
     pub paused: bool,
-    /// Below the projects' domain.
+    /// Vanity subdomain, without the domain.
     pub vanity: Option<String>,
-    /// Its owner's own.
-    pub hostname: Option<Hostname>,
+    /// Custom hostname, if certified.
+    pub hostname: Option<PublishedHostname>,
 }
 
-/// A hostname that has a certificate.
+/// A custom hostname with a certificate.
 #[derive(Debug)]
-pub struct Hostname {
-    /// The name in DNS.
+pub struct PublishedHostname {
+    /// DNS name.
     pub host: SmolStr,
     /// Whether it was activated.
     pub active: bool,
-    /// With what the edge answers for it.
+    /// Certificate and key.
     pub certificate: Option<Arc<CertifiedKey>>,
-    /// For how many seconds clients are to use nothing but HTTPS for it.
+    /// `max-age` of `Strict-Transport-Security`, in seconds.
     pub hsts_secs: Option<i32>,
 }
 
-/// Every project that is there, with its names.
-pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Error> {
+/// Returns every project that is not removed, with its names.
+pub async fn published(context: &DataPlaneContext) -> Result<Vec<PublishedProject>, Error> {
     let sql = "select p.id, p.ref, p.desired = 'paused', v.name, c.host, c.state, c.id, k.chain, k.sealed_key, k.not_after, c.hsts_secs from projects p \
                left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id and c.state in ('certified', 'active') and not is_blocked(c.host) \
@@ -86,7 +90,7 @@ pub async fn published(context: &DataPlaneContext) -> Result<Vec<Published>, Err
         .collect()
 }
 
-fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Error> {
+fn read_published(context: &DataPlaneContext, row: &Row) -> Result<PublishedProject, Error> {
     let host: Option<&str> = row.get(4);
     let certificate = match (row.get(7), row.get(8), row.get(9)) {
         (Some(chain), Some(sealed), Some(until)) => hostnames::certificates::open(
@@ -96,14 +100,14 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Er
             sealed,
             until,
         )
-        // One that cannot be opened keeps no other name from being served.
+        // An unreadable certificate must not prevent other names from being served.
         .inspect_err(
-            |error| tracing::error!(host, %error, "the certificate of a hostname is of no use"),
+            |error| tracing::error!(host, %error, "failed to load the certificate of a hostname"),
         )
         .ok(),
         _ => None,
     };
-    Ok(Published {
+    Ok(PublishedProject {
         project: ProjectId(row.get(0)),
         reference: row
             .get::<_, &str>(1)
@@ -111,7 +115,7 @@ fn read_published(context: &DataPlaneContext, row: &Row) -> Result<Published, Er
             .context("reading a project's ref")?,
         paused: row.get(2),
         vanity: row.get(3),
-        hostname: host.map(|host| Hostname {
+        hostname: host.map(|host| PublishedHostname {
             host: host.into(),
             active: row.get::<_, &str>(5) == "active",
             certificate,

@@ -1,16 +1,16 @@
-//! Labels below the projects' domain that no project can have as its vanity subdomain.
+//! Reserved labels below the projects' domain, which cannot be vanity subdomains.
 
-/// Labels with one reason to be reserved.
-struct Group {
-    /// Why none of them is given to a project.
+/// Labels reserved for the same reason.
+struct ReservedLabels {
+    /// Reason of the reservation.
     reason: &'static str,
     /// Sorted.
     labels: &'static [&'static str],
 }
 
-/// Reserved labels. A project that has one since before it was reserved keeps it.
-const RESERVED: &[Group] = &[
-    Group {
+/// Reserved labels. A project keeps a label that was reserved after its activation.
+const RESERVED: &[ReservedLabels] = &[
+    ReservedLabels {
         reason: "programs look the name up by themselves and trust the answer with mail, proxies or certificates",
         labels: &[
             "acme",
@@ -41,7 +41,7 @@ const RESERVED: &[Group] = &[
             "xmpp",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "a mailbox that certificate authorities or RFC 2142 take for the operator's",
         labels: &[
             "abuse",
@@ -63,7 +63,7 @@ const RESERVED: &[Group] = &[
             "webmaster",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "people take the name for a page or a service of the operator",
         labels: &[
             "about",
@@ -104,7 +104,7 @@ const RESERVED: &[Group] = &[
             "webmail",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "the platform answers under the name, or may come to do so",
         labels: &[
             "api",
@@ -129,7 +129,7 @@ const RESERVED: &[Group] = &[
             "supabase",
         ],
     },
-    Group {
+    ReservedLabels {
         reason: "how the operator's own machines and their monitoring are called",
         labels: &[
             "alertmanager",
@@ -150,13 +150,13 @@ const RESERVED: &[Group] = &[
     },
 ];
 
-/// Kinds of servers, reserved with any number behind them: `ns`, `ns1`, `ns-02`. Sorted.
+/// Server names, reserved with any number appended: `ns`, `ns1`, `ns-02`. Sorted.
 const SERVERS: &[&str] = &[
     "dns", "ftp", "imap", "ldap", "mail", "mx", "ns", "ntp", "pop", "relay", "resolver", "smtp",
     "time", "vpn", "web", "www",
 ];
 
-/// Why a label in lower case is given to no project. None: it may be.
+/// Returns the reason for which a lower-case label is reserved, or `None`.
 pub(crate) fn reason(label: &str) -> Option<&'static str> {
     let listed = |label: &str| {
         RESERVED
@@ -182,7 +182,8 @@ pub(crate) fn reason(label: &str) -> Option<&'static str> {
     })
 }
 
-/// The labels that a label could be read as: with the letters that `0`, `1`, `rn` and `vv` look like.
+/// Returns the labels that a label can be mistaken for: `0`, `1`, `rn` and `vv` replaced by similar
+/// letters.
 fn look_alikes(label: &str) -> [String; 2] {
     let letters = label
         .replace('0', "o")
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reserved_labels_are_refused_also_with_numbers_and_in_other_letters() {
+    fn reserved_labels_and_look_alikes_are_detected() {
         for label in [
             "mta-sts",
             "ns",
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_and_names_each_label_once() {
+    fn reserved_labels_are_sorted_and_unique() {
         let all: Vec<_> = RESERVED
             .iter()
             .flat_map(|group| group.labels)

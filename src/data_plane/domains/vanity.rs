@@ -1,4 +1,4 @@
-//! Vanity subdomains: a name of a project's choosing below the projects' domain.
+//! Vanity subdomains: a project's own label below the projects' domain.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{hold, reserved, taken};
+use super::{current_names, lock_project_names, reserved};
 use crate::{
     base::{
         db,
@@ -17,32 +17,34 @@ use crate::{
     platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
-/// For how long a name that was let go is kept for the organization that had it: links to it are still about.
+/// Time for which a released name remains reserved for its organization, because links to it still
+/// exist.
 const KEPT: TimeDelta = TimeDelta::days(90);
 
-/// Names that are kept for one organization. Of more, those that were let go first are free again: nobody keeps names by the thousand.
+/// Released names reserved per organization. The oldest beyond that become available.
 const KEPT_MAX: i64 = 20;
 
-/// Shortest name. Shorter ones are too few to be given away.
+/// Shortest name. Shorter names are too scarce.
 const LETTERS_MIN: usize = 3;
-/// Longest label of DNS.
+/// Longest DNS label.
 const LETTERS_MAX: usize = 63;
 
-/// A name of the right form. Whether somebody may have it is another question.
+/// A syntactically valid name. It may be reserved or in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Name(String);
+pub struct VanitySubdomain(String);
 
-impl FromStr for Name {
+impl FromStr for VanitySubdomain {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
-        // DNS does not tell upper case from lower.
+        // DNS names are case-insensitive.
         let name = text.to_ascii_lowercase();
         let letters = name
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
         let edges = !name.starts_with('-') && !name.ends_with('-');
-        // `xn--` begins what looks like another name than it is, and others of that form are not given out by anybody.
+        // `xn--` marks an internationalized label, which can imitate another name; other labels of
+        // that form are reserved by IDNA.
         let plain = name.get(2..4) != Some("--");
         if (LETTERS_MIN..=LETTERS_MAX).contains(&name.len()) && letters && edges && plain {
             Ok(Self(name))
@@ -54,37 +56,37 @@ impl FromStr for Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for VanitySubdomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Name {
-    /// Whether no project is given it: it is in the table of reserved names, or could be the reference of a project.
+impl VanitySubdomain {
+    /// Returns whether the name is reserved or has the form of a project's reference.
     pub fn is_reserved(&self) -> bool {
         reserved::reason(&self.0).is_some() || self.0.parse::<ProjectRef>().is_ok()
     }
 
-    /// The name in DNS.
+    /// Returns the DNS name.
     pub fn within(&self, domain: &str) -> String {
         format!("{}.{domain}", self.0)
     }
 }
 
-/// How a project is reached, besides under its reference.
+/// The name of a project besides its reference.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Used {
-    /// It is not.
+pub enum DomainUse {
+    /// None is set.
     Nothing,
-    /// By its vanity subdomain, with its domain.
+    /// Vanity subdomain, with its domain.
     Vanity(String),
-    /// By a hostname of its owner's, which leaves no room for another.
+    /// Custom hostname, which excludes a vanity subdomain.
     Custom(String),
 }
 
-/// How a project is reached.
-pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, Error> {
+/// Returns the name of a project.
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<DomainUse, Error> {
     let sql = "select p.desired, v.name, c.host from projects p left join vanity_subdomains v on v.project_id = p.id \
                left join custom_hostnames c on c.project_id = p.id where p.id = $1";
     let rows = context
@@ -96,20 +98,22 @@ pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Used, 
     if row.get::<_, &str>(0) == "removed" {
         return Err(projects::removed());
     }
-    let (name, host): (Option<String>, Option<String>) = (row.get(1), row.get(2));
-    let vanity =
-        || name.map(|name| Used::Vanity(format!("{name}.{}", context.settings.project_domain)));
+    let name: Option<String> = row.get(1);
+    let host: Option<String> = row.get(2);
+    let vanity = || {
+        name.map(|name| DomainUse::Vanity(format!("{name}.{}", context.settings.project_domain)))
+    };
     Ok(host
-        .map(Used::Custom)
+        .map(DomainUse::Custom)
         .or_else(vanity)
-        .unwrap_or(Used::Nothing))
+        .unwrap_or(DomainUse::Nothing))
 }
 
-/// Whether a project could have this name. One that it has already, it could.
+/// Returns whether a project can activate this name. True for its current name.
 pub async fn is_available(
     context: &DataPlaneContext,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
 ) -> Result<bool, Error> {
     let sql = "select p.desired = 'removed', \
                not exists (select from vanity_subdomains v where v.name = $2 and v.project_id <> p.id) \
@@ -124,22 +128,24 @@ pub async fn is_available(
     if row.get(0) {
         return Err(projects::removed());
     }
-    let (free, own): (bool, bool) = (row.get(1), row.get(2));
+    let free: bool = row.get(1);
+    let own: bool = row.get(2);
     Ok(own || free && !name.is_reserved())
 }
 
-/// Gives a project this name, in place of the one it may have. Returns it with its domain.
+/// Activates a vanity subdomain, replacing any other. Returns it with its domain.
 pub async fn activate(
     context: &DataPlaneContext,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
     audit: &Recorder,
 ) -> Result<String, Error> {
-    let (doing, now) = ("activating a vanity subdomain", context.clock.now());
+    let doing = "activating a vanity subdomain";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
-    let (host, before) = taken(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
+    let (host, before) = current_names(&transaction, project.id).await?;
     if let Some(host) = host {
         let why = format!(
             "The project uses the custom hostname {host}. Delete it before activating a vanity subdomain."
@@ -147,7 +153,7 @@ pub async fn activate(
         return Err(Error::Rejected(why.into()));
     }
     if before.as_ref() != Some(&name.0) {
-        // A project that has a name since before it was reserved keeps it.
+        // A project keeps a name that was reserved after its activation.
         if name.is_reserved() {
             return Err(unavailable(name));
         }
@@ -163,10 +169,8 @@ pub async fn activate(
             })?;
         take_back(&transaction, project, name, now).await?;
     }
-    let (before, after) = (
-        before.map(|name| json!({"vanity_subdomain": name})),
-        json!({"vanity_subdomain": name.0}),
-    );
+    let before = before.map(|name| json!({"vanity_subdomain": name}));
+    let after = json!({"vanity_subdomain": name.0});
     audit
         .write_in(&transaction, 201, (before, Some(after)), now)
         .await?;
@@ -175,12 +179,13 @@ pub async fn activate(
     Ok(name.within(&context.settings.project_domain))
 }
 
-/// Ends the keeping of a name that is the project's from now on, or finds that it is kept for others. Only once the name is
-/// taken: who let it go a moment ago did so before that could be.
+/// Deletes the reservation of a name that the project has just taken, or fails if the name is
+/// reserved for another organization. Runs after the insert, so that a concurrent release is
+/// visible.
 async fn take_back(
     transaction: &Transaction<'_>,
     project: &Project,
-    name: &Name,
+    name: &VanitySubdomain,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "delete from vanity_releases where name = $1 returning organization_id, until";
@@ -199,16 +204,17 @@ async fn take_back(
     }
 }
 
-/// Takes a project's name from it. One that has none is as it should be.
+/// Removes a project's vanity subdomain. Succeeds if there is none.
 pub async fn deactivate(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("deactivating a vanity subdomain", context.clock.now());
+    let doing = "deactivating a vanity subdomain";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = release(&transaction, project.id, project.organization, now).await?;
     audit
         .write_in(
@@ -220,11 +226,11 @@ pub async fn deactivate(
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::VanitySubdomains);
-    // No node serves it any more when this is answered.
+    // When this returns, no node serves the name.
     notifications::settle(&context.db).await
 }
 
-/// Lets go of a project's name, which is kept for its organization for a while.
+/// Removes a project's vanity subdomain and reserves it for the organization.
 pub(crate) async fn release(
     transaction: &Transaction<'_>,
     project: ProjectId,
@@ -238,7 +244,7 @@ pub(crate) async fn release(
         .await
         .context(doing)?
         .map(|row| row.get::<_, String>(0));
-    // Nothing is kept for longer than it is of use.
+    // Expired reservations are deleted here.
     transaction
         .execute("delete from vanity_releases where until <= $1", &[&now])
         .await
@@ -260,7 +266,7 @@ pub(crate) async fn release(
     Ok(name)
 }
 
-fn unavailable(name: &Name) -> Error {
+fn unavailable(name: &VanitySubdomain) -> Error {
     Error::Rejected(
         format!("The vanity subdomain {name} is not available. Choose another one.").into(),
     )
@@ -273,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_label_that_looks_like_what_it_is() {
+    fn vanity_subdomain_is_one_plain_label() {
         for (text, name) in [
             ("abc", "abc"),
             ("My-Shop", "my-shop"),
@@ -281,7 +287,7 @@ mod tests {
             ("123", "123"),
             (&"a".repeat(63), &"a".repeat(63)),
         ] {
-            assert_eq!(text.parse::<Name>().unwrap().0, *name);
+            assert_eq!(text.parse::<VanitySubdomain>().unwrap().0, *name);
         }
         let long = "a".repeat(64);
         let bad = [
@@ -301,24 +307,30 @@ mod tests {
             "a\0b",
         ];
         for text in bad {
-            assert!(text.parse::<Name>().is_err(), "{text}");
+            assert!(text.parse::<VanitySubdomain>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn names_with_a_meaning_are_nobodys() {
+    fn reserved_names_are_detected() {
         for text in ["www", "API", "pooler", "abcdefghijklmnopqrst"] {
-            assert!(text.parse::<Name>().unwrap().is_reserved(), "{text}");
+            assert!(
+                text.parse::<VanitySubdomain>().unwrap().is_reserved(),
+                "{text}"
+            );
         }
         for text in ["my-api", "abcdefghijklmnopqrs1", "abcdefghijklmnopqrstu"] {
-            assert!(!text.parse::<Name>().unwrap().is_reserved(), "{text}");
+            assert!(
+                !text.parse::<VanitySubdomain>().unwrap().is_reserved(),
+                "{text}"
+            );
         }
     }
 
     proptest! {
         #[test]
-        fn what_is_accepted_is_safe_in_a_host(text in ".{0,70}") {
-            if let Ok(name) = text.parse::<Name>() {
+        fn accepted_names_are_valid_labels(text in ".{0,70}") {
+            if let Ok(name) = text.parse::<VanitySubdomain>() {
                 prop_assert!(name.0.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'));
                 prop_assert!((3..=63).contains(&name.0.len()) && !name.0.starts_with('-') && !name.0.ends_with('-'));
             }

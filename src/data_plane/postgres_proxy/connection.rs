@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Serves one client connection: startup, login at the project's server, then the session.
 
 use std::{
     io,
@@ -17,138 +17,139 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    Cancellable, Entry, Tls, login,
-    login::Outcome,
-    named,
-    named::Named,
-    packet,
-    packet::{CancelKey, Opening, Startup},
+    CancelRegistration, LoginPermits, PostgresProxyTls, login,
+    login::LoginOutcome,
+    message_stream::MessageStream,
     pipe,
-    pipe::Ended,
-    refusal::Refusal,
-    wire::Wire,
+    pipe::PipeEnd,
+    rejection::ConnectionRejection,
+    session_target,
+    session_target::SessionTarget,
+    startup,
+    startup::{CancelKey, StartupMessage, StartupRequest},
 };
 use crate::{
     base::{
         clock::Ticks,
         error::Error,
         ids::{ProjectId, ProjectRef},
-        net::connection_limit::Place,
+        net::connection_limit::ConnectionPermit,
     },
     data_plane::{
         clusters::ServerSocket,
         context::DataPlaneContext,
         database_access,
-        database_access::{Door, bans},
+        database_access::{ConnectionAdmission, bans},
         projects,
         projects::Status,
         temporary_access,
     },
 };
 
-/// What a client gets to say what it wants, TLS included.
+/// Timeout for the startup request, TLS handshake included.
 const OPENING: Duration = Duration::from_secs(10);
-/// What client and server together get to log in.
+/// Timeout for the login.
 const LOGIN: Duration = Duration::from_secs(30);
-/// How long a connection waits for a project that is just starting.
+/// Time that a connection waits for a project that is starting.
 const READY: Duration = Duration::from_secs(15);
-/// One attempt to reach a server; passing on a cancel request.
+/// Timeout for connecting to a server, and for forwarding a cancel request.
 const CONNECT: Duration = Duration::from_secs(5);
-/// The pause before a server whose queue was full is asked again.
+/// Pause before another attempt to connect to a server with a full accept queue.
 const QUEUE: Duration = Duration::from_millis(10);
-/// What a client that is turned away gets to take its leave.
+/// Time that a rejected client gets to read the error.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Bytes a client that is turned away may still send, so that the answer is not lost with them.
+/// Bytes that are read from a rejected client, so that the error is not lost with a connection
+/// reset.
 const FAREWELL_BYTES_MAX: usize = 64 * 1024;
-/// How long too many wrong passwords ban an address.
+/// Duration of a ban after too many wrong passwords.
 const BAN: chrono::TimeDelta = chrono::TimeDelta::minutes(30);
-/// A connection that was silent for so long is asked whether it is still there, so often and so many times.
+/// TCP keepalive: idle time, interval and number of probes.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_mins(1), Duration::from_secs(10), 6);
-/// The first byte of TLS itself: some clients do not ask before.
+/// First byte of a TLS record, sent by clients that negotiate TLS directly.
 const TLS_RECORD: u8 = 0x16;
-/// Questions before a session is asked for: one for TLS and one for Kerberos.
+/// Encryption requests before the startup message: one for TLS and one for GSSAPI.
 const QUESTIONS_MAX: usize = 2;
 
-/// A client that asked for a session.
-enum Client {
+/// A client connection, with or without TLS.
+enum ClientStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A client that asked for a session, and how it came.
-struct Asked<C> {
+/// A client that requests a session.
+struct SessionRequest<C> {
     client: C,
     peer: SocketAddr,
-    /// The name it asked for with TLS.
+    /// Server name of the TLS handshake.
     sni: Option<String>,
     encrypted: bool,
-    startup: Startup,
+    startup: StartupMessage,
 }
 
-/// What a connection is for.
-enum Wish {
-    Session(Client, Box<Startup>),
+/// Purpose of a connection.
+enum Intent {
+    Session(ClientStream, Box<StartupMessage>),
     Cancel(CancelKey),
-    /// Nothing, or nothing that could be understood.
-    None(Option<(Client, Refusal)>),
+    /// The connection was closed, or its startup request is rejected.
+    None(Option<(ClientStream, ConnectionRejection)>),
 }
 
-/// Serves one connection to its end. `entry` is given back when it is logged in.
+/// Serves a connection until it ends. `login_permits` is released after the login.
 pub(super) async fn serve(
     context: &DataPlaneContext,
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Tls>,
-    entry: Entry,
+    tls: Option<PostgresProxyTls>,
+    login_permits: LoginPermits,
 ) {
     if let Err(error) = prepare(&stream) {
-        tracing::debug!(%error, "a connection broke before it began");
+        tracing::debug!(%error, "failed to configure a client connection");
         return;
     }
     let opened = Box::pin(timeout(OPENING, open(stream, tls))).await;
     match opened {
-        Ok(Ok(Wish::Session(Client::Plain(client), startup))) => {
+        Ok(Ok(Intent::Session(ClientStream::Plain(client), startup))) => {
             session(
                 context,
-                Asked {
+                SessionRequest {
                     client,
                     peer,
                     sni: None,
                     encrypted: false,
                     startup: *startup,
                 },
-                entry,
+                login_permits,
             )
             .await;
         }
-        Ok(Ok(Wish::Session(Client::Tls(client), startup))) => {
+        Ok(Ok(Intent::Session(ClientStream::Tls(client), startup))) => {
             let sni = client.get_ref().1.server_name().map(str::to_owned);
             session(
                 context,
-                Asked {
+                SessionRequest {
                     client,
                     peer,
                     sni,
                     encrypted: true,
                     startup: *startup,
                 },
-                entry,
+                login_permits,
             )
             .await;
         }
-        Ok(Ok(Wish::Cancel(key))) => cancel(context, key).await,
-        Ok(Ok(Wish::None(Some((Client::Plain(stream), refusal))))) => {
-            refuse(context, stream, &refusal).await
+        Ok(Ok(Intent::Cancel(key))) => cancel(context, key).await,
+        Ok(Ok(Intent::None(Some((ClientStream::Plain(stream), rejection))))) => {
+            refuse(context, stream, &rejection).await
         }
-        Ok(Ok(Wish::None(Some((Client::Tls(stream), refusal))))) => {
-            refuse(context, stream, &refusal).await
+        Ok(Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))) => {
+            refuse(context, stream, &rejection).await
         }
-        // Nobody is left to tell, or said nothing at all.
-        Ok(Ok(Wish::None(None)) | Err(_)) => {}
+        // The client disconnected, or sent nothing.
+        Ok(Ok(Intent::None(None)) | Err(_)) => {}
         Err(_) => context
             .data_plane_metrics
             .postgres_proxy
-            .count(Refusal::Late.outcome()),
+            .count(ConnectionRejection::Late.outcome()),
     }
 }
 
@@ -162,85 +163,98 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads until the client has said what it wants, with TLS if it asked for that.
-async fn open(mut stream: TcpStream, tls: Option<Tls>) -> io::Result<Wish> {
+/// Reads startup requests until the client asks for a session or a cancellation. Negotiates TLS if
+/// requested.
+async fn open(mut stream: TcpStream, tls: Option<PostgresProxyTls>) -> io::Result<Intent> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
-        return Ok(Wish::None(None));
+        return Ok(Intent::None(None));
     }
     if first == [TLS_RECORD] {
         return match tls {
             Some(tls) => open_encrypted(stream, &tls).await,
-            None => Ok(Wish::None(None)),
+            None => Ok(Intent::None(None)),
         };
     }
     for _ in 0..=QUESTIONS_MAX {
         match opening(&mut stream).await? {
-            Ok(Opening::Tls) => {
+            Ok(StartupRequest::Tls) => {
                 if let Some(tls) = &tls {
-                    // Only what was asked was read: nothing sent in clear can pass for something encrypted.
+                    // Only the request itself was read, so bytes sent in plain text cannot pass as
+                    // encrypted.
                     stream.write_all(b"S").await?;
                     return open_encrypted(stream, tls).await;
                 }
                 stream.write_all(b"N").await?;
             }
-            Ok(Opening::Gss) => stream.write_all(b"N").await?,
-            Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-            Ok(Opening::Start(startup)) => {
-                return Ok(Wish::Session(Client::Plain(stream), Box::new(startup)));
+            Ok(StartupRequest::Gss) => stream.write_all(b"N").await?,
+            Ok(StartupRequest::Cancel(key)) => return Ok(Intent::Cancel(key)),
+            Ok(StartupRequest::Start(startup)) => {
+                return Ok(Intent::Session(
+                    ClientStream::Plain(stream),
+                    Box::new(startup),
+                ));
             }
-            Err(refusal) => return Ok(Wish::None(Some((Client::Plain(stream), refusal)))),
+            Err(rejection) => {
+                return Ok(Intent::None(Some((ClientStream::Plain(stream), rejection))));
+            }
         }
     }
-    Ok(Wish::None(Some((
-        Client::Plain(stream),
-        Refusal::Malformed("too many requests for encryption"),
+    Ok(Intent::None(Some((
+        ClientStream::Plain(stream),
+        ConnectionRejection::Malformed("too many requests for encryption"),
     ))))
 }
 
-async fn open_encrypted(stream: TcpStream, tls: &Tls) -> io::Result<Wish> {
+async fn open_encrypted(stream: TcpStream, tls: &PostgresProxyTls) -> io::Result<Intent> {
     let mut stream = Box::new(TlsAcceptor::from(tls.0.clone()).accept(stream).await?);
-    let refusal = match opening(&mut stream).await? {
-        Ok(Opening::Cancel(key)) => return Ok(Wish::Cancel(key)),
-        Ok(Opening::Start(startup)) => {
-            return Ok(Wish::Session(Client::Tls(stream), Box::new(startup)));
+    let rejection = match opening(&mut stream).await? {
+        Ok(StartupRequest::Cancel(key)) => return Ok(Intent::Cancel(key)),
+        Ok(StartupRequest::Start(startup)) => {
+            return Ok(Intent::Session(
+                ClientStream::Tls(stream),
+                Box::new(startup),
+            ));
         }
-        Ok(Opening::Tls | Opening::Gss) => {
-            Refusal::Malformed("the connection is encrypted already")
+        Ok(StartupRequest::Tls | StartupRequest::Gss) => {
+            ConnectionRejection::Malformed("the connection is encrypted already")
         }
-        Err(refusal) => refusal,
+        Err(rejection) => rejection,
     };
-    Ok(Wish::None(Some((Client::Tls(stream), refusal))))
+    Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))
 }
 
-/// One opening packet, and not a byte more.
-async fn opening<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<Result<Opening, Refusal>> {
+/// Reads exactly one startup packet.
+async fn opening<S: AsyncRead + Unpin>(
+    stream: &mut S,
+) -> io::Result<Result<StartupRequest, ConnectionRejection>> {
     let mut prefix = [0; 4];
     stream.read_exact(&mut prefix).await?;
-    let length = match packet::opening_length(prefix) {
+    let length = match startup::opening_length(prefix) {
         Ok(length) => length,
-        Err(refusal) => return Ok(Err(refusal)),
+        Err(rejection) => return Ok(Err(rejection)),
     };
     let mut packet = vec![0; length - 4];
     stream.read_exact(&mut packet).await?;
-    Ok(packet::opening(&packet))
+    Ok(startup::opening(&packet))
 }
 
-/// Tells a client why it is turned away.
+/// Sends the error to a rejected client.
 async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
     mut stream: S,
-    refusal: &Refusal,
+    rejection: &ConnectionRejection,
 ) {
     context
         .data_plane_metrics
         .postgres_proxy
-        .count(refusal.outcome());
+        .count(rejection.outcome());
     let farewell = async {
-        stream.write_all(&refusal.message()).await?;
+        stream.write_all(&rejection.message()).await?;
         stream.shutdown().await?;
-        // Closing with bytes unread resets the connection, and the answer may be lost.
-        let (mut rest, mut read) = ([0; 1024], 0);
+        // Closing with unread bytes resets the connection, and the error may be lost.
+        let mut rest = [0; 1024];
+        let mut read = 0;
         while read < FAREWELL_BYTES_MAX {
             match stream.read(&mut rest).await? {
                 0 => break,
@@ -249,44 +263,45 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
         }
         io::Result::Ok(())
     };
-    // It may be gone already.
+    // The client may have disconnected.
     let _ = timeout(FAREWELL, farewell).await;
 }
 
-/// Passes a cancel request on to the server that knows the key, and to no other. Nobody is told whether there was one.
+/// Forwards a cancel request to the server that issued the key. The client is not told whether the
+/// key is known.
 async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     context.data_plane_metrics.postgres_proxy.count("cancel");
-    let Some(socket) = context.router.keys.lock().get(&key).cloned() else {
+    let Some(socket) = context.postgres_proxy.keys.lock().get(&key).cloned() else {
         return;
     };
     let asked = timeout(CONNECT, async {
         let mut server = socket.connect().await?;
         server.write_all(&key.request()).await?;
-        // The server closes once it has sent the signal; the client waits for us to do the same.
+        // The server closes the connection once it has sent the signal; the client waits for that.
         server.read(&mut [0]).await
     });
     if let Ok(Err(error)) = asked.await {
-        tracing::debug!(%error, "a cancel request could not be passed on");
+        tracing::debug!(%error, "failed to forward a cancel request");
     }
 }
 
-/// A session that is logged in.
-struct Session<C> {
+/// A session after its login.
+struct ProxySession<C> {
     client: C,
     server: UnixStream,
     early: (BytesMut, BytesMut),
-    _place: Place<ProjectId>,
-    _cancellable: Option<Cancellable>,
+    _place: ConnectionPermit<ProjectId>,
+    _cancellable: Option<CancelRegistration>,
 }
 
 async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: Asked<C>,
-    entry: Entry,
+    asked: SessionRequest<C>,
+    login_permits: LoginPermits,
 ) {
-    // Boxed, so that a session that waits does not carry the room its login took.
+    // Boxed, so that an idle session does not hold the memory of its login.
     let begun = Box::pin(begin(context, asked)).await;
-    drop(entry);
+    drop(login_permits);
     let Some(mut session) = begun else { return };
     context.data_plane_metrics.postgres_proxy.count("session");
     context
@@ -299,7 +314,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
         &mut session.client,
         &mut session.server,
         early,
-        context.router.stopping(),
+        context.postgres_proxy.shutdown.cancelled(),
     )
     .await;
     context
@@ -307,20 +322,20 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
         .postgres_proxy
         .sessions
         .decrement(1.0);
-    if ended == Ended::Stopped {
-        refuse(context, session.client, &Refusal::Stopping).await;
+    if ended == PipeEnd::Stopped {
+        refuse(context, session.client, &ConnectionRejection::Stopping).await;
     } else {
-        // What is still in a buffer of TLS, and its last words.
+        // Flushes buffered TLS data and sends the closing alert.
         let _ = timeout(FAREWELL, session.client.shutdown()).await;
     }
 }
 
-/// Finds the project's server and logs in there; or tells the client why not.
+/// Finds the project's server and logs in there. Rejects the client on failure.
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: Asked<C>,
-) -> Option<Session<C>> {
-    let Asked {
+    asked: SessionRequest<C>,
+) -> Option<ProxySession<C>> {
+    let SessionRequest {
         client,
         peer,
         sni,
@@ -328,35 +343,37 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         startup,
     } = asked;
     let prepared = async {
-        let named = named::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
+        let named =
+            session_target::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
         let packet = startup.packet(&named.user, named.options.as_deref())?;
         let door = admit(context, &named, peer, encrypted).await?;
         let place = context
-            .router
+            .postgres_proxy
             .projects
-            .take(door.id)
-            .ok_or(Refusal::ProjectFull)?;
-        let socket = context.clusters.socket(&named.project);
+            .try_acquire(door.id)
+            .ok_or(ConnectionRejection::ProjectFull)?;
+        let socket = context.driver.socket(&named.project);
         let server = reach(&socket).await?;
         Ok((named, door, place, socket, server, packet))
     };
     let (named, door, place, socket, server, packet) = match prepared.await {
         Ok(prepared) => prepared,
-        Err(refusal) => {
-            refuse(context, client, &refusal).await;
+        Err(rejection) => {
+            refuse(context, client, &rejection).await;
             return None;
         }
     };
-    let (mut client, mut server) = (Wire::new(client), Wire::new(server));
+    let mut client = MessageStream::new(client);
+    let mut server = MessageStream::new(server);
     let login = async {
         server.send(&packet).await?;
         login::relay(&mut client, &mut server).await
     };
-    let refusal = match timeout(LOGIN, login).await {
-        Ok(Ok(Outcome::In(key))) => {
-            let cancellable = key.map(|key| Cancellable::new(context, key, socket));
+    let rejection = match timeout(LOGIN, login).await {
+        Ok(Ok(LoginOutcome::In(key))) => {
+            let cancellable = key.map(|key| CancelRegistration::new(context, key, socket));
             let ((client, sent), (server, answered)) = (client.into_parts(), server.into_parts());
-            return Some(Session {
+            return Some(ProxySession {
                 client,
                 server,
                 early: (sent, answered),
@@ -364,7 +381,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
                 _cancellable: cancellable,
             });
         }
-        Ok(Ok(Outcome::Out { wrong_password })) => {
+        Ok(Ok(LoginOutcome::Out { wrong_password })) => {
             if wrong_password {
                 context
                     .data_plane_metrics
@@ -374,44 +391,46 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
             }
             return None;
         }
-        Ok(Ok(Outcome::Refused(refusal))) => {
-            if refusal == Refusal::Unguarded {
-                tracing::warn!(project = %named.project, "the project's server lets somebody in without SCRAM-SHA-256; nobody gets there through the router");
+        Ok(Ok(LoginOutcome::Refused(rejection))) => {
+            if rejection == ConnectionRejection::Unguarded {
+                tracing::warn!(project = %named.project, "the project's server does not authenticate by SCRAM-SHA-256; connections are rejected");
             }
-            refusal
+            rejection
         }
-        // One of the two hung up.
+        // The client or the server disconnected.
         Ok(Err(_)) => return None,
-        Err(_) => Refusal::Late,
+        Err(_) => ConnectionRejection::Late,
     };
-    refuse(context, client.into_parts().0, &refusal).await;
+    refuse(context, client.into_parts().0, &rejection).await;
     None
 }
 
-/// Lets a client come to a project, or says why not. Waits for a server that is just starting, and starts one that sleeps.
+/// Checks the access rules of a project. Waits for a server that is starting, and starts one that
+/// was stopped for lack of use.
 async fn admit(
     context: &DataPlaneContext,
-    named: &Named,
+    named: &SessionTarget,
     peer: SocketAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
+) -> Result<ConnectionAdmission, ConnectionRejection> {
     let open = async {
         loop {
             let door = door(context, named, peer.ip(), encrypted).await?;
             match door.status {
                 Status::ActiveHealthy if !door.asleep => {
                     match projects::note_use(context, door.id).await {
-                        // Nothing puts a project to sleep while the control database is away.
+                        // No project is stopped for lack of use while the control database is
+                        // unreachable.
                         Ok(()) | Err(Error::Unavailable { .. }) => return Ok(door),
                         Err(error) => return Err(fault(&error)),
                     }
                 }
-                Status::Pausing | Status::Inactive => return Err(Refusal::Paused),
-                Status::GoingDown | Status::Removed => return Err(Refusal::Unknown),
+                Status::Pausing | Status::Inactive => return Err(ConnectionRejection::Paused),
+                Status::GoingDown | Status::Removed => return Err(ConnectionRejection::Unknown),
                 Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
-                    return Err(Refusal::Away);
+                    return Err(ConnectionRejection::Away);
                 }
-                // Then the door is looked at once more: its rules may have changed meanwhile.
+                // The rules are checked again afterwards, because they may have changed meanwhile.
                 Status::ActiveHealthy
                 | Status::ComingUp
                 | Status::ActiveUnhealthy
@@ -420,59 +439,61 @@ async fn admit(
                     projects::wake(context, door.id, &named.project)
                         .await
                         .map_err(|error| match error {
-                            Error::Unavailable { .. } => Refusal::ControlAway,
-                            _ => Refusal::Away,
+                            Error::Unavailable { .. } => ConnectionRejection::ControlAway,
+                            _ => ConnectionRejection::Away,
                         })?;
                 }
             }
         }
     };
-    timeout(READY, open).await.unwrap_or(Err(Refusal::Away))
+    timeout(READY, open)
+        .await
+        .unwrap_or(Err(ConnectionRejection::Away))
 }
 
-/// The project's door, if its rules let this client through it.
+/// Returns the project's access rules if they permit this client.
 async fn door(
     context: &DataPlaneContext,
-    named: &Named,
+    named: &SessionTarget,
     address: IpAddr,
     encrypted: bool,
-) -> Result<Door, Refusal> {
-    let door = database_access::door(context, &named.project, address)
+) -> Result<ConnectionAdmission, ConnectionRejection> {
+    let door = database_access::admission(context, &named.project, address)
         .await
         .map_err(|error| fault(&error))?
-        .ok_or(Refusal::Unknown)?;
+        .ok_or(ConnectionRejection::Unknown)?;
     if door.banned {
-        return Err(Refusal::Banned);
+        return Err(ConnectionRejection::Banned);
     }
     if !door.admitted
-        || !temporary_access::admits(context, door.id, &named.user, address)
+        || !temporary_access::permits_address(context, door.id, &named.user, address)
             .await
             .map_err(|error| fault(&error))?
     {
-        return Err(Refusal::Restricted);
+        return Err(ConnectionRejection::Restricted);
     }
     if door.tls_required && !encrypted {
-        return Err(Refusal::TlsRequired);
+        return Err(ConnectionRejection::TlsRequired);
     }
     if !door.here {
-        return Err(Refusal::Elsewhere);
+        return Err(ConnectionRejection::Elsewhere);
     }
     Ok(door)
 }
 
-fn fault(error: &Error) -> Refusal {
+fn fault(error: &Error) -> ConnectionRejection {
     if matches!(error, Error::Unavailable { .. }) {
-        return Refusal::ControlAway;
+        return ConnectionRejection::ControlAway;
     }
-    tracing::error!(%error, "a connection to a database was refused");
-    Refusal::Fault
+    tracing::error!(%error, "failed to check access to a database");
+    ConnectionRejection::Fault
 }
 
-async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
+async fn reach(socket: &ServerSocket) -> Result<UnixStream, ConnectionRejection> {
     let reached = async {
         loop {
             match socket.connect().await {
-                // More come at once than the server has room for in its queue, and nothing announces that there is some.
+                // The server's accept queue is full, and nothing announces free space in it.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(QUEUE).await,
                 other => return other,
             }
@@ -481,27 +502,28 @@ async fn reach(socket: &ServerSocket) -> Result<UnixStream, Refusal> {
     match timeout(CONNECT, reached).await {
         Ok(Ok(server)) => Ok(server),
         Ok(Err(error)) => {
-            tracing::debug!(%error, socket = %socket.path().display(), "a project's server cannot be reached");
-            Err(Refusal::Away)
+            tracing::debug!(%error, socket = %socket.path().display(), "project server unreachable");
+            Err(ConnectionRejection::Away)
         }
-        Err(_) => Err(Refusal::ProjectFull),
+        Err(_) => Err(ConnectionRejection::ProjectFull),
     }
 }
 
-/// Counts a wrong password against the address, and bans it when there were too many.
+/// Counts a wrong password, and bans the address after too many.
 async fn note_failure(
     context: &DataPlaneContext,
-    door: &Door,
+    door: &ConnectionAdmission,
     project: &ProjectRef,
     peer: SocketAddr,
 ) {
-    let (block, now): (_, Ticks) = (bans::block(peer.ip()), context.clock.ticks());
-    if !context.router.failures.note(door.id, block, now) {
+    let block = bans::network_of(peer.ip());
+    let now: Ticks = context.clock.ticks();
+    if !context.postgres_proxy.failures.note(door.id, block, now) {
         return;
     }
-    tracing::info!(project = %door.id, address = %block, "banned: too many wrong passwords");
+    tracing::info!(project = %door.id, address = %block, "address banned after too many wrong passwords");
     if let Err(error) = bans::ban(context, door.id, project, block, context.clock.now() + BAN).await
     {
-        tracing::error!(%error, "an address could not be banned");
+        tracing::error!(%error, "failed to ban an address");
     }
 }

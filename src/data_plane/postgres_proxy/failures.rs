@@ -1,23 +1,23 @@
-//! Wrong passwords, counted by project and address.
+//! Counts wrong passwords by project and address block.
 
 use ipnet::IpNet;
 use quick_cache::sync::Cache;
 
 use crate::base::{clock::Ticks, ids::ProjectId};
 
-/// Addresses whose wrong passwords are remembered; the least used are forgotten first.
+/// Number of counted addresses; the least recently used are evicted.
 const ADDRESSES_MAX: usize = 10_000;
 /// Wrong passwords within [`WINDOW`] that lead to a ban.
 pub(super) const FAILURES_MAX: u32 = 10;
-/// How long a wrong password is held against an address, in milliseconds.
+/// Length of the counting window, in milliseconds.
 const WINDOW: Ticks = 10 * 60 * 1000;
 
-pub(super) struct Failures {
-    /// How many, and since when.
+pub(super) struct LoginFailures {
+    /// Count and start of the window.
     counted: Cache<(ProjectId, IpNet), (u32, Ticks)>,
 }
 
-impl Default for Failures {
+impl Default for LoginFailures {
     fn default() -> Self {
         Self {
             counted: Cache::new(ADDRESSES_MAX),
@@ -25,11 +25,11 @@ impl Default for Failures {
     }
 }
 
-impl Failures {
-    /// Notes one more. True when there have been too many; then counting begins anew.
+impl LoginFailures {
+    /// Counts a wrong password. Returns true if the limit is reached, and starts a new window.
     pub(super) fn note(&self, project: ProjectId, block: IpNet, now: Ticks) -> bool {
         let key = (project, block);
-        // Two at once may count as one: then the ban comes one attempt later.
+        // Concurrent calls may count as one, which delays the ban by one attempt.
         let (before, since) = self
             .counted
             .get(&key)
@@ -49,11 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_in_a_window_are_too_many() {
-        let (failures, block) = (
-            Failures::default(),
-            "192.0.2.1/32".parse::<IpNet>().unwrap(),
-        );
+    fn repeated_failures_in_a_window_reach_the_limit() {
+        let failures = LoginFailures::default();
+        let block = "192.0.2.1/32".parse::<IpNet>().unwrap();
         let note = |project, now| failures.note(ProjectId(project), block, now);
         for _ in 1..FAILURES_MAX {
             assert!(!note(1, 0));

@@ -1,23 +1,24 @@
-//! The way in to projects' databases: one address for all of them, speaking PostgreSQL's start-up.
+//! Proxy for projects' PostgreSQL servers: one address for all projects.
 //!
-//! A connection is taken in four steps: `connection` reads what it opens with, as `packet` understands it, and answers
-//! with TLS where asked; `named` finds the project it means; `login` passes the login on to the project's server and sees
-//! to it that a password is proven; from then on `pipe` carries bytes. Whoever is turned away is told why (`refusal`).
+//! - `connection` reads the startup request, which `startup` parses, and negotiates TLS.
+//! - `session_target` finds the project in the startup message.
+//! - `login` relays the login and checks that the server authenticates the client by SCRAM-SHA-256.
+//! - `pipe` relays the session; `rejection` holds the errors that clients receive.
 //!
-//! It knows no HTTP, keeps no password, and takes the word of nobody: what a stranger sends is bounded in bytes and in time
-//! before it is looked at, and the server is a stranger until it has asked for a password.
+//! The proxy stores no passwords. Input of unauthenticated clients is limited in size and time, and
+//! a server is not trusted before it has completed SCRAM.
 
 mod connection;
 mod failures;
 #[doc(hidden)]
 pub mod fuzzing;
 mod login;
-mod named;
-mod packet;
+mod message_stream;
 mod pipe;
-mod refusal;
+mod rejection;
+mod session_target;
+mod startup;
 mod tls;
-mod wire;
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,82 +27,85 @@ use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
-pub use self::tls::Tls;
+pub use self::tls::PostgresProxyTls;
 
-use self::{failures::Failures, packet::CancelKey, refusal::Refusal};
+use self::{failures::LoginFailures, rejection::ConnectionRejection, startup::CancelKey};
 use crate::{
     base::{
         ids::ProjectId,
         net::{
             accept,
-            connection_limit::{Place, Places},
+            connection_limit::{ConnectionLimit, ConnectionPermit},
         },
     },
     data_plane::{clusters::ServerSocket, context::DataPlaneContext, database_access::bans},
 };
 
-/// Connections of all projects, logged in or not.
+/// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 4000;
-/// Connections of one project. Its server takes fewer; the rest are those it is about to refuse.
+/// Maximum number of concurrent connections to one project. Its server accepts fewer; the rest
+/// receive the server's error.
 pub const PROJECT_CONNECTIONS_MAX: usize = 100;
-/// Connections that are not logged in yet.
+/// Maximum number of connections that are not logged in.
 const LOGINS_MAX: usize = 500;
-/// Of these, from one address: nobody keeps everybody else out by saying nothing.
+/// Maximum number of connections from one address block that are not logged in, so that idle
+/// connections of one client cannot exhaust [`LOGINS_MAX`].
 const ADDRESS_LOGINS_MAX: usize = 200;
-/// What sessions that work may take when the router stops. Idle ones end at once.
+/// Time that active sessions get to finish on shutdown. Idle sessions end at once.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Where clients reach the router, as connection strings say it.
+/// Public address of the proxy, as shown in connection strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Published {
-    /// Name or address.
+pub struct PublishedAddress {
+    /// Host name or IP address.
     pub host: String,
-    /// The first listener's.
+    /// Port of the first listener.
     pub port: u16,
-    /// Whether it can speak TLS.
+    /// Whether TLS is available.
     pub tls: bool,
 }
 
-/// What is known of the connections there are.
-pub struct Router {
+/// State of the PostgreSQL proxy.
+pub struct PostgresProxy {
     connections: Arc<Semaphore>,
     logins: Arc<Semaphore>,
-    addresses: Arc<Places<IpNet>>,
-    projects: Arc<Places<ProjectId>>,
-    /// Which server knows a session by this key. One entry for each session.
+    addresses: Arc<ConnectionLimit<IpNet>>,
+    projects: Arc<ConnectionLimit<ProjectId>>,
+    /// Servers by cancel key, one entry per session.
     keys: Mutex<HashMap<CancelKey, ServerSocket>>,
-    failures: Failures,
-    stop: watch::Sender<bool>,
+    failures: LoginFailures,
+    shutdown: CancellationToken,
 }
 
-impl Default for Router {
+impl Default for PostgresProxy {
     fn default() -> Self {
         Self {
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             logins: Arc::new(Semaphore::new(LOGINS_MAX)),
-            addresses: Places::new(ADDRESS_LOGINS_MAX),
-            projects: Places::new(PROJECT_CONNECTIONS_MAX),
+            addresses: ConnectionLimit::new(ADDRESS_LOGINS_MAX),
+            projects: ConnectionLimit::new(PROJECT_CONNECTIONS_MAX),
             keys: Mutex::default(),
-            failures: Failures::default(),
-            stop: watch::channel(false).0,
+            failures: LoginFailures::default(),
+            shutdown: CancellationToken::new(),
         }
     }
 }
 
-/// What is counted about connections.
+/// Metrics of the PostgreSQL proxy.
 #[derive(Clone)]
-pub struct Tally {
-    /// Sessions there are.
+pub struct PostgresProxyMetrics {
+    /// Number of sessions.
     pub sessions: Gauge,
-    /// Connections by how they ended.
+    /// Connections by outcome.
     pub outcomes: [(&'static str, Counter); 8],
 }
 
-/// How a connection may end, as the metrics have it.
+/// Values of the `outcome` label.
 pub const OUTCOMES: [&str; 8] = [
     "session",
     "cancel",
@@ -113,7 +117,7 @@ pub const OUTCOMES: [&str; 8] = [
     "full",
 ];
 
-impl Tally {
+impl PostgresProxyMetrics {
     fn count(&self, outcome: &str) {
         if let Some((_, counter)) = self.outcomes.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
@@ -121,34 +125,32 @@ impl Tally {
     }
 }
 
-impl Router {
-    /// Takes no new connections, ends idle sessions at once, and those that work when they are idle.
+impl PostgresProxy {
+    /// Stops accepting connections and ends each session as soon as it is idle.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
-    }
-
-    /// Returns when the router is asked to stop.
-    async fn stopping(&self) {
-        // The sender lives as long as the application.
-        let _ = self.stop.subscribe().wait_for(|stop| *stop).await;
+        self.shutdown.cancel();
     }
 }
 
-/// What a connection holds until it is logged in.
-struct Entry {
+/// Permits held until the login is complete.
+struct LoginPermits {
     _login: OwnedSemaphorePermit,
-    _address: Place<IpNet>,
+    _address: ConnectionPermit<IpNet>,
 }
 
-/// A session that can be cancelled, for as long as it is there.
-struct Cancellable {
+/// Registration of a session's cancel key, removed on drop.
+struct CancelRegistration {
     context: DataPlaneContext,
     key: CancelKey,
 }
 
-impl Cancellable {
+impl CancelRegistration {
     fn new(context: &DataPlaneContext, key: CancelKey, socket: ServerSocket) -> Self {
-        context.router.keys.lock().insert(key.clone(), socket);
+        context
+            .postgres_proxy
+            .keys
+            .lock()
+            .insert(key.clone(), socket);
         Self {
             context: context.clone(),
             key,
@@ -156,63 +158,75 @@ impl Cancellable {
     }
 }
 
-impl Drop for Cancellable {
+impl Drop for CancelRegistration {
     fn drop(&mut self) {
-        self.context.router.keys.lock().remove(&self.key);
+        self.context.postgres_proxy.keys.lock().remove(&self.key);
     }
 }
 
-/// Takes connections until [`Router::stop`], then sees the sessions out.
-pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<Tls>) {
+/// Accepts connections until [`PostgresProxy::stop`], then drains the sessions.
+pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<PostgresProxyTls>) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
         take(&context, connections, stream, peer, tls.clone())
     };
-    accept::run(
+    accept::accept_until_shutdown(
+        "PostgreSQL",
         listener,
-        context.router.stopping(),
-        ("databases", DRAIN),
+        &context.postgres_proxy.shutdown,
+        DRAIN,
         take,
     )
     .await;
 }
 
-/// Begins with a connection, unless there are too many: who is turned away here costs no more than an answer.
+/// Starts serving a connection, or rejects it if a limit is reached.
 fn take(
     context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
-    tls: Option<Tls>,
+    tls: Option<PostgresProxyTls>,
 ) {
-    let Some((connection, entry)) = enter(context, peer) else {
+    let Some((connection, login_permits)) = enter(context, peer) else {
         context
             .data_plane_metrics
             .postgres_proxy
-            .count(Refusal::Full.outcome());
-        // As much as fits into the socket's buffer, which is empty.
-        let _ = stream.try_write(&Refusal::Full.message());
+            .count(ConnectionRejection::Full.outcome());
+        // Written without waiting: the error fits into the empty send buffer.
+        let _ = stream.try_write(&ConnectionRejection::Full.message());
         return;
     };
     let context = context.clone();
     connections.spawn(async move {
-        connection::serve(&context, stream, peer, tls, entry).await;
+        connection::serve(&context, stream, peer, tls, login_permits).await;
         drop(connection);
     });
 }
 
-/// A place among all connections, and one among those that log in.
-fn enter(context: &DataPlaneContext, peer: SocketAddr) -> Option<(OwnedSemaphorePermit, Entry)> {
+/// Acquires a connection permit and the permits of a login.
+fn enter(
+    context: &DataPlaneContext,
+    peer: SocketAddr,
+) -> Option<(OwnedSemaphorePermit, LoginPermits)> {
     let connection = context
-        .router
+        .postgres_proxy
         .connections
         .clone()
         .try_acquire_owned()
         .ok()?;
-    let login = context.router.logins.clone().try_acquire_owned().ok()?;
-    let address = context.router.addresses.take(bans::block(peer.ip()))?;
+    let login = context
+        .postgres_proxy
+        .logins
+        .clone()
+        .try_acquire_owned()
+        .ok()?;
+    let address = context
+        .postgres_proxy
+        .addresses
+        .try_acquire(bans::network_of(peer.ip()))?;
     Some((
         connection,
-        Entry {
+        LoginPermits {
             _login: login,
             _address: address,
         },

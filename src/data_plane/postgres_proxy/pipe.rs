@@ -1,7 +1,8 @@
-//! A session as a byte pipe.
+//! Relays bytes between client and server.
 //!
-//! Written for many sessions that wait: one that does nothing holds no buffer. Bytes are read into a buffer of the thread and
-//! written on at once; only what the other side does not take is kept, and nothing more is read until it has.
+//! Optimized for many idle sessions: an idle session holds no buffer. Bytes are read into a
+//! thread-local buffer and written at once; only what the receiver does not accept is kept, and
+//! reading pauses until that is written.
 
 use std::{
     cell::RefCell,
@@ -13,50 +14,54 @@ use std::{
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes taken from one side at once, and so the most that is kept for the other.
+/// Size of one read, and so the maximum number of bytes kept per direction.
 const CHUNK: usize = 32 * 1024;
-/// `ReadyForQuery`, outside of a transaction: the server waits for its client.
+/// `ReadyForQuery` outside of a transaction: the session is idle.
 const IDLE: [u8; 6] = *b"Z\0\0\0\x05I";
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; CHUNK].into_boxed_slice());
 }
 
-/// Why a pipe ended.
+/// The reason for the end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// One side hung up, or broke.
+pub(super) enum PipeEnd {
+    /// One side disconnected or failed.
     HungUp,
-    /// Asked to, between two queries.
+    /// Shutdown, while the session was idle.
     Stopped,
 }
 
-/// Passes bytes both ways until a side hangs up; or, once `stopping` is ready, until the session does nothing.
+/// Relays bytes in both directions until one side disconnects or, once `stopping` resolves, the
+/// session is idle.
 ///
-/// `early` was read of the client, or of the server, while logging in.
+/// `early` holds the bytes read from client and server during the login.
 pub(super) async fn run<C, S>(
     client: &mut C,
     server: &mut S,
     early: (BytesMut, BytesMut),
     stopping: impl Future<Output = ()>,
-) -> Ended
+) -> PipeEnd
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut up, mut down) = (Half::new(early.0), Half::new(early.1));
-    let mut tail = Tail { last: IDLE };
+    let mut up = PipeDirection::new(early.0);
+    let mut down = PipeDirection::new(early.1);
+    let mut tail = ResponseTail { last: IDLE };
     if !up.kept.is_empty() || !down.kept.is_empty() {
         tail.asked();
     }
-    let (mut stopping, mut stopped, mut deaf) = (std::pin::pin!(stopping), false, false);
+    let mut stopping = std::pin::pin!(stopping);
+    let mut stopped = false;
+    let mut deaf = false;
     poll_fn(|cx| {
         stopped = stopped || stopping.as_mut().poll(cx).is_ready();
         if !deaf {
             match up.poll(cx, client, server, |_| tail.asked()) {
-                Poll::Ready(End::Reader) => return Poll::Ready(Ended::HungUp),
-                // The server has closed its end; what it said before is still to be read.
-                Poll::Ready(End::Writer) => deaf = true,
+                Poll::Ready(DirectionEnd::Reader) => return Poll::Ready(PipeEnd::HungUp),
+                // The server has closed its receiving side; its remaining output is still relayed.
+                Poll::Ready(DirectionEnd::Writer) => deaf = true,
                 Poll::Pending => {}
             }
         }
@@ -64,10 +69,10 @@ where
             .poll(cx, server, client, |bytes| tail.answered(bytes))
             .is_ready()
         {
-            return Poll::Ready(Ended::HungUp);
+            return Poll::Ready(PipeEnd::HungUp);
         }
         if stopped && tail.last == IDLE && down.kept.is_empty() {
-            Poll::Ready(Ended::Stopped)
+            Poll::Ready(PipeEnd::Stopped)
         } else {
             Poll::Pending
         }
@@ -75,12 +80,12 @@ where
     .await
 }
 
-/// The last bytes the server sent since the client asked for something.
-struct Tail {
+/// Last bytes that the server has sent since the client's last message.
+struct ResponseTail {
     last: [u8; 6],
 }
 
-impl Tail {
+impl ResponseTail {
     fn asked(&mut self) {
         self.last = [0; 6];
     }
@@ -92,15 +97,15 @@ impl Tail {
     }
 }
 
-/// One direction.
-struct Half {
-    /// Read, and not yet written.
+/// One direction of a session.
+struct PipeDirection {
+    /// Bytes read and not yet written.
     kept: BytesMut,
-    /// Written, and perhaps still in a buffer of the writer.
+    /// Whether bytes may remain in a buffer of the writer.
     unflushed: bool,
 }
 
-impl Half {
+impl PipeDirection {
     fn new(kept: BytesMut) -> Self {
         Self {
             kept,
@@ -108,14 +113,15 @@ impl Half {
         }
     }
 
-    /// Passes on what there is. Ready when there will be nothing more and all was written, or when a side broke.
+    /// Relays available bytes. Ready when the reader has ended and all bytes are written, or on
+    /// failure.
     fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
         from: &mut R,
         to: &mut W,
         mut saw: impl FnMut(&[u8]),
-    ) -> Poll<End>
+    ) -> Poll<DirectionEnd>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
@@ -123,7 +129,7 @@ impl Half {
         loop {
             while !self.kept.is_empty() {
                 match ready!(Pin::new(&mut *to).poll_write(cx, &self.kept)) {
-                    Ok(0) | Err(_) => return Poll::Ready(End::Writer),
+                    Ok(0) | Err(_) => return Poll::Ready(DirectionEnd::Writer),
                     Ok(written) => self.kept.advance(written),
                 }
                 self.unflushed = true;
@@ -142,7 +148,7 @@ impl Half {
             match read {
                 Poll::Ready(0) => {
                     let _ = ready!(Pin::new(&mut *to).poll_flush(cx));
-                    return Poll::Ready(End::Reader);
+                    return Poll::Ready(DirectionEnd::Reader);
                 }
                 Poll::Ready(_) => {}
                 Poll::Pending => {
@@ -155,7 +161,7 @@ impl Half {
         }
     }
 
-    /// Writes what the writer takes at once, and returns the rest. If it broke, the next attempt finds out.
+    /// Writes without waiting and returns the rest. An error is reported by the next write.
     fn offer<W: AsyncWrite + Unpin>(
         &mut self,
         cx: &mut Context<'_>,
@@ -170,11 +176,11 @@ impl Half {
     }
 }
 
-/// What ended a direction.
-enum End {
-    /// There is nothing more to read, or it cannot be.
+/// The side that ended a direction.
+enum DirectionEnd {
+    /// The reader ended or failed.
     Reader,
-    /// Nothing can be written any more.
+    /// The writer failed.
     Writer,
 }
 
@@ -192,12 +198,13 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[tokio::test]
-    async fn every_byte_arrives_in_order_through_any_narrow() {
+    async fn bytes_are_relayed_in_order_with_any_buffer_size() {
         for narrow in [1, 7, 4096, 1 << 20] {
             let (mut client, near) = duplex(narrow);
             let (far, mut server) = duplex(narrow.min(3000));
             let pipe = tokio::spawn(async move {
-                let (mut near, mut far) = (near, far);
+                let mut near = near;
+                let mut far = far;
                 run(
                     &mut near,
                     &mut far,
@@ -224,7 +231,7 @@ mod tests {
                 "{narrow}"
             );
             let mut client = writer.await.unwrap();
-            // The last words of a server arrive, although it hangs up right after them.
+            // The last bytes of a server are delivered although it disconnects immediately.
             let farewell = async move { server.write_all(b"FATAL").await.unwrap() };
             let mut last = Vec::new();
             timeout(PATIENCE, async {
@@ -236,13 +243,13 @@ mod tests {
             .unwrap();
             assert_eq!(
                 (last.as_slice(), pipe.await.unwrap()),
-                (&b"FATAL"[..], Ended::HungUp)
+                (&b"FATAL"[..], PipeEnd::HungUp)
             );
         }
     }
 
     #[tokio::test]
-    async fn a_session_that_works_is_not_stopped_before_it_is_idle() {
+    async fn active_session_is_not_stopped() {
         let (mut client, mut near) = duplex(64);
         let (mut far, mut server) = duplex(64);
         let (stop, mut stopping) = tokio::sync::watch::channel(false);
@@ -253,7 +260,7 @@ mod tests {
         client.write_all(b"Q....select").await.unwrap();
         server.read_exact(&mut [0; 11]).await.unwrap();
         stop.send(true).unwrap();
-        // In a transaction, it still is not.
+        // The session is not idle within a transaction.
         for (answer, last) in [
             (&b"C....Z\0\0\0\x05T"[..], false),
             (b"C....Z\0\0\0", false),
@@ -267,14 +274,14 @@ mod tests {
         }
         assert_eq!(
             timeout(PATIENCE, pipe).await.unwrap().unwrap(),
-            Ended::Stopped
+            PipeEnd::Stopped
         );
     }
 
     #[test]
-    fn the_tail_is_right_however_it_is_cut() {
+    fn response_tail_is_independent_of_read_boundaries() {
         for cut in 0..=6 {
-            let mut tail = Tail { last: [0; 6] };
+            let mut tail = ResponseTail { last: [0; 6] };
             tail.answered(&[b"DataRow", &IDLE[..cut]].concat());
             tail.answered(&IDLE[cut..]);
             assert_eq!(tail.last, IDLE, "{cut}");

@@ -1,4 +1,4 @@
-//! TLS as the router speaks it.
+//! TLS configuration of the PostgreSQL proxy.
 
 use std::{
     fmt,
@@ -10,36 +10,37 @@ use rustls::ServerConfig;
 
 use crate::base::net::{
     tls,
-    tls::{Resolver, TlsError},
+    tls::{CertificateResolver, TlsError},
 };
 
-/// How a client that begins with TLS says that it means PostgreSQL.
+/// ALPN protocol of clients that negotiate TLS directly.
 const ALPN: &[u8] = b"postgresql";
 
-/// How the router speaks TLS.
+/// TLS configuration with its certificate.
 #[derive(Clone)]
-pub struct Tls(pub(super) Arc<ServerConfig>);
+pub struct PostgresProxyTls(pub(super) Arc<ServerConfig>);
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for PostgresProxyTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Tls(…)")
+        f.write_str("PostgresProxyTls(…)")
     }
 }
 
-impl Tls {
-    /// With the certificate chain and the key in these files. They are read again whenever they changed.
+impl PostgresProxyTls {
+    /// Loads the certificate chain and the key from PEM files. Both are reloaded when a file
+    /// changes.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         Self::new(tls::from_files(cert, key)?)
     }
 
-    /// With certificates of an authority whose key is in `dir`, made when it is first needed. Returns where its own
-    /// certificate is.
+    /// Issues certificates with a local authority whose key is in `dir`, created on first use.
+    /// Returns the path of the authority's certificate as well.
     pub fn own_authority(dir: &Path, domain: &str) -> Result<(Self, PathBuf), TlsError> {
         let (authority, certificate) = tls::own_authority(dir, domain)?;
         Ok((Self::new(authority)?, certificate))
     }
 
-    fn new(resolver: Resolver) -> Result<Self, TlsError> {
+    fn new(resolver: CertificateResolver) -> Result<Self, TlsError> {
         let mut config = ServerConfig::builder_with_provider(tls::provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()

@@ -1,7 +1,7 @@
-//! Servers that nobody uses are stopped, and started again by whoever uses them next, who only notices a moment's delay.
+//! Idle pause: unused servers are stopped, and started again at the next use.
 //!
-//! To its owner a sleeping project is healthy. [`wake`] is the one door to a project's server: it notes the use, and starts
-//! the server if it sleeps. Sessions that are open count as use.
+//! The API reports a sleeping project as healthy. Every access to a project's server goes through
+//! [`wake`], which records the use and starts the server if it sleeps. Open sessions count as use.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,27 +16,27 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{context::DataPlaneContext, database_session::Target},
+    data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
 };
 
-/// A use is written down at most this often for each project.
-const NOTED_EVERY: Duration = Duration::from_mins(1);
-/// How often sleepers are looked for.
+/// The shortest interval between two recorded uses of a project.
+const RECORD_INTERVAL: Duration = Duration::from_mins(1);
+/// The interval between searches for idle projects.
 const LOOK: Duration = Duration::from_secs(30);
-/// Projects put to sleep at one look.
+/// Projects stopped in one search.
 const BATCH: i64 = 64;
-/// Uses remembered at most; what is forgotten is only written down once more.
+/// Upper bound of projects in memory. A project beyond it is recorded once more than necessary.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// When the uses of projects were last written down.
+/// The time of the last recorded use of each project.
 #[derive(Debug, Default)]
 pub struct Uses(Mutex<HashMap<ProjectId, Ticks>>);
 
 impl Uses {
-    /// Whether this use is to be written down.
-    fn is_news(&self, project: ProjectId, now: Ticks) -> bool {
+    /// Returns whether this use must be recorded, and remembers it.
+    fn must_record(&self, project: ProjectId, now: Ticks) -> bool {
         let mut uses = self.0.lock();
-        let every = u64::try_from(NOTED_EVERY.as_millis()).unwrap_or(Ticks::MAX);
+        let every = u64::try_from(RECORD_INTERVAL.as_millis()).unwrap_or(Ticks::MAX);
         if uses
             .get(&project)
             .is_some_and(|noted| now.saturating_sub(*noted) < every)
@@ -51,12 +51,13 @@ impl Uses {
     }
 }
 
-/// Where the project's PostgreSQL answers. Waits for a server that is just starting, and starts one that sleeps.
+/// Returns the connection target of a project. Waits for a server that is starting, and starts one
+/// that sleeps.
 pub async fn wake(
     context: &DataPlaneContext,
     id: ProjectId,
     project: &ProjectRef,
-) -> Result<Target, Error> {
+) -> Result<ConnectTarget, Error> {
     note_use(context, id).await?;
     let mut changes = context.reconciler.changes();
     let ready = async {
@@ -72,8 +73,8 @@ pub async fn wake(
             let rows = rows.context("reading a project's status")?;
             let row = rows.first().ok_or(Error::NotFound)?;
             match Status::read(row, 0)? {
-                Status::ActiveHealthy if row.get(1) => rouse(context, id).await?,
-                Status::ActiveHealthy => return Ok(Target::of(&context.clusters, project)),
+                Status::ActiveHealthy if row.get(1) => request_start(context, id).await?,
+                Status::ActiveHealthy => return Ok(ConnectTarget::of(&context.driver, project)),
                 Status::GoingDown | Status::Removed => return Err(removed()),
                 Status::Pausing
                 | Status::Inactive
@@ -95,10 +96,10 @@ pub async fn wake(
         .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
-/// Notes that somebody uses the project, where that matters. Costs nothing if it was noted a moment ago.
+/// Records a use of the project if idle pause is enabled, at most once a minute.
 pub async fn note_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
     if context.data_plane_settings.idle_pause_after.is_some()
-        && context.uses.is_news(id, context.clock.ticks())
+        && context.uses.must_record(id, context.clock.ticks())
     {
         write_use(context, id).await?;
     }
@@ -115,8 +116,8 @@ async fn write_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Erro
         .map(drop)
 }
 
-/// Has a sleeping server started. Somebody else may have at the same moment.
-async fn rouse(context: &DataPlaneContext, project: ProjectId) -> Result<(), Error> {
+/// Requests the start of a sleeping server. Does nothing if it was requested already.
+async fn request_start(context: &DataPlaneContext, project: ProjectId) -> Result<(), Error> {
     let sql = "update projects set asleep = false, status = 'RESTORING', generation = generation + 1, attempts = 0, not_before = $2, \
                updated_at = $2 where id = $1 and asleep and status = 'ACTIVE_HEALTHY'";
     context
@@ -124,11 +125,11 @@ async fn rouse(context: &DataPlaneContext, project: ProjectId) -> Result<(), Err
         .query(sql, &[&project.0, &context.clock.now()])
         .await
         .context("waking a project")?;
-    context.reconciler.heard();
+    context.reconciler.notify();
     Ok(())
 }
 
-/// Puts projects to sleep that nobody used for so long, until it is dropped. Does nothing where that is not wanted.
+/// Stops idle servers periodically. Returns at once if idle pause is disabled.
 pub async fn run(context: DataPlaneContext) {
     let Some(after) = context.data_plane_settings.idle_pause_after else {
         return;
@@ -136,14 +137,14 @@ pub async fn run(context: DataPlaneContext) {
     let mut look = tokio::time::interval(LOOK);
     loop {
         look.tick().await;
-        if let Err(error) = doze(&context, after).await {
-            tracing::warn!(%error, "could not look for projects that nobody uses");
+        if let Err(error) = stop_idle(&context, after).await {
+            tracing::warn!(%error, "cannot search for idle projects");
         }
     }
 }
 
-/// Puts every project to sleep that was not used for `after`.
-pub async fn doze(context: &DataPlaneContext, after: Duration) -> Result<(), Error> {
+/// Stops the server of every project that was not used for `after`.
+pub async fn stop_idle(context: &DataPlaneContext, after: Duration) -> Result<(), Error> {
     if !context.lease.leads() {
         return Ok(());
     }
@@ -161,28 +162,28 @@ pub async fn doze(context: &DataPlaneContext, after: Duration) -> Result<(), Err
             .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        match put_to_sleep(context, row, &project).await {
-            Ok(true) => tracing::info!(%project, "nobody uses the project; its server sleeps"),
+        match stop_if_unused(context, row, &project).await {
+            Ok(true) => tracing::info!(%project, "idle server stopped"),
             Ok(false) => {}
-            Err(error) => tracing::warn!(%project, %error, "could not put the project to sleep"),
+            Err(error) => tracing::warn!(%project, %error, "idle server could not be stopped"),
         }
     }
     Ok(())
 }
 
-async fn put_to_sleep(
+async fn stop_if_unused(
     context: &DataPlaneContext,
     row: &Row,
     project: &ProjectRef,
 ) -> Result<bool, Error> {
     let id = ProjectId(row.get(0));
-    // Nobody else has it in hand meanwhile; whoever wakes it waits.
+    // Excludes the reconciler; a concurrent wake-up waits.
     let Some(_hold) = context.reconciler.hold(id) else {
         return Ok(false);
     };
     if context
-        .clusters
-        .is_used(project)
+        .driver
+        .has_sessions(project)
         .await
         .context("looking for open sessions")?
     {
@@ -190,7 +191,7 @@ async fn put_to_sleep(
         return Ok(false);
     }
     let lease = context.lease.check()?;
-    // Written first: killed in between, it sleeps with its eyes open, and wakes all the faster.
+    // Recorded before the stop. After a crash in between, the server still runs and wakes at once.
     let sql = "update projects set asleep = true, updated_at = $4 where id = $1 and generation = $2 and status = 'ACTIVE_HEALTHY' \
                and exists (select from node_leases l where l.node = projects.node and l.generation = $3 for share) returning id";
     let written = context
@@ -204,7 +205,7 @@ async fn put_to_sleep(
         return Ok(false);
     }
     context
-        .clusters
+        .driver
         .stop(project)
         .await
         .context("stopping a cluster")?;
@@ -216,10 +217,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_use_is_written_down_once_a_minute() {
+    fn use_is_recorded_once_a_minute() {
         let uses = Uses::default();
-        let news = [0, 1, 59_999, 60_000, 60_001].map(|now| uses.is_news(ProjectId(1), now));
+        let news = [0, 1, 59_999, 60_000, 60_001].map(|now| uses.must_record(ProjectId(1), now));
         assert_eq!(news, [true, false, false, true, false]);
-        assert!(uses.is_news(ProjectId(2), 1));
+        assert!(uses.must_record(ProjectId(2), 1));
     }
 }

@@ -1,12 +1,13 @@
-//! Which of several processes acts on the clusters of a data folder: one at a time.
+//! The lease by which one process at a time operates the clusters of a data folder.
 //!
-//! The lease is a row in the control database that runs out. Its holder renews it long before, and stops acting before another
-//! process may begin; what it still writes afterwards is refused, as each holder has a generation. Beside the row there is a lock
-//! file, which the kernel releases however a process ends: so a successor need not wait until a lease runs out when its holder was
-//! killed, and only has to when it hangs.
+//! The lease is a row in the control database that expires. Its holder renews it early, and stops
+//! acting before another process can start; later writes are rejected, because each holder has a
+//! generation (fencing token). In addition there is a lock file, which the kernel releases when a
+//! process ends: the successor of a killed holder need not wait for the expiry, only that of a hung
+//! one.
 //!
-//! The row also says where the holder's folder is. A process whose folder is elsewhere has a copy of it: it never gets the lease,
-//! until an operator says by `gantry node adopt` that the copy is the one to use.
+//! The row also contains the location of the holder's folder. A process with a folder elsewhere has
+//! a copy, and gets the lease only after the operator confirmed the copy with `gantry node adopt`.
 
 use std::{fs::File, time::Duration};
 
@@ -29,18 +30,18 @@ use crate::{
     },
 };
 
-/// How long a lease stands without being renewed.
+/// The time to live of a lease.
 const TERM: Duration = Duration::from_secs(15);
-/// How long before that its holder stops acting.
+/// The safety margin before the expiry in which the holder does not act.
 const MARGIN: Duration = Duration::from_secs(3);
-/// How often it is renewed.
+/// The interval of renewals.
 const RENEWAL: Duration = Duration::from_secs(4);
-/// How often others look whether it is free.
+/// The interval at which other processes try to acquire it.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the log repeats that the folder is a copy.
+/// The interval of the log message about a copied folder.
 const REMINDER: Duration = Duration::from_mins(5);
 
-/// A lease as it stands in its row.
+/// A lease as stored in its row.
 #[derive(Debug)]
 struct Standing {
     holder: Uuid,
@@ -71,7 +72,7 @@ impl Standing {
     }
 }
 
-/// A process that wants the lease.
+/// A process that tries to acquire the lease.
 #[derive(Debug)]
 struct Claimant<'a> {
     holder: Uuid,
@@ -82,11 +83,11 @@ struct Claimant<'a> {
     own_database: bool,
 }
 
-/// Whether a claimant gets the lease.
+/// The decision about a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Decision {
     Take,
-    /// Not before it runs out.
+    /// Rejected until the lease expires.
     Wait,
     /// The folder is a copy of the holder's.
     Refuse,
@@ -105,7 +106,7 @@ fn decide(lease: Option<&Standing>, ours: &Claimant<'_>, now: DateTime<Utc>) -> 
         .map(|earlier| ours.location.likeness(earlier))
     {
         Some(Likeness::Other) => Decision::Refuse,
-        // One kernel keeps the lock file, so the process that had the lock has ended.
+        // On the same kernel a free lock file means that its holder has ended.
         Some(Likeness::Same) if lease.locked && ours.locked => Decision::Take,
         _ if lease.expires_at < now => Decision::Take,
         _ => Decision::Wait,
@@ -123,12 +124,12 @@ enum Claimed {
 /// This process's claim.
 #[derive(Debug)]
 pub struct Lease {
-    /// Names this process, and no later one.
+    /// Unique identifier of this process.
     holder: Uuid,
     held: Mutex<Option<Held>>,
     location: Location,
     own_database: bool,
-    /// Why it was refused when it was last claimed.
+    /// The reason of the last rejection.
     refusal: Mutex<Option<Moved>>,
 }
 
@@ -136,9 +137,9 @@ pub struct Lease {
 struct Held {
     generation: i64,
     until: Instant,
-    /// The kernel's word for the same. A holder may have to do without until its predecessor, which hangs, has ended.
+    /// The lock file. A hung predecessor may still hold it when this process gets the lease.
     lock: Option<File>,
-    /// Whether what the predecessor left was looked through.
+    /// Whether the state of the predecessor was recovered.
     ready: bool,
 }
 
@@ -154,12 +155,12 @@ impl Lease {
         }
     }
 
-    /// Why this process may not act on the folder, whether or not another one does.
+    /// Returns why this process must not operate the folder, if so.
     pub fn refusal(&self) -> Option<Moved> {
         self.refusal.lock().clone()
     }
 
-    /// The number of the lease while it is held: every outcome is written down under it.
+    /// Returns the generation of the lease while it is held. Every recorded outcome carries it.
     pub(crate) fn generation(&self) -> Option<i64> {
         self.held
             .lock()
@@ -168,14 +169,14 @@ impl Lease {
             .map(|held| held.generation)
     }
 
-    /// The same, to act on.
+    /// Returns the generation of the lease, or an error if this process does not hold the lease.
     pub(crate) fn check(&self) -> Result<i64, Error> {
         self.generation()
             .ok_or("another process drives the clusters of this data folder now")
             .context("acting on a cluster")
     }
 
-    /// Whether this process acts on the clusters of its data folder.
+    /// Returns whether this process operates the clusters of its data folder.
     pub fn leads(&self) -> bool {
         self.held
             .lock()
@@ -183,7 +184,7 @@ impl Lease {
             .is_some_and(|held| held.ready && Instant::now() < held.until)
     }
 
-    /// Lets go, for good: nothing may claim it again. The kernel tells whoever waits.
+    /// Releases the lock for good. Waiting processes can then acquire it.
     pub fn release(&self) {
         *self.held.lock() = None;
     }
@@ -214,16 +215,16 @@ impl Lease {
         }
     }
 
-    /// Takes the lease if it is free, or prolongs it. If it is not held afterwards, another process may have it.
+    /// Acquires the lease if it is free, or renews it.
     pub(crate) async fn claim(&self, context: &DataPlaneContext) -> Result<(), Error> {
-        // From before the question: how long the answer took is not time we have.
+        // Measured before the query, because its duration counts against the lease.
         let asked = Instant::now();
         let had = self.held.lock().as_mut().and_then(|held| held.lock.take());
         let lock = match had {
             Some(lock) => Some(lock),
             None => context
-                .clusters
-                .try_lock()
+                .home
+                .try_lock_clusters()
                 .context("locking the data folder")?,
         };
         let claimed = self.ask(context, lock.is_some()).await;
@@ -246,7 +247,7 @@ impl Lease {
                 Ok(())
             }
             Err(error) => {
-                // What is held stays held until it is due.
+                // The lease is kept until it expires.
                 if let Some(held) = held.as_mut() {
                     held.lock = lock;
                 }
@@ -296,10 +297,7 @@ impl Lease {
                     .as_ref()
                     .and_then(|lease| lease.location.as_ref())
                     .unwrap_or(&self.location);
-                return Ok(Claimed::Refused(Moved::new(
-                    context.clusters.home().dir(),
-                    earlier,
-                )));
+                return Ok(Claimed::Refused(Moved::new(context.home.dir(), earlier)));
             }
             Decision::Take => {}
         }
@@ -309,7 +307,7 @@ impl Lease {
                        returning generation";
             return Ok(held(context.db.query(sql, &renewal).await.context(doing)?));
         };
-        // Only as it was when it was decided on: another process may have been faster.
+        // Conditional on the row being unchanged: another process may have been faster.
         let sql = "update node_leases set holder = $2, locked = $3, location = $4, generation = generation + 1, \
                    expires_at = clock_timestamp() + make_interval(secs => $5) \
                    where node = $1 and holder = $6 and locked = $7 and expires_at = $8 returning generation";
@@ -327,7 +325,8 @@ impl Lease {
     }
 }
 
-/// Where a folder of this node was last used, and whether its lease has run out. None if it never was.
+/// Returns the last location of this node's folder and whether its lease has expired, if the folder
+/// was ever used.
 pub async fn last_used(db: &Db, node: Uuid) -> Result<Option<(Option<Location>, bool)>, Error> {
     let rows = db
         .query(Standing::SQL, &[&node])
@@ -337,14 +336,15 @@ pub async fn last_used(db: &Db, node: Uuid) -> Result<Option<(Option<Location>, 
     Ok(standing.map(|(lease, now)| (lease.location, lease.expires_at < now)))
 }
 
-/// Lets the next process in this location have the lease. Returns whether it did: not while a process elsewhere renews it.
+/// Assigns the lease to the next process in this location. Returns false while a process elsewhere
+/// renews it.
 pub async fn adopt(
     db: &Db,
     node: Uuid,
     location: &Location,
     entropy: &Entropy,
 ) -> Result<bool, Error> {
-    // A holder of its own, and a generation: a process elsewhere that hung and goes on has lost it.
+    // A new holder and generation, so that a suspended process elsewhere loses the lease.
     let sql = "update node_leases set holder = $2, locked = false, location = $3, generation = generation + 1, \
                expires_at = clock_timestamp() where node = $1 and expires_at < clock_timestamp() returning generation";
     let rows = db
@@ -354,7 +354,8 @@ pub async fn adopt(
     Ok(!rows.is_empty())
 }
 
-/// Claims the lease again and again until it is dropped, and takes stock whenever it passes to this process.
+/// Acquires and renews the lease periodically, and recovers the state whenever this process
+/// acquires it.
 pub async fn run(context: DataPlaneContext) {
     let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
     loop {
@@ -370,7 +371,7 @@ pub async fn run(context: DataPlaneContext) {
                 tracing::info!("this process acts on the clusters of its data folder");
                 context.reconciler.wake();
                 context.pool.wake();
-                context.jit.wake();
+                context.temporary_access.wake();
             }
             _ => {}
         }
@@ -379,7 +380,7 @@ pub async fn run(context: DataPlaneContext) {
     }
 }
 
-/// Logs a refusal when it is new, and again every now and then.
+/// Logs a rejection when it is new, and repeats it at an interval.
 fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Moved, Instant)> {
     let refusal = refusal?;
     if let Some((earlier, at)) =
@@ -391,11 +392,11 @@ fn remind(refusal: Option<Moved>, told: Option<(Moved, Instant)>) -> Option<(Mov
     Some((refusal, Instant::now()))
 }
 
-/// Claims the lease once. Whoever has just got it first looks through what its predecessor left.
+/// Tries to acquire the lease once. A new holder first recovers the state of its predecessor.
 pub async fn claim(context: &DataPlaneContext) -> Result<(), Error> {
     context.lease.claim(context).await?;
     if context.lease.is_begun() {
-        reconciler::take_stock(context).await?;
+        reconciler::recover_on_startup(context).await?;
         context.lease.set_ready();
     }
     Ok(())

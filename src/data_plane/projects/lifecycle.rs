@@ -1,5 +1,5 @@
-//! What is asked of a project that exists: pause, restore, restart, another password. Each is written down with its entry
-//! in the audit log, and the reconciler carries it out; so whatever is killed in between, it is done in the end.
+//! Commands to an existing project: pause, restore, restart, new password. Each is recorded together
+//! with its audit entry, and the reconciler executes it, also after a crash.
 
 use schemars::JsonSchema;
 use secrecy::SecretString;
@@ -13,7 +13,7 @@ use crate::{
     platform::{access::Project, audit::Recorder, tables::Table},
 };
 
-/// Writes down what is wanted from now on, if the project's state allows it, and wakes the reconciler.
+/// Records a command if the project's state permits it, and wakes the reconciler.
 pub async fn command(
     context: &DataPlaneContext,
     project: &Project,
@@ -76,7 +76,8 @@ struct RestoreVersion {
     postgres_engine: String,
 }
 
-/// What a paused project can be restored with: what is installed, if its data was made by the same major version.
+/// Returns the versions that a paused project can be restored with: the installed version of its
+/// major version.
 pub async fn restore_versions(
     context: &DataPlaneContext,
     project: &Project,
@@ -94,7 +95,7 @@ pub async fn restore_versions(
         ));
     }
     let engine =
-        super::major(row.get(1)).and_then(|major| context.clusters.engines().of_major(major));
+        super::major(row.get(1)).and_then(|major| context.driver.engines().of_major(major));
     let version = |engine: &Engine| RestoreVersion {
         version: engine.text().to_owned(),
         release_channel: engine.channel().to_owned(),
@@ -105,7 +106,7 @@ pub async fn restore_versions(
     })
 }
 
-/// Gives the customer's role another password, and returns when the server knows it.
+/// Changes the password of the role `postgres`, and returns when the server has it.
 pub async fn set_password(
     context: &DataPlaneContext,
     project: &Project,
@@ -114,7 +115,7 @@ pub async fn set_password(
 ) -> Result<(), Error> {
     let mut changes = context.reconciler.changes();
     let verifier = request::verifier(password).await?;
-    let generation = want_password(context, project, &verifier, audit).await?;
+    let generation = record_password(context, project, &verifier, audit).await?;
     let known = async {
         let sql = "select 1 from projects where id = $1 and generation = $2 and password_verifier is not null";
         while !context
@@ -133,8 +134,8 @@ pub async fn set_password(
         .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
-/// Writes the password's verifier down until it is set, and returns the number of the wish.
-async fn want_password(
+/// Records the verifier of a new password, and returns the generation of the desired state.
+async fn record_password(
     context: &DataPlaneContext,
     project: &Project,
     verifier: &str,

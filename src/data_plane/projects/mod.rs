@@ -23,20 +23,20 @@ use crate::{
         error::{Context, Error},
         ids::ProjectId,
     },
-    data_plane::{context::DataPlaneContext, database_session::Target},
+    data_plane::{context::DataPlaneContext, database_session::ConnectTarget},
     platform::access::Project,
 };
 
-/// How long an operation waits for the reconciler: for a project that is coming up or back, or for a password.
+/// The time that an operation waits for the reconciler to start a server or to set a password.
 pub const SETTLE_WAIT: Duration = Duration::from_secs(15);
 
-/// Where the project's PostgreSQL answers. Waits for a project whose server is just starting, so that a
-/// script need not, and starts one that sleeps.
-pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<Target, Error> {
+/// Returns the connection target of a project. Waits for a server that is starting, so that clients
+/// need not poll, and starts one that sleeps.
+pub async fn target(context: &DataPlaneContext, project: &Project) -> Result<ConnectTarget, Error> {
     idle::wake(context, project.id, &project.reference).await
 }
 
-/// What was last seen of a project.
+/// Returns the recorded status of a project.
 pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status, Error> {
     let rows = context
         .db
@@ -54,7 +54,7 @@ pub(crate) fn major(version: &str) -> Option<u16> {
     version[..end].parse().ok()
 }
 
-/// What is said of a project that was removed, to those who may know that it was there.
+/// Returns the error for a removed project, for callers that may know that it existed.
 pub fn removed() -> Error {
     Error::Rejected("Resource has been removed".into())
 }

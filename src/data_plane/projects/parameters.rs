@@ -1,8 +1,8 @@
 //! Settings of a project's server that its owner may change.
 //!
-//! They are checked three times before they are wanted: that the setting is one an owner may change and is written plainly,
-//! that the project's memory suffices, and by the server's own program. Then they are in the row, and the reconciler puts
-//! them in force; if the server does not start with them, it goes back to those before.
+//! Settings are checked three times: the name and the form of the value, the memory that they need,
+//! and by PostgreSQL itself. They are then recorded in the project's row, and the reconciler
+//! applies them. If the server does not start with them, it reverts them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,9 +18,9 @@ use crate::{
     platform::{access::Project, audit::Recorder, tables::Table},
 };
 
-/// Longest value: all of them are numbers with a unit, or words.
+/// The maximum length of a value: a number with a unit, or a word.
 const VALUE_BYTES_MAX: usize = 64;
-/// Digits of a size at most: more than any machine has bytes.
+/// The maximum number of digits of a size.
 const DIGITS_MAX: usize = 15;
 /// Processes of a server besides sessions, workers and senders of its log.
 const PROCESSES_OWN: u64 = 20;
@@ -125,16 +125,16 @@ const AT_START: [&str; 8] = [
     "track_commit_timestamp",
 ];
 
-/// How a change meets what was set before.
+/// How a change combines with existing settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// What is not named is our own again.
+    /// Parameters that are not named return to their defaults.
     Replace,
-    /// What is not named stays.
+    /// Parameters that are not named keep their values.
     Merge,
 }
 
-/// What is set.
+/// Returns the parameters that are set.
 pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Settings, Error> {
     let sql = "select settings from projects where id = $1 and desired <> 'removed'";
     let rows = context
@@ -145,7 +145,7 @@ pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Settin
     from_row(rows.first().ok_or_else(removed)?.get(0))
 }
 
-/// Changes what is set, and returns when the server runs with it, or runs again without it.
+/// Changes settings, and returns when the server runs with them or has reverted them.
 pub(crate) async fn change(
     context: &DataPlaneContext,
     project: &Project,
@@ -164,17 +164,17 @@ pub(crate) async fn change(
     if wanted == before {
         return from_row(Value::Object(wanted));
     }
-    let budget = context.clusters.resources().map_or_else(
-        || Budget::from(&ResourceLimits::default()),
-        |resources| resources.limits().into(),
-    );
+    let budget = context
+        .driver
+        .resource_limits()
+        .map_or_else(|| Budget::from(&ResourceLimits::default()), Budget::from);
     check(&wanted, budget)?;
     let written: Vec<(String, String)> = wanted
         .iter()
         .map(|(name, value)| (name.clone(), text(value)))
         .collect();
     context
-        .clusters
+        .driver
         .check_settings(&project.reference, &written)
         .await
         .map_err(|problem| match problem {
@@ -207,7 +207,7 @@ pub(crate) async fn change(
         .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
-/// Writes down what is wanted, and returns the number of the wish.
+/// Records the desired settings, and returns their generation.
 async fn write(
     context: &DataPlaneContext,
     project: &Project,
@@ -276,7 +276,7 @@ fn from_row(settings: Value) -> Result<Settings, Error> {
     serde_json::from_value(settings).context("reading a project's settings")
 }
 
-/// Whether a server that started with some settings needs a start to run with others.
+/// Returns whether a change of settings requires a restart.
 pub(crate) fn wait(started: &[(String, String)], wanted: &[(String, String)]) -> bool {
     fn value<'a>(settings: &'a [(String, String)], name: &str) -> Option<&'a str> {
         settings
@@ -289,7 +289,7 @@ pub(crate) fn wait(started: &[(String, String)], wanted: &[(String, String)]) ->
         .any(|name| value(started, name) != value(wanted, name))
 }
 
-/// A value as PostgreSQL reads it.
+/// Formats a value for PostgreSQL.
 pub(crate) fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -299,7 +299,8 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-/// What the server's program does not check: that nothing but a value is written into its file, and what it would cost.
+/// Checks what PostgreSQL does not check: that a value cannot inject other settings, and its
+/// resource usage.
 fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
     for (name, value) in wanted {
         let value = text(value);
@@ -345,7 +346,7 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
             ));
         }
     }
-    // Few sessions sort at the same time; all of them exist.
+    // All sessions count, although few of them sort at the same time.
     let needed = sessions
         .saturating_mul(SESSION_KB)
         .saturating_add(buffers)
@@ -396,7 +397,7 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
         }
     }
     for name in ["max_wal_size", "wal_keep_size", "max_slot_wal_keep_size"] {
-        // A negative size, which stands for no bound, is no size here.
+        // A negative size means unlimited, which is not permitted here.
         if kb(name, 1 << 10, 0)? > budget.wal_kb {
             return Err(Error::invalid(
                 name,
@@ -428,7 +429,7 @@ fn kilobytes(text: &str, unit_kb: u64) -> Option<u64> {
         "TB" => 1 << 40,
         _ => return None,
     };
-    // Few enough digits that nothing below overflows.
+    // The number of digits excludes overflows below.
     if whole.is_empty() || text[..digits].len() > DIGITS_MAX || fraction.contains('.') {
         return None;
     }

@@ -1,27 +1,23 @@
-//! Drives what was observed of every project to what is wanted of it.
+//! Drives every cluster of this node to the desired state in its project's row.
 //!
-//! The row says what is wanted, the disk and the process table say what is; each pass compares and acts where they
-//! differ. Every step can be repeated, so a crash at any point only means the next pass does the rest.
+//! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
+//! so after a crash the next pass completes the work.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+mod recovery;
+mod signals;
+
+use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::{
-    sync::{
-        Notify, OwnedSemaphorePermit, Semaphore,
-        watch::{Receiver, Sender, channel},
-    },
-    time::MissedTickBehavior,
-};
+use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
-use super::{Status, parameters, warm_pool, watch, watch::Watch};
+pub use self::{
+    recovery::{empty_trash, recover_on_startup},
+    signals::Reconciler,
+};
+use super::{Status, parameters, watch};
 use crate::{
     base::{
         db::Param,
@@ -29,99 +25,62 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
-        clusters, clusters::Cluster, context::DataPlaneContext, database_session, metrics::Step,
+        clusters,
+        clusters::{ClusterError, ClusterSpec, CopyPriority},
+        context::DataPlaneContext,
+        database_session,
+        metrics::Step,
         temporary_access,
     },
     platform::tables::Table,
 };
 
-/// Projects worked on at once. Copying and starting are bound by two resources, so more would only queue (measured).
+/// Projects that are processed at the same time. More would only wait for disk and CPU (measured).
 const WORKERS: usize = 4;
-/// Rows taken in one pass; the rest follow in the next, which comes at once.
+/// Rows read in one pass. The next pass follows at once if there are more.
 const BATCH: i64 = 256;
-/// How often every running project is looked at, without being asked.
+/// The interval between checks of all running projects.
 const FULL_PASS: Duration = Duration::from_secs(30);
-/// How soon a pass follows one that failed.
+/// The pause after a failed pass.
 const RETRY_PASS: Duration = Duration::from_secs(1);
-/// How long a server may take to accept connections.
+/// The time that a server gets to accept connections after its start.
 pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest pause between attempts, in seconds.
+/// The longest pause between attempts, in seconds.
 const BACKOFF_SECS_MAX: i64 = 60;
-/// A server that dies sooner than this after it was announced has not recovered.
+/// A server that crashes sooner than this after its start counts as crashing repeatedly.
 const STEADY: TimeDelta = TimeDelta::seconds(60);
 
-/// The reconciler's bell and its news.
+/// The desired state of a project's cluster, as read from its row.
 #[derive(Debug)]
-pub struct Reconciler {
-    wake: Notify,
-    /// Something was put into the trash.
-    trash: Notify,
-    changes: Sender<u64>,
-    /// Ends of servers.
-    pub(crate) watch: Watch,
-    busy: Mutex<HashSet<ProjectId>>,
-    workers: Arc<Semaphore>,
-    stopping: OnceLock<()>,
-}
-
-/// A project that somebody beside the reconciler works on.
-pub(crate) struct Hold<'a> {
-    reconciler: &'a Reconciler,
-    project: ProjectId,
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        self.reconciler.busy.lock().remove(&self.project);
-        // Something may have been wanted meanwhile.
-        self.reconciler.heard();
-    }
-}
-
-impl Default for Reconciler {
-    fn default() -> Self {
-        Self {
-            wake: Notify::new(),
-            trash: Notify::new(),
-            changes: channel(0).0,
-            watch: Watch::default(),
-            busy: Mutex::default(),
-            workers: Arc::new(Semaphore::new(WORKERS)),
-            stopping: OnceLock::new(),
-        }
-    }
-}
-
-/// What a pass reads of a project.
-#[derive(Debug)]
-struct Wanted {
+struct ClusterPlan {
     id: ProjectId,
-    cluster: Cluster,
+    cluster: ClusterSpec,
     status: Status,
-    /// The number of the wish. What is written down for it stands only as long as nothing else was wished for.
+    /// Generation of the desired state. An outcome is recorded only if the row still has it.
     generation: i64,
     verifier: Option<String>,
     attempts: i32,
-    /// What its server is to run with, by PostgreSQL's names.
-    settings: Setting,
-    /// Whether they were changed, and the server does not know yet.
+    /// Desired settings of the server, by PostgreSQL's names.
+    settings: SettingValues,
+    /// Whether the settings changed since the server last read them.
     changed: bool,
-    /// What it last started with.
-    started: Setting,
-    /// Whether its roles are to be given what this version gives.
+    /// Settings of the last successful start.
+    started: SettingValues,
+    /// Whether the roles have the grants of another version of Gantry.
     outdated: bool,
 }
 
-type Setting = Vec<(String, String)>;
+type SettingValues = Vec<(String, String)>;
 
-impl Wanted {
-    /// Whether its server, once it is up, was started with everything that is read at the start only.
-    fn runs_with_all(&self) -> bool {
+impl ClusterPlan {
+    /// Returns whether the running server was started with the current values of all settings that
+    /// take effect only at a start.
+    fn started_with_current_settings(&self) -> bool {
         self.status != Status::ActiveHealthy || !parameters::wait(&self.started, &self.settings)
     }
 }
 
-/// Rows that something is to be done for. The index `projects_unsettled_idx` has the same condition.
+/// Selects rows with work to do. The index `projects_unsettled_idx` has the same condition.
 macro_rules! unsettled {
     ($what:literal, $rest:literal) => {
         concat!(
@@ -134,8 +93,8 @@ macro_rules! unsettled {
     };
 }
 
-/// Writes down an outcome: of the last wish for project `$1`, which has the number `$2`, and under the lease with the
-/// number `$3`. The lease is held on to until the row is written.
+/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
+/// must hold the lease with generation `$3` until the transaction ends.
 macro_rules! fenced {
     ($update:literal) => {
         concat!(
@@ -144,61 +103,6 @@ macro_rules! fenced {
              (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
         )
     };
-}
-
-impl Reconciler {
-    /// Asks for a pass now.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Another process changed some project.
-    pub(crate) fn heard(&self) {
-        self.changes.send_modify(|count| *count += 1);
-        self.wake();
-    }
-
-    /// Tells whenever the status of some project changed.
-    pub fn changes(&self) -> Receiver<u64> {
-        self.changes.subscribe()
-    }
-
-    /// Whether some project is worked on.
-    pub(crate) fn is_busy(&self) -> bool {
-        !self.busy.lock().is_empty()
-    }
-
-    /// Keeps the reconciler's hands off a project until it is dropped. None if it has it in hand.
-    pub(crate) fn hold(&self, project: ProjectId) -> Option<Hold<'_>> {
-        self.busy.lock().insert(project).then_some(Hold {
-            reconciler: self,
-            project,
-        })
-    }
-
-    /// Leave to work, once a worker is free. None when there is to be no new work.
-    pub(crate) async fn begin(&self) -> Option<OwnedSemaphorePermit> {
-        // The semaphore is never closed.
-        let permit = self.workers.clone().acquire_owned().await.ok()?;
-        self.stopping.get().is_none().then_some(permit)
-    }
-
-    /// Something was put into the trash.
-    pub(crate) fn trash_filled(&self) {
-        self.trash.notify_one();
-    }
-
-    /// Takes no new work, and returns when the work begun is done.
-    pub async fn stop(&self) {
-        // Only the first call sets it; stopping twice is the same as once.
-        let _ = self.stopping.set(());
-        self.wake();
-        // All permits back means nobody works any more. The semaphore is never closed.
-        let _ = self
-            .workers
-            .acquire_many(u32::try_from(WORKERS).unwrap_or(u32::MAX))
-            .await;
-    }
 }
 
 /// Runs until [`Reconciler::stop`].
@@ -216,27 +120,27 @@ pub async fn run(context: DataPlaneContext) {
             return;
         }
         if !context.lease.leads() {
-            // Whoever gets the lease is woken.
+            // The task is woken when this process acquires the lease.
             pause = FULL_PASS;
             continue;
         }
         pause = pass(&context, full).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "could not read what is wanted of the projects");
+            tracing::warn!(%error, "cannot read the desired state of projects");
             RETRY_PASS
         });
     }
 }
 
-/// Starts work on every project that needs some now, and returns how long until one may need some again.
+/// Starts work on every project that is due, and returns the time until the next one is due.
 async fn pass(context: &DataPlaneContext, full: bool) -> Result<Duration, Error> {
     let ended = context.reconciler.watch.take_ended();
     let looked = if full || !ended.is_empty() {
-        mark_fallen(context, (!full).then_some(&ended)).await
+        mark_all_crashed(context, (!full).then_some(&ended)).await
     } else {
         Ok(())
     };
     if let Err(error) = looked {
-        // Not before the control database answers.
+        // Checked again when the control database is reachable.
         for project in ended {
             context.reconciler.watch.look_at(project);
         }
@@ -253,33 +157,33 @@ async fn pass(context: &DataPlaneContext, full: bool) -> Result<Duration, Error>
         tokio::spawn(async move {
             let settled = settle(&context, &project).await;
             if let Err(error) = settled {
-                postpone(&context, &project, &error).await;
+                record_failure(&context, &project, &error).await;
             }
             context.reconciler.busy.lock().remove(&project.id);
             drop(permit);
-            tell(&context);
+            notify_changed(&context);
             context.pool.wake();
-            // Something else may have been wanted meanwhile.
+            // The desired state may have changed meanwhile.
             context.reconciler.wake();
         });
     }
     next_due(context).await
 }
 
-/// The status of some project changed.
-fn tell(context: &DataPlaneContext) {
+/// Invalidates caches of projects, and announces that a status changed.
+fn notify_changed(context: &DataPlaneContext) {
     context.table_changed(Table::Projects);
     context.reconciler.changes.send_modify(|count| *count += 1);
 }
 
-/// Projects whose row says that something is to be done, and whose turn it is.
-async fn unsettled(context: &DataPlaneContext) -> Result<Vec<Wanted>, Error> {
+/// Reads the projects with work that is due.
+async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error> {
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
-    // No pause is that long: a clock that was set back would make it so.
+    // A later time than any pause means that the clock was set back: the row is due.
     let (now, beyond) = (
         context.clock.now(),
         context.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX),
@@ -292,7 +196,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<Wanted>, Error> {
     rows.iter().map(|row| read(context, row)).collect()
 }
 
-/// How long until the next attempt that was put off is due. Work that is due now wakes the reconciler when it ends.
+/// Returns the time until the next delayed attempt is due. Work in progress wakes the reconciler
+/// when it ends.
 async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
     let now = context.clock.now();
     let sql = unsettled!("min(not_before)", " and not_before > $2");
@@ -302,14 +207,14 @@ async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
         .await
         .context("reading unsettled projects")?;
     let due: Option<DateTime<Utc>> = rows.first().and_then(|row| row.get(0));
-    // Up to the millisecond: a pass a moment too early would find nothing.
+    // Rounded up to a millisecond: an earlier pass would find nothing due.
     let pause = due.and_then(|due| (due - now + TimeDelta::milliseconds(1)).to_std().ok());
     Ok(pause.map_or(FULL_PASS, |pause| pause.min(FULL_PASS)))
 }
 
-/// Looks for projects, of these or of all, whose row says healthy, and whose server does not run. The row says so from now
-/// on. Of those that run the end is waited for.
-async fn mark_fallen(
+/// Marks healthy projects, all or those in `of`, whose server does not run. Watches the processes
+/// of the others.
+async fn mark_all_crashed(
     context: &DataPlaneContext,
     of: Option<&HashSet<ProjectId>>,
 ) -> Result<(), Error> {
@@ -326,20 +231,25 @@ async fn mark_fallen(
             .get::<_, &str>(1)
             .parse()
             .context("reading a project's ref")?;
-        match context.provisioner.running(&project).await {
+        match context.driver.running(&project).await {
             Ok(Some(server)) => watch::begin(context, ProjectId(row.get(0)), server),
-            Ok(None) => fell(context, row, &project).await?,
-            // One project that cannot be looked at holds up no other.
+            Ok(None) => mark_crashed(context, row, &project).await?,
+            // A failed check of one project must not delay the others.
             Err(error) => {
-                tracing::warn!(%project, %error, "could not look for the project's server")
+                tracing::warn!(%project, %error, "cannot check the project's server")
             }
         }
     }
     Ok(())
 }
 
-/// Writes down that a server ended by itself. It is started at once, unless it did the same shortly before: then ever later.
-async fn fell(context: &DataPlaneContext, row: &Row, project: &ProjectRef) -> Result<(), Error> {
+/// Records that a server exited unexpectedly. It is restarted at once, or with increasing pauses if
+/// it crashes repeatedly.
+async fn mark_crashed(
+    context: &DataPlaneContext,
+    row: &Row,
+    project: &ProjectRef,
+) -> Result<(), Error> {
     let now = context.clock.now();
     let again = row
         .get::<_, Option<DateTime<Utc>>>(4)
@@ -349,7 +259,7 @@ async fn fell(context: &DataPlaneContext, row: &Row, project: &ProjectRef) -> Re
     } else {
         1
     };
-    tracing::warn!(%project, falls, "the project's server is down; it will be started");
+    tracing::warn!(%project, falls, "server exited unexpectedly; restarting");
     let lease = context.lease.check()?;
     let sql = fenced!(
         "update projects set status = 'ACTIVE_UNHEALTHY', attempts = 0, falls = $4, not_before = $5, updated_at = $6, \
@@ -368,16 +278,16 @@ async fn fell(context: &DataPlaneContext, row: &Row, project: &ProjectRef) -> Re
         .query(sql, &params)
         .await
         .context("writing a project's status")?;
-    tell(context);
+    notify_changed(context);
     Ok(())
 }
 
-/// The pause before the next attempt, after so many: 0, 1, 2, 4 … 60 seconds.
+/// Returns the pause after a number of attempts: 0, 1, 2, 4 … 60 seconds.
 fn backoff(attempts: i32) -> TimeDelta {
     TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
 }
 
-fn read(context: &DataPlaneContext, row: &Row) -> Result<Wanted, Error> {
+fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
     let id = ProjectId(row.get(0));
     let project: ProjectRef = row
         .get::<_, &str>(1)
@@ -386,9 +296,9 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<Wanted, Error> {
     let major = super::major(row.get(7))
         .ok_or("no version")
         .context("reading a project's version")?;
-    Ok(Wanted {
+    Ok(ClusterPlan {
         id,
-        cluster: Cluster {
+        cluster: ClusterSpec {
             project,
             uid: uid(context, row.get::<_, Option<i64>>(6).unwrap_or(id.0))?,
             major,
@@ -404,14 +314,14 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<Wanted, Error> {
     })
 }
 
-fn settings(row: &Value) -> Setting {
+fn settings(row: &Value) -> SettingValues {
     let settings = row.as_object().into_iter().flatten();
     settings
         .map(|(name, value)| (name.clone(), parameters::text(value)))
         .collect()
 }
 
-/// The user id of a cluster: no other has the same.
+/// Returns the user id of a cluster, which no other cluster has.
 pub(crate) fn uid(context: &DataPlaneContext, account: i64) -> Result<u32, Error> {
     let uid = u32::try_from(account).ok().and_then(|account| {
         context
@@ -422,115 +332,115 @@ pub(crate) fn uid(context: &DataPlaneContext, account: i64) -> Result<u32, Error
     uid.ok_or("no user id left").context("choosing a user id")
 }
 
-/// Does what is left to do for one project. Each step looks before it acts.
-async fn settle(context: &DataPlaneContext, project: &Wanted) -> Result<(), Error> {
-    let (reference, mut went_back) = (&project.cluster.project, None);
+/// Brings one project to its desired state.
+async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
+    let (reference, mut fallback_reason) = (&project.cluster.project, None);
     match project.status.goal() {
         Status::Removed => {
-            timed(context, Step::Remove, context.provisioner.remove(reference)).await?;
+            timed(context, Step::Remove, context.driver.remove(reference)).await?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(context, Step::Stop, context.provisioner.stop(reference)).await?,
-        _ => went_back = bring_up(context, project).await?,
+        Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        _ => fallback_reason = bring_up(context, project).await?,
     }
-    announce(context, project, went_back).await?;
-    // The next pass waits for the server's end, or finds that it ended already.
+    record_success(context, project, fallback_reason).await?;
+    // The next pass watches the server's process, or finds that it has exited.
     context.reconciler.watch.look_at(project.id);
     Ok(())
 }
 
-/// Returns why the server runs with the settings it had before, if it does.
-async fn bring_up(context: &DataPlaneContext, project: &Wanted) -> Result<Option<String>, Error> {
-    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
-    // Once a project was announced its data must be there: never replace what is missing with an empty cluster.
+/// Creates and starts a cluster. If the server does not start with new settings, starts it with the
+/// previous settings and returns the reason.
+async fn bring_up(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+) -> Result<Option<String>, Error> {
+    let driver = &context.driver;
+    let reference = &project.cluster.project;
+    // Only a new project may get an empty cluster: missing data of others must not be replaced.
     let is_new = matches!(project.status, Status::ComingUp | Status::InitFailed);
     if is_new {
-        timed(context, Step::Create, clusters.create(&project.cluster)).await?;
+        let create = driver.create(&project.cluster, CopyPriority::Foreground);
+        timed(context, Step::Create, create).await?;
     }
-    // Cut off between the two, or after them, a restart begins anew: one too many is better than none.
+    // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
-        timed(context, Step::Stop, clusters.stop(reference)).await?;
+        timed(context, Step::Stop, driver.stop(reference)).await?;
     }
-    let mut went_back = None;
+    let mut fallback_reason = None;
     if let Err(error) = start(context, project, &project.settings).await {
         if project.started == project.settings {
             return Err(error);
         }
-        clusters
-            .stop(reference)
-            .await
-            .context("stopping a cluster")?;
+        driver.stop(reference).await.context("stopping a cluster")?;
         start(context, project, &project.started).await?;
-        went_back = Some(format!(
-            "the server did not start with these settings, and runs with those before: {error}"
+        fallback_reason = Some(format!(
+            "the server did not start with these settings, and runs with the previous settings: {error}"
         ));
     } else if project.changed && project.status == Status::ActiveHealthy {
-        clusters
+        driver
             .reload(reference)
             .await
             .context("reloading settings")?;
     }
     if let Some(verifier) = &project.verifier {
-        let set = clusters.set_password(reference, database_session::OWNER, verifier);
+        let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
-    // A new one is as its template is, and nobody was let in.
+    // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
-        catch_up(context, project).await?;
+        update_roles(context, project).await?;
     }
-    Ok(went_back)
+    Ok(fallback_reason)
 }
 
-/// Brings a server in line with what changed while it did not run, before anybody is told that it is there.
-async fn catch_up(context: &DataPlaneContext, project: &Wanted) -> Result<(), Error> {
+/// Repairs roles, updates grants and revokes expired logins, before the project becomes healthy.
+async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
     let reference = &project.cluster.project;
-    let Some(admin) = context
-        .provisioner
-        .admin(reference)
-        .await
-        .context("connecting to a cluster")?
-    else {
-        return Ok(());
+    let admin = match context.driver.admin_session(reference).await {
+        Err(ClusterError::Unsupported(_)) => return Ok(()),
+        session => session.context("connecting to a cluster")?,
     };
     context
-        .clusters
-        .repair_over(&admin)
+        .driver
+        .repair_roles_over(&admin)
         .await
         .context("repairing the platform's roles")?;
     if project.outdated {
         context
-            .clusters
-            .grant(&admin)
+            .driver
+            .grant_roles(&admin)
             .await
             .context("granting what roles may do")?;
     }
-    temporary_access::keeper::shut(context, project.id, reference, &admin).await
+    temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.
 async fn start(
     context: &DataPlaneContext,
-    project: &Wanted,
-    settings: &Setting,
+    project: &ClusterPlan,
+    settings: &SettingValues,
 ) -> Result<(), Error> {
-    let (clusters, reference) = (&context.provisioner, &project.cluster.project);
+    let driver = &context.driver;
+    let reference = &project.cluster.project;
     if !settings.is_empty() || project.changed || !project.started.is_empty() {
-        clusters
+        driver
             .configure(reference, settings)
             .await
             .context("writing settings")?;
     }
-    timed(context, Step::Start, clusters.start(reference)).await?;
+    timed(context, Step::Start, driver.start(reference)).await?;
     timed(
         context,
         Step::Ready,
-        clusters.wait_ready(reference, READY_TIMEOUT),
+        driver.wait_ready(reference, READY_TIMEOUT),
     )
     .await
 }
 
-/// Runs a step, if it is still ours to run, and tells the metrics how long it took if it succeeded.
+/// Runs a step if this process holds the lease, and records its duration if it succeeds.
 async fn timed<T>(
     context: &DataPlaneContext,
     step: Step,
@@ -546,13 +456,13 @@ async fn timed<T>(
     Ok(done)
 }
 
-/// Writes down that the goal is reached. What was asked for meanwhile stands, and is next.
-async fn announce(
+/// Records that a project has its desired state. A newer desired state is kept and processed next.
+async fn record_success(
     context: &DataPlaneContext,
-    project: &Wanted,
-    went_back: Option<String>,
+    project: &ClusterPlan,
+    fallback_reason: Option<String>,
 ) -> Result<(), Error> {
-    // One statement: the verifier goes exactly when it is set, or nobody will ever need it.
+    // One statement: the verifier is deleted only when it was set or is not needed any more.
     let lease = context.lease.check()?;
     let sql = fenced!(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
@@ -565,16 +475,16 @@ async fn announce(
     let (goal, now, grants) = (
         project.status.goal(),
         context.clock.now(),
-        context.clusters.grants_version(),
+        context.driver.grants_version(),
     );
-    let started = goal == Status::ActiveHealthy && project.runs_with_all();
+    let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
     let params: [Param<'_>; 8] = [
         &project.id.0,
         &project.generation,
         &lease,
         &goal.name(),
         &now,
-        &went_back,
+        &fallback_reason,
         &grants,
         &started,
     ];
@@ -583,16 +493,16 @@ async fn announce(
         .query(sql, &params)
         .await
         .context("announcing a project")?;
-    tracing::info!(project = %project.cluster.project, status = goal.name(), "the project is settled");
+    tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
     Ok(())
 }
 
-/// Writes down that an attempt failed, and when the next is due: after 1, 2, 4 … 60 seconds.
-async fn postpone(context: &DataPlaneContext, project: &Wanted, error: &Error) {
+/// Records a failed attempt and the time of the next one: after 1, 2, 4 … 60 seconds.
+async fn record_failure(context: &DataPlaneContext, project: &ClusterPlan, error: &Error) {
     let attempts = project.attempts.saturating_add(1);
-    tracing::warn!(project = %project.cluster.project, attempts, %error, "the project could not be settled; it will be retried");
+    tracing::warn!(project = %project.cluster.project, attempts, %error, "project could not be reconciled; retrying");
     let status = project.status.after_failure(attempts);
-    // Whoever has the lease now makes an attempt of its own.
+    // Without the lease, another process retries.
     let Some(lease) = context.lease.generation() else {
         return;
     };
@@ -611,70 +521,8 @@ async fn postpone(context: &DataPlaneContext, project: &Wanted, error: &Error) {
         &now,
     ];
     if let Err(error) = context.db.query(sql, &params).await {
-        tracing::warn!(%error, "a failed attempt could not be written down");
+        tracing::warn!(%error, "cannot record a failed attempt");
     }
-}
-
-/// Empties the trash whenever something was put there, a little at a time, beside everything else.
-pub async fn empty_trash(context: DataPlaneContext) {
-    loop {
-        context.reconciler.trash.notified().await;
-        loop {
-            match context.clusters.empty_trash().await {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the trash could not be emptied; it will be at the next removal");
-                    break;
-                }
-            }
-        }
-    }
-}
-
-/// Brings what is written down and what is there in line, before anybody is answered: the last process may have ended
-/// anywhere, and servers with it.
-pub async fn take_stock(context: &DataPlaneContext) -> Result<(), Error> {
-    collect_garbage(context).await?;
-    mark_outdated(context).await?;
-    mark_fallen(context, None).await
-}
-
-/// Projects whose roles were given what another version of Gantry gives.
-async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
-    context
-        .db
-        .query(
-            sql,
-            &[&context.settings.node, &context.clusters.grants_version()],
-        )
-        .await
-        .context("looking for older projects")
-        .map(drop)
-}
-
-/// Removes what no row knows: half-made copies, and clusters whose row never came to be.
-async fn collect_garbage(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
-    let rows = context
-        .db
-        .query(sql, &[&context.settings.node])
-        .await
-        .context("reading the projects of this node")?;
-    let mut known = rows
-        .iter()
-        .map(|row| row.get::<_, &str>(0).parse())
-        .collect::<Result<HashSet<ProjectRef>, _>>()
-        .context("reading a ref")?;
-    known.extend(warm_pool::review(context).await?);
-    context
-        .clusters
-        .collect_garbage(&known)
-        .await
-        .context("clearing the data folder")?;
-    context.reconciler.trash_filled();
-    Ok(())
 }
 
 #[cfg(test)]
@@ -682,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_up_to_a_minute() {
+    fn backoff_doubles_up_to_a_minute() {
         let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX]
             .map(|attempts| backoff(attempts).num_seconds());
         assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);

@@ -101,7 +101,7 @@ pub enum Continent {
     AN,
 }
 
-/// Region of a project whose creator did not say.
+/// The default region of a new project.
 pub const DEFAULT: Region = Region::UsEast1;
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -141,7 +141,7 @@ pub struct RegionsInfo {
     all: All,
 }
 
-/// All regions, and those recommended to somebody on `continent`.
+/// Returns all regions, and those recommended for `continent`.
 pub fn available(continent: Option<Continent>) -> RegionsInfo {
     let near = |region: &&Region| continent.is_none_or(|continent| region.continent() == continent);
     let group = Region::ALL

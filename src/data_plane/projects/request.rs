@@ -1,4 +1,4 @@
-//! The body of `POST /v1/projects`: as clients send it, and what it means here.
+//! The body of `POST /v1/projects`, and its validation.
 
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
@@ -100,22 +100,22 @@ pub(crate) fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secre
     String::deserialize(deserializer).map(SecretString::from)
 }
 
-/// A project that is wanted, checked.
+/// A validated request for a new project.
 #[derive(Debug)]
 pub struct NewProject {
-    /// What people call it.
+    /// Display name.
     pub name: String,
-    /// Its label.
+    /// Region.
     pub region: Region,
-    /// Its compute size.
+    /// Compute size.
     pub size: InstanceSize,
-    /// What it runs on.
+    /// PostgreSQL version.
     pub engine: Engine,
     password: SecretString,
 }
 
 impl CreateRequest {
-    /// Checks the body against what is installed here. Nothing that was asked for is silently left out.
+    /// Validates the body against the installed versions. Rejects options that are not supported.
     pub(crate) fn check(self, engines: &Engines) -> Result<NewProject, Error> {
         names::check("name", &self.name, 256)?;
         if !(1..=256).contains(&self.db_pass.expose_secret().len()) {
@@ -211,7 +211,8 @@ impl NewProject {
     }
 }
 
-/// A password as PostgreSQL keeps it (RFC 5803). Thousands of hashes: off the event loop.
+/// Returns the SCRAM-SHA-256 verifier of a password (RFC 5803). Computed outside the event loop,
+/// because it takes thousands of hashes.
 pub async fn verifier(password: SecretString) -> Result<String, Error> {
     tokio::task::spawn_blocking(move || {
         postgres_protocol::password::scram_sha_256(password.expose_secret().as_bytes())

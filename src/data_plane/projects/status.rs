@@ -97,7 +97,7 @@ impl Status {
         }
     }
 
-    /// What is shown when an attempt failed, the `attempts`th in a row.
+    /// Returns the status after the `attempts`th consecutive failure.
     pub(crate) const fn after_failure(self, attempts: i32) -> Self {
         match self {
             // Only a password was to be set, and the server did not even let us in.
@@ -129,7 +129,7 @@ impl Status {
     }
 }
 
-/// What can be asked of a project that exists.
+/// A command to an existing project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// Stop it and keep its data.
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// Whatever fails however often, the goal stays the same, and so does what is wanted: the next attempt can still reach it.
+    /// Failures never change the goal or the desired state, so the next attempt can still succeed.
     #[test]
     fn no_failure_leads_astray() {
         for begun in Status::ALL {

@@ -1,8 +1,8 @@
-//! Clusters that are ready before anybody asks for a project: prepared folders, and servers that run already.
+//! The warm pool: prepared clusters for future projects, as folders or as running servers.
 //!
-//! A prepared cluster is made like any other, under the ref and the user id of a project that does not exist yet. To take
-//! one is to move its row into `projects`; nothing is renamed, handed over or told to the server. A cluster whose row was
-//! never written is garbage to the next start, as every other.
+//! A warm cluster is created like any other, under the ref and the user id of a project that does
+//! not exist yet. A project takes it by moving its row to `projects`; the cluster itself does not
+//! change. A cluster without a row is removed as garbage at the next start.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
@@ -21,60 +21,60 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{Cluster, Engine, Engines, Pace},
+        clusters::{ClusterSpec, CopyPriority, Engine, Engines},
         context::DataPlaneContext,
         metrics::Origin,
     },
 };
 
-/// How often a pool that cannot be filled is tried again, and a full one is looked at.
+/// The interval between checks of the pool, and between attempts to fill it.
 const REVIEW: Duration = Duration::from_mins(1);
 
-/// How many clusters are to be ready.
+/// The desired number of warm clusters for each PostgreSQL version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Wanted {
-    /// Folders, of which a project only has to be started.
+pub struct WarmPoolSize {
+    /// Clusters whose server does not run.
     pub folders: u16,
-    /// Servers that run.
+    /// Clusters whose server runs.
     pub servers: u16,
 }
 
-/// The bell of the task that fills the pool, and what it is filled with.
+/// Wakes the task that fills the pool, and remembers the requested versions.
 #[derive(Debug, Default)]
 pub struct Pool {
     wake: Notify,
-    /// Major versions that were asked for since the start. Clusters are kept ready for these and for the default.
-    asked: Mutex<BTreeSet<u16>>,
+    /// Major versions requested since the start. The pool holds clusters of these and of the default.
+    requested: Mutex<BTreeSet<u16>>,
 }
 
 impl Pool {
-    /// Installations to keep clusters ready for.
+    /// Returns the installations that the pool holds clusters of.
     fn engines<'a>(&self, engines: &'a Engines) -> Vec<&'a Engine> {
-        let asked = self.asked.lock();
+        let requested = self.requested.lock();
         let default = engines.default_engine();
         engines
             .offered()
             .iter()
-            .filter(|engine| *engine == default || asked.contains(&engine.major()))
+            .filter(|engine| *engine == default || requested.contains(&engine.major()))
             .collect()
     }
 
-    /// Has what was taken replaced, once nothing else is to be done.
+    /// Requests that clusters taken from the pool are replaced.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
     }
 }
 
-/// A prepared cluster that is somebody's now.
+/// A cluster of the warm pool.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct WarmCluster {
     pub(crate) reference: ProjectRef,
     pub(crate) account: i64,
     running: bool,
 }
 
-impl Taken {
-    /// What a project is made from that took this, or found nothing to take.
+impl WarmCluster {
+    /// Returns the origin of a project that took this cluster, or found the pool empty.
     pub(crate) fn origin(taken: Option<&Self>) -> Origin {
         match taken {
             Some(Self { running: true, .. }) => Origin::Server,
@@ -84,15 +84,15 @@ impl Taken {
     }
 }
 
-/// Takes the readiest cluster there is, if there is one: it is the caller's when the transaction is committed.
+/// Takes a cluster from the pool within a transaction, preferably one with a running server.
 pub(crate) async fn take(
     context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     engine: &Engine,
-) -> Result<Option<Taken>, Error> {
+) -> Result<Option<WarmCluster>, Error> {
     let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                order by running desc, account limit 1 for update skip locked) returning ref, account, running";
-    context.pool.asked.lock().insert(engine.major());
+    context.pool.requested.lock().insert(engine.major());
     let row = transaction
         .query_opt(sql, &[&context.settings.node, &template(context, engine)?])
         .await
@@ -100,54 +100,54 @@ pub(crate) async fn take(
     row.map(|row| read(&row)).transpose()
 }
 
-fn read(row: &Row) -> Result<Taken, Error> {
+fn read(row: &Row) -> Result<WarmCluster, Error> {
     let reference = row
         .get::<_, &str>(0)
         .parse()
         .context("reading a prepared cluster")?;
-    Ok(Taken {
+    Ok(WarmCluster {
         reference,
         account: row.get(1),
         running: row.get(2),
     })
 }
 
-/// What a new project of this engine is copied from.
+/// Returns the identifier of the template for new clusters of this version.
 fn template(context: &DataPlaneContext, engine: &Engine) -> Result<String, Error> {
     context
-        .clusters
+        .driver
         .template_name(engine)
         .context("naming a template")
 }
 
-/// Keeps the pool full until it is dropped.
+/// Fills the pool. Runs until it is dropped.
 pub async fn run(context: DataPlaneContext) {
     loop {
         if let Err(error) = fill(&context).await {
-            tracing::warn!(%error, "no cluster could be prepared; new projects take a little longer until one can be");
+            tracing::warn!(%error, "warm pool could not be filled; new projects take longer to create");
         }
-        // Either way it is time to look.
+        // Checks the pool after a wake-up or after the interval.
         let _ = tokio::time::timeout(REVIEW, context.pool.wake.notified()).await;
     }
 }
 
-/// What a pool lacks.
+/// The kind of cluster that the pool lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Lack {
+enum Shortage {
     Folder,
     Server,
 }
 
-impl Wanted {
-    fn lack(self, folders: usize, servers: usize) -> Option<Lack> {
-        // A server first: it is made of a folder, which is then replaced.
+impl WarmPoolSize {
+    fn shortage(self, folders: usize, servers: usize) -> Option<Shortage> {
+        // Servers first: a server is started from a folder, which is then replaced.
         (servers < self.servers.into())
-            .then_some(Lack::Server)
-            .or_else(|| (folders < self.folders.into()).then_some(Lack::Folder))
+            .then_some(Shortage::Server)
+            .or_else(|| (folders < self.folders.into()).then_some(Shortage::Folder))
     }
 }
 
-/// Prepares one cluster after the other until there are enough. Projects come first: it waits while one is worked on.
+/// Creates clusters one at a time until the pool is full. Waits while the reconciler is busy.
 async fn fill(context: &DataPlaneContext) -> Result<(), Error> {
     let mut changes = context.reconciler.changes();
     loop {
@@ -162,21 +162,21 @@ async fn fill(context: &DataPlaneContext) -> Result<(), Error> {
             changes.changed().await.context("waiting for projects")?;
             continue;
         }
-        // Held while it works, so that the server stops only after it.
+        // The permit delays a shutdown until the cluster is complete.
         let Some(_permit) = context.reconciler.begin().await else {
             return Ok(());
         };
         match lack {
-            Lack::Folder => add(context, &engine, false).await?,
-            Lack::Server => add_server(context, &engine).await?,
+            Shortage::Folder => add(context, &engine, false).await?,
+            Shortage::Server => add_server(context, &engine).await?,
         }
     }
 }
 
-/// What is lacking, and of which version.
-async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Lack)>, Error> {
+/// Returns the next cluster to create and its version.
+async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Shortage)>, Error> {
     let there = prepared(context).await?;
-    let running = |(_, cluster): &&(String, Taken)| cluster.running;
+    let running = |(_, cluster): &&(String, WarmCluster)| cluster.running;
     let servers = there.iter().filter(running).count();
     context
         .data_plane_metrics
@@ -197,18 +197,18 @@ async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Lack)>, Erro
             context
                 .data_plane_settings
                 .prepared
-                .lack(of_engine.len() - servers, servers)?,
+                .shortage(of_engine.len() - servers, servers)?,
         ))
     };
     Ok(context
         .pool
-        .engines(context.clusters.engines())
+        .engines(context.driver.engines())
         .into_iter()
         .find_map(lack))
 }
 
-/// Prepared clusters of this data folder, each with the template it was copied from.
-async fn prepared(context: &DataPlaneContext) -> Result<Vec<(String, Taken)>, Error> {
+/// Reads the warm clusters of this node, each with the template of which it is a copy.
+async fn prepared(context: &DataPlaneContext) -> Result<Vec<(String, WarmCluster)>, Error> {
     let sql = "select ref, account, running, template from prepared_clusters where node = $1 order by account";
     let rows = context
         .db
@@ -220,9 +220,9 @@ async fn prepared(context: &DataPlaneContext) -> Result<Vec<(String, Taken)>, Er
         .collect()
 }
 
-/// Starts the server of a folder, or of a new one.
+/// Adds a running server: starts an existing warm cluster, or creates one.
 async fn add_server(context: &DataPlaneContext, engine: &Engine) -> Result<(), Error> {
-    // Ours while it starts: whoever takes it at the same moment would start it, too.
+    // Removed from the pool during the start, so that no project takes it meanwhile.
     let sql = "delete from prepared_clusters where account = (select account from prepared_clusters where node = $1 and template = $2 \
                and not running order by account limit 1 for update skip locked) returning ref, account, running";
     let rows = context
@@ -236,7 +236,7 @@ async fn add_server(context: &DataPlaneContext, engine: &Engine) -> Result<(), E
     }
 }
 
-/// Makes one more.
+/// Creates a cluster under a new ref and user id.
 async fn add(context: &DataPlaneContext, engine: &Engine, server: bool) -> Result<(), Error> {
     let rows = context
         .db
@@ -249,7 +249,7 @@ async fn add(context: &DataPlaneContext, engine: &Engine, server: bool) -> Resul
     let account: i64 = rows.first().ok_or(Error::NotFound)?.get(0);
     ready(
         context,
-        Taken {
+        WarmCluster {
             reference: ProjectRef::generate(&context.entropy),
             account,
             running: false,
@@ -260,17 +260,17 @@ async fn add(context: &DataPlaneContext, engine: &Engine, server: bool) -> Resul
     .await
 }
 
-/// Brings a cluster to where it is wanted, and writes it down. What fails is thrown away.
+/// Completes a cluster and adds it to the pool. Removes it on failure.
 async fn ready(
     context: &DataPlaneContext,
-    taken: Taken,
+    taken: WarmCluster,
     engine: &Engine,
     server: bool,
 ) -> Result<(), Error> {
     let made = make(context, &taken, engine, server).await;
     if made.is_err() {
-        if let Err(error) = context.clusters.remove(&taken.reference).await {
-            tracing::warn!(%error, "a cluster that could not be prepared is left for the next start to remove");
+        if let Err(error) = context.driver.remove(&taken.reference).await {
+            tracing::warn!(%error, "incomplete cluster could not be removed; the next start removes it");
         }
         context.reconciler.trash_filled();
     }
@@ -279,29 +279,29 @@ async fn ready(
 
 async fn make(
     context: &DataPlaneContext,
-    taken: &Taken,
+    taken: &WarmCluster,
     engine: &Engine,
     server: bool,
 ) -> Result<(), Error> {
     let uid = super::reconciler::uid(context, taken.account)?;
-    let cluster = Cluster {
+    let cluster = ClusterSpec {
         project: taken.reference.clone(),
         uid,
         major: engine.major(),
     };
     context
-        .clusters
-        .create(&cluster, Pace::Idle)
+        .driver
+        .create(&cluster, CopyPriority::Background)
         .await
         .context("preparing a cluster")?;
     if server {
         context
-            .clusters
+            .driver
             .start(&cluster.project)
             .await
             .context("starting a prepared cluster")?;
         context
-            .clusters
+            .driver
             .wait_ready(&cluster.project, READY_TIMEOUT)
             .await
             .context("starting a prepared cluster")?;
@@ -329,14 +329,14 @@ async fn make(
         .context("writing down a prepared cluster")
 }
 
-/// Forgets prepared clusters that are of no use: too many, from a template that was replaced since, or gone. What they leave is
-/// garbage. Returns the refs of those that stay.
+/// Removes unusable clusters from the pool: excess ones, copies of a replaced template, and missing
+/// ones. Their files become garbage. Returns the refs of the others.
 pub(crate) async fn review(context: &DataPlaneContext) -> Result<HashSet<ProjectRef>, Error> {
     let mut kept = HashSet::new();
     let mut counts: BTreeMap<(String, bool), u16> = BTreeMap::new();
     for (template, cluster) in prepared(context).await? {
         let running = context
-            .clusters
+            .driver
             .running(&cluster.reference)
             .await
             .context("looking for a prepared cluster")?
@@ -347,13 +347,18 @@ pub(crate) async fn review(context: &DataPlaneContext) -> Result<HashSet<Project
             context.data_plane_settings.prepared.folders
         };
         let current = context
-            .clusters
+            .driver
             .engines()
             .offered()
             .iter()
             .any(|known| self::template(context, known).is_ok_and(|known| known == template));
         let count = counts.entry((template, running)).or_default();
-        if context.clusters.exists(&cluster.reference) && current && *count < wanted {
+        let exists = context
+            .driver
+            .exists(&cluster.reference)
+            .await
+            .context("looking for a prepared cluster")?;
+        if exists && current && *count < wanted {
             *count += 1;
             let sql = "update prepared_clusters set running = $2 where account = $1";
             context
@@ -379,24 +384,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_come_first_and_enough_is_enough() {
-        let wanted = Wanted {
+    fn shortage_prefers_servers_and_ends_at_the_desired_size() {
+        let wanted = WarmPoolSize {
             folders: 2,
             servers: 1,
         };
         for (folders, servers, lack) in [
-            (0, 0, Some(Lack::Server)),
-            (2, 0, Some(Lack::Server)),
-            (1, 1, Some(Lack::Folder)),
+            (0, 0, Some(Shortage::Server)),
+            (2, 0, Some(Shortage::Server)),
+            (1, 1, Some(Shortage::Folder)),
             (2, 1, None),
             (3, 2, None),
         ] {
             assert_eq!(
-                wanted.lack(folders, servers),
+                wanted.shortage(folders, servers),
                 lack,
                 "{folders} folders, {servers} servers"
             );
         }
-        assert_eq!(Wanted::default().lack(0, 0), None);
+        assert_eq!(WarmPoolSize::default().shortage(0, 0), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Notices at once when a healthy project's server ends: the kernel tells, nobody has to look.
+//! Detects the exit of a healthy project's server at once, by pidfd instead of polling.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,25 +6,25 @@ use parking_lot::Mutex;
 
 use crate::{
     base::ids::ProjectId,
-    data_plane::{clusters::Running, context::DataPlaneContext},
+    data_plane::{clusters::RunningServer, context::DataPlaneContext},
 };
 
-/// Servers whose end is waited for, and projects to look at in the next pass. Both are bounded by the
-/// projects of this node.
+/// Watched servers, and projects to check in the next pass. Both are bounded by the projects of
+/// this node.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// The pid tells a server from the next one of the same project.
+    /// The pid distinguishes consecutive servers of one project.
     watched: Mutex<HashMap<ProjectId, i32>>,
     ended: Mutex<HashSet<ProjectId>>,
 }
 
 impl Watch {
-    /// The projects to look at: those whose server ended, or was just announced.
+    /// Returns the projects to check: their server has exited or was just started.
     pub(crate) fn take_ended(&self) -> HashSet<ProjectId> {
         std::mem::take(&mut *self.ended.lock())
     }
 
-    /// Whether nobody waits for the end of this server yet. From now on somebody does.
+    /// Registers a server as watched. Returns whether it was not watched before.
     fn begin(&self, project: ProjectId, pid: i32) -> bool {
         self.watched.lock().insert(project, pid) != Some(pid)
     }
@@ -39,23 +39,23 @@ impl Watch {
         self.look_at(project);
     }
 
-    /// Has the next pass look at this project.
+    /// Makes the next pass check this project.
     pub(crate) fn look_at(&self, project: ProjectId) {
         self.ended.lock().insert(project);
     }
 }
 
-/// Wakes the reconciler when this server ends. Asked again about the same server, it does nothing.
-pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: Running) {
+/// Wakes the reconciler when this server exits. Does nothing if the server is watched already.
+pub(crate) fn begin(context: &DataPlaneContext, project: ProjectId, server: RunningServer) {
     let pid = server.pid();
     if !context.reconciler.watch.begin(project, pid) {
         return;
     }
     let context = context.clone();
     tokio::spawn(async move {
-        // Should waiting fail, looking costs little, and the next full pass waits again.
+        // If watching fails, the project is checked now and watched again in the next full pass.
         if let Err(error) = server.ended().await {
-            tracing::warn!(%error, "the end of a server cannot be waited for");
+            tracing::warn!(%error, "cannot watch a server process");
         }
         context.reconciler.watch.end(project, pid);
         context.reconciler.wake();

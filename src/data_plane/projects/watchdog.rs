@@ -1,9 +1,9 @@
-//! Keeps running projects within their bounds where the kernel does not, and tells their health when they reach one.
+//! Enforces resource limits that the kernel does not enforce, and reports them in projects' health.
 //!
-//! Memory and processes: the kernel bounds a control group, and this only reports. Without control groups the sum is
-//! measured, and the largest process is ended. Disk space and inodes: from the hard limit the project is read-only, so that
-//! its owner can still delete data; a server that writes nevertheless is stopped. Every restriction ends when the project is
-//! within its bounds again, or when the operator raises them.
+//! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
+//! control groups it measures the sum and ends the largest process. Disk space and inodes: above
+//! the hard limit the project is read-only, so that its owner can still delete data; a server that
+//! writes nevertheless is stopped. A restriction ends when the project is within its limits again.
 
 mod rules;
 
@@ -25,46 +25,42 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{
-        clusters::resources::{Measured, disk},
-        context::DataPlaneContext,
-        metrics::Bound,
-    },
+    data_plane::{clusters::resources::Measurement, context::DataPlaneContext, metrics::Bound},
 };
 
-/// How often control groups are read: the kernel enforces them, and this only reports.
+/// The interval of reading control groups, which the kernel enforces.
 const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
-/// How often processes are measured where nothing else bounds their sum.
+/// The interval of measuring processes without control groups.
 const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
-/// How long disk space is not measured if little of it was used meanwhile, in milliseconds.
+/// The longest interval between measurements of disk space, in milliseconds.
 const DISK_ROUND_MS: Ticks = 120_000;
-/// How long an event, such as a process that was ended, is told, in milliseconds.
+/// How long an event is part of the health, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
 /// Time for the owner to delete data after starting a project that was stopped for its disk space.
 const GRACE: TimeDelta = TimeDelta::minutes(10);
-/// Largest fall of the file system's free space that goes without measuring projects, in bytes.
+/// A larger decrease of free space triggers a measurement, in bytes.
 const SLACK_BYTES: u64 = 64 << 20;
-/// Largest fall of free inodes that goes without measuring projects.
+/// A larger decrease of free inodes triggers a measurement.
 const SLACK_INODES: u64 = 5_000;
 
-/// State kept between two looks. Bounded by the running projects of this node.
+/// State between two rounds. Bounded by the running projects of this node.
 #[derive(Debug, Default)]
 pub struct Watchdog(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     projects: HashMap<ProjectId, Seen>,
-    /// When disk space was last measured, and the free space and inodes of the file system then.
+    /// Time of the last measurement of disk space, and the free bytes and inodes at that time.
     measured: Option<(Ticks, (u64, u64))>,
 }
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The kernel's counts of ended processes and refused forks, at the last look.
+    /// The kernel's counts of killed processes and rejected forks in the last round.
     counts: Option<(u64, u64)>,
-    /// The last event, and when it came.
+    /// The last event and its time.
     event: Option<(Ticks, String)>,
-    /// Looks in a row that found the project over its memory.
+    /// Consecutive rounds in which the project exceeded its memory.
     strikes: u32,
     level: Option<(DiskLevel, Option<String>)>,
 }
@@ -79,21 +75,21 @@ struct Watched {
     read_only: bool,
 }
 
-/// Whether a look measures disk space.
+/// When a round measures disk space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disk {
-    /// If much of it was used since the last time, or that is long ago.
+    /// After a large decrease of free space, or a long time.
     IfDue,
-    /// In any case.
+    /// In every round.
     Always,
 }
 
-/// Looks again and again until it is dropped. Does nothing where projects have no limits.
+/// Enforces limits periodically. Returns at once if projects have no limits.
 pub async fn run(context: DataPlaneContext) {
-    let Some(resources) = context.clusters.resources() else {
+    if context.driver.resource_limits().is_none() {
         return;
-    };
-    let mut look_again = tokio::time::interval(if resources.groups().enforced() {
+    }
+    let mut look_again = tokio::time::interval(if context.driver.enforces_limits() {
         LOOK_AT_GROUPS
     } else {
         LOOK_AT_PROCESSES
@@ -107,11 +103,11 @@ pub async fn run(context: DataPlaneContext) {
     }
 }
 
-/// Looks at every running project of this node once, and does what its bounds ask for. One project's failure holds up no
-/// other.
+/// Enforces the limits of all running projects of this node once. An error of one project does not
+/// affect the others.
 pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
     let mut state = context.watchdog.0.lock().await;
-    if !context.lease.leads() || context.clusters.resources().is_none() {
+    if !context.lease.leads() || context.driver.resource_limits().is_none() {
         *state = State::default();
         return Ok(());
     }
@@ -123,7 +119,7 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
         .map(|project| project.project.clone())
         .collect();
     let mut measured = context
-        .clusters
+        .driver
         .measure_processes(refs)
         .await
         .context("measuring projects")?;
@@ -170,15 +166,15 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
     rows.iter().map(read).collect()
 }
 
-/// Whether disk space is measured in this look: after much of it was used, or a long time.
+/// Returns whether this round measures disk space.
 fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> bool {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return false;
     };
-    // A file system that does not say is measured as if nothing changed.
-    let (bytes, inodes) = disk::free(context.clusters.home().dir()).unwrap_or_default();
+    // Unknown free space counts as unchanged.
+    let (bytes, inodes) = context.driver.free_space().unwrap_or_default();
     let now = context.clock.ticks();
-    let slack = SLACK_BYTES.min(resources.limits().disk_hard_bytes / 16);
+    let slack = SLACK_BYTES.min(limits.disk_hard_bytes / 16);
     let due = state.measured.is_none_or(|(at, (before, inodes_before))| {
         now.saturating_sub(at) >= DISK_ROUND_MS
             || bytes.saturating_add(slack) <= before
@@ -187,25 +183,24 @@ fn disk_is_due(context: &DataPlaneContext, state: &mut State, disk: Disk) -> boo
     if due || disk == Disk::Always {
         state.measured = Some((now, (bytes, inodes)));
     } else if let Some((_, free)) = &mut state.measured {
-        // Space that was freed meanwhile can be used again without going unnoticed.
+        // Freed space raises the reference, so that its use is noticed.
         *free = (free.0.max(bytes), free.1.max(inodes));
     }
     due || disk == Disk::Always
 }
 
-/// Notes what the kernel did to a project in its control group, or bounds one that has none.
+/// Reports kernel events of a control group, or enforces the limits of a project without one.
 async fn look_at_processes(
     context: &DataPlaneContext,
     project: &Watched,
     seen: &mut Seen,
-    measured: Measured,
+    measured: Measurement,
 ) -> Result<(), Error> {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return Ok(());
     };
-    let limits = resources.limits();
     match measured {
-        Measured::Group(counts) => {
+        Measurement::Group(counts) => {
             let (kills, refused) = seen
                 .counts
                 .replace((counts.oom_kills, counts.forks_refused))
@@ -228,14 +223,14 @@ async fn look_at_processes(
                 );
             }
         }
-        Measured::Processes(_) if resources.groups().enforced() => {
+        Measurement::Processes(_) if context.driver.enforces_limits() => {
             context
-                .clusters
-                .adopt(&project.project)
+                .driver
+                .apply_limits(&project.project)
                 .await
                 .context("bounding a project's server")?;
         }
-        Measured::Processes(usage) => {
+        Measurement::Processes(usage) => {
             let (remedy, strikes) = rules::remedy(&usage, limits, seen.strikes);
             seen.strikes = strikes;
             if remedy == Remedy::Nothing {
@@ -272,22 +267,22 @@ async fn bound_processes(
     match remedy {
         Remedy::Nothing => Ok(()),
         Remedy::Terminate(pid) => context
-            .clusters
-            .end_process(&project.project, pid, Signal::TERM)
+            .driver
+            .signal_process(&project.project, pid, Signal::TERM)
             .await
             .context("ending a process"),
         Remedy::Kill(pid) => context
-            .clusters
-            .end_process(&project.project, pid, Signal::KILL)
+            .driver
+            .signal_process(&project.project, pid, Signal::KILL)
             .await
             .context("ending a process"),
         Remedy::StopServer => {
-            // The reconciler finds it down, and starts it again.
+            // The reconciler detects the exit and restarts the server.
             let Some(_hold) = context.reconciler.hold(project.id) else {
                 return Ok(());
             };
             let stopped = context
-                .clusters
+                .driver
                 .stop_at_once(&project.project)
                 .await
                 .context("stopping a cluster");
@@ -309,18 +304,18 @@ fn note(
     seen.event = Some((context.clock.ticks(), event));
 }
 
-/// Measures a project's disk space, and makes it read-only, writable or stopped where its limits ask for it.
+/// Measures a project's disk space and makes the project read-only, writable or stopped according
+/// to its limits.
 async fn look_at_disk(
     context: &DataPlaneContext,
     project: &Watched,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    let Some(resources) = context.clusters.resources() else {
+    let Some(limits) = context.driver.resource_limits() else {
         return Ok(());
     };
-    let limits = resources.limits();
     let usage = context
-        .clusters
+        .driver
         .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))
         .await
         .context("measuring disk space")?;
@@ -341,7 +336,7 @@ async fn look_at_disk(
     let read_only = level >= DiskLevel::ReadOnly;
     if read_only != project.read_only {
         context
-            .clusters
+            .driver
             .set_read_only(&project.project, read_only)
             .await
             .context("making a project read-only or writable")?;
@@ -361,7 +356,7 @@ async fn look_at_disk(
     Ok(())
 }
 
-/// Pauses a project. Its owner can restore it, and then has [`GRACE`] to delete data.
+/// Pauses a project. After restoring it, its owner has [`GRACE`] to delete data.
 async fn stop(
     context: &DataPlaneContext,
     project: &Watched,
@@ -386,16 +381,16 @@ async fn stop(
         .context("stopping a project")?;
     tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
     context.data_plane_metrics.clusters.reached(Bound::DiskStop);
-    context.reconciler.heard();
+    context.reconciler.notify();
     Ok(())
 }
 
-/// Writes down what the project's health is to say, if that changed.
+/// Records the resource warning of a project if it changed.
 async fn tell(context: &DataPlaneContext, project: &Watched, seen: &mut Seen) -> Result<(), Error> {
     let now = context.clock.ticks();
     seen.event
         .take_if(|(at, _)| now.saturating_sub(*at) >= EVENT_MS);
-    // Disk space was not measured since this process leads: what the last one said stands.
+    // This process has not measured disk space yet: the recorded warning stays valid.
     let Some((_, disk)) = &seen.level else {
         return Ok(());
     };

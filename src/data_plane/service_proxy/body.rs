@@ -1,4 +1,4 @@
-//! Bodies on their way through: bounded in time while they stand still, and holding what they take until they end.
+//! Request and response bodies with a stall timeout. Each holds its capacity permit until it ends.
 
 use std::{
     pin::Pin,
@@ -16,51 +16,52 @@ use tokio::{
 };
 
 use super::{
-    answer::Refusal,
-    capacity::{Capacity, Held, Holder, UnfinishedBody},
-    links::Arriving,
+    capacity::{CapacityKey, CapacityPermit, ProxyCapacity, UnfinishedBody},
+    rejection::RequestRejection,
+    upstream_pool::UpstreamBody,
 };
 use crate::base::clock::Clock;
 
-/// How long a body may stand still.
-const STILL: Duration = Duration::from_mins(5);
+/// Longest time without progress.
+const STALL_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// What went wrong with a body.
-pub(super) type Error = Box<dyn std::error::Error + Send + Sync>;
+/// Error of a body.
+pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What is sent to a service.
-pub(super) type Upload = Either<Empty<Bytes>, Limited<Moving<ClientBody, Option<Sent>>>>;
+/// Request body sent to an upstream.
+pub(super) type UploadBody =
+    Either<Empty<Bytes>, Limited<TimedBody<ClientBody, Option<SentSignal>>>>;
 
-/// What is sent to a client.
-pub(super) type Download = Either<Full<Bytes>, Moving<Arriving, Option<Held>>>;
+/// Response body sent to a client.
+pub(super) type DownloadBody = Either<Full<Bytes>, TimedBody<UpstreamBody, Option<CapacityPermit>>>;
 
-/// Tells when a request was sent, or given up.
-pub(super) struct Sent(pub(super) Arc<Notify>);
+/// Notifies when a request body was sent completely or dropped.
+pub(super) struct SentSignal(pub(super) Arc<Notify>);
 
-impl Drop for Sent {
+impl Drop for SentSignal {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
-/// A body of ours.
-pub(super) fn full(text: impl Into<Bytes>) -> Download {
+/// Returns a complete body in memory.
+pub(super) fn full(text: impl Into<Bytes>) -> DownloadBody {
     Either::Left(Full::new(text.into()))
 }
 
-/// A body that stood still for too long.
+/// A body made no progress for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("the body stood still for {} s", STILL.as_secs())]
-pub(super) struct StoodStill;
+#[error("the body stood still for {} s", STALL_TIMEOUT.as_secs())]
+pub(super) struct BodyTimedOut;
 
-/// A body that must keep moving, and what is held until it ends.
-pub(super) struct Moving<B, H> {
+/// A body with a stall timeout. `held` is dropped when the body ends.
+pub(super) struct TimedBody<B, H> {
     body: B,
     held: H,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-impl<B, H> Moving<B, H> {
+impl<B, H> TimedBody<B, H> {
     pub(super) fn new(body: B, held: H) -> Self {
         Self {
             body,
@@ -70,18 +71,18 @@ impl<B, H> Moving<B, H> {
     }
 }
 
-impl<B, H> Body for Moving<B, H>
+impl<B, H> Body for TimedBody<B, H>
 where
-    B: Body<Data = Bytes, Error: Into<Error>> + Unpin,
+    B: Body<Data = Bytes, Error: Into<BodyError>> + Unpin,
     H: Unpin + Default,
 {
     type Data = Bytes;
-    type Error = Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(cx) {
             Poll::Ready(frame) => {
@@ -91,15 +92,15 @@ where
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
             }
-            // Most frames are there when they are asked for: only one that is not needs a timer.
+            // Most frames are available at once, so the timer is only created when one is not.
             Poll::Pending => {
                 let deadline = this
                     .deadline
-                    .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STILL)));
+                    .get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + STALL_TIMEOUT)));
                 deadline
                     .as_mut()
                     .poll(cx)
-                    .map(|()| Some(Err(StoodStill.into())))
+                    .map(|()| Some(Err(BodyTimedOut.into())))
             }
         }
     }
@@ -113,31 +114,32 @@ where
     }
 }
 
-/// Why a client's body did not arrive.
+/// A failure to receive a client's body.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientBodyError {
-    /// It is not a body as HTTP has it, or the client went away.
+    /// Invalid framing, or the client disconnected.
     #[error("the client's body could not be read: {0}")]
     Unreadable(#[source] hyper::Error),
-    /// It stalled, and was ended to make room for other requests.
+    /// The body stalled and was aborted to free capacity for another request.
     #[error("the client's body stalled, and others needed the room")]
     Ended,
 }
 
 impl ClientBodyError {
-    /// The answer to the client.
-    pub(super) const fn refusal(&self) -> Refusal {
+    /// Returns the response to the client.
+    pub(super) const fn rejection(&self) -> RequestRejection {
         match self {
-            Self::Unreadable(_) => Refusal::Malformed,
-            Self::Ended => Refusal::Stalled,
+            Self::Unreadable(_) => RequestRejection::Malformed,
+            Self::Ended => RequestRejection::Stalled,
         }
     }
 }
 
-/// The body of a client's request: counted as unfinished until it ends. Trailers are dropped, as RFC 9110, 6.5.1 allows: a service
-/// could take them for header fields that the edge did not see.
+/// The body of a client's request, counted as unfinished until it ends. Trailers are dropped, as
+/// RFC 9110 §6.5.1 permits, because an upstream could merge them into header fields that the proxy
+/// did not check.
 pub(super) struct ClientBody {
-    /// Bytes that were read ahead.
+    /// First bytes, read before the request is forwarded.
     first: Option<Bytes>,
     rest: Incoming,
     unfinished: Option<UnfinishedBody>,
@@ -154,19 +156,20 @@ impl ClientBody {
         }
     }
 
-    /// Waits until the first bytes have arrived, and counts the request as in flight. None: the body is empty, and ended.
-    pub(super) async fn begin(
+    /// Waits for the first bytes, then counts the request as in flight. Returns `None` if the body
+    /// is empty.
+    pub(super) async fn start(
         mut self,
-        capacity: &Arc<Capacity>,
-        holder: Holder,
-    ) -> Result<Option<(Self, Held)>, Refusal> {
+        capacity: &Arc<ProxyCapacity>,
+        capacity_key: CapacityKey,
+    ) -> Result<Option<(Self, CapacityPermit)>, RequestRejection> {
         loop {
-            let Ok(frame) = timeout(STILL, self.frame()).await else {
-                return Err(Refusal::Stalled);
+            let Ok(frame) = timeout(STALL_TIMEOUT, self.frame()).await else {
+                return Err(RequestRejection::Stalled);
             };
             let Some(frame) = frame else { return Ok(None) };
             let first = frame
-                .map_err(|error| error.refusal())?
+                .map_err(|error| error.rejection())?
                 .into_data()
                 .unwrap_or_default();
             if !first.is_empty() {
@@ -176,8 +179,8 @@ impl ClientBody {
         }
         let held = match &self.unfinished {
             Some(unfinished) => unfinished.request(self.clock.ticks())?,
-            // All of it has arrived.
-            None => capacity.request(holder, self.clock.ticks())?,
+            // The whole body has arrived.
+            None => capacity.request(capacity_key, self.clock.ticks())?,
         };
         Ok(Some((self, held)))
     }
@@ -233,10 +236,8 @@ impl Body for ClientBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        let (rest, first) = (
-            self.rest.size_hint(),
-            self.first.as_ref().map_or(0, |first| first.len() as u64),
-        );
+        let rest = self.rest.size_hint();
+        let first = self.first.as_ref().map_or(0, |first| first.len() as u64);
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(first));
         if let Some(upper) = rest.upper() {

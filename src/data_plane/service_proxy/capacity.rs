@@ -1,8 +1,9 @@
-//! Bounds on the requests, unfinished bodies and WebSockets that the edge carries for a project, and on the share of them that one
-//! client takes (decision 0073).
+//! Limits on concurrent requests, unfinished bodies and WebSockets of a project, and on the share
+//! of one client (decision 0073).
 //!
-//! A client is an IPv4 address or an IPv6 /64 network. When a bound is reached, the request body that has waited longest for its
-//! client's next byte is ended to make room, if it has waited for [`STALLED_MILLIS`].
+//! A client is an IPv4 address or an IPv6 /64 network. When a limit is reached, the request body
+//! that has waited longest for its client's next byte is aborted, if it has waited for
+//! [`STALLED_MILLIS`].
 
 use std::{
     collections::HashMap,
@@ -19,156 +20,163 @@ use parking_lot::Mutex;
 
 use crate::base::{clock::Ticks, ids::ProjectId};
 
-/// Time without a byte from the client, in milliseconds, after which a request body may be ended to make room for another request.
+/// Time without a byte from the client, in milliseconds, after which a request body may be aborted
+/// to free capacity.
 pub(super) const STALLED_MILLIS: Ticks = 2_000;
 
-/// In place of a time: the body does not wait for its client.
+/// Value of `waiting_since` while the body does not wait for its client.
 const NOT_WAITING: Ticks = Ticks::MAX;
 
-/// Something of which a project has a bounded number at once.
+/// A counted resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A request whose head is complete and whose body, if it has one, has begun to arrive, until its answer has ended.
+    /// A request in flight: from the first byte of its body, or the end of its head if it has none,
+    /// until the response ends.
     Request,
-    /// A request body of which more is to come, from the end of the request's head on.
+    /// A request body that is incomplete, from the end of the request's head on.
     Body,
     /// A WebSocket.
     WebSocket,
 }
 
 /// A number for each [`Kind`].
-type Counts = [usize; 3];
+type KindCounts = [usize; 3];
 
-/// The largest numbers at once, in the order of [`Kind`].
+/// Maximum numbers, in the order of [`Kind`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct CapacityBounds {
     /// For one project.
-    pub(super) project: Counts,
-    /// For one client, of one project.
-    pub(super) client: Counts,
+    pub(super) project: KindCounts,
+    /// For one client of one project.
+    pub(super) client: KindCounts,
 }
 
-/// Bounds of every edge. A client's share is a quarter.
-pub(super) const BOUNDS: Bounds = Bounds {
+/// Limits of the proxy. A client's share is a quarter.
+pub(super) const BOUNDS: CapacityBounds = CapacityBounds {
     project: [1000, 500, 500],
     client: [250, 125, 125],
 };
 
-/// The project and the client that something is counted for.
+/// The project and the client that a resource is counted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(super) struct CapacityKey {
     pub(super) project: ProjectId,
     pub(super) client: IpNet,
 }
 
-/// The bound that has been reached.
+/// The limit that was reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exceeded {
-    /// The project's.
+pub(super) enum CapacityExceeded {
+    /// The project's limit.
     Project,
     /// The client's share.
-    Client,
-    /// The body's own: it was ended to make room before its request was counted.
+    ClientHeaders,
+    /// The request's body was aborted to free capacity before the request was counted.
     Body,
 }
 
-/// Counts for every project that has anything in use. Memory is bounded by the connections of the edge.
-pub(super) struct Capacity {
-    bounds: Bounds,
-    projects: Mutex<HashMap<ProjectId, Usage>>,
+/// ProjectUsage of every project with at least one counted resource. Bounded by the number of connections.
+pub(super) struct ProxyCapacity {
+    bounds: CapacityBounds,
+    projects: Mutex<HashMap<ProjectId, ProjectUsage>>,
 }
 
-/// Numbers in use for one project.
+/// ProjectUsage of one project.
 #[derive(Default)]
-struct Usage {
-    all: Counts,
-    clients: HashMap<IpNet, Counts>,
+struct ProjectUsage {
+    all: KindCounts,
+    clients: HashMap<IpNet, KindCounts>,
     /// Unfinished bodies by number.
-    bodies: HashMap<u64, Arc<Progress>>,
+    bodies: HashMap<u64, Arc<BodyProgress>>,
     next_body: u64,
 }
 
 /// State of one unfinished body, shared by the capacity and the body.
-struct Progress {
+struct BodyProgress {
     number: u64,
     client: IpNet,
-    /// Since when the body waits for a byte, or [`NOT_WAITING`].
+    /// Time since which the body waits for a byte, or [`NOT_WAITING`].
     waiting_since: AtomicU64,
     /// Whether its request is counted as [`Kind::Request`]. Changed under the lock of the projects.
     in_flight: AtomicBool,
-    /// Whether it was ended to make room. Changed under the lock of the projects.
+    /// Whether it was aborted to free capacity. Changed under the lock of the projects.
     ended: AtomicBool,
     waker: AtomicWaker,
 }
 
-impl Progress {
+impl BodyProgress {
     fn has_stalled(&self, now: Ticks) -> bool {
         let since = self.waiting_since.load(Ordering::Relaxed);
         since != NOT_WAITING && now.saturating_sub(since) >= STALLED_MILLIS
     }
 }
 
-/// One of a kind, counted until it is dropped.
-pub(super) struct Held {
-    capacity: Arc<Capacity>,
-    holder: Holder,
+/// A counted resource. Dropping it releases it.
+pub(super) struct CapacityPermit {
+    capacity: Arc<ProxyCapacity>,
+    capacity_key: CapacityKey,
     kind: Kind,
-    progress: Option<Arc<Progress>>,
+    progress: Option<Arc<BodyProgress>>,
 }
 
-/// A request body of which more is to come, counted until it is dropped.
-pub(super) struct UnfinishedBody(Held);
+/// An incomplete request body, counted until it is dropped.
+pub(super) struct UnfinishedBody(CapacityPermit);
 
-impl Capacity {
-    pub(super) fn new(bounds: Bounds) -> Arc<Self> {
+impl ProxyCapacity {
+    pub(super) fn new(bounds: CapacityBounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             projects: Mutex::default(),
         })
     }
 
-    /// Counts a request without a body.
-    pub(super) fn request(self: &Arc<Self>, holder: Holder, now: Ticks) -> Result<Held, Exceeded> {
-        self.take(Kind::Request, holder, None, now)
+    /// KindCounts a request without a body.
+    pub(super) fn request(
+        self: &Arc<Self>,
+        capacity_key: CapacityKey,
+        now: Ticks,
+    ) -> Result<CapacityPermit, CapacityExceeded> {
+        self.take(Kind::Request, capacity_key, None, now)
     }
 
-    /// Counts a WebSocket.
+    /// KindCounts a WebSocket.
     pub(super) fn websocket(
         self: &Arc<Self>,
-        holder: Holder,
+        capacity_key: CapacityKey,
         now: Ticks,
-    ) -> Result<Held, Exceeded> {
-        self.take(Kind::WebSocket, holder, None, now)
+    ) -> Result<CapacityPermit, CapacityExceeded> {
+        self.take(Kind::WebSocket, capacity_key, None, now)
     }
 
-    /// Counts a body of which nothing has arrived.
+    /// KindCounts a body of which nothing has arrived.
     pub(super) fn body(
         self: &Arc<Self>,
-        holder: Holder,
+        capacity_key: CapacityKey,
         now: Ticks,
-    ) -> Result<UnfinishedBody, Exceeded> {
-        self.take(Kind::Body, holder, None, now).map(UnfinishedBody)
+    ) -> Result<UnfinishedBody, CapacityExceeded> {
+        self.take(Kind::Body, capacity_key, None, now)
+            .map(UnfinishedBody)
     }
 
     fn take(
         self: &Arc<Self>,
         kind: Kind,
-        holder: Holder,
-        progress: Option<Arc<Progress>>,
+        capacity_key: CapacityKey,
+        progress: Option<Arc<BodyProgress>>,
         now: Ticks,
-    ) -> Result<Held, Exceeded> {
+    ) -> Result<CapacityPermit, CapacityExceeded> {
         let mut projects = self.projects.lock();
         if progress
             .as_ref()
             .is_some_and(|progress| progress.ended.load(Ordering::Relaxed))
         {
-            return Err(Exceeded::Body);
+            return Err(CapacityExceeded::Body);
         }
-        let usage = projects.entry(holder.project).or_default();
-        let ended = usage.make_room(kind, holder.client, &self.bounds, now)?;
-        usage.add(kind, holder.client);
+        let usage = projects.entry(capacity_key.project).or_default();
+        let ended = usage.make_room(kind, capacity_key.client, &self.bounds, now)?;
+        usage.add(kind, capacity_key.client);
         let progress = match kind {
-            Kind::Body => Some(usage.begin_body(holder.client, now)),
+            Kind::Body => Some(usage.begin_body(capacity_key.client, now)),
             Kind::Request | Kind::WebSocket => progress,
         };
         if let (Kind::Request, Some(progress)) = (kind, &progress) {
@@ -178,16 +186,16 @@ impl Capacity {
         if let Some(ended) = ended {
             ended.waker.wake();
         }
-        Ok(Held {
+        Ok(CapacityPermit {
             capacity: Arc::clone(self),
-            holder,
+            capacity_key,
             kind,
             progress,
         })
     }
 }
 
-impl Usage {
+impl ProjectUsage {
     fn add(&mut self, kind: Kind, client: IpNet) {
         self.all[kind as usize] += 1;
         self.clients.entry(client).or_default()[kind as usize] += 1;
@@ -197,14 +205,14 @@ impl Usage {
         self.all[kind as usize] -= 1;
         if let Some(counts) = self.clients.get_mut(&client) {
             counts[kind as usize] -= 1;
-            if *counts == Counts::default() {
+            if *counts == KindCounts::default() {
                 self.clients.remove(&client);
             }
         }
     }
 
-    fn begin_body(&mut self, client: IpNet, now: Ticks) -> Arc<Progress> {
-        let progress = Arc::new(Progress {
+    fn begin_body(&mut self, client: IpNet, now: Ticks) -> Arc<BodyProgress> {
+        let progress = Arc::new(BodyProgress {
             number: self.next_body,
             client,
             waiting_since: AtomicU64::new(now),
@@ -217,42 +225,44 @@ impl Usage {
         progress
     }
 
-    /// Makes room for one more of a kind. Returns the body that was ended for it, if one was.
+    /// Frees capacity for one more resource of `kind`, if needed. Returns the body that was
+    /// aborted, if any.
     fn make_room(
         &mut self,
         kind: Kind,
         client: IpNet,
-        bounds: &Bounds,
+        bounds: &CapacityBounds,
         now: Ticks,
-    ) -> Result<Option<Arc<Progress>>, Exceeded> {
+    ) -> Result<Option<Arc<BodyProgress>>, CapacityExceeded> {
         let own = self
             .clients
             .get(&client)
             .map_or(0, |counts| counts[kind as usize]);
         if own >= bounds.client[kind as usize] {
-            // Within its own share: no other client gives way to this one.
+            // A client that exceeds its share does not displace other clients.
             return self
                 .end_oldest_stalled(kind, Some(client), now)
                 .map(Some)
-                .ok_or(Exceeded::Client);
+                .ok_or(CapacityExceeded::ClientHeaders);
         }
         if self.all[kind as usize] >= bounds.project[kind as usize] {
             return self
                 .end_oldest_stalled(kind, None, now)
                 .map(Some)
-                .ok_or(Exceeded::Project);
+                .ok_or(CapacityExceeded::Project);
         }
         Ok(None)
     }
 
-    /// Ends the body that has stalled for the longest time, of a client or of all, if that frees one of `kind`.
+    /// Aborts the body that has stalled for the longest time, of one client or of all, if that
+    /// frees a resource of `kind`.
     fn end_oldest_stalled(
         &mut self,
         kind: Kind,
         client: Option<IpNet>,
         now: Ticks,
-    ) -> Option<Arc<Progress>> {
-        let frees = |body: &Progress| match kind {
+    ) -> Option<Arc<BodyProgress>> {
+        let frees = |body: &BodyProgress| match kind {
             Kind::Request => body.in_flight.load(Ordering::Relaxed),
             Kind::Body => true,
             Kind::WebSocket => false,
@@ -275,16 +285,16 @@ impl Usage {
     }
 }
 
-impl Drop for Held {
+impl Drop for CapacityPermit {
     fn drop(&mut self) {
         let mut projects = self.capacity.projects.lock();
-        let Some(usage) = projects.get_mut(&self.holder.project) else {
+        let Some(usage) = projects.get_mut(&self.capacity_key.project) else {
             return;
         };
         if let Some(progress) = &self.progress {
-            // Already subtracted when it was ended.
+            // Already subtracted when it was aborted.
             if progress.ended.load(Ordering::Relaxed) {
-                return Self::tidy(&mut projects, self.holder.project);
+                return Self::tidy(&mut projects, self.capacity_key.project);
             }
             match self.kind {
                 Kind::Body => drop(usage.bodies.remove(&progress.number)),
@@ -293,14 +303,14 @@ impl Drop for Held {
                 }
             }
         }
-        usage.subtract(self.kind, self.holder.client);
-        Self::tidy(&mut projects, self.holder.project);
+        usage.subtract(self.kind, self.capacity_key.client);
+        Self::tidy(&mut projects, self.capacity_key.project);
     }
 }
 
-impl Held {
-    /// Forgets a project that has nothing in use.
-    fn tidy(projects: &mut HashMap<ProjectId, Usage>, project: ProjectId) {
+impl CapacityPermit {
+    /// Removes a project without counted resources.
+    fn tidy(projects: &mut HashMap<ProjectId, ProjectUsage>, project: ProjectId) {
         if projects
             .get(&project)
             .is_some_and(|usage| usage.clients.is_empty())
@@ -311,24 +321,28 @@ impl Held {
 }
 
 impl UnfinishedBody {
-    /// Counts the body's request as in flight, now that the body has begun to arrive.
-    pub(super) fn request(&self, now: Ticks) -> Result<Held, Exceeded> {
-        self.0
-            .capacity
-            .take(Kind::Request, self.0.holder, self.0.progress.clone(), now)
+    /// KindCounts the body's request as in flight, after the first bytes arrived.
+    pub(super) fn request(&self, now: Ticks) -> Result<CapacityPermit, CapacityExceeded> {
+        self.0.capacity.take(
+            Kind::Request,
+            self.0.capacity_key,
+            self.0.progress.clone(),
+            now,
+        )
     }
 
-    /// Notes that bytes have arrived.
+    /// Records that bytes have arrived.
     pub(super) fn moved(&self) {
         if let Some(progress) = &self.0.progress {
             progress.waiting_since.store(NOT_WAITING, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the body waits for its client's next byte, and has the task woken when the body is ended to make room.
+    /// Records that the body waits for its client's next byte. The task is woken if the body is
+    /// aborted.
     pub(super) fn waits(&self, cx: &Context<'_>, now: Ticks) {
         if let Some(progress) = &self.0.progress {
-            // The time of the first wait since the last byte is kept.
+            // Keeps the time of the first wait since the last byte.
             let _ = progress.waiting_since.compare_exchange(
                 NOT_WAITING,
                 now,
@@ -339,7 +353,7 @@ impl UnfinishedBody {
         }
     }
 
-    /// Whether the body was ended to make room.
+    /// Returns whether the body was aborted to free capacity.
     pub(super) fn is_ended(&self) -> bool {
         self.0
             .progress
@@ -354,34 +368,40 @@ mod tests {
 
     use super::*;
 
-    const TIGHT: Bounds = Bounds {
+    const TIGHT: CapacityBounds = CapacityBounds {
         project: [4, 4, 4],
         client: [2, 2, 2],
     };
 
-    fn of(project: i64, last: u8) -> Holder {
-        Holder {
+    fn of(project: i64, last: u8) -> CapacityKey {
+        CapacityKey {
             project: ProjectId(project),
             client: format!("192.0.2.{last}/32").parse().unwrap(),
         }
     }
 
     #[test]
-    fn a_client_has_a_share_of_each_kind_and_a_project_has_a_bound() {
-        for take in [Capacity::request, Capacity::websocket] {
-            let capacity = Capacity::new(TIGHT);
+    fn client_share_and_project_limit_apply_to_each_kind() {
+        for take in [ProxyCapacity::request, ProxyCapacity::websocket] {
+            let capacity = ProxyCapacity::new(TIGHT);
             let first: Vec<_> = (0..2)
                 .map(|_| {
                     take(&capacity, of(1, 1), 0).unwrap_or_else(|_| panic!("within its share"))
                 })
                 .collect();
-            assert_eq!(take(&capacity, of(1, 1), 0).err(), Some(Exceeded::Client));
+            assert_eq!(
+                take(&capacity, of(1, 1), 0).err(),
+                Some(CapacityExceeded::ClientHeaders)
+            );
             let _second: Vec<_> = (0..2)
                 .map(|_| {
                     take(&capacity, of(1, 2), 0).unwrap_or_else(|_| panic!("within its share"))
                 })
                 .collect();
-            assert_eq!(take(&capacity, of(1, 3), 0).err(), Some(Exceeded::Project));
+            assert_eq!(
+                take(&capacity, of(1, 3), 0).err(),
+                Some(CapacityExceeded::Project)
+            );
             assert!(
                 take(&capacity, of(2, 1), 0).is_ok(),
                 "another project has its own bound"
@@ -392,8 +412,8 @@ mod tests {
     }
 
     #[test]
-    fn a_project_with_nothing_in_use_is_forgotten() {
-        let capacity = Capacity::new(TIGHT);
+    fn unused_project_is_removed() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let body = capacity.body(of(1, 1), 0).ok().unwrap();
         let request = body.request(0).ok().unwrap();
         drop((body, request));
@@ -402,8 +422,8 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_stalled_body_is_ended_to_make_room() {
-        let capacity = Capacity::new(TIGHT);
+    fn oldest_stalled_body_is_aborted() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let bodies: Vec<_> = [1, 1, 2, 2]
             .into_iter()
             .zip(0..)
@@ -411,10 +431,10 @@ mod tests {
             .collect();
         assert_eq!(
             capacity.body(of(1, 3), STALLED_MILLIS - 1).err(),
-            Some(Exceeded::Project),
+            Some(CapacityExceeded::Project),
             "none has waited for long enough"
         );
-        // The first two move: the oldest that waits is the third.
+        // The first two bodies make progress, so the third is the oldest stalled one.
         bodies[0].moved();
         bodies[1].moved();
         let now = STALLED_MILLIS + 10;
@@ -427,8 +447,11 @@ mod tests {
                 .collect::<Vec<_>>(),
             [false, false, true, false]
         );
-        // A client whose share is used up makes room within it.
-        assert_eq!(capacity.body(of(1, 1), now).err(), Some(Exceeded::Client));
+        // A client that has used up its share displaces a body of its own.
+        assert_eq!(
+            capacity.body(of(1, 1), now).err(),
+            Some(CapacityExceeded::ClientHeaders)
+        );
         assert!(capacity.body(of(1, 1), now + STALLED_MILLIS).is_ok());
         assert_eq!(
             bodies
@@ -442,8 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_request_gives_its_place_in_flight_to_another() {
-        let capacity = Capacity::new(TIGHT);
+    fn stalled_request_frees_its_permit() {
+        let capacity = ProxyCapacity::new(TIGHT);
         let begin = |last| {
             let body = capacity.body(of(1, last), 0).ok().unwrap();
             let request = body.request(0).ok().unwrap();
@@ -455,7 +478,10 @@ mod tests {
             capacity.request(of(1, 2), 0).ok().unwrap(),
             capacity.request(of(1, 2), 0).ok().unwrap(),
         ];
-        assert_eq!(capacity.request(of(1, 3), 0).err(), Some(Exceeded::Project));
+        assert_eq!(
+            capacity.request(of(1, 3), 0).err(),
+            Some(CapacityExceeded::Project)
+        );
         let newcomer = capacity.request(of(1, 3), STALLED_MILLIS).ok().unwrap();
         assert!(stalled[0].0.is_ended() && !stalled[1].0.is_ended());
         assert!(

@@ -1,4 +1,4 @@
-//! One connection: the name it is for, TLS, then requests.
+//! Serves one client connection: server name, TLS handshake, then HTTP requests.
 
 use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -15,105 +15,116 @@ use tokio::{net::TcpStream, time::timeout};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
-    ConnectionPlace, forward,
-    framing::{Ambiguous, Watched},
-    links::Links,
-    request::Client,
+    ConnectionPermits, forward,
+    framing::{AmbiguityFlag, FramingGuard},
+    request_headers::ClientHeaders,
     tls,
     tls::{ACME_ALPN, Tls},
+    upstream_pool::UpstreamPool,
 };
 use crate::{
-    base::net::{accept, coalescing_stream::Wire},
+    base::net::{accept, coalescing_stream::CoalescingStream},
     data_plane::context::DataPlaneContext,
 };
 
-/// What a client gets to say whom it wants, and to agree on keys.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// What a client gets to send the head of a request, and how long a connection is kept for the next.
-const HEAD: Duration = Duration::from_secs(30);
-/// Longest head of a request.
+/// Timeout for the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout for the head of a request, and for an idle connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest request head, in bytes.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// What is read ahead of a body. Of headers hyper takes a hundred by itself.
+/// Read buffer of a connection, in bytes. hyper itself limits a head to 100 header fields.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Requests of one connection at once, over HTTP/2.
+/// Maximum number of concurrent HTTP/2 streams of a connection.
 const STREAMS_MAX: u32 = 100;
-/// A connection that was silent for so long is asked whether it is still there, and gets so long to say so.
-const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+/// Interval of HTTP/2 keep-alive pings.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Time that a client gets to answer a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client that is connected.
-pub(super) struct Visit {
+/// A client connection after the TLS handshake.
+pub(super) struct ClientConnection {
     pub(super) context: DataPlaneContext,
     pub(super) peer: SocketAddr,
-    /// The name it asked for with TLS, in lower case.
+    /// Server name of the TLS handshake, in lower case.
     pub(super) name: SmolStr,
-    /// What leads to services from here.
-    pub(super) links: Arc<Links>,
-    /// What services are told of it.
-    pub(super) told: Client,
-    /// Whether it sent a request that can be read in two ways.
-    pub(super) ambiguous: Ambiguous,
-    /// The connection's place among all. WebSockets keep it.
-    pub(super) place: Arc<ConnectionPlace>,
+    /// Idle connections to upstreams, of the same worker thread.
+    pub(super) pool: Arc<UpstreamPool>,
+    /// Header values that identify the client to upstreams.
+    pub(super) client_headers: ClientHeaders,
+    /// Set when the connection carried an ambiguously framed request.
+    pub(super) ambiguous: AmbiguityFlag,
+    /// Permits of the connection. WebSockets share them.
+    pub(super) permits: Arc<ConnectionPermits>,
 }
 
-impl Visit {
+impl ClientConnection {
     fn new(
         context: &DataPlaneContext,
-        (peer, place): (SocketAddr, ConnectionPlace),
-        links: Arc<Links>,
+        (peer, permits): (SocketAddr, ConnectionPermits),
+        pool: Arc<UpstreamPool>,
         name: SmolStr,
-        ambiguous: Ambiguous,
+        ambiguous: AmbiguityFlag,
     ) -> Self {
-        let told = Client::new(peer.ip().to_canonical(), &name);
+        let client_headers = ClientHeaders::new(peer.ip().to_canonical(), &name);
         Self {
             context: context.clone(),
             peer,
-            links,
-            told,
+            pool,
+            client_headers,
             name,
             ambiguous,
-            place: Arc::new(place),
+            permits: Arc::new(permits),
         }
     }
 }
 
-/// Serves one connection to its end.
+/// Serves a connection until it ends.
 pub(super) async fn serve(
     context: &DataPlaneContext,
     stream: TcpStream,
-    from: (SocketAddr, ConnectionPlace),
+    from: (SocketAddr, ConnectionPermits),
     tls: &Tls,
-    links: Arc<Links>,
+    pool: Arc<UpstreamPool>,
 ) {
-    let opened = timeout(HANDSHAKE, Box::pin(open(context, stream, tls))).await;
-    let tally = &context.data_plane_metrics.service_proxy;
-    let (stream, name) = match opened {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(outcome)) => return tally.connection(outcome),
-        Err(_) => return tally.connection("late"),
+    let handshake = timeout(
+        HANDSHAKE_TIMEOUT,
+        Box::pin(accept_tls(context, stream, tls)),
+    )
+    .await;
+    let metrics = &context.data_plane_metrics.service_proxy;
+    let (stream, name) = match handshake {
+        Ok(Ok(handshake)) => handshake,
+        Ok(Err(outcome)) => return metrics.connection(outcome),
+        Err(_) => return metrics.connection("late"),
     };
-    tally.connection("open");
+    metrics.connection("open");
     if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-        requests_2(
-            Visit::new(context, from, links, name, Ambiguous::default()),
+        serve_http2(
+            ClientConnection::new(context, from, pool, name, AmbiguityFlag::default()),
             stream,
         )
         .await;
     } else {
-        let (stream, ambiguous) = Watched::new(stream);
-        requests_1(Visit::new(context, from, links, name, ambiguous), stream).await;
+        let (stream, ambiguous) = FramingGuard::new(stream);
+        serve_http1(
+            ClientConnection::new(context, from, pool, name, ambiguous),
+            stream,
+        )
+        .await;
     }
 }
 
-/// TLS, for a name that is known. Nobody else is answered at all.
-async fn open(
+/// Performs the TLS handshake. A client that requests an unknown server name gets no response.
+/// Errors are outcome labels.
+async fn accept_tls(
     context: &DataPlaneContext,
     stream: TcpStream,
     tls: &Tls,
-) -> Result<(TlsStream<Wire>, SmolStr), &'static str> {
-    // What broke off is nobody's fault here.
+) -> Result<(TlsStream<CoalescingStream>, SmolStr), &'static str> {
+    // A failure means that the client has disconnected, which the next read reports.
     let _ = stream.set_nodelay(true);
-    let start = LazyConfigAcceptor::new(Acceptor::default(), Wire::from(stream))
+    let start = LazyConfigAcceptor::new(Acceptor::default(), CoalescingStream::from(stream))
         .await
         .map_err(|_| "malformed")?;
     let hello = start.client_hello();
@@ -127,22 +138,28 @@ async fn open(
         .is_some_and(|mut protocols| protocols.any(|protocol| protocol == ACME_ALPN))
     {
         let challenge = context
-            .edge
-            .names
+            .service_proxy
+            .routes
             .challenge(&name)
             .await
             .ok_or("unknown name")?;
         let config = tls::for_challenge(&name, &challenge).map_err(|_| "malformed")?;
-        // Nothing is said: the handshake is the answer.
+        // The handshake itself is the response to the challenge.
         start
             .into_stream(config)
             .await
             .map_err(|_| "handshake failed")?;
         return Err("challenge");
     }
-    let site = context.edge.names.find(&name).await.ok_or("unknown name")?;
-    if site.certificate.is_none()
-        && !(site.own_domain && (tls.has_wildcard || context.edge.names.known().wildcard.is_some()))
+    let route = context
+        .service_proxy
+        .routes
+        .find(&name)
+        .await
+        .ok_or("unknown name")?;
+    if route.certificate.is_none()
+        && !(route.own_domain
+            && (tls.has_wildcard || context.service_proxy.routes.current().wildcard.is_some()))
     {
         return Err("no certificate");
     }
@@ -153,52 +170,54 @@ async fn open(
     Ok((stream, name))
 }
 
-async fn requests_1(visit: Visit, stream: Watched<TlsStream<Wire>>) {
-    let (context, visit) = (visit.context.clone(), Arc::new(visit));
-    let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
+async fn serve_http1(client: ClientConnection, stream: FramingGuard<TlsStream<CoalescingStream>>) {
+    let context = client.context.clone();
+    let client = Arc::new(client);
+    let service = service_fn(move |request: Request<Incoming>| respond(client.clone(), request));
     let connection = http1::Builder::new()
-        .timer(accept::ConnectionTimer::default())
-        .header_read_timeout(HEAD)
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(HEAD_BYTES_MAX)
         .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
-    // Connections that may be upgraded are not among those that `accept::see_out` knows.
+    // `serve_until_shutdown` does not support connections that can be upgraded.
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         biased;
         ended = connection.as_mut() => ended,
-        () = context.edge.stopping() => {
+        () = context.service_proxy.shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
-    note(ended);
+    log_error(ended);
 }
 
-async fn requests_2(visit: Visit, stream: TlsStream<Wire>) {
-    let (context, visit) = (visit.context.clone(), Arc::new(visit));
-    let service = service_fn(move |request: Request<Incoming>| answer(visit.clone(), request));
+async fn serve_http2(client: ClientConnection, stream: TlsStream<CoalescingStream>) {
+    let context = client.context.clone();
+    let client = Arc::new(client);
+    let service = service_fn(move |request: Request<Incoming>| respond(client.clone(), request));
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(PING.0)
-        .keep_alive_timeout(PING.1)
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    note(accept::see_out(connection, context.edge.stopping()).await);
+    log_error(accept::serve_until_shutdown(connection, &context.service_proxy.shutdown).await);
 }
 
-async fn answer(
-    visit: Arc<Visit>,
+async fn respond(
+    client: Arc<ClientConnection>,
     request: Request<Incoming>,
-) -> Result<forward::Answer, Infallible> {
-    Ok(forward::serve(&visit, request).await)
+) -> Result<forward::ProxyResponse, Infallible> {
+    Ok(forward::serve(&client, request).await)
 }
 
-/// Clients go away, and send nonsense; that is no news.
-fn note(ended: Result<(), hyper::Error>) {
+/// Logs at debug level: disconnects and protocol errors of clients are expected.
+fn log_error(ended: Result<(), hyper::Error>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
+        tracing::debug!(%error, "connection ended with an error");
     }
 }

@@ -1,4 +1,4 @@
-//! One request: whose it is, where it goes, what came back.
+//! Forwards one HTTP request to its upstream and returns the response.
 
 use std::{error::Error as StdError, pin::pin, sync::Arc, time::Duration};
 
@@ -15,204 +15,239 @@ use tokio::{
 };
 
 use super::{
-    answer::{Refusal, close},
-    body::{ClientBody, ClientBodyError, Download, Error, Moving, Sent, StoodStill, Upload, full},
-    capacity::{Held, Holder},
-    connection::Visit,
-    gate,
-    links::Arriving,
+    api_key_check,
+    body::{
+        BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, SentSignal, TimedBody,
+        UploadBody, full,
+    },
+    capacity::{CapacityKey, CapacityPermit},
+    connection::ClientConnection,
     log,
-    names::{Serving, Site},
-    request,
-    request::Told,
+    rejection::{RequestRejection, close},
+    request, request_headers,
+    request_headers::ForwardingHeaders,
+    routes::{Route, RouteStatus},
     tunnel,
+    upstream_pool::UpstreamBody,
     upstreams::{Service, Upstream},
 };
 use crate::{base::clock::Ticks, data_plane::database_access::bans, platform::telemetry};
 
-/// What a service gets to begin its answer, once it has the request.
-const ANSWER: Duration = Duration::from_mins(1);
+/// Timeout for the head of the upstream's response, from the end of the request body.
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
-/// What a client gets.
-pub(super) type Answer = Response<Download>;
+/// Response to a client.
+pub(super) type ProxyResponse = Response<DownloadBody>;
 
-/// A request that is passed on.
-pub(super) struct Passed<'a> {
-    pub(super) site: Arc<Site>,
+/// A validated request with its destination.
+pub(super) struct Forwarded<'a> {
+    pub(super) route: Arc<Route>,
     pub(super) service: Service,
     pub(super) upstream: Arc<Upstream>,
-    /// The path behind the service's prefix.
+    /// The path after the service's prefix.
     pub(super) rest: &'a str,
     /// The project and the client that the request is counted for.
-    pub(super) holder: Holder,
+    pub(super) capacity_key: CapacityKey,
+}
+
+/// The part of a request's destination that is known, for the log.
+#[derive(Default)]
+struct Destination {
+    route: Option<Arc<Route>>,
+    service: Option<Service>,
 }
 
 /// Serves one request.
-pub(super) async fn serve(visit: &Visit, mut request: Request<Incoming>) -> Answer {
-    let noted = Noted::of(visit, &request);
+pub(super) async fn serve(
+    connection: &ClientConnection,
+    mut request: Request<Incoming>,
+) -> ProxyResponse {
+    let record = RequestRecord::of(connection, &request);
     let version = request.version();
-    // A body of unknown length, or an upgrade: what follows is not watched.
-    let last = version < Version::HTTP_2
+    // The end of a chunked body or an upgrade is not checked by `framing`, so the connection is not
+    // reused afterwards.
+    let is_last = version < Version::HTTP_2
         && [header::TRANSFER_ENCODING, header::UPGRADE]
             .iter()
             .any(|name| request.headers().contains_key(name));
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
-    let (uri, mut about) = (parts.uri.clone(), (None, None));
+    let uri = parts.uri.clone();
+    let mut destination = Destination::default();
     let outcome = async {
-        let passed = admit(visit, &parts, &uri, &mut about).await?;
+        let forwarded = admit(connection, &parts, &uri, &mut destination).await?;
         if request::is_websocket(&parts) {
-            Box::pin(tunnel::open(visit, passed, parts, tunnel)).await
+            Box::pin(tunnel::open(connection, forwarded, parts, tunnel)).await
         } else {
-            forward(visit, passed, parts, body).await
+            forward(connection, forwarded, parts, body).await
         }
     };
-    let mut answer = outcome
+    let mut response = outcome
         .await
-        .unwrap_or_else(|refusal| refusal.respond(version));
-    if last && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
-        close(answer.headers_mut());
+        .unwrap_or_else(|rejection| rejection.respond(version));
+    if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        close(response.headers_mut());
     }
-    if let Some(hsts) = about.0.as_ref().and_then(|site| site.hsts.clone()) {
-        // What the service itself says of it holds.
-        answer
+    if let Some(hsts) = destination
+        .route
+        .as_ref()
+        .and_then(|route| route.hsts.clone())
+    {
+        // A value set by the upstream takes precedence.
+        response
             .headers_mut()
             .entry(header::STRICT_TRANSPORT_SECURITY)
             .or_insert(hsts);
     }
-    noted.write(visit, &uri, about, answer.status());
-    answer
+    record.write(connection, &uri, destination, response.status());
+    response
 }
 
-/// Finds where a request goes, or why it goes nowhere.
+/// Validates a request and finds its upstream. Records the route and the service in `destination`
+/// for the log.
 async fn admit<'a>(
-    visit: &Visit,
+    connection: &ClientConnection,
     parts: &Parts,
     uri: &'a Uri,
-    (project, service): &mut (Option<Arc<Site>>, Option<Service>),
-) -> Result<Passed<'a>, Refusal> {
-    if visit.ambiguous.is_set() {
-        return Err(Refusal::Malformed);
+    destination: &mut Destination,
+) -> Result<Forwarded<'a>, RequestRejection> {
+    if connection.ambiguous.is_set() {
+        return Err(RequestRejection::Malformed);
     }
-    if !request::is_for(parts, &visit.name)? {
-        return Err(Refusal::Misdirected);
+    if !request::is_for(parts, &connection.name)? {
+        return Err(RequestRejection::Misdirected);
     }
     request::check(parts)?;
-    let edge = &visit.context.edge;
-    // Again for each request: connections outlive what they were made for.
-    let site = edge
-        .names
-        .find(&visit.name)
+    let service_proxy = &connection.context.service_proxy;
+    // Looked up for each request, because a connection outlives changes of the routes.
+    let route = service_proxy
+        .routes
+        .find(&connection.name)
         .await
-        .ok_or(Refusal::NoProject)?;
-    *project = Some(site.clone());
-    match site.serving {
-        Serving::Yes => {}
-        Serving::Paused => return Err(Refusal::Paused),
-        Serving::NotYet => return Err(Refusal::NoProject),
+        .ok_or(RequestRejection::NoProject)?;
+    destination.route = Some(route.clone());
+    match route.status {
+        RouteStatus::Active => {}
+        RouteStatus::Paused => return Err(RequestRejection::Paused),
+        RouteStatus::NotActivated => return Err(RequestRejection::NoProject),
     }
-    let (wanted, rest) = Service::of_path(uri.path()).ok_or(Refusal::NoService)?;
-    *service = Some(wanted);
-    let own = site
+    let (requested, rest) = Service::of_path(uri.path()).ok_or(RequestRejection::NoService)?;
+    destination.service = Some(requested);
+    let own = route
         .upstreams
         .as_ref()
-        .and_then(|upstreams| upstreams.get(wanted));
+        .and_then(|upstreams| upstreams.get(requested));
     let template = own
-        .or_else(|| visit.context.data_plane_settings.upstreams.get(wanted))
-        .ok_or(Refusal::NotConfigured(wanted))?;
+        .or_else(|| {
+            connection
+                .context
+                .data_plane_settings
+                .upstreams
+                .get(requested)
+        })
+        .ok_or(RequestRejection::NotConfigured(requested))?;
     let upstream = template
-        .fill(&site.reference)
-        .ok_or(Refusal::NotConfigured(wanted))?;
-    gate::check(&visit.context, &site, wanted, rest, parts).await?;
-    let client = visit
+        .fill(&route.reference)
+        .ok_or(RequestRejection::NotConfigured(requested))?;
+    api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
+    let client = connection
         .context
         .settings
         .transport
-        .peer(visit.peer.ip(), &parts.headers)
+        .peer(connection.peer.ip(), &parts.headers)
         .address;
-    let holder = Holder {
-        project: site.project,
-        client: bans::block(client),
+    let capacity_key = CapacityKey {
+        project: route.project,
+        client: bans::network_of(client),
     };
-    Ok(Passed {
-        site,
-        service: wanted,
+    Ok(Forwarded {
+        route,
+        service: requested,
         upstream,
         rest,
-        holder,
+        capacity_key,
     })
 }
 
-/// Passes a request on, and its answer back.
+/// Forwards a request and returns the upstream's response.
 async fn forward(
-    visit: &Visit,
-    passed: Passed<'_>,
+    connection: &ClientConnection,
+    forwarded: Forwarded<'_>,
     parts: Parts,
     body: Incoming,
-) -> Result<Answer, Refusal> {
+) -> Result<ProxyResponse, RequestRejection> {
     let sent = Arc::new(Notify::new());
-    let bytes_max = passed.service.body_bytes_max();
+    let bytes_max = forwarded.service.body_bytes_max();
     if body.size_hint().lower() > bytes_max as u64 {
-        return Err(Refusal::TooLarge);
+        return Err(RequestRejection::TooLarge);
     }
-    let (capacity, clock) = (&visit.context.edge.capacity, &visit.context.clock);
-    let begun = if body.is_end_stream() {
+    let capacity = &connection.context.service_proxy.capacity;
+    let clock = &connection.context.clock;
+    let started = if body.is_end_stream() {
         None
     } else {
-        let unfinished = capacity.body(passed.holder, clock.ticks())?;
+        let unfinished = capacity.body(forwarded.capacity_key, clock.ticks())?;
         ClientBody::new(body, unfinished, clock.clone())
-            .begin(capacity, passed.holder)
+            .start(capacity, forwarded.capacity_key)
             .await?
     };
-    let (upload, held) = if let Some((body, held)) = begun {
+    let (upload, permit) = if let Some((body, permit)) = started {
         (
             Either::Right(Limited::new(
-                Moving::new(body, Some(Sent(sent.clone()))),
+                TimedBody::new(body, Some(SentSignal(sent.clone()))),
                 bytes_max,
             )),
-            held,
+            permit,
         )
     } else {
         sent.notify_one();
         (
             Either::Left(Empty::new()),
-            capacity.request(passed.holder, clock.ticks())?,
+            capacity.request(forwarded.capacity_key, clock.ticks())?,
         )
     };
-    let request = outgoing(visit, &passed, parts, upload)?;
-    let asked = pin!(visit.links.ask(passed.upstream.authority(), request));
-    let response = in_time(passed.service, &sent, asked).await?;
+    let request = upstream_request(connection, &forwarded, parts, upload)?;
+    let exchange = pin!(
+        connection
+            .pool
+            .send(forwarded.upstream.authority(), request)
+    );
+    let response = with_response_timeout(forwarded.service, &sent, exchange).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Refusal::Unreachable(passed.service));
+        return Err(RequestRejection::Unreachable(forwarded.service));
     }
-    Ok(incoming(response, held))
+    Ok(client_response(response, permit))
 }
 
-/// The request as the service gets it.
-pub(super) fn outgoing(
-    visit: &Visit,
-    passed: &Passed<'_>,
+/// Builds the request for the upstream.
+pub(super) fn upstream_request(
+    connection: &ClientConnection,
+    forwarded: &Forwarded<'_>,
     mut parts: Parts,
-    body: Upload,
-) -> Result<Request<Upload>, Refusal> {
-    let underscores = visit.context.data_plane_settings.edge.underscore_headers;
-    let told = Told {
-        client: &visit.told,
-        project: &passed.site.told,
-        prefix: passed.service.prefix(),
+    body: UploadBody,
+) -> Result<Request<UploadBody>, RequestRejection> {
+    let underscores = connection
+        .context
+        .data_plane_settings
+        .service_proxy
+        .underscore_headers;
+    let forwarding = ForwardingHeaders {
+        client: &connection.client_headers,
+        project: &forwarded.route.reference_header,
+        prefix: forwarded.service.prefix(),
         underscores,
     };
-    request::rewrite(&mut parts.headers, &told);
-    parts.uri = passed
+    request_headers::rewrite(&mut parts.headers, &forwarding);
+    parts.uri = forwarded
         .upstream
-        .path(passed.rest, parts.uri.query())
-        .ok_or(Refusal::Malformed)?;
+        .path(forwarded.rest, parts.uri.query())
+        .ok_or(RequestRejection::Malformed)?;
     parts.version = Version::HTTP_11;
     parts
         .headers
-        .insert(header::HOST, passed.upstream.host().clone());
+        .insert(header::HOST, forwarded.upstream.host().clone());
     let mut request = Request::new(body);
     (
         *request.method_mut(),
@@ -222,63 +257,66 @@ pub(super) fn outgoing(
     Ok(request)
 }
 
-/// The head of the service's answer, if it comes in time.
-pub(super) async fn in_time<B>(
+/// Awaits the head of the upstream's response, with a timeout that starts when the body was sent.
+pub(super) async fn with_response_timeout<B>(
     service: Service,
     sent: &Notify,
-    asked: impl Future<Output = Result<Response<B>, Error>>,
-) -> Result<Response<B>, Refusal> {
-    let late = async {
+    exchange: impl Future<Output = Result<Response<B>, BodyError>>,
+) -> Result<Response<B>, RequestRejection> {
+    let timed_out = async {
         sent.notified().await;
-        sleep_until(Instant::now() + ANSWER).await;
+        sleep_until(Instant::now() + RESPONSE_TIMEOUT).await;
     };
-    let answered = tokio::select! {
+    let result = tokio::select! {
         biased;
-        answered = asked => answered,
-        () = late => return Err(Refusal::Late(service)),
+        result = exchange => result,
+        () = timed_out => return Err(RequestRejection::Late(service)),
     };
-    answered.map_err(|error| {
+    result.map_err(|error| {
         let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
             if error.is::<LengthLimitError>() {
-                return Refusal::TooLarge;
+                return RequestRejection::TooLarge;
             }
-            if error.is::<StoodStill>() {
-                return Refusal::Stalled;
+            if error.is::<BodyTimedOut>() {
+                return RequestRejection::Stalled;
             }
             if let Some(error) = error.downcast_ref::<ClientBodyError>() {
-                return error.refusal();
+                return error.rejection();
             }
             cause = error.source();
         }
-        tracing::debug!(%service, %error, "a service did not answer");
-        Refusal::Unreachable(service)
+        tracing::debug!(%service, %error, "upstream request failed");
+        RequestRejection::Unreachable(service)
     })
 }
 
-/// The answer as the client gets it.
-pub(super) fn incoming(response: Response<Arriving>, held: Held) -> Answer {
+/// Builds the response for the client.
+pub(super) fn client_response(
+    response: Response<UpstreamBody>,
+    permit: CapacityPermit,
+) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
-    request::strip(&mut parts.headers);
+    request_headers::strip(&mut parts.headers);
     parts.version = Version::HTTP_11;
     let body = if body.is_end_stream() {
         full("")
     } else {
-        Either::Right(Moving::new(body, Some(held)))
+        Either::Right(TimedBody::new(body, Some(permit)))
     };
     Response::from_parts(parts, body)
 }
 
-/// What is written down about a request, taken before it is changed.
-struct Noted {
-    began: Ticks,
+/// Log fields of a request, read before its head is rewritten.
+struct RequestRecord {
+    started_at: Ticks,
     method: Method,
     version: Version,
     texts: [Option<String>; 3],
 }
 
-impl Noted {
-    fn of(visit: &Visit, request: &Request<Incoming>) -> Self {
+impl RequestRecord {
+    fn of(connection: &ClientConnection, request: &Request<Incoming>) -> Self {
         let text = |name: HeaderName| {
             request
                 .headers()
@@ -287,7 +325,7 @@ impl Noted {
                 .map(telemetry::cut)
         };
         Self {
-            began: visit.context.clock.ticks(),
+            started_at: connection.context.clock.ticks(),
             method: request.method().clone(),
             version: request.version(),
             texts: [header::USER_AGENT, header::REFERER, CLIENT_INFO].map(text),
@@ -296,35 +334,35 @@ impl Noted {
 
     fn write(
         self,
-        visit: &Visit,
+        connection: &ClientConnection,
         uri: &Uri,
-        (site, service): (Option<Arc<Site>>, Option<Service>),
+        destination: Destination,
         status: StatusCode,
     ) {
-        let context = &visit.context;
+        let context = &connection.context;
         let [user_agent, referer, client_info] = self.texts;
         let row = log::Row {
             id: context.entropy.uuid(),
             at: context.clock.now(),
-            project: site.map(|site| site.reference.clone()),
-            service,
+            project: destination.route.map(|route| route.reference.clone()),
+            service: destination.service,
             method: self.method,
-            host: visit.name.clone(),
+            host: connection.name.clone(),
             path: telemetry::cut(uri.path()),
             search: uri.query().map(telemetry::without_secrets),
             version: self.version,
-            client: visit.peer.ip().to_canonical(),
+            client: connection.peer.ip().to_canonical(),
             user_agent,
             referer,
             client_info,
             status,
-            took_millis: context.clock.ticks().saturating_sub(self.began),
+            took_millis: context.clock.ticks().saturating_sub(self.started_at),
         };
         context
             .data_plane_metrics
             .service_proxy
-            .request(service, status);
-        if !context.edge.log.add(row) {
+            .request(destination.service, status);
+        if !context.service_proxy.log.add(row) {
             context.data_plane_metrics.service_proxy.dropped_row();
         }
     }

@@ -1,8 +1,11 @@
-//! Watches the bytes of an HTTP/1 connection for requests that say twice how long they are.
+//! Detects requests of an HTTP/1 connection that have both `Transfer-Encoding` and
+//! `Content-Length`.
 //!
-//! hyper takes the one and hides the other. A proxy in front may have taken the other, and then what it thinks is the end of a
-//! body would be somebody's next request here. Such a request is refused, and its connection is closed. After a chunked body,
-//! or an upgrade, nothing is watched: those connections are not used for another request.
+//! hyper 1.12 accepts such a request: it removes `Content-Length` and closes the connection
+//! afterwards, which satisfies RFC 9112 §6.1. A proxy in front may have used the other length, so
+//! the request is rejected with 400 instead, which hyper alone cannot do because the removed field
+//! is not visible. The attack suite requires that. After a chunked body or an upgrade nothing is
+//! parsed, because the connection is not reused.
 
 use std::{
     io,
@@ -16,65 +19,65 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Longest line that is looked at. Names of headers that matter are shorter; hyper bounds the rest.
+/// Longest line prefix that is kept. The relevant field names are shorter; hyper limits the rest.
 const LINE_BYTES_MAX: usize = 64;
 
-/// Whether somebody did so on a connection.
+/// Set once an ambiguous request was read from a connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ambiguous(Arc<AtomicBool>);
+pub(super) struct AmbiguityFlag(Arc<AtomicBool>);
 
-impl Ambiguous {
+impl AmbiguityFlag {
     pub(super) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A connection that is watched.
-pub(super) struct Watched<S> {
+/// A connection whose bytes are checked while they are read.
+pub(super) struct FramingGuard<S> {
     stream: S,
-    watch: Watch,
+    framing: FramingParser,
 }
 
-impl<S> Watched<S> {
-    pub(super) fn new(stream: S) -> (Self, Ambiguous) {
-        let ambiguous = Ambiguous::default();
+impl<S> FramingGuard<S> {
+    pub(super) fn new(stream: S) -> (Self, AmbiguityFlag) {
+        let ambiguous = AmbiguityFlag::default();
         (
             Self {
                 stream,
-                watch: Watch::new(ambiguous.clone()),
+                framing: FramingParser::new(ambiguous.clone()),
             },
             ambiguous,
         )
     }
 }
 
-/// Where in a connection's requests the next byte is.
+/// Position of the next byte within the requests of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum FramingState {
     /// In a head.
     Head,
-    /// In a body with so many bytes to come.
+    /// In a body with this many bytes left.
     Body(u64),
-    /// Where nothing matters any more.
+    /// After a request whose end is not tracked.
     Beyond,
 }
 
-pub(super) struct Watch {
-    at: At,
-    /// The beginning of the line of a head that is being read.
+pub(super) struct FramingParser {
+    at: FramingState,
+    /// Prefix of the current line of a head.
     line: Vec<u8>,
     first_line: bool,
     length: Option<u64>,
     chunked: bool,
     upgrade: bool,
-    ambiguous: Ambiguous,
+    ambiguous: AmbiguityFlag,
 }
 
-impl Watch {
-    pub(super) fn new(ambiguous: Ambiguous) -> Self {
+impl FramingParser {
+    pub(super) fn new(ambiguous: AmbiguityFlag) -> Self {
         let line = Vec::with_capacity(LINE_BYTES_MAX);
         Self {
-            at: At::Head,
+            at: FramingState::Head,
             line,
             first_line: true,
             length: None,
@@ -87,16 +90,16 @@ impl Watch {
     pub(super) fn see(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match self.at {
-                At::Beyond => return,
-                At::Body(left) => {
+                FramingState::Beyond => return,
+                FramingState::Body(left) => {
                     let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
                     bytes = &bytes[here..];
                     self.at = match left - here as u64 {
-                        0 => At::Head,
-                        left => At::Body(left),
+                        0 => FramingState::Head,
+                        left => FramingState::Body(left),
                     };
                 }
-                At::Head => {
+                FramingState::Head => {
                     let end = bytes.iter().position(|byte| *byte == b'\n');
                     let part = &bytes[..end.unwrap_or(bytes.len())];
                     let room = LINE_BYTES_MAX - self.line.len();
@@ -113,16 +116,18 @@ impl Watch {
     fn end_line(&mut self) {
         let line = self.line.strip_suffix(b"\r").unwrap_or(&self.line);
         if line.is_empty() {
-            // Empty lines before a request are none of it.
+            // Empty lines before a request line are ignored.
             if !self.first_line {
                 self.end_head();
             }
         } else if self.first_line {
             self.first_line = false;
         } else if let Some(colon) = line.iter().position(|byte| *byte == b':') {
-            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            let name = &line[..colon];
+            let value = line[colon + 1..].trim_ascii();
             if name.eq_ignore_ascii_case(b"content-length") {
-                // What is no number hyper refuses. One so long that it is not all here is meant to be read in two ways.
+                // hyper rejects a value that is not a number. A value longer than the kept prefix
+                // is treated as ambiguous.
                 self.length = std::str::from_utf8(value)
                     .ok()
                     .and_then(|text| text.parse().ok())
@@ -142,15 +147,15 @@ impl Watch {
             self.ambiguous.0.store(true, Ordering::Relaxed);
         }
         self.at = match self.length {
-            _ if self.chunked || self.upgrade => At::Beyond,
-            Some(length) if length > 0 => At::Body(length),
-            _ => At::Head,
+            _ if self.chunked || self.upgrade => FramingState::Beyond,
+            Some(length) if length > 0 => FramingState::Body(length),
+            _ => FramingState::Head,
         };
         (self.first_line, self.length, self.chunked, self.upgrade) = (true, None, false, false);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -159,12 +164,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let before = buf.filled().len();
         let this = &mut *self;
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
-        this.watch.see(&buf.filled()[before..]);
+        this.framing.see(&buf.filled()[before..]);
         Poll::Ready(Ok(()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FramingGuard<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -198,14 +203,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 mod tests {
     use super::*;
 
-    /// However the bytes arrive.
+    /// Checks that the result is independent of how the bytes are split into reads.
     fn is_ambiguous(text: &str) -> bool {
         let seen = [1, 2, 7, text.len()].map(|size| {
-            let ambiguous = Ambiguous::default();
-            let mut watch = Watch::new(ambiguous.clone());
+            let ambiguous = AmbiguityFlag::default();
+            let mut framing = FramingParser::new(ambiguous.clone());
             text.as_bytes()
                 .chunks(size)
-                .for_each(|part| watch.see(part));
+                .for_each(|part| framing.see(part));
             ambiguous.is_set()
         });
         assert!(seen.iter().all(|one| *one == seen[0]), "{text}");
@@ -213,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_says_twice_how_long_it_is_is_seen() {
+    fn request_with_two_lengths_is_detected() {
         for text in [
             "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
             "POST / HTTP/1.1\r\ntransfer-encoding:chunked\r\ncontent-length:0\r\n\r\n",
@@ -228,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_and_what_follows_an_upgrade_are_not_taken_for_heads() {
+    fn bodies_are_not_parsed_as_heads() {
         let both = "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n";
         for text in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3),

@@ -3,17 +3,17 @@
 use hyper::http::request::Parts;
 
 use super::{
-    framing::{Ambiguous, Watch},
+    framing::{AmbiguityFlag, FramingParser},
     request,
 };
 
 /// Returns whether a connection with these bytes is closed because a request gives its length twice. The bytes arrive in pieces of at
 /// most `size` bytes, which is not zero.
 pub fn is_ambiguous(bytes: &[u8], size: usize) -> bool {
-    let ambiguous = Ambiguous::default();
-    let mut watch = Watch::new(ambiguous.clone());
+    let ambiguous = AmbiguityFlag::default();
+    let mut parser = FramingParser::new(ambiguous.clone());
     for piece in bytes.chunks(size) {
-        watch.see(piece);
+        parser.see(piece);
     }
     ambiguous.is_set()
 }

@@ -1,4 +1,4 @@
-//! One row for each request: what the analytics of a project are made of.
+//! Request log: one row per request, the source of the edge logs of a project.
 
 use std::net::IpAddr;
 
@@ -8,13 +8,13 @@ use smol_str::SmolStr;
 use uuid::Uuid;
 
 use super::upstreams::Service;
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
-/// Rows that wait for whoever takes them. About half a kilobyte each.
+/// Maximum number of queued rows. A row takes about half a kilobyte.
 const QUEUE_MAX: usize = 8192;
-/// A request and its answer.
+/// A request and its outcome.
 #[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "each is named as the request has it")]
+#[expect(missing_docs, reason = "each is upstream as the request has it")]
 pub struct Row {
     pub id: Uuid,
     pub at: DateTime<Utc>,
@@ -23,7 +23,7 @@ pub struct Row {
     pub method: Method,
     pub host: SmolStr,
     pub path: String,
-    /// Without its question mark, and without the values of parameters that are secrets.
+    /// Query string without `?` and with secret parameters redacted.
     pub search: Option<String>,
     pub version: Version,
     pub client: IpAddr,
@@ -31,15 +31,15 @@ pub struct Row {
     pub referer: Option<String>,
     pub client_info: Option<String>,
     pub status: StatusCode,
-    /// Until the head of the answer was there, in milliseconds.
+    /// Time until the response head was available, in milliseconds.
     pub took_millis: u64,
 }
 
-/// The rows that wait.
-pub type Log = Queue<Row, QUEUE_MAX>;
+/// Queue of rows that are not yet stored.
+pub type RequestLogQueue = BatchQueue<Row, QUEUE_MAX>;
 
-/// Writes a row to the program's own log, for whoever asks for debug lines.
-pub(crate) fn tell(row: &Row) {
+/// Writes a row to the process log at debug level.
+pub(crate) fn log_row(row: &Row) {
     let project = row.project.as_ref().map(ProjectRef::as_str);
     tracing::debug!(
         target: "gantry::edge::requests", client = %row.client, host = %row.host, project, method = %row.method, path = row.path,

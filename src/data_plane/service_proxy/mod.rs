@@ -1,14 +1,16 @@
-//! The way in to projects' services: HTTPS under each project's names, passed on to where its services answer.
+//! Reverse proxy for projects' services: accepts HTTPS under each project's host names and forwards
+//! requests to the upstreams of its services.
 //!
-//! A connection is taken in three steps: `connection` reads the name it is for and answers with its certificate, or not at
-//! all; `request` holds each request to the rules; `forward` passes it on, and its answer back, or `tunnel` what follows an
-//! upgrade. `names` knows who is reached under which name, `upstreams` where services answer, `links` keeps connections to them.
-//! All that happens to one connection happens on one of the `lanes`.
+//! - `connection` reads the server name, selects the certificate and serves HTTP.
+//! - `forward` validates a request with `request` and forwards it; `tunnel` forwards WebSockets.
+//! - `routes` maps host names to projects, `upstreams` names the addresses of services, and
+//!   `upstream_pool` keeps idle connections to them.
+//! - `worker_threads` run each connection on one thread.
 //!
-//! It believes nothing a client says about itself. Of credentials it knows the projects' API keys, where the operator has them checked: `gate`.
+//! Nothing that a client sends is trusted. If the operator enables it, `api_key_check` requires an
+//! API key of the project.
 
-mod answer;
-mod ask;
+mod api_key_check;
 mod body;
 mod capacity;
 mod connection;
@@ -16,19 +18,22 @@ mod forward;
 mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
-mod gate;
 pub mod key_checks;
-mod lanes;
-mod links;
 pub mod log;
-mod names;
+mod on_demand_tls;
 mod open_tunnels;
 pub mod overrides;
-mod plain;
+mod plain_http;
+mod project_settings;
+mod rejection;
 mod request;
+mod request_headers;
+mod routes;
 mod tls;
 mod tunnel;
+mod upstream_pool;
 pub mod upstreams;
+mod worker_threads;
 
 use std::{
     io,
@@ -45,56 +50,57 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
-pub use self::tls::Wildcard;
+pub use self::tls::WildcardCertificate;
 
 use self::{
-    capacity::{BOUNDS, Capacity},
-    gate::Gate,
-    lanes::Lanes,
-    names::Names,
+    api_key_check::ApiKeyCache,
+    capacity::{BOUNDS, ProxyCapacity},
     open_tunnels::OpenTunnels,
+    routes::RouteCache,
     tls::Tls,
     upstreams::Service,
+    worker_threads::WorkerThreads,
 };
 use crate::{
     base::net::{
         accept,
-        accept::Stop,
-        connection_limit::{Place, Places},
+        connection_limit::{ConnectionLimit, ConnectionPermit},
         tls::TlsError,
     },
     data_plane::{context::DataPlaneContext, database_access::bans},
     platform::tables::Cache,
 };
 
-/// Connections there are at once.
+/// Maximum number of concurrent connections.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Of these, from one address: nobody keeps everybody else out.
+/// Maximum number of concurrent connections from one address block, so that one client cannot
+/// exhaust [`CONNECTIONS_MAX`].
 pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
-/// What requests in flight may take when the edge stops.
+/// Time that in-flight requests get to finish on shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// A connection's place among all connections and among those of its address.
-type ConnectionPlace = (OwnedSemaphorePermit, Place<IpNet>);
+/// Permits of a connection: one of all connections, one of its address block.
+type ConnectionPermits = (OwnedSemaphorePermit, ConnectionPermit<IpNet>);
 
-/// What the operator decided about the edge, besides where services answer.
+/// Options of the service proxy.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Where the world finds it.
+    /// Public ports.
     pub ports: Ports,
-    /// Whether clients must send an API key of the project, where the operator says nothing else of the project.
+    /// Whether requests need an API key of the project by default.
     pub check_keys: bool,
-    /// Whether services get header fields whose names have underscores.
+    /// Whether header fields with underscores in their names are forwarded.
     pub underscore_headers: bool,
 }
 
-/// Ports that names in DNS lead to.
+/// Public ports of the proxy, as seen from the internet.
 #[derive(Debug, Clone, Copy)]
 pub struct Ports {
-    /// For authorities, and clients that begin in clear.
+    /// Port for ACME challenges and redirects to HTTPS.
     pub http: u16,
-    /// For clients.
+    /// Port for HTTPS.
     pub https: u16,
 }
 
@@ -107,84 +113,81 @@ impl Default for Ports {
     }
 }
 
-/// What is known of names, connections and requests.
-pub struct Edge {
-    names: Names,
-    gate: Gate,
-    /// Since there are listeners. Connections to the database that requests open are theirs: they stay until the end.
-    lanes: OnceLock<Lanes>,
+/// State of the service proxy.
+pub struct ServiceProxy {
+    routes: RouteCache,
+    api_keys: ApiKeyCache,
+    /// Set when the listeners start. Never replaced, because the worker threads drive the database
+    /// connections that requests opened.
+    workers: OnceLock<WorkerThreads>,
     connections: Arc<Semaphore>,
-    addresses: Arc<Places<IpNet>>,
-    capacity: Arc<Capacity>,
+    addresses: Arc<ConnectionLimit<IpNet>>,
+    capacity: Arc<ProxyCapacity>,
     open_tunnels: OpenTunnels,
-    /// One row for each request.
-    pub log: log::Log,
+    /// Log rows of finished requests.
+    pub log: log::RequestLogQueue,
     https_port: OnceLock<u16>,
-    stop: Stop,
+    shutdown: CancellationToken,
 }
 
-impl Default for Edge {
+impl Default for ServiceProxy {
     fn default() -> Self {
         Self {
-            names: Names::default(),
-            gate: Gate::default(),
-            lanes: OnceLock::new(),
+            routes: RouteCache::default(),
+            api_keys: ApiKeyCache::default(),
+            workers: OnceLock::new(),
             connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            addresses: Places::new(ADDRESS_CONNECTIONS_MAX),
-            capacity: Capacity::new(BOUNDS),
+            addresses: ConnectionLimit::new(ADDRESS_CONNECTIONS_MAX),
+            capacity: ProxyCapacity::new(BOUNDS),
             open_tunnels: OpenTunnels::default(),
-            log: log::Log::default(),
+            log: log::RequestLogQueue::default(),
             https_port: OnceLock::new(),
-            stop: Stop::default(),
+            shutdown: CancellationToken::new(),
         }
     }
 }
 
-impl Edge {
-    /// Rereads what the cache holds.
+impl ServiceProxy {
+    /// Invalidates the caches that hold data of `cache`.
     pub(crate) fn invalidate(&self, cache: Cache) {
         match cache {
-            Cache::Hosts => self.names.change(),
-            Cache::HostStatus => self.names.drift(),
-            Cache::ApiKeys => self.gate.change(),
+            Cache::Hosts => self.routes.change(),
+            Cache::HostStatus => self.routes.change_status(),
+            Cache::ApiKeys => self.api_keys.change(),
             _ => {}
         }
     }
 
-    /// Nobody knows what was missed.
+    /// Invalidates all caches, after notifications may have been missed.
     pub(crate) fn reread(&self) {
-        self.names.change();
-        self.gate.change();
+        self.routes.change();
+        self.api_keys.change();
     }
 
-    /// The port of the first HTTPS listener.
+    /// Returns the port of the first HTTPS listener.
     fn https_port(&self) -> Option<u16> {
         self.https_port.get().copied()
     }
 
-    /// Takes no new connections, and ends those that do nothing.
+    /// Stops accepting connections and closes idle ones.
     pub fn stop(&self) {
-        self.stop.stop();
-    }
-
-    async fn stopping(&self) {
-        self.stop.asked().await;
+        self.shutdown.cancel();
     }
 }
 
-/// What is counted about the edge.
-pub struct Tally {
-    /// Connections by how they began.
+/// Metrics of the service proxy.
+pub struct ServiceProxyMetrics {
+    /// Connections by outcome.
     pub connections: [(&'static str, Counter); 9],
-    /// Requests by service, the last of which is none; and by hundreds of the status.
+    /// Requests by service and status class. The last row counts requests without a service.
     pub requests: [[Counter; 5]; 6],
-    /// WebSockets there are.
+    /// Number of open WebSockets.
     pub tunnels: Gauge,
-    /// Rows of the log that found no room.
+    /// Log rows dropped because the queue was full.
     pub dropped: Counter,
 }
 
-/// How a connection may begin, as the metrics have it.
+/// Values of the `outcome` label of connections.
 pub const OUTCOMES: [&str; 9] = [
     "open",
     "challenge",
@@ -197,7 +200,7 @@ pub const OUTCOMES: [&str; 9] = [
     "full",
 ];
 
-impl Tally {
+impl ServiceProxyMetrics {
     fn connection(&self, outcome: &str) {
         if let Some((_, counter)) = self.connections.iter().find(|(name, _)| *name == outcome) {
             counter.increment(1);
@@ -221,117 +224,135 @@ impl Tally {
     }
 }
 
-/// What a listener is for.
+/// Protocol served by a listener.
 #[derive(Clone)]
-enum Purpose {
+enum ListenerPurpose {
     Https(Arc<Tls>),
     Http,
     Ask,
 }
 
-/// Sockets of the edge.
+/// Listening sockets of the service proxy.
 #[derive(Debug, Default)]
-pub struct Listeners {
-    /// For clients.
+pub struct ServiceProxyListeners {
+    /// HTTPS.
     pub https: Vec<TcpListener>,
-    /// For authorities, and clients that begin in clear.
+    /// Plain HTTP: ACME challenges and redirects to HTTPS.
     pub http: Vec<TcpListener>,
-    /// For proxies on this machine that ask which names are ours.
+    /// Host name checks of a local proxy that issues certificates on demand.
     pub ask: Vec<TcpListener>,
 }
 
-/// Why no connections are taken. A complete line, fit for a terminal.
+/// A failure to start the listeners. The message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// There is no TLS.
+    /// TLS cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// There are no threads to serve them.
+    /// The worker threads cannot be started.
     #[error("starting threads for connections: {0}")]
-    Lanes(io::Error),
+    WorkerThreads(io::Error),
 }
 
-/// Begins to take connections. The tasks end after [`Edge::stop`], but for one that ends with the process.
+/// Starts the listeners. All tasks end after [`ServiceProxy::stop`].
 pub fn listen(
     context: &DataPlaneContext,
-    listeners: Listeners,
-    wildcard: Option<Wildcard>,
+    listeners: ServiceProxyListeners,
+    wildcard: Option<WildcardCertificate>,
 ) -> Result<JoinSet<()>, ListenError> {
-    let Listeners { https, http, ask } = listeners;
+    let ServiceProxyListeners { https, http, ask } = listeners;
     let tls = Arc::new(Tls::new(context, wildcard)?);
     if let Some(port) = https
         .first()
         .and_then(|listener| listener.local_addr().ok())
         .map(|address| address.port())
     {
-        // A second call, which no server makes, would leave the first port standing.
-        let _ = context.edge.https_port.set(port);
+        // Only the first call sets the port; a server calls this once.
+        let _ = context.service_proxy.https_port.set(port);
     }
-    let lanes = Lanes::start().map_err(ListenError::Lanes)?;
-    // The same.
-    let _ = context.edge.lanes.set(lanes);
+    let workers = WorkerThreads::start().map_err(ListenError::WorkerThreads)?;
+    // Only the first call sets the worker threads.
+    let _ = context.service_proxy.workers.set(workers);
     let mut tasks = JoinSet::new();
-    let stopping = |context: DataPlaneContext| async move { context.edge.stopping().await };
-    let upkeep = context.clone();
+    let background = context.clone();
     tasks.spawn(async move {
         tokio::select! {
-            () = names::run(upkeep.clone()) => {}
-            () = open_tunnels::run(upkeep.clone()) => {}
-            () = stopping(upkeep.clone()) => {}
+            () = routes::run(background.clone()) => {}
+            () = open_tunnels::run(background.clone()) => {}
+            () = background.service_proxy.shutdown.cancelled() => {}
         }
     });
     let https = https
         .into_iter()
-        .map(|listener| (listener, Purpose::Https(tls.clone())));
-    let http = http.into_iter().map(|listener| (listener, Purpose::Http));
-    let ask = ask.into_iter().map(|listener| (listener, Purpose::Ask));
+        .map(|listener| (listener, ListenerPurpose::Https(tls.clone())));
+    let http = http
+        .into_iter()
+        .map(|listener| (listener, ListenerPurpose::Http));
+    let ask = ask
+        .into_iter()
+        .map(|listener| (listener, ListenerPurpose::Ask));
     for (listener, purpose) in https.chain(http).chain(ask) {
         tasks.spawn(run(context.clone(), listener, purpose));
     }
     Ok(tasks)
 }
 
-/// Takes connections until [`Edge::stop`], then sees the requests out.
-async fn run(context: DataPlaneContext, listener: TcpListener, purpose: Purpose) {
-    let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&context, connections, stream, peer, purpose.clone())
+/// Accepts connections until shutdown, then drains them.
+async fn run(context: DataPlaneContext, listener: TcpListener, purpose: ListenerPurpose) {
+    let serve = |connections: &mut JoinSet<()>, stream, peer| {
+        serve_connection(&context, connections, stream, peer, purpose.clone())
     };
-    accept::run(listener, context.edge.stopping(), ("services", DRAIN), take).await;
+    accept::accept_until_shutdown(
+        "HTTPS",
+        listener,
+        &context.service_proxy.shutdown,
+        DRAIN,
+        serve,
+    )
+    .await;
 }
 
-/// Begins with a connection, unless there are too many.
-fn take(
+/// Starts serving a connection, or closes it if a limit is reached.
+fn serve_connection(
     context: &DataPlaneContext,
     connections: &mut JoinSet<()>,
     stream: TcpStream,
     peer: SocketAddr,
-    purpose: Purpose,
+    purpose: ListenerPurpose,
 ) {
-    let place = context
-        .edge
+    let permits = context
+        .service_proxy
         .connections
         .clone()
         .try_acquire_owned()
         .ok()
-        .zip(context.edge.addresses.take(bans::block(peer.ip())));
-    let (Some(place), Some(lanes)) = (place, context.edge.lanes.get()) else {
+        .zip(
+            context
+                .service_proxy
+                .addresses
+                .try_acquire(bans::network_of(peer.ip())),
+        );
+    let (Some(permits), Some(workers)) = (permits, context.service_proxy.workers.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");
     };
     let context = context.clone();
     match purpose {
-        Purpose::Https(tls) => lanes.serve(connections, stream, move |stream, links| async move {
-            connection::serve(&context, stream, (peer, place), &tls, links).await;
-        }),
-        Purpose::Http => {
+        ListenerPurpose::Https(tls) => {
+            workers.serve(connections, stream, move |stream, pool| async move {
+                connection::serve(&context, stream, (peer, permits), &tls, pool).await;
+            })
+        }
+        ListenerPurpose::Http => {
             connections.spawn(async move {
-                plain::serve(stream, |request| plain::answer(&context, request)).await;
-                drop(place);
+                plain_http::serve(stream, |request| plain_http::respond(&context, request)).await;
+                drop(permits);
             });
         }
-        Purpose::Ask => {
+        ListenerPurpose::Ask => {
             connections.spawn(async move {
-                plain::serve(stream, |request| ask::answer(&context, request)).await;
-                drop(place);
+                plain_http::serve(stream, |request| on_demand_tls::respond(&context, request))
+                    .await;
+                drop(permits);
             });
         }
     }

@@ -1,5 +1,5 @@
-//! WebSockets that are open, and the end of those that would not be granted any more: their name no longer leads to the project,
-//! the project is paused or deleted, or the API key that they were opened with is none of the project's.
+//! Open WebSockets. A WebSocket is closed when it would no longer be granted: its host name no
+//! longer routes to the project, the project is paused or deleted, or its API key was revoked.
 
 use std::{
     collections::HashMap,
@@ -16,39 +16,39 @@ use smol_str::SmolStr;
 use tokio::sync::Notify;
 
 use super::{
-    gate,
-    names::{Serving, Site},
+    api_key_check,
+    routes::{Route, RouteStatus},
 };
 use crate::{base::ids::ProjectId, data_plane::context::DataPlaneContext};
 
-/// Projects whose API keys are read at once after a change.
+/// Number of projects whose API keys are read concurrently after a change.
 const PROJECTS_AT_ONCE: usize = 16;
 
-/// The WebSockets of this process. Their number is bounded by the connections of the edge.
+/// The WebSockets of this process. Bounded by the number of connections.
 #[derive(Default)]
 pub(super) struct OpenTunnels {
-    tunnels: Mutex<HashMap<u64, Arc<Grant>>>,
+    tunnels: Mutex<HashMap<u64, Arc<TunnelGrant>>>,
     next: AtomicU64,
 }
 
-/// The name, project and key that a WebSocket was granted for.
-pub(super) struct Grant {
-    /// The name that the connection was made for.
+/// The host name, project and key that a WebSocket was granted for.
+pub(super) struct TunnelGrant {
+    /// Host name of the connection.
     pub(super) name: SmolStr,
     pub(super) project: ProjectId,
-    /// Whether a project that has keys checked wants one for this request.
+    /// Whether the request needs a key if the project checks keys.
     pub(super) needs_key: bool,
-    /// The API key that came with the request, whether or not it was checked then.
+    /// The API key that the client sent, whether or not it was checked.
     pub(super) key: Option<SecretString>,
-    /// Rung to end the WebSocket.
+    /// Notified to close the WebSocket.
     pub(super) end: Notify,
 }
 
-/// A WebSocket among the open ones until this is dropped.
+/// Registration of an open WebSocket, removed on drop.
 pub(super) struct OpenTunnel<'a> {
     all: &'a OpenTunnels,
     number: u64,
-    pub(super) grant: Arc<Grant>,
+    pub(super) grant: Arc<TunnelGrant>,
 }
 
 impl Drop for OpenTunnel<'_> {
@@ -58,8 +58,9 @@ impl Drop for OpenTunnel<'_> {
 }
 
 impl OpenTunnels {
-    pub(super) fn add(&self, grant: Grant) -> OpenTunnel<'_> {
-        let (number, grant) = (self.next.fetch_add(1, Ordering::Relaxed), Arc::new(grant));
+    pub(super) fn add(&self, grant: TunnelGrant) -> OpenTunnel<'_> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let grant = Arc::new(grant);
         self.tunnels.lock().insert(number, Arc::clone(&grant));
         OpenTunnel {
             all: self,
@@ -69,65 +70,67 @@ impl OpenTunnels {
     }
 }
 
-impl Grant {
-    /// The site that the name leads to, if it is still the project's and is served.
-    fn site(&self, context: &DataPlaneContext) -> Option<Arc<Site>> {
-        let known = context.edge.names.known();
+impl TunnelGrant {
+    /// Returns the route of the host name, if it still routes to the project and is served.
+    fn route(&self, context: &DataPlaneContext) -> Option<Arc<Route>> {
+        let known = context.service_proxy.routes.current();
         known
             .get(&self.name)
-            .filter(|site| site.project == self.project && site.serving == Serving::Yes)
+            .filter(|route| route.project == self.project && route.status == RouteStatus::Active)
             .cloned()
     }
 
-    /// Whether the WebSocket would be granted now.
-    pub(super) async fn holds(&self, context: &DataPlaneContext) -> bool {
-        let Some(site) = self.site(context) else {
+    /// Returns whether the WebSocket would be granted now.
+    pub(super) async fn is_valid(&self, context: &DataPlaneContext) -> bool {
+        let Some(route) = self.route(context) else {
             return false;
         };
-        if !self.needs_key || !gate::checks_keys(context, &site) {
+        if !self.needs_key || !api_key_check::checks_keys(context, &route) {
             return true;
         }
         let Some(key) = &self.key else { return false };
-        // Keys that cannot be read are taken to be as they were.
+        // If keys cannot be read, the previous decision stands.
         context
-            .edge
-            .gate
-            .accepted(context, &site)
+            .service_proxy
+            .api_keys
+            .accepted(context, &route)
             .await
-            .map_or(true, |accepted| accepted.has(key.expose_secret()))
+            .map_or(true, |accepted| accepted.contains(key.expose_secret()))
     }
 }
 
-/// Ends WebSockets that would not be granted any more, after each change of names or keys. Runs until it is dropped.
+/// Closes WebSockets that would no longer be granted, after checks change of routes or keys. Runs
+/// until it is dropped.
 pub(super) async fn run(context: DataPlaneContext) {
-    let mut names = context.edge.names.readings();
+    let mut routes = context.service_proxy.routes.reloads();
     loop {
         tokio::select! {
             // The sender lives as long as the application.
-            _ = names.changed() => {}
-            () = context.edge.gate.changed() => {}
+            _ = routes.changed() => {}
+            () = context.service_proxy.api_keys.changed() => {}
         }
-        end_ungranted(&context).await;
+        close_invalid(&context).await;
     }
 }
 
-async fn end_ungranted(context: &DataPlaneContext) {
-    let mut by_project: HashMap<ProjectId, Vec<Arc<Grant>>> = HashMap::new();
-    for grant in context.edge.open_tunnels.tunnels.lock().values() {
+async fn close_invalid(context: &DataPlaneContext) {
+    let mut by_project: HashMap<ProjectId, Vec<Arc<TunnelGrant>>> = HashMap::new();
+    for grant in context.service_proxy.open_tunnels.tunnels.lock().values() {
         by_project
             .entry(grant.project)
             .or_default()
             .push(Arc::clone(grant));
     }
-    let each = by_project.into_values().map(|grants| async move {
-        // One after another: the first reads the project's keys for all.
+    let checks = by_project.into_values().map(|grants| async move {
+        // Sequential within a project, so that the first check loads the project's keys into the
+        // cache.
         for grant in grants {
-            if !grant.holds(context).await {
+            if !grant.is_valid(context).await {
                 grant.end.notify_one();
             }
         }
     });
-    stream::iter(each)
+    stream::iter(checks)
         .buffer_unordered(PROJECTS_AT_ONCE)
         .collect::<()>()
         .await;

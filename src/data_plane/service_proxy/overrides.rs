@@ -1,4 +1,5 @@
-//! Where services of single projects answer: what the operator said with `gantry upstream`.
+//! Upstreams of single projects' services, set with `gantry upstream` or through the operator's
+//! API.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -6,32 +7,35 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Row;
 
-use super::upstreams::{Named, Service, Template, Upstreams};
+use super::{
+    project_settings::ProjectSetting,
+    upstreams::{Service, ServiceUpstream, UpstreamTemplate, Upstreams},
+};
 use crate::{
     base::{
         clock::Clock,
         db::Db,
         error::{Context, Error},
-        ids::{OrganizationId, ProjectId, ProjectRef},
+        ids::{ProjectId, ProjectRef},
     },
     platform::audit::Recorder,
 };
 
-/// What the operator said about one service of a project.
+/// The upstream of one service of a project.
 #[derive(Debug, Serialize)]
-pub struct Override {
+pub struct UpstreamOverride {
     project: String,
     service: String,
     url: String,
 }
 
-impl fmt::Display for Override {
+impl fmt::Display for UpstreamOverride {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}  {:<9}  {}", self.project, self.service, self.url)
     }
 }
 
-/// Of every project that has one.
+/// Returns the upstreams of all projects that have any, by project id.
 pub(super) async fn all(db: &Db) -> Result<HashMap<ProjectId, Arc<Upstreams>>, Error> {
     let rows = db
         .query(
@@ -53,7 +57,7 @@ pub(super) async fn all(db: &Db) -> Result<HashMap<ProjectId, Arc<Upstreams>>, E
         .collect())
 }
 
-fn read(row: &Row) -> Result<(Service, Template), Error> {
+fn read(row: &Row) -> Result<(Service, UpstreamTemplate), Error> {
     let service = row
         .get::<_, &str>(1)
         .parse()
@@ -66,13 +70,13 @@ fn read(row: &Row) -> Result<(Service, Template), Error> {
     ))
 }
 
-/// All of them, for people.
-pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
+/// Returns all upstreams, by ref and service.
+pub async fn list(db: &Db) -> Result<Vec<UpstreamOverride>, Error> {
     let sql = "select p.ref, u.service, u.url from project_upstreams u join projects p on p.id = u.project_id order by 1, 2";
     let rows = db.query(sql, &[]).await.context("listing upstreams")?;
     Ok(rows
         .iter()
-        .map(|row| Override {
+        .map(|row| UpstreamOverride {
             project: row.get(0),
             service: row.get(1),
             url: row.get(2),
@@ -80,7 +84,7 @@ pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
         .collect())
 }
 
-/// Of one project.
+/// Returns the upstreams of a project.
 pub async fn of(db: &Db, project: &ProjectRef) -> Result<Upstreams, Error> {
     let sql = "select p.id, u.service, u.url from projects p left join project_upstreams u on u.project_id = p.id \
                where p.ref = $1 and p.desired <> 'removed'";
@@ -102,55 +106,24 @@ pub async fn of(db: &Db, project: &ProjectRef) -> Result<Upstreams, Error> {
     Ok(upstreams)
 }
 
-/// Says where a service of a project answers; `None` takes it back. Returns what was said before. To say the same again changes
-/// nothing, and is in no log.
+/// Sets the upstream of a project's service; `None` restores the server's default. Returns the
+/// previous URL.
 pub async fn set(
     db: &Db,
     project: &ProjectRef,
     service: Service,
-    named: Option<&Named>,
+    upstream: Option<&ServiceUpstream>,
     clock: &Clock,
     audit: Recorder,
 ) -> Result<Option<String>, Error> {
-    let doing = "setting an upstream";
-    let mut client = db.client().await?;
-    let transaction = client.transaction().await.context(doing)?;
-    let sql = "select id, organization_id from projects where ref = $1 and desired <> 'removed' for update";
-    let found = transaction
-        .query_opt(sql, &[&project.as_str()])
+    let url = upstream.map(|upstream| upstream.template.to_string());
+    let setting = ProjectSetting {
+        action: "setting an upstream",
+        delete: "delete from project_upstreams where project_id = $1 and service = $2 returning url",
+        insert: "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)",
+        describe: |url: &String| json!({ "service": service.name(), "url": url }),
+    };
+    setting
+        .set(db, project, &[&service.name()], url, clock, audit)
         .await
-        .context(doing)?
-        .ok_or(Error::NotFound)?;
-    let (id, audit) = (
-        found.get::<_, i64>(0),
-        audit.about(OrganizationId(found.get(1)), project),
-    );
-    let sql = "delete from project_upstreams where project_id = $1 and service = $2 returning url";
-    let before: Option<String> = transaction
-        .query_opt(sql, &[&id, &service.name()])
-        .await
-        .context(doing)?
-        .map(|row| row.get(0));
-    let after = named.map(|named| named.template.to_string());
-    if before == after {
-        return Ok(before);
-    }
-    if let Some(url) = &after {
-        let sql = "insert into project_upstreams (project_id, service, url) values ($1, $2, $3)";
-        transaction
-            .execute(sql, &[&id, &service.name(), url])
-            .await
-            .context(doing)?;
-    }
-    let told = |url: String| json!({ "service": service.name(), "url": url });
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (before.clone().map(told), after.map(told)),
-            clock.now(),
-        )
-        .await?;
-    transaction.commit().await.context(doing)?;
-    Ok(before)
 }

@@ -1,83 +1,67 @@
-//! What a request must be to be passed on, and what of it is. Pure.
+//! Validation of request heads. Pure.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::borrow::Cow;
 
 use hyper::{
-    HeaderMap, Method, Version,
-    header::{self, HeaderName, HeaderValue},
+    Method, Version,
+    header::{self, HeaderName},
     http::{request::Parts, uri::Authority},
 };
 use smol_str::SmolStr;
 
-use super::answer::Refusal;
+use super::rejection::RequestRejection;
 
-/// Of one connection only (RFC 9110, 7.6.1), besides those that `Connection` names.
-const HOP_BY_HOP: [HeaderName; 8] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    HeaderName::from_static("proxy-authorization"),
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-/// What services believe because it comes from us.
-const OURS: [HeaderName; 3] = [header::FORWARDED, REAL_IP, PROJECT_REF];
-const OURS_PREFIX: &str = "x-forwarded-";
-
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-const PROJECT_REF: HeaderName = HeaderName::from_static("x-project-ref");
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
-
-/// Whether a request is for this host, which is in lower case.
-pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, Refusal> {
+/// Returns whether a request is for `host`, which is in lower case.
+pub(super) fn is_for(parts: &Parts, host: &str) -> Result<bool, RequestRejection> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
-    // Most say it once, and as it is.
-    let as_it_is = hosts.next().is_some_and(|named| named == host)
+    // Fast path: one `Host` field that equals `host`.
+    let exact = hosts.next().is_some_and(|upstream| upstream == host)
         && hosts.next().is_none()
         && parts.uri.authority().is_none();
-    if as_it_is {
+    if exact {
         Ok(true)
     } else {
-        self::host(parts).map(|named| named == host)
+        self::host(parts).map(|upstream| upstream == host)
     }
 }
 
-/// The host a request is for: lower case, without its port.
-pub(super) fn host(parts: &Parts) -> Result<SmolStr, Refusal> {
+/// Returns the host of a request, in lower case and without port.
+pub(super) fn host(parts: &Parts) -> Result<SmolStr, RequestRejection> {
     let mut hosts = parts.headers.get_all(header::HOST).iter();
-    let named = match (hosts.next(), hosts.next()) {
-        (named, None) => named
-            .map(|named| {
-                named
+    let upstream = match (hosts.next(), hosts.next()) {
+        (upstream, None) => upstream
+            .map(|upstream| {
+                upstream
                     .to_str()
                     .ok()
                     .and_then(|text| text.parse().ok())
-                    .ok_or(Refusal::Malformed)
+                    .ok_or(RequestRejection::Malformed)
             })
             .transpose()?,
-        _ => return Err(Refusal::Malformed),
+        _ => return Err(RequestRejection::Malformed),
     };
     let target = parts.uri.authority();
-    // HTTP/2 needs no `Host`, and HTTP/1.1 no absolute target; where both are they say the same.
-    let authority: &Authority = match (&named, target) {
-        (Some(named), Some(target)) if plain(named)? != plain(target)? => {
-            return Err(Refusal::Malformed);
+    // HTTP/2 does not need `Host`, and HTTP/1.1 needs no absolute target; if both are present they
+    // must match.
+    let authority: &Authority = match (&upstream, target) {
+        (Some(upstream), Some(target)) if plain(upstream)? != plain(target)? => {
+            return Err(RequestRejection::Malformed);
         }
-        (None, Some(_)) if parts.version < Version::HTTP_2 => return Err(Refusal::Malformed),
-        (named, target) => named.as_ref().or(target).ok_or(Refusal::Malformed)?,
+        (None, Some(_)) if parts.version < Version::HTTP_2 => {
+            return Err(RequestRejection::Malformed);
+        }
+        (upstream, target) => upstream
+            .as_ref()
+            .or(target)
+            .ok_or(RequestRejection::Malformed)?,
     };
     plain(authority)
 }
 
-fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
+fn plain(authority: &Authority) -> Result<SmolStr, RequestRejection> {
     let host = authority.host();
     if host.is_empty() || authority.as_str().contains('@') {
-        return Err(Refusal::Malformed);
+        return Err(RequestRejection::Malformed);
     }
     Ok(if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
         host.to_ascii_lowercase().into()
@@ -86,28 +70,30 @@ fn plain(authority: &Authority) -> Result<SmolStr, Refusal> {
     })
 }
 
-/// Whether a request can be passed on at all.
-pub(super) fn check(parts: &Parts) -> Result<(), Refusal> {
+/// Returns an error if a request must not be forwarded.
+pub(super) fn check(parts: &Parts) -> Result<(), RequestRejection> {
     if [Method::CONNECT, Method::TRACE].contains(&parts.method) {
-        return Err(Refusal::Method);
+        return Err(RequestRejection::Method);
     }
     check_coding(parts)?;
-    // One field is all that RFC 9110, 11.6.2 knows. Of two the edge could check the one and a service believe the other.
+    // RFC 9110 §11.6.2 defines a single field. With two, the proxy could check one and an upstream
+    // use the other.
     if parts
         .headers
         .get_all(header::AUTHORIZATION)
         .iter()
         .nth(1)
         .is_some()
-        || leaves_its_place(parts.uri.path())
+        || escapes_prefix(parts.uri.path())
     {
-        return Err(Refusal::Malformed);
+        return Err(RequestRejection::Malformed);
     }
     Ok(())
 }
 
-/// Whether the body comes as it is or in chunks. Any other coding a service could read otherwise than the edge (RFC 9112, 6.1).
-fn check_coding(parts: &Parts) -> Result<(), Refusal> {
+/// Checks that the body is unencoded or chunked. Any other transfer coding could be interpreted
+/// differently by an upstream (RFC 9112 §6.1).
+fn check_coding(parts: &Parts) -> Result<(), RequestRejection> {
     let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
         (None, _) => Ok(()),
@@ -117,24 +103,25 @@ fn check_coding(parts: &Parts) -> Result<(), Refusal> {
                 .trim_ascii()
                 .eq_ignore_ascii_case(b"chunked") =>
         {
-            // HTTP/1.0 has no chunks: a proxy in between may have taken another end of the body.
+            // HTTP/1.0 has no chunked coding: an intermediary may have assumed another end of the
+            // body.
             if parts.version == Version::HTTP_11 {
                 Ok(())
             } else {
-                Err(Refusal::Malformed)
+                Err(RequestRejection::Malformed)
             }
         }
-        _ => Err(Refusal::TransferCoding),
+        _ => Err(RequestRejection::TransferCoding),
     }
 }
 
-/// Rounds of percent-decoding that a path is looked at after: services decode once, some of them twice.
+/// Rounds of percent-decoding after which a path is checked. Services decode once, some twice.
 const DECODINGS_MAX: usize = 3;
 
-/// Whether a service could read a path as one that leads out of the place that the service was chosen by: it has a segment `.` or `..`,
-/// however it is encoded, ended by a slash, a backslash, or parameters behind a semicolon.
-fn leaves_its_place(path: &str) -> bool {
-    // A backslash is no part of a URI at all (RFC 3986, 2).
+/// Returns whether an upstream could resolve a path to one outside its service's prefix: a segment
+/// is `.` or `..` in any encoding, terminated by a slash, a backslash or `;` parameters.
+fn escapes_prefix(path: &str) -> bool {
+    // A backslash is not allowed in a URI (RFC 3986 §2).
     if path.contains('\\') {
         return true;
     }
@@ -151,7 +138,8 @@ fn leaves_its_place(path: &str) -> bool {
     path.split(|byte| matches!(byte, b'/' | b'\\')).any(is_dots)
 }
 
-/// `.` or `..`, before any parameters, or a zero byte at which programs in C stop to read.
+/// Returns whether a segment is `.` or `..`, before any parameters or a zero byte, at which C
+/// programs stop reading.
 fn is_dots(segment: &[u8]) -> bool {
     let end = segment
         .iter()
@@ -160,7 +148,7 @@ fn is_dots(segment: &[u8]) -> bool {
     matches!(&segment[..end], b"." | b"..")
 }
 
-/// Each `%` with two hexadecimal digits as the byte it stands for.
+/// Decodes each `%` followed by two hexadecimal digits.
 fn percent_decoded(text: &[u8]) -> Vec<u8> {
     let digit = |byte: &u8| {
         char::from(*byte)
@@ -185,7 +173,7 @@ fn percent_decoded(text: &[u8]) -> Vec<u8> {
     decoded
 }
 
-/// Whether a request asks for a WebSocket. Nothing else is upgraded to.
+/// Returns whether a request asks for an upgrade to WebSocket, the only supported upgrade.
 pub(super) fn is_websocket(parts: &Parts) -> bool {
     let is = |name: &HeaderName, word: &str| {
         let values = parts
@@ -203,123 +191,6 @@ pub(super) fn is_websocket(parts: &Parts) -> bool {
         && is(&header::UPGRADE, "websocket")
 }
 
-/// Takes away what is of one connection only.
-pub(super) fn strip(headers: &mut HeaderMap) {
-    if headers.contains_key(header::CONNECTION) {
-        let values: Vec<_> = headers
-            .get_all(header::CONNECTION)
-            .iter()
-            .cloned()
-            .collect();
-        for named in values
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-        {
-            headers.remove(named.trim());
-        }
-    }
-    for name in &HOP_BY_HOP {
-        headers.remove(name);
-    }
-}
-
-/// What services are told of a client.
-pub(super) struct Client {
-    address: Option<HeaderValue>,
-    host: Option<HeaderValue>,
-}
-
-impl Client {
-    /// A client at this address, who asks for this host.
-    pub(super) fn new(address: IpAddr, host: &str) -> Self {
-        // Addresses and names of hosts are all ASCII.
-        Self {
-            address: HeaderValue::try_from(address.to_string()).ok(),
-            host: HeaderValue::from_str(host).ok(),
-        }
-    }
-}
-
-/// Who a request is from and what it is for, as a service is told.
-pub(super) struct Told<'a> {
-    pub(super) client: &'a Client,
-    pub(super) project: &'a Option<HeaderValue>,
-    pub(super) prefix: &'static str,
-    /// Whether the service gets header fields whose names have underscores.
-    pub(super) underscores: bool,
-}
-
-/// Whether a field of a client's must not reach a service: one that services believe because the edge sets it, or one that many read
-/// as such because they do not tell underscores from hyphens.
-fn is_foreign(name: &str, underscores: bool) -> bool {
-    if name.starts_with(OURS_PREFIX) {
-        return true;
-    }
-    if !name.contains('_') {
-        return false;
-    }
-    let read = name.replace('_', "-");
-    !underscores
-        || read.starts_with(OURS_PREFIX)
-        || OURS
-            .iter()
-            .chain(&HOP_BY_HOP)
-            .any(|ours| ours.as_str() == read)
-        || read == "host"
-}
-
-/// Makes one field of several `Cookie` fields, as HTTP/2 splits them (RFC 9113, 8.2.3). HTTP/1.1 allows only one.
-fn join_cookies(headers: &mut HeaderMap) {
-    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
-        return;
-    }
-    let crumbs: Vec<&[u8]> = headers
-        .get_all(header::COOKIE)
-        .iter()
-        .map(HeaderValue::as_bytes)
-        .collect();
-    // Bytes that are allowed in each value are allowed in all of them together.
-    if let Ok(mut cookie) = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])) {
-        cookie.set_sensitive(true);
-        headers.insert(header::COOKIE, cookie);
-    }
-}
-
-/// Makes the headers of a client's request those of ours.
-pub(super) fn rewrite(headers: &mut HeaderMap, told: &Told<'_>) {
-    strip(headers);
-    for name in &OURS {
-        headers.remove(name);
-    }
-    let foreign: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| is_foreign(name.as_str(), told.underscores))
-        .cloned()
-        .collect();
-    for name in foreign {
-        headers.remove(name);
-    }
-    join_cookies(headers);
-    // The answer to it was given here.
-    headers.remove(header::EXPECT);
-    // The client's upstream address says it.
-    headers.remove(header::HOST);
-    let Client { address, host } = told.client;
-    for (name, value) in [
-        (FORWARDED_FOR, address),
-        (REAL_IP, address),
-        (FORWARDED_HOST, host),
-        (PROJECT_REF, told.project),
-    ] {
-        if let Some(value) = value {
-            headers.insert(name, value.clone());
-        }
-    }
-    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
-    headers.insert(FORWARDED_PREFIX, HeaderValue::from_static(told.prefix));
-}
-
 #[cfg(test)]
 mod tests {
     use hyper::Request;
@@ -335,8 +206,9 @@ mod tests {
     }
 
     #[test]
-    fn the_host_is_said_once_or_twice_the_same() {
-        let (one, two) = (Version::HTTP_11, Version::HTTP_2);
+    fn conflicting_hosts_are_rejected() {
+        let one = Version::HTTP_11;
+        let two = Version::HTTP_2;
         let cases = [
             (one, "/", vec![("host", "A.test:8443")], Ok("a.test")),
             (
@@ -352,44 +224,54 @@ mod tests {
                 vec![("host", "a.test:1")],
                 Ok("a.test"),
             ),
-            (one, "/", vec![], Err(Refusal::Malformed)),
-            (one, "/", vec![("host", "")], Err(Refusal::Malformed)),
+            (one, "/", vec![], Err(RequestRejection::Malformed)),
+            (
+                one,
+                "/",
+                vec![("host", "")],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 one,
                 "/",
                 vec![("host", "a.test"), ("host", "a.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 one,
                 "/",
                 vec![("host", "u@a.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 one,
                 "/",
                 vec![("host", "a.test, b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
-            (one, "http://a.test/", vec![], Err(Refusal::Malformed)),
+            (
+                one,
+                "http://a.test/",
+                vec![],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 one,
                 "http://a.test/",
                 vec![("host", "b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
             (
                 two,
                 "https://a.test/",
                 vec![("host", "b.test")],
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
             ),
         ];
         for (version, uri, headers, expected) in cases {
             let parts = parts(version, uri, &headers);
             assert_eq!(
-                host(&parts).as_deref().map_err(|refusal| *refusal),
+                host(&parts).as_deref().map_err(|rejection| *rejection),
                 expected,
                 "{uri} {headers:?}"
             );
@@ -407,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_where_they_say() {
+    fn path_traversal_is_rejected() {
         for path in [
             "/rest/v1/a/../b",
             "/rest/v1/..",
@@ -420,7 +302,7 @@ mod tests {
         ] {
             assert_eq!(
                 check(&parts(Version::HTTP_11, path, &[])),
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
                 "{path}"
             );
         }
@@ -439,7 +321,7 @@ mod tests {
         ] {
             assert_eq!(
                 check(&parts(Version::HTTP_11, path, &[])),
-                Err(Refusal::Malformed),
+                Err(RequestRejection::Malformed),
                 "{path}"
             );
         }
@@ -467,37 +349,45 @@ mod tests {
     }
 
     #[test]
-    fn a_body_comes_as_it_is_or_in_chunks() {
+    fn other_transfer_codings_are_rejected() {
         for (version, codings, expected) in [
             (Version::HTTP_11, &["chunked"][..], Ok(())),
             (Version::HTTP_11, &[" Chunked "], Ok(())),
-            (Version::HTTP_10, &["chunked"], Err(Refusal::Malformed)),
+            (
+                Version::HTTP_10,
+                &["chunked"],
+                Err(RequestRejection::Malformed),
+            ),
             (
                 Version::HTTP_11,
                 &["gzip, chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["gzip", "chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked", "chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked, chunked"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
             (
                 Version::HTTP_11,
                 &["chunked;q=1"],
-                Err(Refusal::TransferCoding),
+                Err(RequestRejection::TransferCoding),
             ),
-            (Version::HTTP_11, &[""], Err(Refusal::TransferCoding)),
+            (
+                Version::HTTP_11,
+                &[""],
+                Err(RequestRejection::TransferCoding),
+            ),
             (Version::HTTP_11, &[], Ok(())),
         ] {
             let headers: Vec<_> = codings
@@ -513,87 +403,25 @@ mod tests {
     }
 
     #[test]
-    fn two_authorization_fields_are_refused() {
-        let (one, two) = (("authorization", "Bearer a"), ("Authorization", "Bearer b"));
+    fn duplicate_authorization_is_rejected() {
+        let one = ("authorization", "Bearer a");
+        let two = ("Authorization", "Bearer b");
         assert_eq!(check(&parts(Version::HTTP_2, "/", &[one])), Ok(()));
         for headers in [[one, two], [one, one]] {
             assert_eq!(
                 check(&parts(Version::HTTP_2, "/", &headers)),
-                Err(Refusal::Malformed)
+                Err(RequestRejection::Malformed)
             );
         }
     }
 
-    /// The fields that a service gets of those a client sent, without those of the edge, sorted.
-    fn passed_on(sent: &[(&'static str, &str)], underscores: bool) -> Vec<String> {
-        let mut headers = parts(Version::HTTP_11, "/", sent).headers;
-        let client = Client {
-            address: None,
-            host: None,
-        };
-        rewrite(
-            &mut headers,
-            &Told {
-                client: &client,
-                project: &None,
-                prefix: "/rest/v1",
-                underscores,
-            },
-        );
-        let all = headers
-            .iter()
-            .filter(|(name, _)| !name.as_str().starts_with(OURS_PREFIX));
-        let mut all: Vec<_> = all
-            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
-            .collect();
-        all.sort_unstable();
-        all
-    }
-
     #[test]
-    fn names_with_underscores_are_dropped_unless_the_operator_allows_them() {
-        let sent = [
-            ("x_custom", "1"),
-            ("x_forwarded_for", "1.2.3.4"),
-            ("X-Forwarded_Proto", "http"),
-            ("x_project_ref", "a"),
-            ("x_real-ip", "b"),
-        ];
-        let more = [
-            ("transfer_encoding", "chunked"),
-            ("host_", "c"),
-            ("apikey", "k"),
-        ];
-        let sent = [&sent[..], &more].concat();
-        assert_eq!(passed_on(&sent, false), ["apikey: k"]);
-        assert_eq!(
-            passed_on(&sent, true),
-            ["apikey: k", "host_: c", "x_custom: 1"],
-            "none that is read as one of the edge's"
-        );
-    }
-
-    #[test]
-    fn several_cookie_fields_become_one() {
-        assert_eq!(
-            passed_on(
-                &[("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")],
-                false
-            ),
-            ["cookie: a=1; b=2; c=3; d=4"]
-        );
-        assert_eq!(passed_on(&[("cookie", "a=1")], false), ["cookie: a=1"]);
-    }
-
-    #[test]
-    fn a_websocket_is_asked_for_by_both_headers() {
+    fn websocket_upgrade_needs_both_headers() {
         let asks = |version, headers: &[(&'static str, &str)]| {
             is_websocket(&parts(version, "https://a/", headers))
         };
-        let (connection, upgrade) = (
-            ("connection", "keep-alive, Upgrade"),
-            ("upgrade", "WebSocket"),
-        );
+        let connection = ("connection", "keep-alive, Upgrade");
+        let upgrade = ("upgrade", "WebSocket");
         assert!(asks(Version::HTTP_11, &[connection, upgrade]));
         assert!(!asks(Version::HTTP_11, &[connection]) && !asks(Version::HTTP_11, &[upgrade]));
         assert!(
@@ -601,53 +429,5 @@ mod tests {
                 && !asks(Version::HTTP_10, &[connection, upgrade])
         );
         assert!(!asks(Version::HTTP_2, &[connection, upgrade]));
-    }
-
-    #[test]
-    fn a_service_is_told_by_us_and_not_by_the_client() {
-        let sent = [
-            ("connection", "close, x-secret"),
-            ("x-secret", "1"),
-            ("keep-alive", "timeout=5"),
-            ("te", "trailers"),
-            ("proxy-authorization", "x"),
-            ("forwarded", "for=1.2.3.4"),
-            ("x-forwarded-for", "1.2.3.4"),
-            ("X-Forwarded-Anything", "x"),
-            ("x-real-ip", "1.2.3.4"),
-            ("x-project-ref", "other"),
-            ("apikey", "k"),
-            ("expect", "100-continue"),
-            ("host", "a.test"),
-        ];
-        let mut headers = parts(Version::HTTP_11, "/", &sent).headers;
-        let (client, project) = (
-            Client::new([192, 0, 2, 1].into(), "a.test"),
-            Some(HeaderValue::from_static("abcdefghijklmnopqrst")),
-        );
-        rewrite(
-            &mut headers,
-            &Told {
-                client: &client,
-                project: &project,
-                prefix: "/rest/v1",
-                underscores: false,
-            },
-        );
-        let mut told: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
-            .collect();
-        told.sort_unstable();
-        let expected = [
-            ("apikey", "k"),
-            ("x-forwarded-for", "192.0.2.1"),
-            ("x-forwarded-host", "a.test"),
-            ("x-forwarded-prefix", "/rest/v1"),
-            ("x-forwarded-proto", "https"),
-            ("x-project-ref", "abcdefghijklmnopqrst"),
-            ("x-real-ip", "192.0.2.1"),
-        ];
-        assert_eq!(told, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Which certificate a client sees. The name it asks for decides before anything is answered.
+//! Certificate selection by server name.
 
 use std::{fmt, path::Path, sync::Arc};
 
@@ -14,42 +14,45 @@ use crate::{
         error::{Context, Error},
         net::{
             tls,
-            tls::{Resolver, TlsError},
+            tls::{CertificateResolver, TlsError},
         },
     },
     data_plane::{
         context::DataPlaneContext,
-        domains::hostnames::{acme::Challenge, certificates},
+        domains::hostnames::{acme::ChallengeResponse, certificates},
     },
 };
 
-/// The certificate for names below the projects' domain.
+/// CertificateResolver of the wildcard certificate for names below the projects' domain.
 #[derive(Clone)]
-pub struct Wildcard(Resolver);
+pub struct WildcardCertificate(CertificateResolver);
 
-impl Wildcard {
-    /// The operator's, in these files. They are read again whenever they changed.
+impl WildcardCertificate {
+    /// Loads the certificate from PEM files. They are reloaded when they change.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Self, TlsError> {
         tls::from_files(cert, key).map(Self)
     }
 
-    /// Certificates of an authority whose key is in `dir`, one by one.
+    /// Issues certificates per name with a local authority whose key is in `dir`.
     pub fn own_authority(dir: &Path, domain: &str) -> Result<Self, TlsError> {
         tls::own_authority(dir, domain).map(|(resolver, _)| Self(resolver))
     }
 }
 
-impl fmt::Debug for Wildcard {
+impl fmt::Debug for WildcardCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wildcard(…)")
+        f.write_str("WildcardCertificate(…)")
     }
 }
 
-/// How a certificate authority says that it looks who is here (RFC 8737).
+/// ALPN protocol of ACME TLS-ALPN-01 challenges (RFC 8737).
 pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
 
-/// The answer to an authority that looks by TLS: a certificate that is good for nothing else.
-pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<ServerConfig>, Error> {
+/// Returns a TLS configuration that answers a TLS-ALPN-01 challenge and serves nothing else.
+pub(super) fn for_challenge(
+    host: &str,
+    challenge: &ChallengeResponse,
+) -> Result<Arc<ServerConfig>, Error> {
     let doing = "answering a challenge";
     let certificate = certificates::answer(host, &challenge.key_authorization)?;
     let builder = ServerConfig::builder_with_provider(tls::provider())
@@ -62,17 +65,17 @@ pub(super) fn for_challenge(host: &str, challenge: &Challenge) -> Result<Arc<Ser
     Ok(Arc::new(config))
 }
 
-/// How the edge speaks TLS.
+/// TLS configuration of the service proxy.
 pub(super) struct Tls {
     pub(super) config: Arc<ServerConfig>,
-    /// Whether there is a certificate for names below the projects' domain.
+    /// Whether a wildcard certificate for the projects' domain is configured.
     pub(super) has_wildcard: bool,
 }
 
 impl Tls {
     pub(super) fn new(
         context: &DataPlaneContext,
-        wildcard: Option<Wildcard>,
+        wildcard: Option<WildcardCertificate>,
     ) -> Result<Self, TlsError> {
         let has_wildcard = wildcard.is_some();
         let certificates = Certificates {
@@ -84,7 +87,7 @@ impl Tls {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(certificates));
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // Sealed by a key that changes every few hours.
+        // Session tickets, encrypted with a key that rotates every few hours.
         config.ticketer = Ticketer::new()?;
         Ok(Self {
             config: Arc::new(config),
@@ -95,7 +98,7 @@ impl Tls {
 
 struct Certificates {
     context: DataPlaneContext,
-    wildcard: Option<Wildcard>,
+    wildcard: Option<WildcardCertificate>,
 }
 
 impl fmt::Debug for Certificates {
@@ -107,12 +110,12 @@ impl fmt::Debug for Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let name = hello.server_name()?.to_ascii_lowercase();
-        let known = self.context.edge.names.known();
-        let site = known.get(&name)?;
-        match &site.certificate {
+        let known = self.context.service_proxy.routes.current();
+        let route = known.get(&name)?;
+        match &route.certificate {
             Some(own) => Some(own.clone()),
-            // What the operator has in files comes first.
-            None if site.own_domain => match &self.wildcard {
+            // A certificate from files takes precedence over one issued by ACME.
+            None if route.own_domain => match &self.wildcard {
                 Some(wildcard) => wildcard.0.resolve(hello),
                 None => known.wildcard.clone(),
             },

@@ -1,4 +1,4 @@
-//! WebSockets: an upgrade on both sides, then bytes both ways.
+//! WebSockets: upgrades both connections, then copies bytes in both directions.
 
 use std::{
     io,
@@ -27,98 +27,106 @@ use tokio::{
 };
 
 use super::{
-    answer::Refusal,
+    api_key_check,
     body::full,
-    connection::Visit,
+    connection::ClientConnection,
     forward,
-    forward::{Answer, Passed},
-    gate,
-    links::{Arriving, Links},
-    open_tunnels::Grant,
-    request,
+    forward::{Forwarded, ProxyResponse},
+    open_tunnels::TunnelGrant,
+    rejection::RequestRejection,
+    request_headers,
+    upstream_pool::{UpstreamBody, UpstreamPool},
 };
 
-/// How long nothing may be said. Between this and twice as long a silent tunnel is closed.
-const SILENCE: Duration = Duration::from_mins(5);
+/// Idle timeout. A tunnel without traffic is closed after one to two times this duration.
+const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Passes on the wish for a WebSocket. If the service grants it, what follows is passed on as it is.
+/// Forwards an upgrade request. If the upstream accepts, a task copies bytes until the WebSocket
+/// closes.
 pub(super) async fn open(
-    visit: &Visit,
-    passed: Passed<'_>,
+    connection: &ClientConnection,
+    forwarded: Forwarded<'_>,
     parts: Parts,
     client: OnUpgrade,
-) -> Result<Answer, Refusal> {
-    let service = passed.service;
-    let (capacity, now) = (&visit.context.edge.capacity, visit.context.clock.ticks());
-    let held = capacity.request(passed.holder, now)?;
-    let counted = capacity.websocket(passed.holder, now)?;
-    let grant = Grant {
-        name: visit.name.clone(),
-        project: passed.site.project,
-        needs_key: gate::needs_key(service, passed.rest, &parts.method),
-        key: gate::presented(&parts).ok().map(SecretString::from),
+) -> Result<ProxyResponse, RequestRejection> {
+    let service = forwarded.service;
+    let capacity = &connection.context.service_proxy.capacity;
+    let now = connection.context.clock.ticks();
+    let request_permit = capacity.request(forwarded.capacity_key, now)?;
+    let websocket_permit = capacity.websocket(forwarded.capacity_key, now)?;
+    let grant = TunnelGrant {
+        name: connection.name.clone(),
+        project: forwarded.route.project,
+        needs_key: api_key_check::needs_key(service, forwarded.rest, &parts.method),
+        key: api_key_check::presented(&parts)
+            .ok()
+            .map(SecretString::from),
         end: Notify::new(),
     };
-    let mut request = forward::outgoing(visit, &passed, parts, Either::Left(Empty::new()))?;
-    mark(request.headers_mut());
+    let mut request =
+        forward::upstream_request(connection, &forwarded, parts, Either::Left(Empty::new()))?;
+    set_upgrade_headers(request.headers_mut());
     let sent = Notify::new();
     sent.notify_one();
-    let asked = Links::ask_to_upgrade(passed.upstream.authority(), request);
-    let mut response = forward::in_time(service, &sent, asked).await?;
+    let exchange = UpstreamPool::send_upgrade(forwarded.upstream.authority(), request);
+    let mut response = forward::with_response_timeout(service, &sent, exchange).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let mut refused = forward::incoming(response.map(Arriving::from), held);
-        super::answer::close(refused.headers_mut());
-        return Ok(refused);
+        let mut declined =
+            forward::client_response(response.map(UpstreamBody::from), request_permit);
+        super::rejection::close(declined.headers_mut());
+        return Ok(declined);
     }
-    let granted = response
+    let upgraded = response
         .headers()
         .get(header::UPGRADE)
         .is_some_and(|to| to.as_bytes().eq_ignore_ascii_case(b"websocket"));
-    if !granted {
-        return Err(Refusal::Unreachable(service));
+    if !upgraded {
+        return Err(RequestRejection::Unreachable(service));
     }
-    let (context, server) = (visit.context.clone(), hyper::upgrade::on(&mut response));
-    let places = (counted, Arc::clone(&visit.place));
+    let context = connection.context.clone();
+    let server = hyper::upgrade::on(&mut response);
+    let permits = (websocket_permit, Arc::clone(&connection.permits));
     tokio::spawn(async move {
         let tunnels = context.data_plane_metrics.service_proxy.tunnels();
         tunnels.increment(1);
-        let open = context.edge.open_tunnels.add(grant);
-        // Looked at again now that changes are told to it: one may have come since the request was let in.
+        let open = context.service_proxy.open_tunnels.add(grant);
+        // Checked again after the registration, because a change may have been announced since the
+        // request was checked.
         if let (Ok(client), Ok(server)) = tokio::join!(client, server)
-            && open.grant.holds(&context).await
+            && open.grant.is_valid(&context).await
         {
             tokio::select! {
-                () = carry(client, server) => {}
+                () = relay(client, server) => {}
                 () = open.grant.end.notified() => {}
-                () = context.edge.stopping() => {}
+                () = context.service_proxy.shutdown.cancelled() => {}
             }
         }
         tunnels.decrement(1);
-        drop(places);
+        drop(permits);
     });
-    let mut answer = Response::new(full(""));
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *answer.headers_mut() = std::mem::take(response.headers_mut());
-    request::strip(answer.headers_mut());
-    mark(answer.headers_mut());
-    Ok(answer)
+    let mut response_to_client = Response::new(full(""));
+    *response_to_client.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *response_to_client.headers_mut() = std::mem::take(response.headers_mut());
+    request_headers::strip(response_to_client.headers_mut());
+    set_upgrade_headers(response_to_client.headers_mut());
+    Ok(response_to_client)
 }
 
-fn mark(headers: &mut HeaderMap) {
+fn set_upgrade_headers(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
 }
 
-/// Until a side hangs up, or both have been silent for long.
-async fn carry(client: Upgraded, server: Upgraded) {
+/// Copies bytes until one side closes or both have been idle for [`IDLE_TIMEOUT`].
+async fn relay(client: Upgraded, server: Upgraded) {
     let read = Arc::new(AtomicU64::new(0));
-    let [mut client, mut server] = [client, server].map(|side| Heard {
+    let [mut client, mut server] = [client, server].map(|side| CountingStream {
         stream: TokioIo::new(side),
         read: read.clone(),
     });
     let mut copying = std::pin::pin!(copy_bidirectional(&mut client, &mut server));
     let mut before = 0;
-    while timeout(SILENCE, copying.as_mut()).await.is_err() {
+    while timeout(IDLE_TIMEOUT, copying.as_mut()).await.is_err() {
         let now = read.load(Ordering::Relaxed);
         if now == before {
             return;
@@ -127,13 +135,13 @@ async fn carry(client: Upgraded, server: Upgraded) {
     }
 }
 
-/// One side of a tunnel, with a count of what was heard from both.
-struct Heard<S> {
+/// One side of a tunnel, which adds the bytes it reads to a counter shared by both sides.
+struct CountingStream<S> {
     stream: S,
     read: Arc<AtomicU64>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -147,7 +155,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heard<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Heard<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountingStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

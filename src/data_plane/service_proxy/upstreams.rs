@@ -1,4 +1,5 @@
-//! Services of a project, and where they answer: templates of the operator's, for all projects or for one.
+//! Services of a project and the addresses of their upstreams: templates set by the operator for
+//! all projects or for one.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -9,16 +10,16 @@ use hyper::{
 
 use crate::base::ids::{Malformed, ProjectRef};
 
-/// What stands in a template for the project's reference.
+/// Placeholder of a template for the project's reference.
 const REF: &str = "{ref}";
-/// A reference like any other, to try a template with.
+/// A valid reference, used to validate a template.
 const SOME_REF: &str = "abcdefghijklmnopqrst";
-/// Longest template.
+/// Longest template, in bytes.
 const BYTES_MAX: usize = 500;
 
-/// Part of a project that answers HTTP.
+/// An HTTP service of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is named as the paths name it")]
+#[expect(missing_docs, reason = "each is upstream as the paths name it")]
 pub enum Service {
     Rest,
     Auth,
@@ -28,7 +29,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// Every one of them; the place is the number.
+    /// All services, in the order of their discriminants.
     pub const ALL: [Self; 5] = [
         Self::Rest,
         Self::Auth,
@@ -37,7 +38,7 @@ impl Service {
         Self::Functions,
     ];
 
-    /// Its name in options and messages.
+    /// Returns the name in options and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rest => "rest",
@@ -48,7 +49,7 @@ impl Service {
         }
     }
 
-    /// What the paths of its requests begin with.
+    /// Returns the path prefix of its requests.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::Rest => "/rest/v1",
@@ -59,7 +60,7 @@ impl Service {
         }
     }
 
-    /// Longest body of a request, in bytes. Files are uploaded to one service only.
+    /// Returns the largest request body, in bytes. Only storage accepts file uploads.
     pub const fn body_bytes_max(self) -> usize {
         match self {
             Self::Storage => 5 << 30,
@@ -67,7 +68,7 @@ impl Service {
         }
     }
 
-    /// The service a path leads to, and the rest of the path.
+    /// Returns the service of a path and the rest of the path.
     pub fn of_path(path: &str) -> Option<(Self, &str)> {
         Self::ALL.into_iter().find_map(|service| {
             let rest = path.strip_prefix(service.prefix())?;
@@ -91,25 +92,25 @@ impl FromStr for Service {
     }
 }
 
-/// Where a service answers: an `http://` address, in which `{ref}` is the project's reference. What follows the service's prefix
-/// in a request's path is appended to it.
+/// The address of a service's upstream: an `http://` URL in which `{ref}` is replaced by the
+/// project's reference. The path after the service's prefix is appended to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct UpstreamTemplate {
     text: Arc<str>,
-    /// Read beforehand, where it is the same for all projects.
+    /// The parsed upstream, if it is equal for all projects.
     fixed: Option<Arc<Upstream>>,
 }
 
-/// Where a project's service answers.
+/// The upstream of a project's service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
     authority: Authority,
     host: HeaderValue,
-    /// Begins with a slash or is empty; does not end with one.
+    /// Empty, or a path that begins with a slash and does not end with one.
     base: Arc<str>,
 }
 
-impl FromStr for Template {
+impl FromStr for UpstreamTemplate {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -124,14 +125,14 @@ impl FromStr for Template {
     }
 }
 
-impl fmt::Display for Template {
+impl fmt::Display for UpstreamTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl Template {
-    /// Where it leads for a project.
+impl UpstreamTemplate {
+    /// Returns the upstream for a project.
     pub fn fill(&self, project: &ProjectRef) -> Option<Arc<Upstream>> {
         self.fixed
             .clone()
@@ -141,7 +142,7 @@ impl Template {
 
 impl Upstream {
     fn parse(text: &str) -> Option<Self> {
-        // A fragment is dropped by the parser without a word.
+        // The URI parser drops a fragment silently.
         let uri: Uri = (!text.contains(['#', '{', '}', '@'])).then(|| text.parse().ok())??;
         let authority = uri
             .authority()
@@ -155,17 +156,17 @@ impl Upstream {
         })
     }
 
-    /// Its host and port.
+    /// Host and port.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// The same for the header field `Host`.
+    /// Host and port as the value of `Host`.
     pub fn host(&self) -> &HeaderValue {
         &self.host
     }
 
-    /// The path of `rest` there, with its query.
+    /// Returns the path and query of a request to this upstream.
     pub fn path(&self, rest: &str, query: Option<&str>) -> Option<Uri> {
         let rest = if rest.is_empty() && self.base.is_empty() {
             "/"
@@ -185,32 +186,32 @@ impl Upstream {
     }
 }
 
-/// A template for each service that has one.
+/// Templates by service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Upstreams([Option<Template>; 5]);
+pub struct Upstreams([Option<UpstreamTemplate>; 5]);
 
 impl Upstreams {
-    /// Of a service.
-    pub fn get(&self, service: Service) -> Option<&Template> {
+    /// Returns the template of a service.
+    pub fn get(&self, service: Service) -> Option<&UpstreamTemplate> {
         self.0[service as usize].as_ref()
     }
 
-    /// Puts a template in the place of the one there may be.
-    pub fn set(&mut self, service: Service, template: Template) {
+    /// Sets the template of a service, replacing any other.
+    pub fn set(&mut self, service: Service, template: UpstreamTemplate) {
         self.0[service as usize] = Some(template);
     }
 }
 
-/// `SERVICE=URL`, as an option has it.
+/// An option value `SERVICE=URL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Named {
-    /// Of which service.
+pub struct ServiceUpstream {
+    /// The service.
     pub service: Service,
-    /// Where it answers.
-    pub template: Template,
+    /// Its address.
+    pub template: UpstreamTemplate,
 }
 
-impl FromStr for Named {
+impl FromStr for ServiceUpstream {
     type Err = Malformed;
 
     fn from_str(text: &str) -> Result<Self, Malformed> {
@@ -224,10 +225,10 @@ impl FromStr for Named {
     }
 }
 
-impl FromIterator<Named> for Upstreams {
-    fn from_iter<I: IntoIterator<Item = Named>>(all: I) -> Self {
+impl FromIterator<ServiceUpstream> for Upstreams {
+    fn from_iter<I: IntoIterator<Item = ServiceUpstream>>(all: I) -> Self {
         let mut upstreams = Self::default();
-        for Named { service, template } in all {
+        for ServiceUpstream { service, template } in all {
             upstreams.set(service, template);
         }
         upstreams
@@ -239,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_leads_to_the_service_it_begins_with() {
+    fn path_prefix_selects_the_service() {
         let cases = [
             ("/rest/v1", Some((Service::Rest, ""))),
             ("/rest/v1/", Some((Service::Rest, "/"))),
@@ -269,11 +270,11 @@ mod tests {
     }
 
     #[test]
-    fn a_template_is_filled_for_each_project() {
+    fn template_is_expanded_with_the_reference() {
         let project: ProjectRef = SOME_REF.parse().unwrap();
         let at = |template: &str, rest: &str, query: Option<&str>| {
             let upstream = template
-                .parse::<Template>()
+                .parse::<UpstreamTemplate>()
                 .unwrap()
                 .fill(&project)
                 .unwrap();
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_of_a_service_is_refused() {
+    fn invalid_template_is_rejected() {
         for text in [
             "",
             "127.0.0.1:3000",
@@ -315,18 +316,18 @@ mod tests {
             "ftp://a",
             "http://a b",
         ] {
-            assert!(text.parse::<Template>().is_err(), "{text}");
+            assert!(text.parse::<UpstreamTemplate>().is_err(), "{text}");
         }
         assert!(
             format!("http://a/{}", "b".repeat(500))
-                .parse::<Template>()
+                .parse::<UpstreamTemplate>()
                 .is_err()
         );
         for text in ["rest", "graphql=http://a", "rest=", "=http://a"] {
-            assert!(text.parse::<Named>().is_err(), "{text}");
+            assert!(text.parse::<ServiceUpstream>().is_err(), "{text}");
         }
         let all: Upstreams = ["rest=http://a", "rest=http://b"]
-            .map(|text| text.parse::<Named>().unwrap())
+            .map(|text| text.parse::<ServiceUpstream>().unwrap())
             .into_iter()
             .collect();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What members are granted: which role of the database, until when, from which networks.
+//! Grants of temporary access: role of the database, expiry, permitted networks.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -20,40 +20,40 @@ use crate::{
     platform::{access::Project, audit::Recorder},
 };
 
-/// Roles that one member can be granted on a project.
+/// Maximum number of roles granted to one member on a project.
 pub const ROLES_MAX: usize = 32;
-/// Networks that a grant can name.
+/// Maximum number of networks of a grant.
 pub const NETWORKS_MAX: usize = 50;
-/// Grants that are listed.
+/// Maximum number of grants in a list.
 const LIST_MAX: i64 = 10_000;
 
-/// A role that a member may be.
+/// A grant of a database role to a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant {
+pub struct AccessGrant {
     /// Role of the database.
     pub role: String,
-    /// When it is over.
+    /// Expiry.
     pub expires_at: Option<DateTime<Utc>>,
-    /// Where from; from anywhere, if empty.
+    /// Permitted networks. Empty permits all.
     pub networks: Vec<IpNet>,
-    /// Whether it is for branches of the project and not for the project itself.
+    /// Whether the grant applies only to branches of the project.
     pub branches_only: bool,
 }
 
-/// A member with what is granted.
+/// A member with grants.
 #[derive(Debug)]
-pub struct Granted {
-    /// The member.
+pub struct MemberGrants {
+    /// User id.
     pub user: Uuid,
-    /// Where to write to.
+    /// E-mail address.
     pub email: String,
-    /// At least one.
-    pub grants: Vec<Grant>,
+    /// At least one grant.
+    pub grants: Vec<AccessGrant>,
 }
 
-impl Grant {
-    /// Whether it is for somebody at this address.
-    pub fn admits(&self, address: IpAddr) -> bool {
+impl AccessGrant {
+    /// Returns whether the grant permits this client address.
+    pub fn permits_address(&self, address: IpAddr) -> bool {
         self.networks.is_empty()
             || self
                 .networks
@@ -80,7 +80,8 @@ impl Grant {
         self.networks.iter().map(ToString::to_string).collect()
     }
 
-    /// Writes it down: a member's, or what an invitation grants, which takes the place of what the same person had for the role.
+    /// Stores the grant of a member or of an invitation. Replaces the same user's grant of the
+    /// role.
     pub(crate) async fn insert(
         &self,
         transaction: &Transaction<'_>,
@@ -94,10 +95,8 @@ impl Grant {
                    values ($1, $2, $3, $4, $5, $6::text[]::cidr[], $7, $8, $9) on conflict (project_id, user_id, role) do update set \
                    organization_id = excluded.organization_id, invitation_id = excluded.invitation_id, expires_at = excluded.expires_at, \
                    networks = excluded.networks, branches_only = excluded.branches_only";
-        let (organization, networks) = (
-            invitation.is_none().then_some(project.organization.0),
-            self.networks_text(),
-        );
+        let organization = invitation.is_none().then_some(project.organization.0);
+        let networks = self.networks_text();
         let params: [Param<'_>; 9] = [
             &organization,
             &project.id.0,
@@ -117,12 +116,12 @@ impl Grant {
     }
 }
 
-/// What a member is granted on a project that is not over.
+/// Returns the unexpired grants of a member on a project.
 pub async fn of_member(
     context: &DataPlaneContext,
     project: &Project,
     user: UserId,
-) -> Result<Vec<Grant>, Error> {
+) -> Result<Vec<AccessGrant>, Error> {
     let sql = "select role, expires_at, networks::text[], branches_only from jit_grants \
                where project_id = $1 and user_id = $2 and coalesce(expires_at > $3, true) order by role collate \"C\"";
     let rows = context
@@ -130,12 +129,12 @@ pub async fn of_member(
         .query(sql, &[&project.id.0, &user.0, &context.clock.now()])
         .await
         .context("reading grants")?;
-    rows.iter().map(Grant::read).collect()
+    rows.iter().map(AccessGrant::read).collect()
 }
 
-/// Whether who logs in to the project as `role` may come from there: anywhere, unless it is a login that a grant with networks
-/// gave.
-pub async fn admits(
+/// Returns whether `role` may log in from this address. Only temporary logins are restricted, by
+/// the networks of their grant.
+pub async fn permits_address(
     context: &DataPlaneContext,
     project: ProjectId,
     role: &str,
@@ -152,14 +151,17 @@ pub async fn admits(
         .query(sql, &[&project.0, &role])
         .await
         .context("reading a login's grant")?;
-    // Without one it is over.
+    // Without a grant the login has expired.
     rows.first().map_or(Ok(false), |row| {
-        Grant::read(row).map(|grant| grant.admits(address))
+        AccessGrant::read(row).map(|grant| grant.permits_address(address))
     })
 }
 
-/// Everybody who is granted something on a project that is not over.
-pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<Granted>, Error> {
+/// Lists the members with unexpired grants on a project.
+pub async fn list(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<Vec<MemberGrants>, Error> {
     let sql = "select g.role, g.expires_at, g.networks::text[], g.branches_only, u.gotrue_id, u.email from jit_grants g \
                join users u on u.id = g.user_id where g.project_id = $1 and coalesce(g.expires_at > $2, true) \
                order by u.id, g.role collate \"C\" limit $3";
@@ -168,27 +170,29 @@ pub async fn list(context: &DataPlaneContext, project: &Project) -> Result<Vec<G
         .query(sql, &[&project.id.0, &context.clock.now(), &LIST_MAX])
         .await
         .context("listing grants")?;
-    let mut members: BTreeMap<Uuid, Granted> = BTreeMap::new();
+    let mut members: BTreeMap<Uuid, MemberGrants> = BTreeMap::new();
     for row in &rows {
-        let granted = members.entry(row.get(4)).or_insert_with(|| Granted {
+        let granted = members.entry(row.get(4)).or_insert_with(|| MemberGrants {
             user: row.get(4),
             email: row.get(5),
             grants: Vec::new(),
         });
-        granted.grants.push(Grant::read(row)?);
+        granted.grants.push(AccessGrant::read(row)?);
     }
     Ok(members.into_values().collect())
 }
 
-/// Grants a member these roles on the project, and no other. What is no longer granted is over at once.
+/// Replaces a member's grants on a project. Logins whose grant is missing from `grants` are
+/// revoked.
 pub async fn set(
     context: &DataPlaneContext,
     project: &Project,
     user: UserId,
-    grants: &[Grant],
+    grants: &[AccessGrant],
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("granting access to a database", context.clock.now());
+    let doing = "granting access to a database";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
@@ -196,7 +200,8 @@ pub async fn set(
     for grant in grants {
         grant.insert(&transaction, project, user, None, now).await?;
     }
-    // The server itself has to know when a login ends, should nobody be there to end it.
+    // The server must store the earlier expiry, so that it rejects the login even while Gantry is
+    // down.
     let sql = "update jit_logins l set until = g.expires_at, stale = true, generation = l.generation + 1, attempts = 0, not_before = $3 \
                from jit_grants g where (g.project_id, g.user_id, g.role) = (l.project_id, l.user_id, l.role) \
                and l.project_id = $1 and l.user_id = $2 and g.expires_at < l.until";
@@ -205,26 +210,25 @@ pub async fn set(
         .await
         .context(doing)?;
     let member = member(&transaction, user).await?;
-    let (before, after) = (
-        json!({"member": member, "roles": before}),
-        json!({"member": member, "roles": grants}),
-    );
+    let before = json!({"member": member, "roles": before});
+    let after = json!({"member": member, "roles": grants});
     audit
         .write_in(&transaction, 200, (Some(before), Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    context.jit.wake();
+    context.temporary_access.wake();
     Ok(())
 }
 
-/// Takes everything from somebody that is granted on the project.
+/// Removes all grants of a user on a project.
 pub async fn remove(
     context: &DataPlaneContext,
     project: &Project,
     user: Uuid,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("taking access to a database", context.clock.now());
+    let doing = "revoking access to a database";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
@@ -248,31 +252,31 @@ pub async fn remove(
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    context.jit.wake();
+    context.temporary_access.wake();
     Ok(())
 }
 
-/// Removes somebody's grants, with the invitation that gave them, and tells what they were.
+/// Deletes a user's grants with their invitation, and returns the grants.
 async fn take(
     transaction: &Transaction<'_>,
     project: &Project,
     user: UserId,
-) -> Result<Vec<Grant>, Error> {
+) -> Result<Vec<AccessGrant>, Error> {
     let sql = "delete from jit_grants where project_id = $1 and user_id = $2 returning role, expires_at, networks::text[], branches_only";
     let rows = transaction
         .query(sql, &[&project.id.0, &user.0])
         .await
-        .context("taking grants")?;
+        .context("deleting grants")?;
     let mut grants = rows
         .iter()
-        .map(Grant::read)
+        .map(AccessGrant::read)
         .collect::<Result<Vec<_>, _>>()?;
     grants.sort_by(|a, b| a.role.cmp(&b.role));
     let sql = "delete from jit_invitations where project_id = $1 and user_id = $2";
     transaction
         .execute(sql, &[&project.id.0, &user.0])
         .await
-        .context("taking grants")?;
+        .context("deleting grants")?;
     Ok(grants)
 }
 
@@ -289,8 +293,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grant_is_for_its_networks() {
-        let grant = |networks: &[&str]| Grant {
+    fn grant_permits_only_its_networks() {
+        let grant = |networks: &[&str]| AccessGrant {
             role: "postgres".to_owned(),
             expires_at: None,
             networks: networks
@@ -299,19 +303,20 @@ mod tests {
                 .collect(),
             branches_only: false,
         };
-        let admits =
-            |networks: &[&str], address: &str| grant(networks).admits(address.parse().unwrap());
-        assert!(admits(&[], "203.0.113.7"));
+        let permits = |networks: &[&str], address: &str| {
+            grant(networks).permits_address(address.parse().unwrap())
+        };
+        assert!(permits(&[], "203.0.113.7"));
         assert!(
-            admits(&["10.0.0.0/8", "203.0.113.0/24"], "203.0.113.7")
-                && !admits(&["10.0.0.0/8"], "203.0.113.7")
+            permits(&["10.0.0.0/8", "203.0.113.0/24"], "203.0.113.7")
+                && !permits(&["10.0.0.0/8"], "203.0.113.7")
         );
         assert!(
-            admits(&["203.0.113.0/24"], "::ffff:203.0.113.7"),
+            permits(&["203.0.113.0/24"], "::ffff:203.0.113.7"),
             "the same address"
         );
         assert!(
-            admits(&["2001:db8::/32"], "2001:db8::1") && !admits(&["0.0.0.0/0"], "2001:db8::1")
+            permits(&["2001:db8::/32"], "2001:db8::1") && !permits(&["0.0.0.0/0"], "2001:db8::1")
         );
     }
 }

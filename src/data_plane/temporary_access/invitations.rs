@@ -1,14 +1,15 @@
-//! Invitations of people from outside: a secret that lets the person with one address into one database, and nothing else.
+//! Invitations of people outside the organization: a secret that gives the owner of one e-mail
+//! address access to one database.
 //!
-//! Whoever accepts becomes no member and sees nothing of the organization. To accept again renews the logins, until the
-//! invitation is over or taken back.
+//! Accepting an invitation does not create a membership. Accepting it again renews the logins until
+//! the invitation expires or is revoked.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Opened, grants::Grant, is_enabled, let_in, lock};
+use super::{LoginCredentials, grants::AccessGrant, is_enabled, lock, open_login};
 use crate::{
     base::{
         error::{Context, Error},
@@ -21,42 +22,43 @@ use crate::{
     },
 };
 
-/// How long a role is granted that says no end.
-const LIFE: TimeDelta = TimeDelta::hours(24);
-/// Invitations that a project can have at a time.
-const OPEN_MAX: i64 = 100;
+/// Lifetime of a grant without an expiry.
+const DEFAULT_TTL: TimeDelta = TimeDelta::hours(24);
+/// Maximum number of open invitations of a project.
+const OPEN_INVITATIONS_MAX: i64 = 100;
 
-/// An invitation that somebody may accept.
+/// An open invitation.
 #[derive(Debug)]
-pub struct Invitation {
-    /// What it is taken back by.
+pub struct DatabaseInvitation {
+    /// Id for revocation.
     pub id: Uuid,
-    /// Whom it is for.
+    /// E-mail address of the invited person.
     pub email: String,
-    /// What is granted.
-    pub grants: Vec<Grant>,
-    /// When all of that is over.
+    /// Granted roles.
+    pub grants: Vec<AccessGrant>,
+    /// Latest expiry of the grants.
     pub expires_at: DateTime<Utc>,
 }
 
-/// Invites the person with this address, in place of any invitation before, and returns what to show to accept. It is kept
-/// nowhere.
+/// Creates an invitation for an e-mail address, replacing an earlier one. Returns the secret, which
+/// is not stored.
 pub async fn invite(
     context: &DataPlaneContext,
     project: &Project,
     email: String,
-    mut grants: Vec<Grant>,
+    mut grants: Vec<AccessGrant>,
     audit: &Recorder,
-) -> Result<(Invitation, SecretString), Error> {
-    let (doing, now) = ("inviting to a database", context.clock.now());
+) -> Result<(DatabaseInvitation, SecretString), Error> {
+    let doing = "inviting to a database";
+    let now = context.clock.now();
     for grant in &mut grants {
-        grant.expires_at.get_or_insert(now + LIFE);
+        grant.expires_at.get_or_insert(now + DEFAULT_TTL);
     }
     let expires_at = grants
         .iter()
         .filter_map(|grant| grant.expires_at)
         .max()
-        .unwrap_or(now + LIFE);
+        .unwrap_or(now + DEFAULT_TTL);
     let id = context.entropy.uuid();
     let secret = format!(
         "gantry_jit_invite_{}",
@@ -72,10 +74,8 @@ pub async fn invite(
         .context(doing)?;
     let sql = "insert into jit_invitations (id, project_id, email, digest, grants, created_at, expires_at) \
                select $1, $2, $3, $4, $5, $6, $7 where (select count(*) from jit_invitations where project_id = $2) < $8";
-    let (digest, written) = (
-        SecretDigest::of(&secret),
-        serde_json::to_value(&grants).context(doing)?,
-    );
+    let digest = SecretDigest::of(&secret);
+    let written = serde_json::to_value(&grants).context(doing)?;
     let made = transaction
         .execute(
             sql,
@@ -87,14 +87,15 @@ pub async fn invite(
                 &written,
                 &now,
                 &expires_at,
-                &OPEN_MAX,
+                &OPEN_INVITATIONS_MAX,
             ],
         )
         .await
         .context(doing)?;
     if made == 0 {
         return Err(Error::Rejected(
-            format!("A project can have {OPEN_MAX} open invitations to its database").into(),
+            format!("A project can have {OPEN_INVITATIONS_MAX} open invitations to its database")
+                .into(),
         ));
     }
     audit
@@ -109,9 +110,9 @@ pub async fn invite(
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    context.jit.wake();
+    context.temporary_access.wake();
     Ok((
-        Invitation {
+        DatabaseInvitation {
             id,
             email,
             grants,
@@ -121,14 +122,15 @@ pub async fn invite(
     ))
 }
 
-/// Takes an invitation back, with every login that came of it.
+/// Revokes an invitation with its logins.
 pub async fn revoke(
     context: &DataPlaneContext,
     project: &Project,
     id: Uuid,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("taking back an invitation", context.clock.now());
+    let doing = "revoking an invitation";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     lock(&transaction, project).await?;
@@ -145,23 +147,29 @@ pub async fn revoke(
         .write_in(&transaction, 200, (Some(before), None), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    context.jit.wake();
+    context.temporary_access.wake();
     Ok(())
 }
 
-/// Those that nobody accepted yet.
-pub async fn open(context: &DataPlaneContext, project: &Project) -> Result<Vec<Invitation>, Error> {
+/// Lists the invitations that were not accepted yet.
+pub async fn open(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<Vec<DatabaseInvitation>, Error> {
     let doing = "listing invitations";
     let sql = "select id, email, grants, expires_at from jit_invitations \
                where project_id = $1 and user_id is null and expires_at > $2 order by created_at, id limit $3";
     let rows = context
         .db
-        .query(sql, &[&project.id.0, &context.clock.now(), &OPEN_MAX])
+        .query(
+            sql,
+            &[&project.id.0, &context.clock.now(), &OPEN_INVITATIONS_MAX],
+        )
         .await
         .context(doing)?;
     let read = |row: &tokio_postgres::Row| {
         let grants = serde_json::from_value(row.get(2)).context(doing)?;
-        Ok(Invitation {
+        Ok(DatabaseInvitation {
             id: row.get(0),
             email: row.get(1),
             grants,
@@ -171,10 +179,11 @@ pub async fn open(context: &DataPlaneContext, project: &Project) -> Result<Vec<I
     rows.iter().map(read).collect()
 }
 
-/// Lets the caller in by the secret of an invitation for the caller's address, and returns a login for each role that is
-/// granted now. An invitation that is unknown, over, or another person's does not exist.
+/// Accepts the invitation with this secret for the caller's address and returns a login for each
+/// unexpired grant.
 ///
-/// Errors: [`Error::NotFound`]; [`Error::Rejected`] if temporary access is switched off, or a role cannot be given;
+/// Errors: [`Error::NotFound`] if the invitation is unknown, expired or for another person;
+/// [`Error::Rejected`] if temporary access is disabled or a role cannot be granted;
 /// [`Error::DatabaseUnreachable`].
 pub async fn accept(
     context: &DataPlaneContext,
@@ -182,12 +191,14 @@ pub async fn accept(
     user: &User,
     (email, secret): (&str, &SecretString),
     audit: &Recorder,
-) -> Result<Vec<Opened>, Error> {
-    let (doing, now) = ("accepting an invitation", context.clock.now());
+) -> Result<Vec<LoginCredentials>, Error> {
+    let doing = "accepting an invitation";
+    let now = context.clock.now();
     let digest = SecretDigest::of(secret.expose_secret());
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // The project is locked before its invitation, as by whoever takes it back.
+    // The project is locked before its invitation, in the order of revocation, which prevents
+    // deadlocks.
     let sql = "select p.id, p.organization_id from jit_invitations i join projects p on p.id = i.project_id where i.digest = $1 and p.ref = $2";
     let row = transaction
         .query_opt(sql, &[&digest.as_bytes(), &reference.as_str()])
@@ -208,11 +219,9 @@ pub async fn accept(
         .await
         .context(doing)?;
     let row = row.ok_or(Error::NotFound)?;
-    let (id, grants): (Uuid, Vec<Grant>) = (
-        row.get(0),
-        serde_json::from_value(row.get(1)).context(doing)?,
-    );
-    let live: Vec<Grant> = grants
+    let id: Uuid = row.get(0);
+    let grants: Vec<AccessGrant> = serde_json::from_value(row.get(1)).context(doing)?;
+    let live: Vec<AccessGrant> = grants
         .into_iter()
         .filter(|grant| grant.expires_at.is_some_and(|expiry| expiry > now))
         .collect();
@@ -221,12 +230,12 @@ pub async fn accept(
             .insert(&transaction, &project, user.id, Some(id), now)
             .await?;
     }
-    let told = json!({"project": reference, "invitation": id, "roles": live});
+    let entry = json!({"project": reference, "invitation": id, "roles": live});
     audit
         .write_elsewhere(
             &transaction,
             Chain::Organization(project.organization),
-            told,
+            entry,
             now,
         )
         .await?;
@@ -234,11 +243,11 @@ pub async fn accept(
     drop(client);
     projects::target(context, &project).await?;
     if !is_enabled(context, &project).await? {
-        return Err(super::switched_off());
+        return Err(super::disabled_error());
     }
     let mut opened = Vec::with_capacity(live.len());
     for grant in live.into_iter().filter(|grant| !grant.branches_only) {
-        opened.push(let_in(context, &project, user, grant, audit).await?);
+        opened.push(open_login(context, &project, user, grant, audit).await?);
     }
     Ok(opened)
 }

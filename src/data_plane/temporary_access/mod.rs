@@ -1,13 +1,14 @@
-//! Access to a project's database for a time: what members are granted, and the logins they get for it.
+//! Temporary access to a project's database: grants to members, and logins for them.
 //!
-//! A grant says that a member may be a role of the database until some time, from some networks. A login is a role of the
-//! server, made when the member asks for it, that ends with the grant, with the member's role on the project, when the project
-//! switches this off, and after [`LIFE`] in any case. [`keeper`] makes the server's roles what the rows say; the server itself
-//! lets nobody in after a login's end, whether or not Gantry runs.
+//! A grant permits a member to use a role of the database until an expiry, from some networks. A
+//! login is a role of the server, created on the member's request. It ends with the grant, with the
+//! member's role on the project, when the project disables temporary access, and after [`LOGIN_TTL`] at
+//! the latest. [`reconciler`] makes the server's roles match the rows. PostgreSQL itself rejects a
+//! login after its expiry, whether or not Gantry runs.
 
 pub mod grants;
 pub mod invitations;
-pub mod keeper;
+pub mod reconciler;
 pub mod server;
 
 use std::{net::IpAddr, time::Duration};
@@ -17,8 +18,8 @@ use secrecy::SecretString;
 use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
-use self::grants::Grant;
-pub use self::{grants::admits, keeper::Keeper, server::LOGIN_PREFIX};
+use self::grants::AccessGrant;
+pub use self::{grants::permits_address, reconciler::LoginReconciler, server::LOGIN_PREFIX};
 use crate::{
     base::{
         error::{Context, Denial, Error},
@@ -31,24 +32,24 @@ use crate::{
     },
 };
 
-/// How long a login lasts whose grant lasts longer. Asked for again, it goes on.
-pub const LIFE: TimeDelta = TimeDelta::hours(8);
-/// Logins of one node.
+/// Maximum lifetime of a login. Requesting it again renews it.
+pub const LOGIN_TTL: TimeDelta = TimeDelta::hours(8);
+/// Maximum number of logins of a node.
 const LOGINS_MAX: i64 = 10_000;
-/// How long an operation waits for the server.
-const WAIT: Duration = Duration::from_secs(15);
-/// Letters of a member's name that its logins show.
-const NAME_MAX: usize = 30;
+/// Maximum time for which an operation waits until the server was changed.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(15);
+/// Characters of a user name that are part of login names.
+const NAME_CHARS_MAX: usize = 30;
 
-/// A login as it is written down, and what it depends on.
+/// A row of `jit_logins` with the conditions for its validity.
 #[derive(Debug, Clone)]
-pub(crate) struct Login {
+pub(crate) struct TemporaryLogin {
     id: i64,
     project: ProjectId,
     reference: ProjectRef,
-    /// The role that the member is.
+    /// Granted role.
     role: String,
-    /// The role that the member logs in as.
+    /// Name of the login role.
     name: String,
     until: DateTime<Utc>,
     verifier: Option<String>,
@@ -57,26 +58,26 @@ pub(crate) struct Login {
     generation: i64,
     attempts: i32,
     not_before: DateTime<Utc>,
-    standing: Standing,
+    conditions: LoginConditions,
 }
 
-/// What a login needs in order to be.
+/// Conditions under which a login is valid.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
-    /// Whether the project has this switched on.
+struct LoginConditions {
+    /// Whether the project has temporary access enabled.
     enabled: bool,
-    /// Whether there is a grant.
+    /// Whether a grant exists.
     granted: bool,
-    /// Until when, if it says.
+    /// Expiry of the grant.
     expires_at: Option<DateTime<Utc>>,
-    /// The member's role on the project; none if no member.
+    /// The member's role on the project, unless the user is not a member.
     role: Option<Role>,
-    /// Whether the grant is an invitation's, which needs no role.
+    /// Whether the grant comes from an invitation, which needs no role.
     invited: bool,
 }
 
-impl Standing {
-    /// When it is over; a time that is past if it is.
+impl LoginConditions {
+    /// Returns the expiry: the grant's, or a time in the past if a condition is not met.
     fn until(&self) -> DateTime<Utc> {
         let admitted = self.invited
             || self
@@ -90,13 +91,14 @@ impl Standing {
     }
 }
 
-impl Login {
+impl TemporaryLogin {
     fn read(row: &Row) -> Result<Self, Error> {
         let role = |name: Option<&str>| {
             name.map(|name| name.parse::<Role>().context("reading a member's role"))
                 .transpose()
         };
-        let (in_organization, on_project) = (role(row.get(15))?, role(row.get(16))?);
+        let in_organization = role(row.get(15))?;
+        let on_project = role(row.get(16))?;
         Ok(Self {
             id: row.get(0),
             project: ProjectId(row.get(1)),
@@ -113,7 +115,7 @@ impl Login {
             generation: row.get(9),
             attempts: row.get(10),
             not_before: row.get(11),
-            standing: Standing {
+            conditions: LoginConditions {
                 enabled: row.get(12),
                 granted: row.get(13),
                 expires_at: row.get(14),
@@ -123,40 +125,40 @@ impl Login {
         })
     }
 
-    /// Whether its member may not be let in any more.
-    fn is_over(&self, now: DateTime<Utc>) -> bool {
-        self.ends() <= now
+    /// Returns whether the login must be removed.
+    fn has_expired(&self, now: DateTime<Utc>) -> bool {
+        self.expires_at() <= now
     }
 
-    fn ends(&self) -> DateTime<Utc> {
-        self.until.min(self.standing.until())
+    fn expires_at(&self) -> DateTime<Utc> {
+        self.until.min(self.conditions.until())
     }
 
-    /// Whether the server is not yet what it should be.
-    fn is_wrong(&self, now: DateTime<Utc>) -> bool {
-        self.stale || self.is_over(now)
+    /// Returns whether the server's role differs from the desired one.
+    fn needs_update(&self, now: DateTime<Utc>) -> bool {
+        self.stale || self.has_expired(now)
     }
 
-    /// Whether that is to be changed now.
+    /// Returns whether the server's role is to be changed now.
     fn is_due(&self, now: DateTime<Utc>) -> bool {
-        self.is_wrong(now) && self.not_before <= now
+        self.needs_update(now) && self.not_before <= now
     }
 
-    /// When it is next to be looked at.
-    fn next(&self, now: DateTime<Utc>) -> DateTime<Utc> {
-        if self.is_wrong(now) {
+    /// Returns the time of the next check.
+    fn next_check(&self, now: DateTime<Utc>) -> DateTime<Utc> {
+        if self.needs_update(now) {
             self.not_before
         } else {
-            self.ends()
+            self.expires_at()
         }
     }
 }
 
-/// The logins of this node's running servers, or of one project's whether it runs or not.
+/// Reads the logins of this node's running servers, or those of one project in any status.
 async fn logins(
     context: &DataPlaneContext,
     project: Option<ProjectId>,
-) -> Result<Vec<Login>, Error> {
+) -> Result<Vec<TemporaryLogin>, Error> {
     let sql = "select l.id, l.project_id, p.ref, l.role, l.name, l.until, l.verifier, l.stale, l.refusal, l.generation, l.attempts, \
                l.not_before, coalesce(s.enabled, false), coalesce(not g.branches_only, false), g.expires_at, m.role, r.role, g.invitation_id is not null \
                from jit_logins l join projects p on p.id = l.project_id \
@@ -172,10 +174,10 @@ async fn logins(
         .query(sql, &[&context.settings.node, &project, &LOGINS_MAX])
         .await
         .context("reading logins")?;
-    rows.iter().map(Login::read).collect()
+    rows.iter().map(TemporaryLogin::read).collect()
 }
 
-/// Whether members can be let in at all.
+/// Returns whether temporary access is enabled for a project.
 pub async fn is_enabled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     let sql = "select enabled from jit_settings where project_id = $1";
     let rows = context
@@ -186,7 +188,7 @@ pub async fn is_enabled(context: &DataPlaneContext, project: &Project) -> Result
     Ok(rows.first().is_some_and(|row| row.get(0)))
 }
 
-/// Switches it on, or off, which ends every login.
+/// Enables or disables temporary access. Disabling revokes all logins.
 pub async fn enable(
     context: &DataPlaneContext,
     project: &Project,
@@ -208,37 +210,37 @@ pub async fn enable(
         .execute(sql, &[&project.id.0, &enabled])
         .await
         .context(doing)?;
-    let told = |enabled: bool| Some(json!({"enabled": enabled}));
+    let entry = |enabled: bool| Some(json!({"enabled": enabled}));
     audit
         .write_in(
             &transaction,
             200,
-            (told(before), told(enabled)),
+            (entry(before), entry(enabled)),
             context.clock.now(),
         )
         .await?;
     transaction.commit().await.context(doing)?;
-    context.jit.wake();
+    context.temporary_access.wake();
     Ok(())
 }
 
-/// A login that was opened. It has no `Debug`: the password is in it.
-pub struct Opened {
-    /// What it was opened by.
-    pub grant: Grant,
-    /// Whom to log in as.
+/// Credentials of an opened login. No `Debug`, because of the password.
+pub struct LoginCredentials {
+    /// Grant that permits the login.
+    pub grant: AccessGrant,
+    /// Login role.
     pub name: String,
-    /// With what. It is kept nowhere.
+    /// Password. Not stored.
     pub password: SecretString,
-    /// Until when.
+    /// Expiry.
     pub until: DateTime<Utc>,
 }
 
-/// Opens a login for a member who has a grant for it, and returns when the server lets it in. The one that the member has for
-/// this role already gets the new password and end; its sessions go on.
+/// Opens a login for a member with a grant, and returns after the server accepts it. An existing
+/// login for the role gets the new password and expiry; its sessions continue.
 ///
-/// Errors: [`Error::Rejected`] if it is switched off, or the role cannot be given; [`Error::Forbidden`] without a grant;
-/// [`Error::DatabaseUnreachable`].
+/// Errors: [`Error::Rejected`] if temporary access is disabled or the role cannot be granted;
+/// [`Error::Forbidden`] without a grant; [`Error::DatabaseUnreachable`].
 pub async fn open(
     context: &DataPlaneContext,
     project: &Project,
@@ -246,46 +248,51 @@ pub async fn open(
     role: &str,
     from: IpAddr,
     audit: &Recorder,
-) -> Result<Opened, Error> {
-    // Waits for a project that is just starting.
+) -> Result<LoginCredentials, Error> {
+    // Waits for a project that is starting.
     projects::target(context, project).await?;
     if !is_enabled(context, project).await? {
-        return Err(switched_off());
+        return Err(disabled_error());
     }
     let grants = grants::of_member(context, project, user.id).await?;
     let grant = grants
         .into_iter()
-        .find(|grant| grant.role == role && !grant.branches_only && grant.admits(from));
+        .find(|grant| grant.role == role && !grant.branches_only && grant.permits_address(from));
     let grant = grant.ok_or(Error::Forbidden(Denial::Role))?;
-    let_in(context, project, user, grant, audit).await
+    open_login(context, project, user, grant, audit).await
 }
 
-fn switched_off() -> Error {
+fn disabled_error() -> Error {
     Error::Rejected("Temporary access to the database is not enabled for this project".into())
 }
 
-/// Opens the login of one grant.
-async fn let_in(
+/// Opens the login of a grant.
+async fn open_login(
     context: &DataPlaneContext,
     project: &Project,
     user: &User,
-    grant: Grant,
+    grant: AccessGrant,
     audit: &Recorder,
-) -> Result<Opened, Error> {
+) -> Result<LoginCredentials, Error> {
     let now = context.clock.now();
     let until = grant
         .expires_at
-        .map_or(now + LIFE, |expiry| expiry.min(now + LIFE));
+        .map_or(now + LOGIN_TTL, |expiry| expiry.min(now + LOGIN_TTL));
     let password = SecretString::from(hex::encode(context.entropy.bytes::<20>()));
     let verifier = projects::verifier(password.clone()).await?;
     let (id, generation, name) =
-        ask(context, project, user, &grant, (until, &verifier), audit).await?;
-    context.jit.wake();
-    match tokio::time::timeout(WAIT, opened(context, project, id, generation)).await {
+        request_login(context, project, user, &grant, (until, &verifier), audit).await?;
+    context.temporary_access.wake();
+    match tokio::time::timeout(
+        APPLY_TIMEOUT,
+        wait_until_open(context, project, id, generation),
+    )
+    .await
+    {
         Ok(opened) => opened?,
         Err(_) => return Err(Error::DatabaseUnreachable),
     }
-    Ok(Opened {
+    Ok(LoginCredentials {
         grant,
         name,
         password,
@@ -293,16 +300,16 @@ async fn let_in(
     })
 }
 
-/// Writes down which login is wanted, and returns its row, the number of the wish, and its name.
-async fn ask(
+/// Stores the desired login. Returns its row id, generation and name.
+async fn request_login(
     context: &DataPlaneContext,
     project: &Project,
     user: &User,
-    grant: &Grant,
+    grant: &AccessGrant,
     (until, verifier): (DateTime<Utc>, &str),
     audit: &Recorder,
 ) -> Result<(i64, i64, String), Error> {
-    let doing = "asking for a login";
+    let doing = "requesting a login";
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
@@ -333,7 +340,9 @@ async fn ask(
         )
         .await
         .context(doing)?;
-    let (id, generation, name) = (row.get(0), row.get(1), row.get::<_, String>(2));
+    let id = row.get(0);
+    let generation = row.get(1);
+    let name: String = row.get(2);
     audit
         .write_in(
             &transaction,
@@ -349,14 +358,14 @@ async fn ask(
     Ok((id, generation, name))
 }
 
-/// Returns when the server knows this login.
-async fn opened(
+/// Waits until the server has this login.
+async fn wait_until_open(
     context: &DataPlaneContext,
     project: &Project,
     id: i64,
     generation: i64,
 ) -> Result<(), Error> {
-    let mut changes = context.jit.changes();
+    let mut changes = context.temporary_access.changes();
     loop {
         changes.borrow_and_update();
         let now = context.clock.now();
@@ -364,24 +373,28 @@ async fn opened(
             .await?
             .into_iter()
             .find(|login| login.id == id);
-        // Asked for once more meanwhile: whoever did so has the password that holds.
+        // A later request raised the generation: only its password is valid.
         let login = login
             .filter(|login| login.generation == generation)
             .ok_or(Error::Forbidden(Denial::Role))?;
         match login.refusal.clone() {
             Some(refusal) => return Err(Error::Rejected(refusal.into())),
-            None if login.is_over(now) => return Err(Error::Forbidden(Denial::Role)),
+            None if login.has_expired(now) => return Err(Error::Forbidden(Denial::Role)),
             None if !login.stale => return Ok(()),
             None => changes.changed().await.context("waiting for a login")?,
         }
     }
 }
 
-/// Returns when no login of the project is left that is over. One that does not run lets nobody in anyway.
+/// Waits until the project's server has no expired login. Returns at once if the server is not
+/// running.
 ///
-/// Errors: [`Error::DatabaseUnreachable`] if it cannot be reached in time; it is ended as soon as it can.
-pub async fn until_ended(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
-    let mut changes = context.jit.changes();
+/// Errors: [`Error::DatabaseUnreachable`] on timeout; the logins are then removed by a later pass.
+pub async fn wait_until_revoked(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<(), Error> {
+    let mut changes = context.temporary_access.changes();
     let ended = async {
         loop {
             changes.borrow_and_update();
@@ -389,7 +402,7 @@ pub async fn until_ended(context: &DataPlaneContext, project: &Project) -> Resul
             if logins(context, Some(project.id))
                 .await?
                 .iter()
-                .all(|login| !login.is_over(now))
+                .all(|login| !login.has_expired(now))
                 || !runs(context, project).await?
             {
                 return Ok(());
@@ -400,25 +413,25 @@ pub async fn until_ended(context: &DataPlaneContext, project: &Project) -> Resul
                 .context("waiting for the end of a login")?;
         }
     };
-    tokio::time::timeout(WAIT, ended)
+    tokio::time::timeout(APPLY_TIMEOUT, ended)
         .await
         .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
-/// Whether every login that is over is gone, and every other one open.
-pub async fn is_applied(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+/// Returns whether the server matches the desired logins.
+pub async fn is_settled(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     let now = context.clock.now();
     Ok(logins(context, Some(project.id))
         .await?
         .iter()
-        .all(|login| !login.is_wrong(now)))
+        .all(|login| !login.needs_update(now)))
 }
 
 async fn runs(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
     Ok(projects::status(context, project.id).await? == projects::Status::ActiveHealthy)
 }
 
-/// Who holds this lock changes what is granted on a project that is there.
+/// Locks a project, unless it was removed, so that changes of its grants are serialised.
 async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Error> {
     let sql = "select from projects where id = $1 and desired <> 'removed' for update";
     transaction
@@ -429,7 +442,7 @@ async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Er
         .ok_or_else(projects::removed)
 }
 
-/// A name that tells people who it is, and is nobody else's.
+/// Returns a login name with the member's user name and random letters.
 fn login_name(username: &str, letters: &str) -> String {
     let plain = |letter: char| {
         if letter.is_ascii_alphanumeric() {
@@ -438,7 +451,7 @@ fn login_name(username: &str, letters: &str) -> String {
             '_'
         }
     };
-    let member: String = username.chars().take(NAME_MAX).map(plain).collect();
+    let member: String = username.chars().take(NAME_CHARS_MAX).map(plain).collect();
     format!("{LOGIN_PREFIX}{member}_{letters}")
 }
 
@@ -451,8 +464,8 @@ mod tests {
     }
 
     #[test]
-    fn access_needs_the_switch_a_grant_and_a_role() {
-        let all = Standing {
+    fn conditions_require_enabled_grant_and_role() {
+        let all = LoginConditions {
             enabled: true,
             granted: true,
             expires_at: Some(at(100)),
@@ -461,38 +474,38 @@ mod tests {
         };
         assert_eq!(all.until(), at(100));
         assert_eq!(
-            Standing {
+            LoginConditions {
                 expires_at: None,
                 ..all
             }
             .until(),
             DateTime::<Utc>::MAX_UTC
         );
-        for lacking in [
-            Standing {
+        for missing in [
+            LoginConditions {
                 enabled: false,
                 ..all
             },
-            Standing {
+            LoginConditions {
                 granted: false,
                 ..all
             },
-            Standing { role: None, ..all },
-            Standing {
+            LoginConditions { role: None, ..all },
+            LoginConditions {
                 role: Some(Role::Member),
                 ..all
             },
         ] {
-            assert_eq!(lacking.until(), DateTime::<Utc>::MIN_UTC, "{lacking:?}");
+            assert_eq!(missing.until(), DateTime::<Utc>::MIN_UTC, "{missing:?}");
         }
-        let guest = Standing {
+        let guest = LoginConditions {
             role: None,
             invited: true,
             ..all
         };
         assert_eq!(guest.until(), at(100));
         assert_eq!(
-            Standing {
+            LoginConditions {
                 enabled: false,
                 ..guest
             }
@@ -502,8 +515,8 @@ mod tests {
     }
 
     #[test]
-    fn a_login_ends_with_what_ends_first() {
-        let login = |until, grant| Login {
+    fn login_expires_with_the_earlier_limit() {
+        let login = |until, grant| TemporaryLogin {
             id: 1,
             project: ProjectId(1),
             reference: "abcdefghijklmnopqrst".parse().unwrap(),
@@ -516,7 +529,7 @@ mod tests {
             generation: 0,
             attempts: 0,
             not_before: at(5),
-            standing: Standing {
+            conditions: LoginConditions {
                 enabled: true,
                 granted: true,
                 expires_at: Some(at(grant)),
@@ -526,19 +539,22 @@ mod tests {
         };
         for (until, grant) in [(10, 20), (20, 10)] {
             let login = login(until, grant);
-            assert!(!login.is_over(at(9)) && login.is_over(at(10)));
-            assert_eq!((login.next(at(9)), login.next(at(10))), (at(10), at(5)));
+            assert!(!login.has_expired(at(9)) && login.has_expired(at(10)));
+            assert_eq!(
+                (login.next_check(at(9)), login.next_check(at(10))),
+                (at(10), at(5))
+            );
             assert!(!login.is_due(at(9)) && login.is_due(at(10)));
         }
-        let stale = Login {
+        let stale = TemporaryLogin {
             stale: true,
             ..login(10, 20)
         };
-        assert!(!stale.is_due(at(4)) && stale.is_due(at(5)), "put off");
+        assert!(!stale.is_due(at(4)) && stale.is_due(at(5)), "postponed");
     }
 
     #[test]
-    fn names_of_logins_fit_and_are_plain() {
+    fn login_names_are_short_ascii() {
         assert_eq!(
             login_name("Olga Ö.", "abcdefgh"),
             "gantry_jit_olga____abcdefgh"

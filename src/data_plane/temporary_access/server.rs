@@ -1,44 +1,46 @@
-//! A login in a project's server: a role with a password and an end, that is another role from the first moment on.
+//! Login roles in a project's server. A login has a password and an expiry, and switches to the
+//! granted role when a session starts.
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::{Client, error::SqlState};
 
-use super::Login;
+use super::TemporaryLogin;
 use crate::{
     base::{
         error::{Context, Error},
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{Embedded, QUIET},
+        cluster_driver::ClusterDriver,
+        clusters::QUIET,
         context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
 };
 
-/// Names of logins begin so, and nothing else in a server of ours does.
+/// Name prefix of logins. No other role of a project's server has it.
 pub const LOGIN_PREFIX: &str = "gantry_jit_";
-/// Every login is a member of it: one line of `pg_hba.conf` can mean them all.
+/// Group of all logins, for a single line in `pg_hba.conf`.
 const GROUP: &str = "gantry_jit";
-/// Sessions that one login can have at once.
+/// Maximum number of concurrent sessions of a login.
 const SESSIONS_MAX: u8 = 10;
-/// How often to look for sessions that were just being opened.
-const LOOKS: usize = 10;
-/// Roles and databases read at once.
+/// Attempts to terminate sessions, which may be opening concurrently.
+const TERMINATE_ATTEMPTS: usize = 10;
+/// Maximum number of roles and databases read by a statement.
 const LIST_MAX: i64 = 1_000;
-/// What the server made of a login.
+/// Result of opening a login.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It can be used.
+pub(crate) enum LoginOutcome {
+    /// The login can be used.
     Open,
-    /// Nobody can be given this role.
-    Refused(String),
+    /// The role cannot be granted, for this reason.
+    Rejected(String),
 }
 
-/// Makes the login, or gives it its new end and password. Can be repeated.
-pub(crate) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error> {
+/// Creates the login, or sets its new expiry and password. Idempotent.
+pub(crate) async fn open(admin: &Client, login: &TemporaryLogin) -> Result<LoginOutcome, Error> {
     let doing = "opening a login";
-    // Only what the owner could pass on: no superuser, and none of PostgreSQL's own roles.
+    // Only roles that the owner could grant: no superuser, and no predefined role of PostgreSQL.
     let sql = "select not rolsuper and rolname not like 'pg\\_%' and (rolname = any($2) or pg_has_role($3, oid, 'member')) \
                from pg_roles where rolname = $1";
     let own: &[&str] = &[OWNER, READER];
@@ -49,26 +51,25 @@ pub(crate) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
         .map(|row| row.get::<_, bool>(0))
     {
         None => {
-            return Ok(Outcome::Refused(format!(
+            return Ok(LoginOutcome::Rejected(format!(
                 "There is no role {} in this database",
                 login.role
             )));
         }
         Some(false) => {
-            return Ok(Outcome::Refused(format!(
+            return Ok(LoginOutcome::Rejected(format!(
                 "The role {} cannot be given to members",
                 login.role
             )));
         }
         Some(true) => {}
     }
-    // A message of its own: PostgreSQL decides on logging a message before it runs any of it.
+    // Sent as a separate message: PostgreSQL decides on logging a message before it executes any of
+    // its statements.
     admin.batch_execute(QUIET).await.context(doing)?;
-    let (name, role, group) = (
-        escape_identifier(&login.name),
-        escape_identifier(&login.role),
-        escape_identifier(GROUP),
-    );
+    let name = escape_identifier(&login.name);
+    let role = escape_identifier(&login.role);
+    let group = escape_identifier(GROUP);
     let make = |name: &str| {
         let exists = format!(
             "select from pg_roles where rolname = {}",
@@ -92,17 +93,17 @@ pub(crate) async fn open(admin: &Client, login: &Login) -> Result<Outcome, Error
         escape_literal(&format!("begin {} {} end", make(GROUP), make(&login.name))),
     );
     admin.batch_execute(&statements).await.context(doing)?;
-    Ok(Outcome::Open)
+    Ok(LoginOutcome::Open)
 }
 
-/// Lets nobody in as this role any more, ends the sessions of those who are, and removes it. Can be repeated.
+/// Disables the login, terminates its sessions and drops the role. Idempotent.
 pub(crate) async fn end(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
 ) -> Result<(), Error> {
-    let doing = "ending a login";
+    let doing = "removing a login";
     if admin
         .query_opt("select from pg_roles where rolname = $1", &[&name])
         .await
@@ -114,19 +115,19 @@ pub(crate) async fn end(
     let role = escape_identifier(name);
     let shut = format!("alter role {role} nologin password null valid until '-infinity'");
     if admin.batch_execute(&shut).await.is_err() {
-        // Whoever is in may keep the role locked.
+        // An open session may hold a lock on the role.
         terminate(admin, name).await?;
         admin.batch_execute(&shut).await.context(doing)?;
     }
     terminate(admin, name).await?;
-    if let Err(error) = remove(clusters, project, admin, name).await {
-        // It lets nobody in. The next look at this server finds it again.
-        tracing::warn!(%project, role = name, %error, "a login that is over could not be removed");
+    if let Err(error) = remove(driver, project, admin, name).await {
+        // The login is disabled. The next pass drops the role.
+        tracing::warn!(%project, role = name, %error, "failed to drop an expired login role");
     }
     Ok(())
 }
 
-/// Logins in the server.
+/// Lists the logins of the server.
 pub(crate) async fn list(admin: &Client) -> Result<Vec<String>, Error> {
     let sql = "select rolname::text from pg_roles where starts_with(rolname, $1) and not rolsuper order by 1 limit $2";
     let rows = admin
@@ -137,26 +138,30 @@ pub(crate) async fn list(admin: &Client) -> Result<Vec<String>, Error> {
 }
 
 async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
-    // Waits up to a second for each.
+    // Waits up to a second for each session.
     let sql =
         "select count(pg_terminate_backend(pid, 1000)) from pg_stat_activity where usename = $1";
-    for _ in 0..LOOKS {
+    for _ in 0..TERMINATE_ATTEMPTS {
         if admin
             .query_one(sql, &[&name])
             .await
-            .context("ending sessions")?
+            .context("terminating sessions")?
             .get::<_, i64>(0)
             == 0
         {
             return Ok(());
         }
     }
-    Err(Error::internal("ending sessions", "some are still there"))
+    Err(Error::internal(
+        "terminating sessions",
+        "some sessions are still open",
+    ))
 }
 
-/// What was made in the role's own name goes to the owner, and what was granted to it is taken back.
+/// Drops the role. Objects that it owns go to the owner of the database, and its privileges are
+/// revoked.
 async fn remove(
-    clusters: &Embedded,
+    driver: &dyn ClusterDriver,
     project: &ProjectRef,
     admin: &Client,
     name: &str,
@@ -170,8 +175,8 @@ async fn remove(
     }
     let sql = "select datname::text from pg_database where datallowconn order by 1 limit $1";
     for row in admin.query(sql, &[&LIST_MAX]).await.context(doing)? {
-        let there = clusters
-            .admin_in(project, row.get(0))
+        let there = driver
+            .admin_session_in(project, row.get(0))
             .await
             .context(doing)?;
         let empty = format!(
@@ -183,14 +188,14 @@ async fn remove(
     admin.batch_execute(&drop).await.context(doing)
 }
 
-/// A superuser's session in the project's server.
+/// Opens a superuser session in the project's server.
 pub(crate) async fn connect(
     context: &DataPlaneContext,
     project: &ProjectRef,
 ) -> Result<Client, Error> {
     context
-        .clusters
-        .admin(project)
+        .driver
+        .admin_session(project)
         .await
         .context("connecting to a cluster")
 }

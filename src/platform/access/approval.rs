@@ -1,4 +1,4 @@
-//! What a member let an application do.
+//! Approvals: permissions that a member gives to an OAuth application.
 
 use std::fmt;
 
@@ -8,73 +8,76 @@ use super::{
     directory::Subject,
     grant::Reach,
     permission::{OauthScope, Permission},
-    role::{Held, Role},
+    role::{EffectiveRoles, Role},
 };
 use crate::base::ids::{ApplicationId, ApprovalId};
 
-/// What stands behind an OAuth access token. Everything in it can be taken away, so it is read together, and forgotten together.
+/// The approval behind an OAuth access token. All of it can be revoked, so it is read and
+/// invalidated as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Approval {
+pub struct OauthApproval {
     /// Row of `oauth_grants`.
     pub id: ApprovalId,
-    /// Who calls: requests are counted under it.
+    /// The application. Rate limits count its requests under this id.
     pub application: ApplicationId,
-    /// The same as operators name it.
+    /// The client id of the application.
     pub client_id: Uuid,
-    /// What was approved, asked for, and is still the application's.
+    /// Scopes that were requested, were approved, and still belong to the application.
     pub scopes: Scopes,
-    /// One organization, or projects of it.
+    /// One organization, or some of its projects.
     pub reach: Reach,
-    /// The role it acts with wherever it reaches. None: with what the member may do at the time.
+    /// The role of the application on everything it reaches. `None`: the current role of the
+    /// member.
     pub acts_as: Option<Role>,
 }
 
-impl Approval {
-    /// Whether the token may be used on the subject at all.
+impl OauthApproval {
+    /// Returns whether the approval reaches the subject.
     pub fn sees(&self, subject: &Subject) -> bool {
         self.reach.sees(subject)
     }
 
-    /// Whether what the permission is about lies within the reach. Which permissions count, scopes say.
+    /// Returns whether the subject of the permission lies within the reach. Scopes are checked
+    /// apart.
     pub fn holds(&self, permission: Permission) -> bool {
         self.reach.covers(permission)
     }
 
-    /// The roles it has where its member has `held`.
-    pub fn held(&self, held: Held) -> Held {
-        self.acts_as.map_or(held, Held::from)
+    /// Returns the roles of the application on a subject where its member has `roles`.
+    pub fn effective_roles(&self, roles: EffectiveRoles) -> EffectiveRoles {
+        self.acts_as.map_or(roles, EffectiveRoles::from)
     }
 }
 
-/// A set of scopes: a bit each.
+/// A set of scopes, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scopes(u32);
 
 const _: () = assert!(OauthScope::ALL.len() <= u32::BITS as usize, "one bit each");
 
 impl Scopes {
-    /// Whether `scope` is in the set.
+    /// Returns whether `scope` is in the set.
     pub const fn contains(self, scope: OauthScope) -> bool {
         self.0 & (1 << scope as u32) != 0
     }
 
-    /// What is in both.
+    /// Returns the intersection of two sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// Whether all of these are in `other`.
+    /// Returns whether the set is a subset of `other`.
     pub const fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// What is in the set, in the order of the catalogue.
+    /// Returns the scopes in the order of the catalogue.
     pub fn iter(self) -> impl Iterator<Item = OauthScope> {
         OauthScope::ALL
             .iter()
@@ -82,12 +85,12 @@ impl Scopes {
             .filter(move |scope| self.contains(*scope))
     }
 
-    /// Their names, in the order of the catalogue.
+    /// Returns the names of the scopes in the order of the catalogue.
     pub fn names(self) -> Vec<&'static str> {
         self.iter().map(OauthScope::name).collect()
     }
 
-    /// Those that these names name. A name that is in no catalogue names none.
+    /// Returns the scopes with these names. Unknown names are ignored.
     pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         names
             .into_iter()
@@ -95,7 +98,7 @@ impl Scopes {
             .collect()
     }
 
-    /// All there are.
+    /// Returns the set of all scopes.
     pub fn all() -> Self {
         OauthScope::ALL.iter().copied().collect()
     }
@@ -112,7 +115,7 @@ impl FromIterator<OauthScope> for Scopes {
 }
 
 impl fmt::Display for Scopes {
-    /// As the wire has it: names between spaces.
+    /// Writes the names separated by spaces, as on the wire.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.names().join(" "))
     }
@@ -129,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_has_what_was_put_in_and_names_it() {
+    fn scopes_contain_and_name_their_elements() {
         for scope in OauthScope::ALL {
             let one = Scopes::named([scope.name(), "nonsense:read"]);
             assert_eq!(one.iter().collect::<Vec<_>>(), [*scope]);

@@ -1,29 +1,31 @@
-//! The resource that a token is for (RFC 8707), and where it is accepted.
+//! The audience of OAuth access tokens: the resource they are issued for (RFC 8707).
 //!
-//! This server has two resources. One is the Management API, named by the issuer or by the issuer with `/v1`. The other is an
-//! MCP server that an operator runs at `<issuer>/mcp`: tokens for it are issued here and are not accepted by the API.
+//! The server has two resources. One is the Management API, named by the issuer or by the issuer
+//! with `/v1`. The other is an MCP server that an operator runs at `<issuer>/mcp`: tokens for it
+//! are issued here and are not accepted by the API.
 
-use crate::base::error::{Error, oauth_fault};
+use crate::base::error::{Error, oauth_error};
 
 /// A resource that tokens are issued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// The Management API.
     Api,
-    /// An MCP server beside it, or a resource that a former version issued tokens for.
+    /// The MCP server, or a resource that an earlier version issued tokens for.
     Other,
 }
 
-/// Path of the MCP server's resource, below the issuer.
+/// Path of the MCP server's resource, relative to the issuer.
 const MCP: &str = "/mcp";
 
 impl Audience {
-    /// The audience of an approval, by the resource that is stored with it. An approval without one is for the API.
+    /// Returns the audience of an approval from its stored resource. An approval without one is for
+    /// the API.
     pub fn stored(resource: Option<&str>) -> Self {
         let Some(resource) = resource else {
             return Self::Api;
         };
-        // It began with the issuer, which has no path.
+        // The stored resource starts with the issuer, which has no path.
         let path = resource
             .split_once("://")
             .map(|(_, rest)| rest.find('/').map_or("", |at| &rest[at..]));
@@ -34,7 +36,8 @@ impl Audience {
     }
 }
 
-/// Checks the `resource` of a request for consent. It is stored as it was sent, because the token endpoint compares it.
+/// Checks the `resource` parameter of an authorization request. It is stored unchanged, because the
+/// token endpoint compares it.
 pub fn check(resource: &str, issuer: &str) -> Result<String, Error> {
     let path = resource
         .strip_prefix(issuer)
@@ -42,7 +45,7 @@ pub fn check(resource: &str, issuer: &str) -> Result<String, Error> {
     if matches!(path, Some("" | "/v1" | MCP)) {
         return Ok(resource.to_owned());
     }
-    Err(oauth_fault(
+    Err(oauth_error(
         "invalid_target",
         format!("This server issues tokens for {issuer} and {issuer}{MCP} only."),
     ))
@@ -55,7 +58,7 @@ mod tests {
     const ISSUER: &str = "https://api.example";
 
     #[test]
-    fn a_token_is_for_one_of_the_resources_of_this_server() {
+    fn check_accepts_resources_of_this_server() {
         for (resource, audience) in [
             ("https://api.example", Audience::Api),
             ("https://api.example/", Audience::Api),
@@ -71,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_resource_is_no_target() {
+    fn check_rejects_other_resources() {
         for other in [
             "https://api.example.evil.example",
             "https://evil.example",
@@ -88,14 +91,14 @@ mod tests {
             "",
         ] {
             assert!(
-                matches!(check(other, ISSUER), Err(Error::Oauth(fault)) if fault.error == "invalid_target"),
+                matches!(check(other, ISSUER), Err(Error::OAuth(fault)) if fault.error == "invalid_target"),
                 "{other}"
             );
         }
     }
 
     #[test]
-    fn a_resource_of_a_former_version_is_not_the_api() {
+    fn stored_resource_of_earlier_version_is_other() {
         for stored in [
             "https://api.example/v1/projects",
             "https://api.example/anything",

@@ -1,128 +1,68 @@
-//! Operations that tokens were used for: collected in memory, written in batches.
+//! The log of operations that tokens were used for: collected in memory, written in batches.
 
-use std::{
-    collections::BTreeSet,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use chrono::{NaiveDate, TimeDelta};
 use tokio::sync::mpsc;
 
 use super::Access;
 use crate::base::{
-    clock::{Clock, Ticks},
+    clock::Clock,
     db::Db,
     error::{Context, Error},
     ids::TokenId,
 };
 
-/// Calls waiting to be written; more are dropped, and noted again within half a minute if they go on.
+/// Bound of the queue. A call that finds it full is dropped.
 pub const QUEUE_MAX: usize = 10_000;
-/// How long calls are gathered.
+/// Pause between two batches.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How often, at most, the last use of a token is written, in milliseconds.
-const LAST_USE_RESOLUTION: Ticks = 60_000;
-/// Days that are kept.
+/// Days after which calls are deleted.
 pub const DAYS_MAX: u32 = 90;
-/// Cases of one operation that are told apart.
-pub const CASES_MAX: usize = 4;
-/// Operations that are noted, a bit for each of their cases.
-pub const OPERATIONS_MAX: usize = 512;
 
-/// A call that was let in: whose token, which operation, which of its cases.
+/// A permitted call of a token. `operation` is an index in the list of endpoints, `case` one in the
+/// cases of its [`Access`]; 0 where the operation has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Noted {
+pub struct TokenCall {
     token: TokenId,
-    operation: u16,
-    case: u8,
+    pub(super) operation: u16,
+    pub(super) case: u8,
 }
 
-/// What a cached token was used for since it was cached, which is half a minute at most: a bit each, so that of many calls
-/// one is written.
-#[repr(C)]
-pub struct Calls {
-    /// When its last use was last written.
-    last: AtomicU64,
-    /// The place of the one that was noted or found noted last, plus one: most tokens do the same again.
-    latest: AtomicU64,
-    noted: [AtomicU64; OPERATIONS_MAX * CASES_MAX / 64],
-}
-
-impl std::fmt::Debug for Calls {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Calls")
-    }
-}
-
-impl Default for Calls {
-    fn default() -> Self {
+impl TokenCall {
+    /// Returns a call of this operation and case.
+    pub fn new(token: TokenId, operation: u16, case: Option<usize>) -> Self {
         Self {
-            last: AtomicU64::new(0),
-            latest: AtomicU64::new(0),
-            noted: [const { AtomicU64::new(0) }; OPERATIONS_MAX * CASES_MAX / 64],
-        }
-    }
-}
-
-impl Calls {
-    /// The note to write, if there is none yet. Costs one load where there is.
-    pub fn note(&self, token: TokenId, operation: u16, case: Option<usize>) -> Option<Noted> {
-        let case = case.map_or(0, |case| case.min(CASES_MAX - 1));
-        let place = usize::from(operation) * CASES_MAX + case;
-        let latest = place as u64 + 1;
-        if self.latest.load(Ordering::Relaxed) == latest {
-            return None;
-        }
-        self.latest.store(latest, Ordering::Relaxed);
-        let (word, bit) = (self.noted.get(place / 64)?, 1 << (place % 64));
-        if word.load(Ordering::Relaxed) & bit != 0
-            || word.fetch_or(bit, Ordering::Relaxed) & bit != 0
-        {
-            return None;
-        }
-        Some(Noted {
             token,
             operation,
-            case: u8::try_from(case).unwrap_or_default(),
-        })
-    }
-
-    /// Whether the last use is to be written, which it is from then on.
-    pub fn due(&self, now: Ticks) -> bool {
-        let last = self.last.load(Ordering::Relaxed);
-        let due = last == 0 || now.saturating_sub(last) >= LAST_USE_RESOLUTION;
-        // Ticks start at zero; `max(1)` keeps "never" apart from "in the first millisecond".
-        due && self
-            .last
-            .compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
+            case: u8::try_from(case.unwrap_or(0)).unwrap_or(u8::MAX),
+        }
     }
 }
 
-/// Writes what was noted until the sending half is dropped.
+/// Writes queued calls until the sender is dropped.
 ///
-/// `operations` are ids and requirements of all operations, in the order of their numbers.
+/// `operations` are the ids and requirements of all operations, in the order of the list of
+/// endpoints.
 pub async fn run(
     db: Db,
     clock: Clock,
     operations: Vec<(&'static str, Access)>,
-    mut noted: mpsc::Receiver<Noted>,
+    mut queue: mpsc::Receiver<TokenCall>,
 ) {
-    let (mut batch, mut swept) = (Vec::new(), None);
-    while noted.recv_many(&mut batch, QUEUE_MAX).await > 0 {
+    let mut batch = Vec::new();
+    let mut swept = None;
+    while queue.recv_many(&mut batch, QUEUE_MAX).await > 0 {
         let today = clock.now().date_naive();
-        let calls: BTreeSet<Noted> = batch.drain(..).collect();
+        let calls: BTreeSet<TokenCall> = batch.drain(..).collect();
         if let Err(error) = write(&db, &operations, &calls, today).await {
-            tracing::warn!(%error, "what some tokens were used for was not written");
+            tracing::warn!(%error, "cannot write calls of tokens");
         }
-        if swept != Some(today)
-            && sweep(&db, today)
-                .await
-                .inspect_err(|error| tracing::warn!(%error, "old calls were not removed"))
-                .is_ok()
-        {
-            swept = Some(today);
+        if swept != Some(today) {
+            match sweep(&db, today).await {
+                Ok(()) => swept = Some(today),
+                Err(error) => tracing::warn!(%error, "cannot delete old calls of tokens"),
+            }
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -131,30 +71,28 @@ pub async fn run(
 async fn write(
     db: &Db,
     operations: &[(&'static str, Access)],
-    calls: &BTreeSet<Noted>,
+    calls: &BTreeSet<TokenCall>,
     today: NaiveDate,
 ) -> Result<(), Error> {
-    let named = calls.iter().filter_map(|call| {
-        let (id, access) = operations.get(usize::from(call.operation))?;
-        Some((
-            call.token.0,
-            id,
-            access
-                .cases()
-                .get(usize::from(call.case))
-                .map_or("", |case| case.when),
-        ))
-    });
-    let (tokens, rest): (Vec<i64>, Vec<_>) =
-        named.map(|(token, id, case)| (token, (id, case))).unzip();
-    let (operations, kinds): (Vec<&str>, Vec<&str>) = rest.into_iter().unzip();
-    // A token may be gone by now.
+    let mut tokens = Vec::new();
+    let mut ids = Vec::new();
+    let mut kinds = Vec::new();
+    for call in calls {
+        let Some((id, access)) = operations.get(usize::from(call.operation)) else {
+            continue;
+        };
+        let case = access.cases().get(usize::from(call.case));
+        tokens.push(call.token.0);
+        ids.push(*id);
+        kinds.push(case.map_or("", |case| case.when));
+    }
+    // The join leaves out tokens that were deleted meanwhile.
     let sql = "insert into token_calls (token_id, day, operation, kind) \
                select n.token, $1, n.operation, n.kind from unnest($2::bigint[], $3::text[], $4::text[]) as n (token, operation, kind) \
                join tokens t on t.id = n.token on conflict do nothing";
-    db.query(sql, &[&today, &tokens, &operations, &kinds])
+    db.query(sql, &[&today, &tokens, &ids, &kinds])
         .await
-        .context("writing what tokens were used for")?;
+        .context("writing calls of tokens")?;
     Ok(())
 }
 
@@ -162,6 +100,6 @@ async fn sweep(db: &Db, today: NaiveDate) -> Result<(), Error> {
     let oldest = today - TimeDelta::days(DAYS_MAX.into());
     db.query("delete from token_calls where day < $1", &[&oldest])
         .await
-        .context("removing old calls")?;
+        .context("deleting old calls of tokens")?;
     Ok(())
 }

@@ -1,90 +1,101 @@
-//! Who authenticated.
+//! The authenticated caller of a request.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::{
-    approval::Approval,
-    directory::{Organization, Project, Subject},
-    grant::{Grant, Reach},
-    role::Held,
+    approval::OauthApproval,
+    directory::Subject,
+    grant::{Reach, TokenGrant},
 };
 use crate::{
     base::{
-        cache::Memo,
-        clock::Clock,
-        error::Credential,
+        clock::{Clock, Ticks},
+        error::CredentialProblem,
         ids::{TokenId, UserId},
     },
-    platform::{access::call_log::Calls, rate_limits::Identifier},
+    platform::rate_limits::Identifier,
 };
 
-/// The other side of a request, after its credential was looked at.
+/// Shortest time between two writes of a token's last use, in milliseconds.
+const LAST_USE_RESOLUTION: Ticks = 60_000;
+
+/// The caller of a request, after its credential was checked.
 #[derive(Debug, Clone)]
 pub enum Caller {
-    /// No credential, or one that did not hold.
-    Nobody {
+    /// A caller without a credential, or with one that was not accepted.
+    Anonymous {
         /// Client address, behind trusted proxies.
         address: IpAddr,
-        /// What was wrong.
-        credential: Credential,
+        /// Reason why there is no user.
+        credential: CredentialProblem,
     },
-    /// A user, through a personal access token, an application they let act for them, or signed in on the pages.
+    /// A user: through a personal access token, through an approved OAuth application, or signed in
+    /// on the pages.
     User(Arc<User>),
 }
 
-/// A user who authenticated.
+/// An authenticated user.
 #[derive(Debug, Clone)]
 pub struct User {
     /// Row of `users`.
     pub id: UserId,
-    /// The identifier other services know the user by.
+    /// The user's UUID on the wire (`gotrue_id`).
     pub gotrue_id: Uuid,
-    /// The token that was sent. None where the user is signed in on the pages.
+    /// The personal access token of the request. `None` for sessions and OAuth access tokens.
     pub token: Option<TokenId>,
-    /// What the token is limited to. Without it: a classic token or a session, which are as good as the user.
-    pub grant: Option<Arc<Grant>>,
-    /// What the application may do that sent an OAuth access token for the user.
-    pub approval: Option<Arc<Approval>>,
-    /// What was done with the token, or by the application, lately.
-    pub lately: Option<Arc<Lately>>,
+    /// Limits of a scoped token. `None` for classic tokens, sessions and OAuth access tokens.
+    pub grant: Option<Arc<TokenGrant>>,
+    /// Approval behind an OAuth access token. `None` for other credentials.
+    pub approval: Option<Arc<OauthApproval>>,
+    /// Activity of the personal access token. `None` for other credentials.
+    pub activity: Option<Arc<TokenActivity>>,
 }
 
-/// What was done with a cached credential since it was cached. In this order, so that what nearly every request looks at is in
-/// as few cache lines as it can be.
-#[derive(Default)]
-#[repr(C)]
-pub struct Lately {
-    /// The organization it named.
-    pub(super) organization: Memo<(Organization, Held)>,
-    /// What it was used for, where that is noted.
-    pub calls: Calls,
-    /// The project it named.
-    pub(super) project: Memo<(Project, Held)>,
+/// Activity of a cached token that is already queued for writing, so that each call is queued once
+/// and the last use at most once a minute. Bounded by the number of operations and their cases.
+#[derive(Debug, Default)]
+pub struct TokenActivity {
+    /// Time when the last use was queued. `None` before the first use.
+    last_use: Mutex<Option<Ticks>>,
+    /// Operations and cases of the calls that were queued.
+    calls: Mutex<HashSet<(u16, u8)>>,
 }
 
-impl fmt::Debug for Lately {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Lately")
+impl TokenActivity {
+    /// Records a call. Returns whether it is the first of its operation and case.
+    pub fn record_call(&self, operation: u16, case: u8) -> bool {
+        self.calls.lock().insert((operation, case))
+    }
+
+    /// Records a use at `now`. Returns whether the last use has to be written.
+    pub fn record_use(&self, now: Ticks) -> bool {
+        let mut last_use = self.last_use.lock();
+        let is_due = last_use.is_none_or(|last| now.saturating_sub(last) >= LAST_USE_RESOLUTION);
+        if is_due {
+            *last_use = Some(now);
+        }
+        is_due
     }
 }
 
-/// Whose a live credential is, and until when.
+/// A live credential in the cache: its user and its expiry.
 #[derive(Debug, Clone)]
-pub struct Holder {
-    /// What a request with it may do. Requests share it.
+pub struct CachedCredential {
+    /// The user, shared by all requests with this credential.
     pub user: Arc<User>,
-    /// When it is over by itself, if ever.
+    /// Expiry of the credential. `None` if it does not expire.
     pub expires_at: Option<DateTime<Utc>>,
 }
 
-impl Holder {
-    /// Whether it holds now, and where it is sent from if that is told.
+impl CachedCredential {
+    /// Returns whether the credential is valid now, and from `address` if one is given.
     pub fn holds(&self, clock: &Clock, address: Option<IpAddr>) -> bool {
         let grant = self.user.grant.as_ref();
-        // Most have no end and no beginning, and need not know what time it is.
+        // The closures read the clock only for credentials with an expiry or a start.
         self.expires_at.is_none_or(|expiry| expiry > clock.now())
             && grant.is_none_or(|grant| {
                 grant.has_begun(clock.now()) && address.is_none_or(|address| grant.admits(address))
@@ -93,13 +104,13 @@ impl Holder {
 }
 
 impl User {
-    /// Whether the token may be used on the subject at all, were it its owner's.
+    /// Returns whether the credential reaches the subject. The user's roles are not considered.
     pub fn sees(&self, subject: &Subject) -> bool {
         self.grant.as_ref().is_none_or(|grant| grant.sees(subject))
             && self.approval.as_ref().is_none_or(|it| it.sees(subject))
     }
 
-    /// Under which name requests are counted.
+    /// Returns the identifier that rate limits count the requests under.
     pub fn identifier(&self) -> Identifier {
         match (&self.approval, self.token) {
             (Some(approval), _) => Identifier::Application(approval.application),
@@ -108,14 +119,14 @@ impl User {
         }
     }
 
-    /// What the token reaches, if not everything its owner does.
+    /// Returns the reach of the credential. `None` if it reaches everything that the user reaches.
     pub fn reach(&self) -> Option<&Reach> {
         let granted = self.grant.as_ref().map(|grant| &grant.reach);
         granted.or_else(|| self.approval.as_ref().map(|approval| &approval.reach))
     }
 
-    /// The number that the audit log has for what the request was sent with: a token's; of an application's approval the
-    /// negative; of a session 0.
+    /// Returns the credential's number in the audit log: the id of a token, the negative id of an
+    /// OAuth approval, or 0 for a session.
     pub fn credential(&self) -> TokenId {
         let approved = self
             .approval
@@ -126,16 +137,39 @@ impl User {
 }
 
 impl Caller {
-    /// The user, if somebody authenticated.
+    /// Returns the user. `None` if the caller is anonymous.
     pub fn user(&self) -> Option<&User> {
         self.shared().map(Arc::as_ref)
     }
 
-    /// The same, to keep.
+    /// Returns the shared handle to the user. `None` if the caller is anonymous.
     pub fn shared(&self) -> Option<&Arc<User>> {
         match self {
             Self::User(user) => Some(user),
-            Self::Nobody { .. } => None,
+            Self::Anonymous { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_call_returns_true_once_per_operation_and_case() {
+        let activity = TokenActivity::default();
+        for call in [(0, 0), (0, 1), (1, 0), (u16::MAX, 3)] {
+            assert!(activity.record_call(call.0, call.1), "{call:?}");
+            assert!(!activity.record_call(call.0, call.1), "{call:?}");
+        }
+    }
+
+    #[test]
+    fn record_use_returns_true_once_a_minute() {
+        let activity = TokenActivity::default();
+        assert!(activity.record_use(0));
+        assert!(!activity.record_use(59_999));
+        assert!(activity.record_use(60_000));
+        assert!(!activity.record_use(60_001));
     }
 }

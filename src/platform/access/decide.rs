@@ -1,49 +1,55 @@
-//! The decision: a pure function of the caller, what the operation needs, and where the caller stands.
+//! The access decision: a pure function of the caller, the requirement of the operation, and the
+//! caller's relation to the subject.
 
-use super::{caller::Caller, grant::Reach, role::Held};
+use super::{caller::Caller, grant::Reach, role::EffectiveRoles};
 use crate::{
     base::error::{Denial, Error},
-    platform::access::{Access, Asked, Permission},
+    platform::access::{Access, Permission, RequestView},
 };
 
-/// Where the caller stands towards what the request names.
+/// The relation of the caller to the subject of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// The request names neither an organization nor a project: it is about the caller's own account.
+pub enum CallerRelation {
+    /// The subject is the caller's own account: the request names neither an organization nor a
+    /// project.
     Account,
-    /// Member of the organization named, or that owns the project named, with a token that reaches it.
-    Member(Held),
-    /// No such organization or project, or the caller does not belong to it, or the token does not reach it. They look
-    /// the same from outside.
-    Stranger,
+    /// The caller is a member of the named organization, or of the one that owns the named project,
+    /// and the token reaches the subject.
+    Member(EffectiveRoles),
+    /// The subject does not exist, the caller is not a member, or the token does not reach it. The
+    /// three cases are answered alike.
+    NotMember,
 }
 
-/// Whether the caller may proceed, and if not, why.
+/// Decides whether the caller may proceed.
 ///
-/// The order is the rule that keeps callers from probing: who you are (401), whether you and your token may see the
-/// subject (404), and only then whether you may do this to it (403). A request is permitted by one group of permissions
-/// of which the owner's role holds every one, and so does the token if it is scoped. An application needs the operation's
-/// scope besides, and where an operation has none it is refused. What no token of this owner could do
-/// is the role's refusal; what another token could is the token's.
+/// Checks run in an order that keeps callers from probing: authentication (401), then visibility of
+/// the subject (404), then permission (403). A request is permitted if the owner's role includes
+/// every permission of one group, and a scoped token has them too. An application needs the scope
+/// of the operation in addition; an operation without a scope rejects applications.
+///
+/// Errors: [`Denial::Role`] if no token of this owner could be permitted, else
+/// [`Denial::Permissions`] with the permissions that the token lacks.
 pub fn decide(
     caller: &Caller,
     access: &Access,
-    asked: &Asked<'_>,
-    standing: Standing,
+    request: &RequestView<'_>,
+    relation: CallerRelation,
 ) -> Result<(), Error> {
     if *access == Access::Public {
         return Ok(());
     }
     let user = match caller {
         Caller::User(user) => user,
-        Caller::Nobody { credential, .. } => return Err(Error::Unauthenticated(*credential)),
+        Caller::Anonymous { credential, .. } => return Err(Error::Unauthenticated(*credential)),
     };
-    let held = match standing {
-        Standing::Stranger => return Err(Error::NotFound),
-        Standing::Account => None,
-        Standing::Member(held) => Some(held),
+    let roles = match relation {
+        CallerRelation::NotMember => return Err(Error::NotFound),
+        CallerRelation::Account => None,
+        CallerRelation::Member(roles) => Some(roles),
     };
-    let (grant, approval) = (user.grant.as_deref(), user.approval.as_deref());
+    let grant = user.grant.as_deref();
+    let approval = user.approval.as_deref();
     if let Some(approval) = approval {
         match access.oauth() {
             None => return Err(Error::Forbidden(Denial::NotByApplications)),
@@ -53,16 +59,18 @@ pub fn decide(
             Some(_) => {}
         }
     }
-    let held = approval.map_or(held, |approval| held.map(|held| approval.held(held)));
+    let roles = approval.map_or(roles, |approval| {
+        roles.map(|roles| approval.effective_roles(roles))
+    });
     if *access == Access::User && grant.is_some_and(|grant| grant.reach != Reach::Account) {
         return Err(Error::Forbidden(Denial::UserScopeOnly));
     }
     if *access == Access::Unscoped && grant.is_some() {
         return Err(Error::Forbidden(Denial::UnscopedOnly));
     }
-    let required = access.required(asked);
-    // On one's own account one may do everything.
-    let by_role = |permission| held.is_none_or(|held| held.holds(permission));
+    let required = access.required(request);
+    // Users have all permissions on their own account.
+    let by_role = |permission| roles.is_none_or(|roles| roles.holds(permission));
     let by_token = |permission| {
         grant.is_none_or(|grant| grant.holds(permission))
             && approval.is_none_or(|approval| approval.holds(permission))
@@ -91,7 +99,7 @@ mod tests {
     use super::*;
     use crate::{
         base::{
-            error::Credential,
+            error::CredentialProblem,
             ids::{TokenId, UserId},
         },
         platform::{
@@ -109,56 +117,61 @@ mod tests {
             token: Some(TokenId(1)),
             grant: None,
             approval: None,
-            lately: None,
+            activity: None,
         };
         Caller::User(user.into())
     }
 
-    fn nobody() -> Caller {
-        Caller::Nobody {
+    fn anonymous() -> Caller {
+        Caller::Anonymous {
             address: Ipv4Addr::LOCALHOST.into(),
-            credential: Credential::Missing,
+            credential: CredentialProblem::Missing,
         }
     }
 
     #[test]
-    fn a_public_operation_is_open_to_all() {
+    fn public_operation_admits_anonymous_callers() {
         assert!(
             decide(
-                &nobody(),
+                &anonymous(),
                 &Access::Public,
-                &Asked::default(),
-                Standing::Account
+                &RequestView::default(),
+                CallerRelation::Account
             )
             .is_ok()
         );
     }
 
     #[test]
-    fn nobody_learns_nothing_but_that_a_token_is_needed() {
-        for standing in [
-            Standing::Account,
-            Standing::Stranger,
-            Standing::Member(Role::Owner.into()),
+    fn anonymous_caller_is_rejected_with_401() {
+        for relation in [
+            CallerRelation::Account,
+            CallerRelation::NotMember,
+            CallerRelation::Member(Role::Owner.into()),
         ] {
             assert!(matches!(
-                decide(&nobody(), &WRITE, &Asked::default(), standing),
-                Err(Error::Unauthenticated(Credential::Missing))
+                decide(&anonymous(), &WRITE, &RequestView::default(), relation),
+                Err(Error::Unauthenticated(CredentialProblem::Missing))
             ));
         }
     }
 
     #[test]
-    fn a_stranger_sees_nothing() {
+    fn stranger_is_rejected_with_404() {
         assert!(matches!(
-            decide(&user(), &WRITE, &Asked::default(), Standing::Stranger),
+            decide(
+                &user(),
+                &WRITE,
+                &RequestView::default(),
+                CallerRelation::NotMember
+            ),
             Err(Error::NotFound)
         ));
     }
 
-    /// Every role against every permission, decided and compared with the ladder.
+    /// Compares the decision for every role and permission with the minimum role.
     #[test]
-    fn a_member_may_do_exactly_what_the_role_holds() {
+    fn member_is_admitted_by_role() {
         for permission in Permission::ALL {
             let group: &'static [Permission] = std::slice::from_ref(permission);
             let groups: &'static [&'static [Permission]] = Box::leak(Box::new([group]));
@@ -167,8 +180,8 @@ mod tests {
                 let decision = decide(
                     &user(),
                     &access,
-                    &Asked::default(),
-                    Standing::Member(role.into()),
+                    &RequestView::default(),
+                    CallerRelation::Member(role.into()),
                 );
                 if role >= permission.minimum_role() {
                     assert!(decision.is_ok(), "{role} {permission}");

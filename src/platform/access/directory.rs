@@ -1,7 +1,7 @@
-//! What the decision reads, cached: tokens, organizations, projects and roles.
+//! The directory of tokens, organizations, projects and roles, cached for the access decision.
 //!
-//! Names that are not the caller's are remembered apart from what exists, so a flood of guesses cannot push a live entry
-//! out. Each node clears what a notification names.
+//! Names that do not belong to the caller are cached apart, so that a flood of guesses cannot evict
+//! live entries. Notifications of the control database invalidate the caches on every node.
 
 use std::{hash::BuildHasher, net::IpAddr, sync::Arc, time::Duration};
 
@@ -11,33 +11,35 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    caller::{Holder, User},
-    role::{Held, Role},
+    caller::{CachedCredential, User},
+    role::{EffectiveRoles, Role},
 };
 use crate::{
     base::{
-        cache::Shelf,
+        cache::EpochCache,
         clock::{Clock, Ticks},
         db::Db,
         error::{Context, Error},
         ids::{OrgSlug, OrganizationId, ProjectId, ProjectRef, TokenId, UserId},
     },
     platform::{
-        access::{call_log::Noted, credential::SecretDigest, grant, last_used::Use, oauth_tokens},
+        access::{
+            call_log::TokenCall, credential::SecretDigest, grant, last_used::TokenUse, oauth_tokens,
+        },
         tables::Cache,
     },
 };
 
-/// Entries of each kind; the least used go first.
+/// Bound of each cache; the least used entries are evicted first.
 const ENTRIES_MAX: usize = 100_000;
-/// Names that were looked up and are not the caller's; the least used go first.
-const ABSENT_MAX: usize = 20_000;
-/// Locks that keep requests for one name from looking it up at the same time.
-const TURNS: usize = 256;
-/// How long a request waits for another one's look-up before it makes its own.
-const TURN_MAX: Duration = Duration::from_millis(100);
+/// Bound of the cache of unknown names; the least used are evicted first.
+const UNKNOWN_NAMES_MAX: usize = 20_000;
+/// Number of locks that keep requests from looking up one name at the same time.
+const LOOKUP_LOCKS: usize = 256;
+/// Longest wait for another request's look-up of the same name.
+const LOOKUP_WAIT_MAX: Duration = Duration::from_millis(100);
 
-/// An organization that a request named and that exists.
+/// An organization that a request names and that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Organization {
     /// Row of `organizations`.
@@ -46,7 +48,7 @@ pub struct Organization {
     pub slug: OrgSlug,
 }
 
-/// A project that a request named and that exists, possibly removed.
+/// A project that a request names and that exists, possibly removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Project {
     /// Row of `projects`.
@@ -57,16 +59,16 @@ pub struct Project {
     pub organization: OrganizationId,
 }
 
-/// What a request names, as its path or body spells it.
+/// The name of an organization or project in the path or body of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Reference {
-    /// `{slug}`, or the body's organization.
+pub enum ResourceName {
+    /// The `{slug}` of the path, or the organization in the body.
     Organization(OrgSlug),
-    /// `{ref}`.
+    /// The `{ref}` of the path.
     Project(ProjectRef),
 }
 
-/// What a request is about, once it is known to exist and to be the caller's.
+/// The resource that a request is about, after it was found and the caller belongs to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// The caller's own account.
@@ -87,7 +89,7 @@ macro_rules! token {
     };
 }
 
-fn read_token(row: &Row) -> Result<Holder, Error> {
+fn read_token(row: &Row) -> Result<CachedCredential, Error> {
     let grant = grant::read(row, 4)?.map(Arc::new);
     let user = User {
         token: Some(TokenId(row.get(0))),
@@ -95,9 +97,9 @@ fn read_token(row: &Row) -> Result<Holder, Error> {
         gotrue_id: row.get::<_, Uuid>(2),
         grant,
         approval: None,
-        lately: Some(Arc::default()),
+        activity: Some(Arc::default()),
     };
-    Ok(Holder {
+    Ok(CachedCredential {
         user: Arc::new(user),
         expires_at: row.get(3),
     })
@@ -107,97 +109,103 @@ fn role(name: &str) -> Result<Role, Error> {
     name.parse().context("reading a member's role")
 }
 
-/// The cache, and the queries behind it.
+/// The caches, and the queries that fill them.
 pub struct Directory {
     db: Db,
     clock: Clock,
-    tokens: Shelf<SecretDigest, Holder>,
-    /// What applications send, with what was approved for them.
-    issued: Shelf<SecretDigest, Holder>,
-    /// Organizations as their members name them, with what each may do there.
-    organizations: Shelf<(UserId, OrgSlug), (Organization, Held)>,
-    projects: Shelf<(UserId, ProjectRef), (Project, Held)>,
-    /// Names that do not exist, or not for this user: the two are never told apart.
-    absent: Shelf<(UserId, Reference), ()>,
-    turns: Box<[Mutex<()>]>,
+    tokens: EpochCache<SecretDigest, CachedCredential>,
+    /// OAuth access tokens, with the approval behind them.
+    oauth_tokens: EpochCache<SecretDigest, CachedCredential>,
+    /// Organizations by user and slug, with the user's roles.
+    organizations: EpochCache<(UserId, OrgSlug), (Organization, EffectiveRoles)>,
+    projects: EpochCache<(UserId, ProjectRef), (Project, EffectiveRoles)>,
+    /// Names that do not exist or do not belong to the user. The two cases look alike to the user.
+    unknown_names: EpochCache<(UserId, ResourceName), ()>,
+    lookup_locks: Box<[Mutex<()>]>,
     hasher: RandomState,
-    uses: mpsc::Sender<Use>,
-    calls: mpsc::Sender<Noted>,
+    uses: mpsc::Sender<TokenUse>,
+    calls: mpsc::Sender<TokenCall>,
 }
 
 impl Directory {
-    /// An empty cache over `db`. Uses of tokens go to `uses`, at most one a minute each, and what they are used for goes to
+    /// Returns an empty directory over `db`. Uses of tokens are sent to `uses`, their calls to
     /// `calls`; a full queue drops them.
-    pub fn new(db: Db, clock: Clock, uses: mpsc::Sender<Use>, calls: mpsc::Sender<Noted>) -> Self {
+    pub fn new(
+        db: Db,
+        clock: Clock,
+        uses: mpsc::Sender<TokenUse>,
+        calls: mpsc::Sender<TokenCall>,
+    ) -> Self {
         Self {
             db,
             clock,
-            tokens: Shelf::new(ENTRIES_MAX),
-            issued: Shelf::new(ENTRIES_MAX),
-            organizations: Shelf::new(ENTRIES_MAX),
-            projects: Shelf::new(ENTRIES_MAX),
-            absent: Shelf::new(ABSENT_MAX),
-            turns: (0..TURNS).map(|_| Mutex::default()).collect(),
+            tokens: EpochCache::new(ENTRIES_MAX),
+            oauth_tokens: EpochCache::new(ENTRIES_MAX),
+            organizations: EpochCache::new(ENTRIES_MAX),
+            projects: EpochCache::new(ENTRIES_MAX),
+            unknown_names: EpochCache::new(UNKNOWN_NAMES_MAX),
+            lookup_locks: (0..LOOKUP_LOCKS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::default(),
             uses,
             calls,
         }
     }
 
-    /// The user whose live token has this digest, sent from `address`.
-    pub async fn user(
+    /// Returns the user of the live token with this digest, sent from `address`.
+    pub async fn token_user(
         &self,
         digest: &SecretDigest,
         address: IpAddr,
         now: Ticks,
     ) -> Result<Option<Arc<User>>, Error> {
-        let holder = match self.tokens.get(digest, now) {
-            Some(holder) => holder,
-            // Boxed, so that whoever finds it cached does not carry the future of a query around.
+        let cached = match self.tokens.get(digest, now) {
+            Some(cached) => cached,
+            // Boxed to keep the future of a cache hit small.
             None => match Box::pin(self.load_token(digest, now)).await? {
-                Some(holder) => holder,
+                Some(cached) => cached,
                 None => return Ok(None),
             },
         };
-        if !holder.holds(&self.clock, Some(address)) {
+        if !cached.holds(&self.clock, Some(address)) {
             return Ok(None);
         }
-        self.note_use(&holder.user, address, now);
-        Ok(Some(holder.user))
+        self.note_use(&cached.user, address, now);
+        Ok(Some(cached.user))
     }
 
-    /// The user for whom the application calls that sent the live access token with this digest.
-    pub async fn approved(
+    /// Returns the user of the live OAuth access token with this digest.
+    pub async fn oauth_user(
         &self,
         digest: &SecretDigest,
         now: Ticks,
     ) -> Result<Option<Arc<User>>, Error> {
-        let holder = match self.issued.get(digest, now) {
-            Some(holder) => holder,
-            None => match Box::pin(self.load_issued(digest, now)).await? {
-                Some(holder) => holder,
+        let cached = match self.oauth_tokens.get(digest, now) {
+            Some(cached) => cached,
+            None => match Box::pin(self.load_oauth_token(digest, now)).await? {
+                Some(cached) => cached,
                 None => return Ok(None),
             },
         };
-        Ok(holder.holds(&self.clock, None).then_some(holder.user))
+        Ok(cached.holds(&self.clock, None).then_some(cached.user))
     }
 
-    async fn load_issued(
+    async fn load_oauth_token(
         &self,
         digest: &SecretDigest,
         now: Ticks,
-    ) -> Result<Option<Holder>, Error> {
-        let epoch = self.issued.epoch();
-        let Some(holder) = oauth_tokens::find(&self.db, digest, self.clock.now()).await? else {
+    ) -> Result<Option<CachedCredential>, Error> {
+        let epoch = self.oauth_tokens.epoch();
+        let Some(cached) = oauth_tokens::find(&self.db, digest, self.clock.now()).await? else {
             return Ok(None);
         };
-        self.issued.put(*digest, holder.clone(), now, epoch);
-        Ok(Some(holder))
+        self.oauth_tokens.put(*digest, cached.clone(), now, epoch);
+        Ok(Some(cached))
     }
 
-    /// What the holder of this token of `owner` would be, were it sent now. `None` if it is not the owner's or was revoked;
-    /// without a user if it does not hold, which depends on the address only if one is given.
-    pub async fn holder(
+    /// Returns the user that a request with this token of `owner` would have, bypassing the cache.
+    /// The outer `None`: the token is revoked or does not belong to `owner`. The inner `None`: it
+    /// is expired, not valid yet, or not valid from `address`, if one is given.
+    pub async fn simulated_user(
         &self,
         owner: UserId,
         token: TokenId,
@@ -212,97 +220,95 @@ impl Directory {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let holder = read_token(row)?;
+        let cached = read_token(row)?;
         Ok(Some(
-            holder.holds(&self.clock, address).then_some(holder.user),
+            cached.holds(&self.clock, address).then_some(cached.user),
         ))
     }
 
-    /// What `reference` names and the user's roles towards it, if that is cached and the token reaches it.
-    pub fn own_cached(
+    /// Returns the named resource and the user's roles, if they are cached and the token reaches
+    /// the resource.
+    pub fn resolve_cached(
         &self,
         user: &User,
-        reference: &Reference,
+        name: &ResourceName,
         now: Ticks,
-    ) -> Option<(Subject, Held)> {
-        let lately = user.lately.as_ref();
-        let (subject, held) = match reference {
-            Reference::Organization(slug) => {
-                let (memo, is) = (
-                    lately.map(|lately| &lately.organization),
-                    |(it, _): &(Organization, Held)| it.slug == *slug,
-                );
-                let (organization, held) =
-                    self.organizations
-                        .recall(memo, is, || (user.id, slug.clone()), now)?;
-                (Subject::Organization(organization), held)
+    ) -> Option<(Subject, EffectiveRoles)> {
+        let (subject, roles) = match name {
+            ResourceName::Organization(slug) => {
+                let key = (user.id, slug.clone());
+                let (organization, roles) = self.organizations.get(&key, now)?;
+                (Subject::Organization(organization), roles)
             }
-            Reference::Project(name) => {
-                let (memo, is) = (
-                    lately.map(|lately| &lately.project),
-                    |(it, _): &(Project, Held)| it.reference == *name,
-                );
-                let (project, held) =
-                    self.projects
-                        .recall(memo, is, || (user.id, name.clone()), now)?;
-                (Subject::Project(project), held)
+            ResourceName::Project(reference) => {
+                let key = (user.id, reference.clone());
+                let (project, roles) = self.projects.get(&key, now)?;
+                (Subject::Project(project), roles)
             }
         };
-        user.sees(&subject).then_some((subject, held))
+        user.sees(&subject).then_some((subject, roles))
     }
 
-    /// Whether it is known without a query that `reference` is not the caller's: it was looked up before and was not there
-    /// for this user, or the token does not reach it.
-    pub fn is_hidden(&self, user: &User, reference: &Reference, now: Ticks) -> bool {
-        let beyond_reach = match reference {
-            Reference::Organization(slug) => {
+    /// Returns whether the cache shows that the name is hidden from the user: an earlier look-up
+    /// found nothing, or the token does not reach the resource.
+    pub fn is_hidden(&self, user: &User, name: &ResourceName, now: Ticks) -> bool {
+        let beyond_reach = match name {
+            ResourceName::Organization(slug) => {
                 let found = self.organizations.get(&(user.id, slug.clone()), now);
                 found.is_some_and(|(organization, _)| {
                     !user.sees(&Subject::Organization(organization))
                 })
             }
-            Reference::Project(name) => {
-                let found = self.projects.get(&(user.id, name.clone()), now);
+            ResourceName::Project(reference) => {
+                let found = self.projects.get(&(user.id, reference.clone()), now);
                 found.is_some_and(|(project, _)| !user.sees(&Subject::Project(project)))
             }
         };
         beyond_reach
             || self
-                .absent
-                .get(&(user.id, reference.clone()), now)
+                .unknown_names
+                .get(&(user.id, name.clone()), now)
                 .is_some()
     }
 
-    /// Waits until no other request looks up the same name for the same user. The answer of the one before is then cached. A
-    /// look-up that takes long is not waited for: `None`.
-    pub async fn turn(&self, user: &User, reference: &Reference) -> Option<MutexGuard<'_, ()>> {
-        let place = self.hasher.hash_one((user.id, reference));
-        // Less than the number of locks.
-        let turn = &self.turns[usize::try_from(place % TURNS as u64).unwrap_or_default()];
-        tokio::time::timeout(TURN_MAX, turn.lock()).await.ok()
-    }
-
-    /// What `reference` names and the user's roles towards it. `None` if it does not exist, the user does not belong to it, or
-    /// the token does not reach it.
-    pub async fn own(
+    /// Locks the look-up of a name for a user, so that concurrent requests find the result of the
+    /// first one in the cache. `None` after [`LOOKUP_WAIT_MAX`].
+    pub async fn lookup_lock(
         &self,
         user: &User,
-        reference: &Reference,
-    ) -> Result<Option<(Subject, Held)>, Error> {
-        let (now, epoch) = (self.clock.ticks(), self.absent.epoch());
-        let found = match reference {
-            Reference::Organization(slug) => self
+        name: &ResourceName,
+    ) -> Option<MutexGuard<'_, ()>> {
+        let hash = self.hasher.hash_one((user.id, name));
+        // The remainder is below the number of locks.
+        let lock =
+            &self.lookup_locks[usize::try_from(hash % LOOKUP_LOCKS as u64).unwrap_or_default()];
+        tokio::time::timeout(LOOKUP_WAIT_MAX, lock.lock())
+            .await
+            .ok()
+    }
+
+    /// Reads the named resource and the user's roles from the database. `None` if it does not
+    /// exist, the user does not belong to it, or the token does not reach it.
+    pub async fn resolve(
+        &self,
+        user: &User,
+        name: &ResourceName,
+    ) -> Result<Option<(Subject, EffectiveRoles)>, Error> {
+        let now = self.clock.ticks();
+        let epoch = self.unknown_names.epoch();
+        let found = match name {
+            ResourceName::Organization(slug) => self
                 .organization(user.id, slug)
                 .await?
-                .map(|(organization, held)| (Subject::Organization(organization), held)),
-            Reference::Project(name) => self
-                .project(user.id, name)
+                .map(|(organization, roles)| (Subject::Organization(organization), roles)),
+            ResourceName::Project(reference) => self
+                .project(user.id, reference)
                 .await?
-                .map(|(project, held)| (Subject::Project(project), held)),
+                .map(|(project, roles)| (Subject::Project(project), roles)),
         };
         if found.is_none() {
-            self.absent
-                .put((user.id, reference.clone()), (), now, epoch);
+            self.unknown_names
+                .put((user.id, name.clone()), (), now, epoch);
         }
         Ok(found.filter(|(subject, _)| user.sees(subject)))
     }
@@ -311,8 +317,9 @@ impl Directory {
         &self,
         user: UserId,
         slug: &OrgSlug,
-    ) -> Result<Option<(Organization, Held)>, Error> {
-        let (now, epoch) = (self.clock.ticks(), self.organizations.epoch());
+    ) -> Result<Option<(Organization, EffectiveRoles)>, Error> {
+        let now = self.clock.ticks();
+        let epoch = self.organizations.epoch();
         let sql = "select o.id, m.role from organizations o join members m on m.organization_id = o.id and m.user_id = $1 where o.slug = $2";
         let rows = self
             .db
@@ -327,20 +334,21 @@ impl Directory {
                 id: OrganizationId(row.get(0)),
                 slug: slug.clone(),
             },
-            Held::from(role(row.get(1))?),
+            EffectiveRoles::from(role(row.get(1))?),
         );
         self.organizations
             .put((user, slug.clone()), found.clone(), now, epoch);
         Ok(Some(found))
     }
 
-    /// A role on a project adds to the one in its organization.
+    /// Reads a project. A role on the project adds to the role in its organization.
     async fn project(
         &self,
         user: UserId,
         reference: &ProjectRef,
-    ) -> Result<Option<(Project, Held)>, Error> {
-        let (now, epoch) = (self.clock.ticks(), self.projects.epoch());
+    ) -> Result<Option<(Project, EffectiveRoles)>, Error> {
+        let now = self.clock.ticks();
+        let epoch = self.projects.epoch();
         let sql = "select p.id, p.organization_id, m.role, r.role from projects p \
                    join members m on m.organization_id = p.organization_id and m.user_id = $1 \
                    left join project_roles r on (r.organization_id, r.user_id, r.project_id) = (m.organization_id, m.user_id, p.id) \
@@ -355,7 +363,7 @@ impl Directory {
         };
         let organization = role(row.get(2))?;
         let on_project = row.get::<_, Option<&str>>(3).map(role).transpose()?;
-        let held = Held {
+        let roles = EffectiveRoles {
             organization,
             subject: on_project.map_or(organization, |role| role.max(organization)),
         };
@@ -366,35 +374,40 @@ impl Directory {
         };
         self.projects.put(
             (user, reference.clone()),
-            (project.clone(), held),
+            (project.clone(), roles),
             now,
             epoch,
         );
-        Ok(Some((project, held)))
+        Ok(Some((project, roles)))
     }
 
-    /// Drops the entries of a cache.
+    /// Clears one of the caches.
     pub fn invalidate(&self, cache: Cache) {
         match cache {
             Cache::AccessTokens => self.tokens.clear(),
-            Cache::OauthTokens => self.issued.clear(),
+            Cache::OauthTokens => self.oauth_tokens.clear(),
             Cache::Organizations => self.organizations.clear(),
             Cache::Projects => self.projects.clear(),
-            Cache::UnknownNames => self.absent.clear(),
+            Cache::UnknownNames => self.unknown_names.clear(),
             Cache::ProjectListings | Cache::Hosts | Cache::HostStatus | Cache::ApiKeys => {}
         }
     }
 
-    /// Whether what is read may be kept; everything known is forgotten.
-    pub fn believe(&self, believe: bool) {
-        self.tokens.believe(believe);
-        self.issued.believe(believe);
-        self.organizations.believe(believe);
-        self.projects.believe(believe);
-        self.absent.believe(believe);
+    /// Clears all caches, and enables or disables caching: a node that receives no notifications
+    /// must not cache.
+    pub fn set_trusted(&self, trusted: bool) {
+        self.tokens.set_trusted(trusted);
+        self.oauth_tokens.set_trusted(trusted);
+        self.organizations.set_trusted(trusted);
+        self.projects.set_trusted(trusted);
+        self.unknown_names.set_trusted(trusted);
     }
 
-    async fn load_token(&self, digest: &SecretDigest, now: Ticks) -> Result<Option<Holder>, Error> {
+    async fn load_token(
+        &self,
+        digest: &SecretDigest,
+        now: Ticks,
+    ) -> Result<Option<CachedCredential>, Error> {
         let epoch = self.tokens.epoch();
         let rows = self
             .db
@@ -404,35 +417,33 @@ impl Directory {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let holder = read_token(row)?;
-        self.tokens.put(*digest, holder.clone(), now, epoch);
-        Ok(Some(holder))
+        let cached = read_token(row)?;
+        self.tokens.put(*digest, cached.clone(), now, epoch);
+        Ok(Some(cached))
     }
 
-    /// Notes what a token was let in to, without making the request wait.
+    /// Queues a permitted call of a token for writing, without waiting. Each operation and case is
+    /// queued once per cached token. A full queue drops the call; it is queued again when the token
+    /// is next read from the database.
     pub fn note_call(&self, user: &User, operation: u16, case: Option<usize>) {
-        let noted = user
-            .lately
-            .as_ref()
-            .zip(user.token)
-            .and_then(|(lately, token)| lately.calls.note(token, operation, case));
-        if let Some(noted) = noted {
-            // A dropped note is made again when the token is next read from the database.
-            let _ = self.calls.try_send(noted);
+        let (Some(token), Some(activity)) = (user.token, &user.activity) else {
+            return;
+        };
+        let call = TokenCall::new(token, operation, case);
+        if activity.record_call(call.operation, call.case) {
+            let _ = self.calls.try_send(call);
         }
     }
 
-    /// Notes that a token was used, without making the request wait.
+    /// Queues the use of a token for writing, at most once a minute, without waiting. A full queue
+    /// drops the use.
     fn note_use(&self, user: &User, address: IpAddr, now: Ticks) {
-        let due = user
-            .lately
-            .as_ref()
-            .is_some_and(|lately| lately.calls.due(now));
-        // A dropped note costs a coarser "last used", never a request.
-        let _ = user
-            .token
-            .filter(|_| due)
-            .map(|token| self.uses.try_send(Use { token, address }));
+        let (Some(token), Some(activity)) = (user.token, &user.activity) else {
+            return;
+        };
+        if activity.record_use(now) {
+            let _ = self.uses.try_send(TokenUse { token, address });
+        }
     }
 }
 

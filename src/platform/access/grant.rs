@@ -1,4 +1,4 @@
-//! What a scoped token may do, what it reaches, and where it may be sent from.
+//! Grants of scoped tokens: permissions, reach, networks and start.
 
 use std::{fmt, net::IpAddr};
 
@@ -9,44 +9,45 @@ use tokio_postgres::Row;
 
 use super::{
     directory::Subject,
-    permission::{Level, Permission},
+    permission::{Permission, PermissionLevel},
 };
 use crate::base::{
     error::{Context, Error},
     ids::{OrganizationId, ProjectId},
 };
 
-/// What was given to a scoped token. It never changes; what its owner may do is looked up with every request besides.
+/// The immutable limits of a scoped token. The owner's roles are checked in addition with every
+/// request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
-    /// What it may do.
+pub struct TokenGrant {
+    /// The permissions of the token.
     pub permissions: Permissions,
-    /// To what.
+    /// The resources that the token reaches.
     pub reach: Reach,
-    /// Where it may be sent from; anywhere, if empty.
+    /// The networks that the token is accepted from; empty for all.
     pub networks: Vec<IpNet>,
-    /// From when on it holds.
+    /// The time before which the token is not valid.
     pub not_before: Option<DateTime<Utc>>,
 }
 
-/// What a token can be used on.
+/// The resources that a token or an approval reaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// Everything its owner belongs to, and the account itself.
+    /// The owner's account and everything the owner belongs to.
     Account,
-    /// These organizations, with the projects they have and will have.
+    /// These organizations with all of their present and future projects.
     Organizations(Vec<OrganizationId>),
     /// These projects.
     Projects {
-        /// The one organization they belong to.
+        /// The organization of all the projects.
         organization: OrganizationId,
-        /// At least one.
+        /// The projects, at least one.
         projects: Vec<ProjectId>,
     },
 }
 
 impl Reach {
-    /// Name in the database and on the wire.
+    /// Returns the name in the database and on the wire.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Account => "account",
@@ -55,16 +56,18 @@ impl Reach {
         }
     }
 
-    /// Whether a token with this reach can hold `permission`: what a permission is about must lie within the reach.
+    /// Returns whether a token with this reach can have `permission`: the subject of the permission
+    /// must lie within the reach.
     pub fn covers(&self, permission: Permission) -> bool {
         match permission.level() {
-            Level::Project => true,
-            Level::Organization => !matches!(self, Self::Projects { .. }),
-            Level::Account => *self == Self::Account || permission.lists(),
+            PermissionLevel::Project => true,
+            PermissionLevel::Organization => !matches!(self, Self::Projects { .. }),
+            PermissionLevel::Account => *self == Self::Account || permission.lists(),
         }
     }
 
-    /// Whether the subject can be seen at all. The organization of a project that is reached can: the project names it.
+    /// Returns whether the subject lies within the reach. The organization of a reached project
+    /// does.
     pub(super) fn sees(&self, subject: &Subject) -> bool {
         match (self, subject) {
             (Self::Account, _) | (_, Subject::Account) => true,
@@ -77,7 +80,7 @@ impl Reach {
             (Self::Projects { organization, .. }, Subject::Organization(named)) => {
                 *organization == named.id
             }
-            // One that was given to another organization since is no longer what the token was made for.
+            // A project that moved to another organization is no longer reached.
             (
                 Self::Projects {
                     organization,
@@ -88,7 +91,7 @@ impl Reach {
         }
     }
 
-    /// The organizations a list may show, if not all.
+    /// Returns the organizations that lists are restricted to. `None` for no restriction.
     pub fn listed_organizations(&self) -> Option<Vec<i64>> {
         match self {
             Self::Account => None,
@@ -97,7 +100,8 @@ impl Reach {
         }
     }
 
-    /// The projects a list may show, if not all of [`Self::listed_organizations`].
+    /// Returns the projects that lists are restricted to. `None` for all projects of
+    /// [`Self::listed_organizations`].
     pub fn listed_projects(&self) -> Option<Vec<i64>> {
         match self {
             Self::Account | Self::Organizations(_) => None,
@@ -106,23 +110,24 @@ impl Reach {
     }
 }
 
-impl Grant {
-    /// Whether the token has the permission, and reaches what the permission is about.
+impl TokenGrant {
+    /// Returns whether the token has the permission and reaches its subject.
     pub fn holds(&self, permission: Permission) -> bool {
         self.permissions.contains(permission) && self.reach.covers(permission)
     }
 
-    /// Whether the token may be used on the subject at all. What it may not be used on looks as if it did not exist.
+    /// Returns whether the token reaches the subject. A subject out of reach is answered as if it
+    /// did not exist.
     pub fn sees(&self, subject: &Subject) -> bool {
         self.reach.sees(subject)
     }
 
-    /// Whether the token's time has begun.
+    /// Returns whether the token is valid already at `now`.
     pub fn has_begun(&self, now: DateTime<Utc>) -> bool {
         self.not_before.is_none_or(|moment| moment <= now)
     }
 
-    /// Whether the token may be sent from there.
+    /// Returns whether the token is accepted from `address`.
     pub fn admits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.networks.is_empty()
@@ -133,34 +138,34 @@ impl Grant {
     }
 }
 
-/// A set of permissions: a bit each.
+/// A set of permissions, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Permissions(u128);
 
 const _: () = assert!(Permission::ALL.len() <= u128::BITS as usize, "one bit each");
 
 impl Permissions {
-    /// Whether `permission` is in the set.
+    /// Returns whether `permission` is in the set.
     pub const fn contains(self, permission: Permission) -> bool {
         self.0 & (1 << permission as u32) != 0
     }
 
-    /// Whether all of these are in `other`.
+    /// Returns whether the set is a subset of `other`.
     pub const fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
     }
 
-    /// How many there are.
+    /// Returns the number of permissions.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// What is in the set, in the order of the catalogue.
+    /// Returns the permissions in the order of the catalogue.
     pub fn iter(self) -> impl Iterator<Item = Permission> {
         Permission::ALL
             .iter()
@@ -168,7 +173,7 @@ impl Permissions {
             .filter(move |permission| self.contains(*permission))
     }
 
-    /// Their names, in the order of the catalogue.
+    /// Returns the names of the permissions in the order of the catalogue.
     pub fn names(self) -> Vec<&'static str> {
         self.iter().map(Permission::name).collect()
     }
@@ -190,9 +195,9 @@ impl fmt::Debug for Permissions {
     }
 }
 
-/// The grant in a row's columns `reach`, `permissions`, `organizations`, `projects`, `networks`, `not_before`, the first
-/// of which is `column`. `None` for a classic token.
-pub(crate) fn read(row: &Row, column: usize) -> Result<Option<Grant>, Error> {
+/// Reads a grant from a row's columns `reach`, `permissions`, `organizations`, `projects`,
+/// `networks`, `not_before`, the first of which is `column`. `None` for a classic token.
+pub(crate) fn read(row: &Row, column: usize) -> Result<Option<TokenGrant>, Error> {
     let Some(reach) = row.get::<_, Option<&str>>(column) else {
         return Ok(None);
     };
@@ -215,7 +220,7 @@ pub(crate) fn read(row: &Row, column: usize) -> Result<Option<Grant>, Error> {
             ));
         }
     };
-    // A name that this version does not know permits nothing here.
+    // Names of permissions that this version does not know are ignored.
     let permissions = row
         .get::<_, Vec<&str>>(column + 1)
         .into_iter()
@@ -226,7 +231,7 @@ pub(crate) fn read(row: &Row, column: usize) -> Result<Option<Grant>, Error> {
         .into_iter()
         .map(str::parse)
         .collect::<Result<_, _>>();
-    Ok(Some(Grant {
+    Ok(Some(TokenGrant {
         permissions,
         reach,
         networks: networks.context("reading a scoped token")?,
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_what_was_put_in() {
+    fn permissions_contain_their_elements() {
         for permission in Permission::ALL {
             let one: Permissions = [*permission].into_iter().collect();
             assert_eq!(one.iter().collect::<Vec<_>>(), [*permission]);
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reached_is_seen_and_nothing_else() {
+    fn reach_sees_its_subjects_only() {
         let organizations = Reach::Organizations(vec![OrganizationId(1), OrganizationId(2)]);
         let projects = Reach::Projects {
             organization: OrganizationId(1),
@@ -280,7 +285,7 @@ mod tests {
             (project(10, 1), true, true),
             (project(12, 1), true, false),
             (project(20, 2), true, false),
-            // Moved to another organization after the token was made.
+            // The project moved to another organization after the token was created.
             (project(11, 2), true, false),
             (project(11, 3), false, false),
             (Subject::Account, true, true),
@@ -296,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permission_counts_where_its_subject_is_reached() {
+    fn reach_covers_permissions_by_level() {
         let organizations = Reach::Organizations(vec![OrganizationId(1)]);
         let projects = Reach::Projects {
             organization: OrganizationId(1),
@@ -304,12 +309,13 @@ mod tests {
         };
         for permission in Permission::ALL {
             let (by_organization, by_project) = match (permission.level(), permission.name()) {
-                (Level::Project, _)
-                | (Level::Account, "organizations_read" | "projects_read" | "snippets_read") => {
-                    (true, true)
-                }
-                (Level::Organization, _) => (true, false),
-                (Level::Account, _) => (false, false),
+                (PermissionLevel::Project, _)
+                | (
+                    PermissionLevel::Account,
+                    "organizations_read" | "projects_read" | "snippets_read",
+                ) => (true, true),
+                (PermissionLevel::Organization, _) => (true, false),
+                (PermissionLevel::Account, _) => (false, false),
             };
             assert!(Reach::Account.covers(*permission));
             assert_eq!(
@@ -324,13 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_holds_from_its_networks_and_from_its_first_moment_on() {
+    fn grant_checks_networks_and_start() {
         let dawn: DateTime<Utc> = "2026-11-21T09:15:03Z".parse().unwrap();
         let networks = vec![
             "192.0.2.0/24".parse().unwrap(),
             "2001:db8::/32".parse().unwrap(),
         ];
-        let grant = Grant {
+        let grant = TokenGrant {
             permissions: Permissions::default(),
             reach: Reach::Account,
             networks,
@@ -346,7 +352,7 @@ mod tests {
             let address = address.parse().unwrap();
             assert_eq!(grant.admits(address), admitted, "{address}");
         }
-        let anywhere = Grant {
+        let anywhere = TokenGrant {
             networks: Vec::new(),
             not_before: None,
             ..grant.clone()

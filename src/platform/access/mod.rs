@@ -1,4 +1,5 @@
-//! Who calls, what they may do, and the decision (specification §5).
+//! Authentication and authorization: credentials, callers, permissions and the access decision
+//! (specification §5).
 
 mod approval;
 pub mod audience;
@@ -15,11 +16,13 @@ mod requirement;
 pub mod role;
 pub mod sessions;
 
-pub use approval::{Approval, Scopes};
-pub use caller::{Caller, Holder, User};
-pub use decide::{Standing, decide};
-pub use directory::{Directory, Organization, Project, Reference, Subject, organization_by_slug};
-pub use grant::{Grant, Permissions, Reach};
-pub use permission::{AnyOf, Level, OauthScope, Permission};
-pub use requirement::{Access, Asked, Case, needs, pat_only};
-pub use role::{Held, Role};
+pub use approval::{OauthApproval, Scopes};
+pub use caller::{CachedCredential, Caller, User};
+pub use decide::{CallerRelation, decide};
+pub use directory::{
+    Directory, Organization, Project, ResourceName, Subject, organization_by_slug,
+};
+pub use grant::{Permissions, Reach, TokenGrant};
+pub use permission::{AnyOf, OauthScope, Permission, PermissionLevel};
+pub use requirement::{Access, Case, RequestView, needs, pat_only};
+pub use role::{EffectiveRoles, Role};

@@ -1,4 +1,4 @@
-//! What stands behind an access token: read in one query, so that everything that can be taken away is looked at together.
+//! OAuth access tokens: everything that can revoke one is read in a single query.
 
 use std::sync::Arc;
 
@@ -12,19 +12,22 @@ use crate::{
         error::{Context, Error},
         ids::{ApplicationId, ApprovalId, OrganizationId, ProjectId, UserId},
     },
-    platform::access::{Approval, Holder, Reach, Role, Scopes, User, credential::SecretDigest},
+    platform::access::{
+        CachedCredential, OauthApproval, Reach, Role, Scopes, User, credential::SecretDigest,
+    },
 };
 
-/// How often, at most, the last use of what was approved is written.
+/// Shortest time between two writes of an approval's last use.
 const USE_RESOLUTION: TimeDelta = TimeDelta::minutes(1);
 
-/// Whose the live token with this digest is. Notes that it is used: before the first request with it is answered, so that a pair of
-/// tokens that nobody used is one that nobody received.
+/// Returns the credential of the live access token with this digest. The first use is written
+/// before the first request is answered, so that an unused pair of tokens is known not to have
+/// reached the client.
 pub async fn find(
     db: &Db,
     digest: &SecretDigest,
     now: DateTime<Utc>,
-) -> Result<Option<Holder>, Error> {
+) -> Result<Option<CachedCredential>, Error> {
     let doing = "looking up an OAuth access token";
     let sql = "select a.id, a.expires_at, a.scopes, g.scopes, p.scopes, g.id, p.id, p.client_id, g.organization_id, g.projects, \
                case when p.bind_to_authorizing_user then null else g.acts_as end, u.id, u.gotrue_id, a.first_used_at, g.last_used_at, \
@@ -39,7 +42,7 @@ pub async fn find(
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    // A token for another resource is none here (RFC 8707, 2), and is not used by being tried.
+    // A token for another resource is rejected (RFC 8707 §2) and does not count as used.
     if Audience::stored(row.get(15)) != Audience::Api {
         return Ok(None);
     }
@@ -66,18 +69,18 @@ pub async fn find(
     read(row).map(Some)
 }
 
-fn read(row: &Row) -> Result<Holder, Error> {
+fn read(row: &Row) -> Result<CachedCredential, Error> {
     let scopes = |column| Scopes::named(row.get::<_, Vec<&str>>(column));
     let acts_as = row
         .get::<_, Option<&str>>(10)
         .map(str::parse::<Role>)
         .transpose()
         .context("reading an approval's role")?;
-    let approval = Approval {
+    let approval = OauthApproval {
         id: ApprovalId(row.get(5)),
         application: ApplicationId(row.get(6)),
         client_id: row.get(7),
-        // An application that is edited to have less has less at once.
+        // Scopes that were removed from the application are lost at once.
         scopes: scopes(2).and(scopes(3)).and(scopes(4)),
         reach: reach(OrganizationId(row.get(8)), row.get(9)),
         acts_as,
@@ -88,9 +91,9 @@ fn read(row: &Row) -> Result<Holder, Error> {
         token: None,
         grant: None,
         approval: Some(Arc::new(approval)),
-        lately: Some(Arc::default()),
+        activity: None,
     };
-    Ok(Holder {
+    Ok(CachedCredential {
         user: Arc::new(user),
         expires_at: row.get(1),
     })

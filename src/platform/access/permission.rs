@@ -1,12 +1,13 @@
-//! What a scoped token can be granted, and what an OAuth application can be approved for.
+//! The catalogue of permissions of scoped tokens and of scopes of OAuth applications.
 
 use std::fmt;
 
 use super::role::Role;
 
-/// What a permission is about; decides which resource a token must reach for it to count.
+/// The kind of resource that a permission is about. A token must reach a resource of this kind to
+/// have the permission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum PermissionLevel {
     /// The user's own account.
     Account,
     /// An organization.
@@ -17,26 +18,26 @@ pub enum Level {
 
 macro_rules! permissions {
     ($($variant:ident = $name:literal, $level:ident, $role:ident;)*) => {
-        /// One permission of the catalogue (`behaviour.md` §3). The names are the wire's.
+        /// A permission of the catalogue (`behaviour.md` §3). The names are those on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "each name says what it permits")]
         pub enum Permission { $($variant),* }
 
         impl Permission {
-            /// Every permission, by level, then name.
+            /// All permissions, by level, then name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Name on the wire.
+            /// Returns the name on the wire.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// What the permission is about.
-            pub const fn level(self) -> Level {
-                match self { $(Self::$variant => Level::$level),* }
+            /// Returns the kind of resource that the permission is about.
+            pub const fn level(self) -> PermissionLevel {
+                match self { $(Self::$variant => PermissionLevel::$level),* }
             }
 
-            /// The lowest role that holds it.
+            /// Returns the lowest role that includes the permission.
             pub const fn minimum_role(self) -> Role {
                 match self { $(Self::$variant => Role::$role),* }
             }
@@ -137,8 +138,8 @@ permissions! {
 }
 
 impl Permission {
-    /// Whether it is about the account and only shows what the caller reaches, so that a token that reaches less can have
-    /// it and is shown less.
+    /// Returns whether the permission only lists resources. A token with a smaller reach may have
+    /// it, and lists fewer resources.
     pub const fn lists(self) -> bool {
         matches!(
             self,
@@ -146,12 +147,12 @@ impl Permission {
         )
     }
 
-    /// Whether it permits to see only.
+    /// Returns whether the permission only permits reading.
     pub fn only_reads(self) -> bool {
         self.name().ends_with("_read")
     }
 
-    /// The permission with this name.
+    /// Returns the permission with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|p| p.name() == name)
     }
@@ -165,21 +166,22 @@ impl fmt::Display for Permission {
 
 macro_rules! oauth_scopes {
     ($($variant:ident = $name:literal;)*) => {
-        /// What a user can approve for an application (`behaviour.md` §4). The names are the wire's.
+        /// A scope that a user can approve for an application (`behaviour.md` §4). The names are
+        /// those on the wire.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[expect(missing_docs, reason = "each name says what it approves")]
         pub enum OauthScope { $($variant),* }
 
         impl OauthScope {
-            /// Every scope, by name.
+            /// All scopes, by name.
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
 
-            /// Name on the wire.
+            /// Returns the name on the wire.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// The scope with this name.
+            /// Returns the scope with this name.
             pub fn from_name(name: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|scope| scope.name() == name)
             }
@@ -214,25 +216,26 @@ oauth_scopes! {
     StorageWrite = "storage:write";
 }
 
-/// Which permissions an operation needs: groups are alternatives, and every permission of a group is needed.
+/// Groups of required permissions. One group must be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AnyOf(pub &'static [&'static [Permission]]);
 
 impl AnyOf {
-    /// Whether some group is complete. Without groups nothing is needed.
-    pub fn met(self, held: impl Fn(Permission) -> bool) -> bool {
+    /// Returns whether one group is complete, or whether there is no group.
+    pub fn met(self, holds: impl Fn(Permission) -> bool) -> bool {
         self.0.is_empty()
             || self
                 .0
                 .iter()
-                .any(|group| group.iter().all(|permission| held(*permission)))
+                .any(|group| group.iter().all(|permission| holds(*permission)))
     }
 
-    /// What `held` lacks of the group it comes closest to, among the groups that are wholly `possible`.
+    /// Returns the permissions missing from the most complete group, according to `holds`. Only
+    /// groups whose permissions are all `possible` count.
     pub fn missing(
         self,
         possible: impl Fn(Permission) -> bool,
-        held: impl Fn(Permission) -> bool,
+        holds: impl Fn(Permission) -> bool,
     ) -> Vec<Permission> {
         let groups = self
             .0
@@ -242,7 +245,7 @@ impl AnyOf {
             group
                 .iter()
                 .copied()
-                .filter(|p| !held(*p))
+                .filter(|p| !holds(*p))
                 .collect::<Vec<_>>()
         };
         groups.map(lacking).min_by_key(Vec::len).unwrap_or_default()
@@ -250,7 +253,7 @@ impl AnyOf {
 }
 
 impl fmt::Display for AnyOf {
-    /// `a + b | c`: the notation of the contract's table.
+    /// Writes `a+b | c`, the notation of the contract's table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, group) in self.0.iter().enumerate() {
             if i > 0 {
@@ -272,7 +275,7 @@ mod tests {
     };
 
     #[test]
-    fn the_catalogue_has_the_contracts_size_and_unique_names() {
+    fn catalogue_has_the_size_of_the_contract_and_unique_names() {
         assert_eq!((Permission::ALL.len(), OauthScope::ALL.len()), (89, 24));
         for permission in Permission::ALL {
             assert_eq!(Permission::from_name(permission.name()), Some(*permission));
@@ -280,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_alternatives_and_their_members_are_all_needed() {
+    fn any_complete_group_is_sufficient() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
         assert!(either.met(|p| p == DatabaseRead) && either.met(|p| p == Keys || p == Secret));
         assert!(!either.met(|p| p == Keys) && !either.met(|_| false) && AnyOf(&[]).met(|_| false));
     }
 
     #[test]
-    fn what_is_missing_is_of_the_nearest_group_that_is_possible() {
+    fn missing_returns_permissions_of_the_nearest_possible_group() {
         let either = AnyOf(&[&[Keys, Secret], &[DatabaseRead]]);
         assert_eq!(either.missing(|_| true, |_| false), [DatabaseRead]);
         assert_eq!(

@@ -1,45 +1,46 @@
-//! What an operation requires of its caller, and the cases in which a request requires something else.
+//! Requirements of operations, and cases in which requests have other requirements.
 
 use serde::de::DeserializeOwned;
 
 use super::{AnyOf, OauthScope, Permission};
 
-/// Query and body of a request, as the cases of an operation look at them.
+/// The query and the body of a request, for the cases of an operation.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Asked<'a> {
-    /// The query, as sent.
+pub struct RequestView<'a> {
+    /// The query string, undecoded.
     pub query: &'a str,
-    /// The body, as sent; empty where it was not read.
+    /// The body; empty if it was not read.
     pub body: &'a [u8],
 }
 
-impl Asked<'_> {
-    /// Whether the query has `name` with any value but `false`. Of several, one is enough: the handler may read another
-    /// of them than we do, and must not be given more than was asked for here.
+impl RequestView<'_> {
+    /// Returns whether the query sets `name` to any value but `false`. One of several values is
+    /// enough: the handler may read another of them, and must not be given more than was checked
+    /// here.
     pub fn switched_on(&self, name: &str) -> bool {
         form_urlencoded::parse(self.query.as_bytes())
             .any(|(key, value)| key == name && value != "false")
     }
 
-    /// The part of the body that a case looks at. `None` if the handler could not read the body either.
+    /// Parses a part of the body. `None` if the handler cannot parse it either.
     pub fn body<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_slice(self.body).ok()
     }
 }
 
-/// What some requests of an operation need, where not all need the same.
+/// A case of an operation in which other permissions are required.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Which requests, for a reader.
+    /// Description of the requests, for documentation.
     pub when: &'static str,
-    /// Whether the request is one of them. In doubt it answers so that more is needed.
-    pub applies: fn(&Asked<'_>) -> bool,
-    /// What they need, instead of what the operation names for all.
+    /// Returns whether the case applies to the request. When unsure, it selects the stricter case.
+    pub applies: fn(&RequestView<'_>) -> bool,
+    /// Permissions required instead of those of the operation.
     pub permissions: AnyOf,
 }
 
 impl Case {
-    /// What is needed by requests to which no case before applied.
+    /// Returns the case of all requests that no earlier case applies to.
     pub const fn otherwise(permissions: AnyOf) -> Self {
         Self {
             when: "otherwise",
@@ -50,7 +51,7 @@ impl Case {
 }
 
 impl PartialEq for Case {
-    /// Functions have no identity to compare; the text says which it is.
+    /// Compares the descriptions, because function pointers have no stable identity.
     fn eq(&self, other: &Self) -> bool {
         (self.when, self.permissions) == (other.when, other.permissions)
     }
@@ -64,30 +65,32 @@ impl std::fmt::Debug for Case {
     }
 }
 
-/// What a caller needs before the handler runs.
+/// The requirement that a caller must meet before the handler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing.
+    /// No requirement.
     Public,
     /// A live token of any kind.
     Caller,
-    /// A live token that is not bound to projects or organizations.
+    /// A live token that is not limited to projects or organizations.
     User,
-    /// A live classic token: as good as its owner, so it may make tokens and tell what they can do.
+    /// A live classic token or a session. Scoped tokens must not create tokens or read their
+    /// rights.
     Unscoped,
-    /// Permissions on the subject; through OAuth also a scope, and without one OAuth tokens are refused.
+    /// Permissions on the subject. OAuth tokens need the scope in addition, and are rejected if
+    /// there is none.
     Needs {
-        /// Groups of permissions, one of which must be complete: as the contract names them, for every request.
+        /// Groups of permissions from the contract, one of which must be complete.
         permissions: AnyOf,
-        /// What a request needs instead: of the cases that apply to it the first.
+        /// Cases with other permissions. The first one that applies counts.
         cases: &'static [Case],
-        /// Scope an OAuth application must hold.
+        /// The scope that an OAuth application must have.
         oauth: Option<OauthScope>,
     },
 }
 
 impl Access {
-    /// The permissions it names, if any.
+    /// Returns the permissions required by default.
     pub const fn permissions(&self) -> AnyOf {
         match self {
             Self::Needs { permissions, .. } => *permissions,
@@ -95,23 +98,23 @@ impl Access {
         }
     }
 
-    /// The permissions this request needs.
-    pub fn required(&self, asked: &Asked<'_>) -> AnyOf {
-        self.case(asked)
+    /// Returns the permissions that this request requires.
+    pub fn required(&self, request: &RequestView<'_>) -> AnyOf {
+        self.case(request)
             .map_or(self.permissions(), |case| case.permissions)
     }
 
-    /// The case this request is in, if the operation tells any apart.
-    pub fn case(&self, asked: &Asked<'_>) -> Option<&'static Case> {
-        self.cases().get(self.case_number(asked)?)
+    /// Returns the first case that applies to the request.
+    pub fn case(&self, request: &RequestView<'_>) -> Option<&'static Case> {
+        self.cases().get(self.case_number(request)?)
     }
 
-    /// Its place among the cases.
-    pub fn case_number(&self, asked: &Asked<'_>) -> Option<usize> {
-        self.cases().iter().position(|case| (case.applies)(asked))
+    /// Returns the index of the first case that applies to the request.
+    pub fn case_number(&self, request: &RequestView<'_>) -> Option<usize> {
+        self.cases().iter().position(|case| (case.applies)(request))
     }
 
-    /// The cases it tells apart, if any.
+    /// Returns the cases of the operation.
     pub const fn cases(&self) -> &'static [Case] {
         match self {
             Self::Needs { cases, .. } => cases,
@@ -119,7 +122,7 @@ impl Access {
         }
     }
 
-    /// The same, with cases that need something else than what is named for all.
+    /// Returns the requirement with these cases.
     #[must_use]
     pub const fn by_case(self, cases: &'static [Case]) -> Self {
         match self {
@@ -134,7 +137,7 @@ impl Access {
         }
     }
 
-    /// The OAuth scope it names, if any.
+    /// Returns the required OAuth scope.
     pub const fn oauth(&self) -> Option<OauthScope> {
         match self {
             Self::Needs { oauth, .. } => *oauth,
@@ -143,7 +146,7 @@ impl Access {
     }
 }
 
-/// One permission group and a scope.
+/// Returns the requirement of these permission groups and an OAuth scope.
 pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -> Access {
     Access::Needs {
         permissions: AnyOf(group),
@@ -152,7 +155,7 @@ pub const fn needs(group: &'static [&'static [Permission]], scope: OauthScope) -
     }
 }
 
-/// Permissions, and not reachable through OAuth.
+/// Returns the requirement of these permission groups, without access through OAuth.
 pub const fn pat_only(group: &'static [&'static [Permission]]) -> Access {
     Access::Needs {
         permissions: AnyOf(group),
@@ -171,8 +174,8 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_is_on_when_anybody_could_read_it_so() {
-        let asked = |query| Asked { query, body: b"" };
+    fn switched_on_accepts_any_value_but_false() {
+        let request = |query| RequestView { query, body: b"" };
         for query in [
             "reveal=true",
             "a=b&reveal=true",
@@ -181,17 +184,17 @@ mod tests {
             "reveal=1",
             "%72eveal=true",
         ] {
-            assert!(asked(query).switched_on("reveal"), "{query}");
+            assert!(request(query).switched_on("reveal"), "{query}");
         }
         for query in ["", "reveal=false", "unreveal=true", "a=reveal=true"] {
-            assert!(!asked(query).switched_on("reveal"), "{query}");
+            assert!(!request(query).switched_on("reveal"), "{query}");
         }
     }
 
     #[test]
-    fn a_field_is_read_as_the_handler_reads_it_or_not_at_all() {
+    fn body_parses_strictly() {
         let flag = |body: &str| {
-            Asked {
+            RequestView {
                 query: "",
                 body: body.as_bytes(),
             }

@@ -1,26 +1,26 @@
-//! Roles of a member, as a ladder: each holds what the ones below it hold.
+//! Roles of members. They are ordered: each includes the permissions of the lower ones.
 
 use std::{fmt, str::FromStr};
 
-use super::permission::{Level, Permission};
+use super::permission::{Permission, PermissionLevel};
 
-/// What a member may do, lowest first.
+/// A role in an organization or on a project, lowest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Belongs to the organization, with no role on the subject.
+    /// A member without a role on the subject.
     Member,
-    /// Sees everything, changes nothing but saved queries.
+    /// Reads everything; writes nothing but saved queries.
     ReadOnly,
     /// Writes data and code.
     Developer,
-    /// Creates, configures and removes projects; manages members.
+    /// Creates, configures and deletes projects; manages members.
     Administrator,
-    /// Owns the organization itself.
+    /// Manages the organization itself.
     Owner,
 }
 
 impl Role {
-    /// Roles that can be given to a member.
+    /// The roles that can be assigned to a member.
     pub const ASSIGNABLE: [Self; 4] = [
         Self::Owner,
         Self::Administrator,
@@ -28,12 +28,12 @@ impl Role {
         Self::ReadOnly,
     ];
 
-    /// Whether the role includes `permission`.
+    /// Returns whether the role includes `permission`.
     pub const fn holds(self, permission: Permission) -> bool {
         self as u8 >= permission.minimum_role() as u8
     }
 
-    /// Name shown in `role_name` of v1 answers.
+    /// Returns the name shown in `role_name` of v1 responses.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Member => "Member",
@@ -44,7 +44,7 @@ impl Role {
         }
     }
 
-    /// Name in the database, on the command line and in v2 bodies.
+    /// Returns the name in the database, on the command line and in v2 bodies.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Member => "no-access",
@@ -56,28 +56,28 @@ impl Role {
     }
 }
 
-/// The roles somebody has towards one subject. A role on a project comes on top of the one in its organization, for
-/// everything but what is about the organization itself.
+/// The roles of a user on one subject. A role on a project adds to the role in its organization,
+/// except for permissions at the level of the organization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
-    /// In the organization.
+pub struct EffectiveRoles {
+    /// The role in the organization.
     pub organization: Role,
-    /// On the subject: the higher of the two.
+    /// The higher one of the roles on the project and in the organization.
     pub subject: Role,
 }
 
-impl Held {
-    /// Whether the roles include `permission`.
+impl EffectiveRoles {
+    /// Returns whether the roles include `permission`.
     pub const fn holds(self, permission: Permission) -> bool {
         match permission.level() {
-            Level::Organization => self.organization.holds(permission),
-            Level::Project | Level::Account => self.subject.holds(permission),
+            PermissionLevel::Organization => self.organization.holds(permission),
+            PermissionLevel::Project | PermissionLevel::Account => self.subject.holds(permission),
         }
     }
 }
 
-impl From<Role> for Held {
-    /// The same role in the organization and on all that is in it.
+impl From<Role> for EffectiveRoles {
+    /// Returns one role for the organization and everything in it.
     fn from(role: Role) -> Self {
         Self {
             organization: role,
@@ -86,7 +86,7 @@ impl From<Role> for Held {
     }
 }
 
-/// The text names no role.
+/// A text that is not the name of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected owner, administrator, developer or read-only")]
 pub struct UnknownRole;
@@ -135,19 +135,19 @@ mod tests {
     }
 
     #[test]
-    fn a_role_on_a_project_is_none_in_its_organization() {
-        let held = Held {
+    fn project_role_does_not_apply_to_the_organization() {
+        let roles = EffectiveRoles {
             organization: Role::ReadOnly,
             subject: Role::Owner,
         };
         for permission in Permission::ALL {
-            let role = if permission.level() == Level::Organization {
+            let role = if permission.level() == PermissionLevel::Organization {
                 Role::ReadOnly
             } else {
                 Role::Owner
             };
             assert_eq!(
-                held.holds(*permission),
+                roles.holds(*permission),
                 role.holds(*permission),
                 "{permission}"
             );
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn names_parse_back() {
+    fn role_names_parse() {
         for role in Role::ASSIGNABLE {
             assert_eq!(role.name().parse(), Ok(role));
         }

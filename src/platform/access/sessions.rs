@@ -1,7 +1,7 @@
-//! Sessions of people who are signed in on the pages.
+//! Browser sessions of users.
 //!
-//! A session is read from the database with each page: unlike a program's token it is used a few times a minute, and so
-//! whoever ends it need not wait for any cache.
+//! A session is read from the database with each page. Pages are requested a few times a minute,
+//! and without a cache a session ends at once on every node.
 
 use std::{fmt, net::IpAddr};
 
@@ -18,34 +18,34 @@ use crate::{
     platform::access::{User, credential::SecretDigest},
 };
 
-/// How long a session lasts at most.
+/// Longest duration of a session.
 pub const LIFE: TimeDelta = TimeDelta::days(30);
-/// How long it lasts while nobody uses it.
+/// Longest time without use before a session expires.
 const IDLE: TimeDelta = TimeDelta::days(7);
-/// How often, at most, its last use is written.
+/// Shortest time between two writes of a session's last use.
 const USE_RESOLUTION: TimeDelta = TimeDelta::minutes(1);
-/// Sessions of one user; the least used end when there are more.
+/// Bound of the sessions of a user; the least recently used ones are deleted.
 const SESSIONS_MAX: i64 = 100;
-/// Characters of a browser's name that are kept.
+/// Bound of a stored `User-Agent`, in characters.
 const USER_AGENT_MAX: usize = 256;
 
-/// The value of a session's cookie: 256 random bits.
+/// The secret in a session's cookie: 256 random bits in 64 hex digits.
 #[derive(Clone)]
-pub struct Secret(SecretString);
+pub struct SessionSecret(SecretString);
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SessionSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[secret]")
     }
 }
 
-impl Secret {
-    /// A new one.
+impl SessionSecret {
+    /// Returns a new random secret.
     pub fn generate(entropy: &Entropy) -> Self {
         Self(hex::encode(entropy.bytes::<32>()).into())
     }
 
-    /// One that came back. `None` if it cannot be one of ours.
+    /// Parses a secret from a cookie. `None` unless there are 64 lowercase hex digits.
     pub fn parse(text: &str) -> Option<Self> {
         let ours = text.len() == 64
             && text
@@ -54,17 +54,17 @@ impl Secret {
         ours.then(|| Self(text.into()))
     }
 
-    /// By which it is known here.
+    /// Returns the digest under which the session is stored.
     pub fn digest(&self) -> SecretDigest {
         SecretDigest::of(self.0.expose_secret())
     }
 
-    /// What a form of this session carries, to show that one of our pages made it. It does not tell the secret.
+    /// Returns the CSRF token of the session's forms. The secret cannot be derived from it.
     pub fn form_token(&self) -> String {
         hex::encode(SecretDigest::of(&format!("form {}", self.0.expose_secret())).as_bytes())
     }
 
-    /// In clear, for the cookie.
+    /// Returns the secret in clear, for the cookie.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -72,26 +72,26 @@ impl Secret {
 
 /// A live session, as its owner sees it.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct BrowserSession {
     /// Row of `sessions`.
     pub id: i64,
-    /// When it was begun.
+    /// Start of the session.
     pub created_at: DateTime<Utc>,
-    /// When it was last used, to the minute.
+    /// Time of the last use, to the minute.
     pub last_used_at: DateTime<Utc>,
-    /// Where it was begun.
+    /// Address of the client at the start.
     pub address: String,
-    /// In which browser.
+    /// `User-Agent` of the client at the start.
     pub user_agent: String,
-    /// Whether it is the one that asks.
+    /// Whether the session belongs to the current request.
     pub current: bool,
 }
 
-/// Begins a session.
+/// Starts a session, and deletes sessions of the user that have ended or exceed the bound.
 pub async fn begin(
     db: &Db,
     owner: UserId,
-    secret: &Secret,
+    secret: &SessionSecret,
     address: IpAddr,
     user_agent: &str,
     now: DateTime<Utc>,
@@ -113,7 +113,6 @@ pub async fn begin(
         &user_agent,
     ];
     db.query(sql, &row).await.context("beginning a session")?;
-    // What is over is of no use to anybody, and the rest has a bound.
     let sql = "delete from sessions where user_id = $1 and (revoked_at is not null or expires_at <= $2 or last_used_at <= $3 \
                or id not in (select id from sessions where user_id = $1 order by last_used_at desc, id desc limit $4))";
     db.query(sql, &[&owner.0, &now, &(now - IDLE), &SESSIONS_MAX])
@@ -122,7 +121,7 @@ pub async fn begin(
     Ok(())
 }
 
-/// The user who is signed in with this session. Notes its use.
+/// Returns the user of a live session, and updates its last use.
 pub async fn user(
     db: &Db,
     digest: &SecretDigest,
@@ -149,17 +148,17 @@ pub async fn user(
         token: None,
         grant: None,
         approval: None,
-        lately: None,
+        activity: None,
     }))
 }
 
-/// The live sessions of a user, the one that asks first, then by last use.
+/// Returns the live sessions of a user, the current one first, then by last use.
 pub async fn list(
     db: &Db,
     owner: UserId,
     current: &SecretDigest,
     now: DateTime<Utc>,
-) -> Result<Vec<Session>, Error> {
+) -> Result<Vec<BrowserSession>, Error> {
     let sql = "select id, created_at, last_used_at, address, user_agent, digest = $2 from sessions where user_id = $1 \
                and revoked_at is null and expires_at > $3 and last_used_at > $4 \
                order by digest = $2 desc, last_used_at desc, id desc limit $5";
@@ -175,7 +174,7 @@ pub async fn list(
             ],
         )
         .await;
-    let session = |row: &tokio_postgres::Row| Session {
+    let session = |row: &tokio_postgres::Row| BrowserSession {
         id: row.get(0),
         created_at: row.get(1),
         last_used_at: row.get(2),
@@ -190,31 +189,31 @@ pub async fn list(
         .collect())
 }
 
-/// Which sessions end.
+/// A selection of sessions to end.
 #[derive(Debug, Clone, Copy)]
-pub enum Ending<'a> {
-    /// The one of this number.
+pub enum SessionSelection<'a> {
+    /// The session with this id.
     One(i64),
-    /// The one of this secret.
+    /// The session of this secret.
     This(&'a SecretDigest),
-    /// All but the one of this secret.
+    /// All sessions except the one of this secret.
     Others(&'a SecretDigest),
-    /// All.
+    /// All sessions.
     All,
 }
 
-/// Ends sessions of a user, at once and everywhere. How many there were.
+/// Ends sessions of a user on every node at once. Returns their number.
 pub async fn end(
     db: &Db,
     owner: UserId,
-    which: Ending<'_>,
+    which: SessionSelection<'_>,
     now: DateTime<Utc>,
 ) -> Result<usize, Error> {
     let (id, only, but): (Option<i64>, Option<&[u8]>, Option<&[u8]>) = match which {
-        Ending::One(id) => (Some(id), None, None),
-        Ending::This(digest) => (None, Some(digest.as_bytes()), None),
-        Ending::Others(digest) => (None, None, Some(digest.as_bytes())),
-        Ending::All => (None, None, None),
+        SessionSelection::One(id) => (Some(id), None, None),
+        SessionSelection::This(digest) => (None, Some(digest.as_bytes()), None),
+        SessionSelection::Others(digest) => (None, None, Some(digest.as_bytes())),
+        SessionSelection::All => (None, None, None),
     };
     let sql = "update sessions set revoked_at = $2 where user_id = $1 and revoked_at is null and ($3::bigint is null or id = $3) \
                and ($4::bytea is null or digest = $4) and ($5::bytea is null or digest <> $5) returning id";
@@ -230,10 +229,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_read_back_and_told_nowhere() {
-        let secret = Secret::generate(&Entropy::seeded(1));
+    fn session_secret_parses_and_is_not_printed() {
+        let secret = SessionSecret::generate(&Entropy::seeded(1));
         let text = secret.expose().to_owned();
-        assert_eq!(Secret::parse(&text).unwrap().digest(), secret.digest());
+        assert_eq!(
+            SessionSecret::parse(&text).unwrap().digest(),
+            secret.digest()
+        );
         assert_eq!(format!("{secret:?}"), "[secret]");
         assert!(
             !secret.form_token().contains(&text)
@@ -246,7 +248,7 @@ mod tests {
             &text.to_uppercase().replace('0', "G"),
             &format!("{text}0"),
         ] {
-            assert!(Secret::parse(wrong).is_none(), "{wrong}");
+            assert!(SessionSecret::parse(wrong).is_none(), "{wrong}");
         }
     }
 }

@@ -1,12 +1,16 @@
-//! The audit log: who changed what, or tried to, in chains that show if an entry was altered, left out or put in.
+//! The audit log of changes and attempted changes, in hash chains that show altered, missing and
+//! inserted entries.
 //!
-//! Each organization has a chain, each account one for what names no organization, and the server one for what its operator does
-//! that is about nobody in particular. An entry's hash is the SHA-256 of its
-//! fields in this order: hash of the entry before (32 bytes; zeros before the first), chain, number, time, actor, token,
-//! address, request id, operation, subject, status, before, after. Each field is written as its length in bytes, 8 bytes
-//! big-endian, and its bytes; a field that is absent as eight bytes `ff` and nothing else. Numbers are decimal, the time is
-//! RFC 3339 in UTC with six digits of a second and `Z`, the actor a lower-case hyphenated UUID, before and after the JSON text
-//! as stored. So an exported log can be checked with nothing but a SHA-256.
+//! Each organization has a chain, each account has one for operations that name no organization,
+//! and the server has one for commands of the operator that concern neither.
+//!
+//! The hash of an entry is the SHA-256 of these fields in this order: hash of the previous entry
+//! (32 bytes; zeros before the first), chain, number, time, actor, token, address, request id,
+//! operation, subject, status, before, after. Each field is written as its length in bytes, 8 bytes
+//! big-endian, followed by its bytes; an absent field as eight bytes `ff`. Numbers are decimal, the
+//! time is RFC 3339 in UTC with six fractional digits and `Z`, the actor a lower-case hyphenated
+//! UUID, before and after the JSON text as stored. An exported log can thus be verified with
+//! SHA-256 alone.
 
 pub mod read;
 pub mod record;
@@ -29,14 +33,14 @@ use crate::base::{
 
 pub use record::Recorder;
 
-/// Whose log.
+/// A chain of the audit log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chain {
-    /// What was done to an organization and its projects.
+    /// Changes of an organization and its projects.
     Organization(OrganizationId),
-    /// What somebody did that names no organization.
+    /// Operations of a user that name no organization.
     Account(UserId),
-    /// What the operator did that is about nobody in particular.
+    /// Commands of the operator that concern neither an organization nor an account.
     Server,
 }
 
@@ -50,12 +54,12 @@ impl fmt::Display for Chain {
     }
 }
 
-/// What the next entry depends on, and what tells it from every other.
+/// The SHA-256 of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    /// Before the first entry.
+    /// The previous hash of the first entry: zeros.
     pub const NONE: Self = Self([0; 32]);
 
     fn read(bytes: &[u8]) -> Result<Self, Error> {
@@ -102,50 +106,51 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// An entry, as it is exported: a line of JSON each.
+/// An entry of the log. Exported as one line of JSON.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AuditEntry")]
-pub struct Entry {
-    /// Whose log it is in.
+pub struct AuditEntry {
+    /// Chain of the entry: `organization <id>`, `account <id>` or `server`.
     pub chain: String,
-    /// Its place there, from 1.
+    /// Number of the entry in its chain, from 1.
     pub number: i64,
-    /// When it was written, to the microsecond.
+    /// Time of the entry, to the microsecond.
     #[serde(with = "moment")]
     #[schemars(with = "DateTime<Utc>")]
     pub at: DateTime<Utc>,
-    /// The user who did it; nobody, if the operator did.
+    /// The user of the request; the nil UUID for the operator.
     pub actor: Uuid,
-    /// The token it was done with; 0 if the user was signed in on the pages, or if the operator did it. Of what an application did
-    /// for the user, the negative number of what the user approved.
+    /// Id of the token of the request. 0 for browser sessions and the operator; the negative id of
+    /// the approval for OAuth applications.
     pub token: i64,
-    /// Where from, or `operator:` and who at this machine.
+    /// Address of the client, or `operator:` and the name of the operator's account on the machine.
     pub address: String,
     /// `X-Request-Id` of the request.
     pub request_id: String,
     /// Id of the operation.
     pub operation: String,
-    /// Slug or ref of what the request named.
+    /// Slug or ref that the request names.
     pub subject: Option<String>,
-    /// Status of the answer: what is 400 or more changed nothing. 102 announces what is about to be done where the log is not
-    /// kept; another entry with the same request id says how it ended, unless nobody was left to say.
+    /// HTTP status of the response. A request with 400 or more changed nothing. 102 announces an
+    /// action that cannot be written in the same transaction; a later entry with the same request
+    /// id has its outcome, unless the server crashed.
     pub status: i16,
-    /// What there was before, without secrets; where the operation says.
+    /// State before the change, without secrets, if the operation records it.
     #[schemars(with = "Option<serde_json::Value>")]
     pub before: Option<Box<RawValue>>,
-    /// What there is after.
+    /// State after the change, without secrets, if the operation records it.
     #[schemars(with = "Option<serde_json::Value>")]
     pub after: Option<Box<RawValue>>,
-    /// Hash of the entry before.
+    /// Hash of the previous entry.
     #[schemars(with = "String")]
     pub previous: Hash,
-    /// Of this one.
+    /// Hash of this entry.
     #[schemars(with = "String")]
     pub hash: Hash,
 }
 
-/// Times as they are hashed.
+/// Serialization of times in the form that is hashed.
 mod moment {
     use super::{DateTime, Deserialize, SecondsFormat, Serializer, Utc};
 
@@ -163,8 +168,8 @@ mod moment {
     }
 }
 
-impl Entry {
-    /// What its hash has to be.
+impl AuditEntry {
+    /// Computes the hash of the entry from its other fields.
     pub fn expected_hash(&self) -> Hash {
         let mut digest = Sha256::new();
         let mut field = |bytes: Option<&[u8]>| match bytes {
@@ -195,9 +200,9 @@ impl Entry {
     }
 }
 
-/// Appends an entry to its chain, in the transaction of what it tells about. Number, previous hash and hash are filled in
-/// under the lock of the chain's head.
-async fn append(transaction: &Transaction<'_>, mut entry: Entry) -> Result<(), Error> {
+/// Appends an entry to its chain, in the transaction of the change. Fills in the number, the
+/// previous hash and the hash while it holds the row lock of the chain's head.
+async fn append(transaction: &Transaction<'_>, mut entry: AuditEntry) -> Result<(), Error> {
     let doing = "writing the audit log";
     let sql =
         "insert into audit_heads (chain, number, hash) values ($1, 0, $2) on conflict do nothing";

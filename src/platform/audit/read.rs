@@ -1,37 +1,37 @@
-//! Reading the log: a page for people, newest first, and the whole in order, to be kept elsewhere.
+//! Reading the log: pages for users, newest first, and exports in ascending order.
 
 use chrono::{DateTime, Utc};
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Chain, Entry, Hash};
+use super::{AuditEntry, Chain, Hash};
 use crate::base::{
     db::Db,
     error::{Context, Error},
 };
 
-/// Entries exported at once.
+/// Entries of one export.
 pub const EXPORT_MAX: i64 = 1_000;
 
-/// Which entries to show.
+/// AuditFilter of a page of entries.
 #[derive(Debug, Default)]
-pub struct Filter {
-    /// Older than this number.
+pub struct AuditFilter {
+    /// Entries with a lower number.
     pub before: Option<i64>,
-    /// By this user.
+    /// Entries of this user.
     pub actor: Option<Uuid>,
-    /// Of this operation.
+    /// Entries of this operation.
     pub operation: Option<String>,
-    /// About this slug or ref.
+    /// Entries of this slug or ref.
     pub subject: Option<String>,
-    /// Whether they went through.
+    /// `true`: successful requests. `false`: rejected or failed ones.
     pub succeeded: Option<bool>,
-    /// Not before this time.
+    /// Entries at or after this time.
     pub since: Option<DateTime<Utc>>,
-    /// Before this time.
+    /// Entries before this time.
     pub until: Option<DateTime<Utc>>,
-    /// At most so many.
+    /// Number of entries, at most.
     pub limit: i64,
 }
 
@@ -45,14 +45,14 @@ macro_rules! entries {
     };
 }
 
-/// Entries of a log, newest first.
-pub async fn page(db: &Db, chain: Chain, filter: &Filter) -> Result<Vec<Entry>, Error> {
+/// Returns entries of a chain, newest first.
+pub async fn page(db: &Db, chain: Chain, filter: &AuditFilter) -> Result<Vec<AuditEntry>, Error> {
     let sql = entries!(
         "and ($2::bigint is null or number < $2) and ($3::uuid is null or actor = $3) and ($4::text is null or operation = $4) \
          and ($5::text is null or subject = $5) and ($6::boolean is null or (status < 400) = $6) \
          and ($7::timestamptz is null or at >= $7) and ($8::timestamptz is null or at < $8) order by number desc limit $9"
     );
-    let Filter {
+    let AuditFilter {
         before,
         actor,
         operation,
@@ -77,14 +77,16 @@ pub async fn page(db: &Db, chain: Chain, filter: &Filter) -> Result<Vec<Entry>, 
         .collect()
 }
 
-/// Entries of a log in order, from the one after this number on: lines of JSON, and the number of the last.
+/// Exports at most [`EXPORT_MAX`] entries of a chain after the number `after`, in ascending order.
+/// Returns lines of JSON and the number of the last entry.
 pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64), Error> {
     let sql = entries!("and number > $2 order by number limit $3");
     let rows = db
         .query(sql, &[&chain.to_string(), &after, &EXPORT_MAX])
         .await
         .context("reading the audit log")?;
-    let (mut lines, mut last) = (Vec::new(), after);
+    let mut lines = Vec::new();
+    let mut last = after;
     for row in &rows {
         let entry = read(row)?;
         last = entry.number;
@@ -94,14 +96,14 @@ pub async fn export(db: &Db, chain: Chain, after: i64) -> Result<(Vec<u8>, i64),
     Ok((lines, last))
 }
 
-fn read(row: &Row) -> Result<Entry, Error> {
+fn read(row: &Row) -> Result<AuditEntry, Error> {
     let json = |column| {
         let text: Option<String> = row.get(column);
         text.map(RawValue::from_string)
             .transpose()
             .context("reading the audit log")
     };
-    Ok(Entry {
+    Ok(AuditEntry {
         chain: row.get(0),
         number: row.get(1),
         at: row.get(2),

@@ -10,7 +10,7 @@ use serde_json::{Value, value::RawValue};
 use tokio_postgres::Transaction;
 use uuid::Uuid;
 
-use super::{Chain, Entry, Hash, append};
+use super::{AuditEntry, Chain, Hash, append};
 use crate::{
     base::{
         clock::Entropy,
@@ -21,13 +21,14 @@ use crate::{
     platform::access::{Subject, User},
 };
 
-/// Parts of field names whose values are not written down. Handlers give no secrets; this is for the day one does.
+/// Parts of field names whose values are redacted. Handlers pass no secrets; this is a second
+/// safeguard.
 const SECRETS: [&str; 6] = ["pass", "secret", "token", "key", "digest", "credential"];
 
-/// Status of an entry that announces what is about to be done.
+/// Status of an entry that announces an action before it starts.
 const INTENT: i16 = 102;
 
-/// What is known about a request, or a command of the operator, before it has an outcome.
+/// The recorder of a request, or of a command of the operator.
 #[derive(Debug)]
 pub struct Recorder {
     chain: Chain,
@@ -38,11 +39,11 @@ pub struct Recorder {
     request_id: String,
     operation: &'static str,
     written: AtomicBool,
-    passed_on: AtomicBool,
+    delegated: AtomicBool,
 }
 
 impl Recorder {
-    /// For a request of `user` about `subject`.
+    /// Returns the recorder of a request of `user` about `subject`.
     pub fn new(
         user: &User,
         subject: &Subject,
@@ -61,25 +62,20 @@ impl Recorder {
                 Some(project.reference.to_string()),
             ),
         };
-        let (address, request_id, token) = (
-            address.to_string(),
-            request_id.to_owned(),
-            user.credential(),
-        );
         Self {
             chain,
             subject,
             actor: user.gotrue_id,
-            token,
-            address,
-            request_id,
+            token: user.credential(),
+            address: address.to_string(),
+            request_id: request_id.to_owned(),
             operation,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
-    /// For a request of an application about what a member approved for it.
+    /// Returns the recorder of an application's request about an approval.
     pub fn of_approval(
         (approval, actor): (ApprovalId, Uuid),
         organization: OrganizationId,
@@ -93,7 +89,7 @@ impl Recorder {
         }
     }
 
-    /// For an application that acts for nobody: it registers itself.
+    /// Returns the recorder of an application without a user, for its own registration.
     pub fn of_application(
         client_id: Uuid,
         (address, request_id, operation): (IpAddr, &str, &'static str),
@@ -107,11 +103,12 @@ impl Recorder {
             request_id: request_id.to_owned(),
             operation,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
-    /// For a command of the operator, who is `name` on this machine.
+    /// Returns the recorder of a command of the operator. `name` is the operator's account on this
+    /// machine.
     pub fn operator(name: &str, entropy: &Entropy, command: &'static str) -> Self {
         Self {
             chain: Chain::Server,
@@ -122,16 +119,16 @@ impl Recorder {
             request_id: hex::encode(entropy.bytes::<16>()),
             operation: command,
             written: AtomicBool::new(false),
-            passed_on: AtomicBool::new(false),
+            delegated: AtomicBool::new(false),
         }
     }
 
-    /// Ties entries to a request.
+    /// Returns the request id of the entries.
     pub fn request_id(&self) -> &str {
         &self.request_id
     }
 
-    /// The same about an organization or one of its projects.
+    /// Returns the recorder with the chain of this organization and another subject.
     #[must_use]
     pub fn about(self, organization: OrganizationId, subject: &impl ToString) -> Self {
         Self {
@@ -141,7 +138,7 @@ impl Recorder {
         }
     }
 
-    /// The same about somebody's account.
+    /// Returns the recorder with the chain of this account.
     #[must_use]
     pub fn about_account(self, user: UserId) -> Self {
         Self {
@@ -150,12 +147,13 @@ impl Recorder {
         }
     }
 
-    /// Announces what is about to be done where the log cannot be written in the same transaction.
+    /// Writes an entry before an action that cannot share a transaction with the log.
     pub async fn announce(&self, db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
         self.append_alone(db, INTENT, now).await
     }
 
-    /// Writes what a handler changed, and the status it will answer, in the transaction that changes it: both are there afterwards, or neither.
+    /// Writes the change and the status of the response in the transaction of the change, so that
+    /// both or neither are committed.
     pub async fn write_in(
         &self,
         transaction: &Transaction<'_>,
@@ -172,7 +170,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// The same in another log than that of what the request names.
+    /// Writes an entry to another chain than that of the request.
     pub async fn write_elsewhere(
         &self,
         transaction: &Transaction<'_>,
@@ -187,15 +185,16 @@ impl Recorder {
         .await
     }
 
-    /// Writes nothing: the request only asked another operation, which writes its own entry.
-    pub fn pass_on(&self) {
-        self.passed_on.store(true, Ordering::Release);
+    /// Disables the recorder: the request is delegated to another operation, which writes its own
+    /// entry.
+    pub fn delegate(&self) {
+        self.delegated.store(true, Ordering::Release);
     }
 
-    /// Writes how the request ended, unless its handler wrote what it changed. A handler that wrote and failed after that took
-    /// both back.
+    /// Writes the outcome of the request, unless [`Self::write_in`] did. After a failure the
+    /// transaction of `write_in` was rolled back, so the outcome is written.
     pub async fn finish(&self, db: &Db, status: u16, now: DateTime<Utc>) -> Result<(), Error> {
-        if self.passed_on.load(Ordering::Acquire)
+        if self.delegated.load(Ordering::Acquire)
             || status < 400 && self.written.load(Ordering::Acquire)
         {
             return Ok(());
@@ -226,15 +225,15 @@ impl Recorder {
         now: DateTime<Utc>,
         before: Option<Value>,
         after: Option<Value>,
-    ) -> Result<Entry, Error> {
+    ) -> Result<AuditEntry, Error> {
         let text = |value: Option<Value>| {
             let raw = |value: Value| RawValue::from_string(redacted(value).to_string());
             value.map(raw).transpose().context("writing the audit log")
         };
-        Ok(Entry {
+        Ok(AuditEntry {
             chain: chain.to_string(),
             number: 0,
-            // What the database keeps, so that what is hashed is what is read back.
+            // PostgreSQL stores microseconds, and the hash must match the stored time.
             at: now.trunc_subsecs(6),
             actor: self.actor,
             token: self.token.0,
@@ -251,7 +250,7 @@ impl Recorder {
     }
 }
 
-/// The value without what its field names say is secret.
+/// Returns the value with the values of secret fields replaced.
 fn redacted(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -281,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_like_a_secret_is_not_written() {
+    fn fields_named_like_secrets_are_redacted() {
         let value = json!({"name": "x", "db_pass": "hunter2", "list": [{"apiKey": {"a": 1}, "role": "owner"}], "Token": null});
         let expected = json!({"name": "x", "db_pass": "[redacted]", "list": [{"apiKey": "[redacted]", "role": "owner"}], "Token": "[redacted]"});
         assert_eq!(redacted(value), expected);

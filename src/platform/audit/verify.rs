@@ -1,55 +1,59 @@
-//! Checking an exported log with nothing but the log.
+//! Verification of an exported log.
 
 use std::io::{self, BufRead, Read};
 
-use super::{Entry, Hash};
+use super::{AuditEntry, Hash};
 
 /// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: u64 = 4 << 20;
 
-/// A log that holds together.
+/// Result of a verification without errors.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Whose it is.
+    /// Chain of the entries.
     pub chain: String,
     /// Numbers of the first and the last entry.
     pub numbers: (i64, i64),
-    /// Hash of the last entry: who has noted it elsewhere can tell whether later entries were cut off.
+    /// Hash of the last entry. Compared with a hash that was noted earlier, it shows whether later
+    /// entries were cut off.
     pub head: Hash,
 }
 
-/// The first entry that does not follow from those before it.
+/// Error of a verification: the first entry that does not follow from the previous one.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
-    /// The file could not be read.
+pub enum VerifyError {
+    /// The file cannot be read.
     #[error("the log could not be read: {0}")]
     Unreadable(#[from] io::Error),
-    /// There is nothing in it.
+    /// The file has no entries.
     #[error("there are no entries")]
     Empty,
-    /// A line is no entry.
+    /// A line is not an entry.
     #[error("line {line} is not an entry: {problem}")]
     Malformed {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Why.
+        /// Error of the JSON parser.
         problem: String,
     },
-    /// An entry is bad.
+    /// An entry is invalid.
     #[error("line {line}, entry {number}: {problem}")]
     Bad {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// The number it bears.
+        /// Number of the entry.
         number: i64,
-        /// What is wrong with it.
+        /// Description of the problem.
         problem: &'static str,
     },
 }
 
-/// Reads a log and names the first bad entry. One that does not begin with entry 1 is taken for a part of a log.
-pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
-    let (mut last, mut first, mut line) = (None::<Entry>, None, 0);
+/// Verifies a log and reports the first invalid entry. A log that does not begin with entry 1 is
+/// verified as a part of a log.
+pub fn verify(mut log: impl BufRead) -> Result<Verified, VerifyError> {
+    let mut last: Option<AuditEntry> = None;
+    let mut first = None;
+    let mut line = 0;
     loop {
         let mut text = Vec::new();
         line += 1;
@@ -64,12 +68,13 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let entry: Entry = serde_json::from_slice(&text).map_err(|error| Broken::Malformed {
-            line,
-            problem: error.to_string(),
-        })?;
+        let entry: AuditEntry =
+            serde_json::from_slice(&text).map_err(|error| VerifyError::Malformed {
+                line,
+                problem: error.to_string(),
+            })?;
         if let Some(problem) = problem(last.as_ref(), &entry) {
-            return Err(Broken::Bad {
+            return Err(VerifyError::Bad {
                 line,
                 number: entry.number,
                 problem,
@@ -79,7 +84,7 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
         last = Some(entry);
     }
     let (Some(last), Some(first)) = (last, first) else {
-        return Err(Broken::Empty);
+        return Err(VerifyError::Empty);
     };
     Ok(Verified {
         chain: last.chain,
@@ -88,9 +93,9 @@ pub fn verify(mut log: impl BufRead) -> Result<Verified, Broken> {
     })
 }
 
-fn problem(last: Option<&Entry>, entry: &Entry) -> Option<&'static str> {
+fn problem(last: Option<&AuditEntry>, entry: &AuditEntry) -> Option<&'static str> {
     if entry.hash != entry.expected_hash() {
-        return Some("its content is not what was hashed");
+        return Some("its content does not match its hash");
     }
     match last {
         Some(last) if last.chain != entry.chain => Some("it belongs to another log"),
@@ -98,10 +103,10 @@ fn problem(last: Option<&Entry>, entry: &Entry) -> Option<&'static str> {
             Some("entries before it are missing, or out of order")
         }
         Some(last) if last.hash != entry.previous => {
-            Some("it does not follow from the entry before")
+            Some("its previous hash does not match the entry before")
         }
         None if entry.number == 1 && entry.previous != Hash::NONE => {
-            Some("nothing can come before entry 1")
+            Some("entry 1 has a previous entry")
         }
         _ => None,
     }
@@ -114,10 +119,10 @@ mod tests {
 
     use super::*;
 
-    fn log(length: i64) -> Vec<Entry> {
+    fn log(length: i64) -> Vec<AuditEntry> {
         let (mut entries, mut previous) = (Vec::new(), Hash::NONE);
         for number in 1..=length {
-            let mut entry = Entry {
+            let mut entry = AuditEntry {
                 chain: "organization 1".to_owned(),
                 number,
                 at: "2026-11-21T09:15:03.000001Z".parse().unwrap(),
@@ -140,7 +145,7 @@ mod tests {
         entries
     }
 
-    fn text(entries: &[Entry]) -> String {
+    fn text(entries: &[AuditEntry]) -> String {
         entries
             .iter()
             .map(|entry| serde_json::to_string(entry).unwrap() + "\n")
@@ -148,12 +153,12 @@ mod tests {
     }
 
     fn checked(text: &str) -> Result<Verified, String> {
-        verify(text.as_bytes()).map_err(|broken| broken.to_string())
+        verify(text.as_bytes()).map_err(|error| error.to_string())
     }
 
-    /// Computed from the description of the encoding with another program.
+    /// The hash was computed with another program from the description of the encoding.
     #[test]
-    fn the_encoding_is_the_described_one() {
+    fn encoding_matches_its_description() {
         assert_eq!(
             log(1)[0].hash.to_string(),
             "f9ec09783ac44b3104b8eff623a137c2be5c9bc68313a6ad24d2c3376ed24692"
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_log_and_a_part_of_one_hold() {
+    fn complete_and_partial_logs_verify() {
         let entries = log(5);
         assert_eq!(checked(&text(&entries)).unwrap().numbers, (1, 5));
         let part = checked(&text(&entries[2..])).unwrap();
@@ -175,19 +180,19 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_entry_is_named() {
-        let with = |change: fn(&mut Vec<Entry>)| {
+    fn first_invalid_entry_is_reported() {
+        let with = |change: fn(&mut Vec<AuditEntry>)| {
             let mut entries = log(5);
             change(&mut entries);
             checked(&text(&entries)).unwrap_err()
         };
         assert_eq!(
             with(|log| log[2].status = 403),
-            "line 3, entry 3: its content is not what was hashed"
+            "line 3, entry 3: its content does not match its hash"
         );
         assert_eq!(
             with(|log| log[3].subject = Some(String::new())),
-            "line 4, entry 4: its content is not what was hashed"
+            "line 4, entry 4: its content does not match its hash"
         );
         assert_eq!(
             with(|log| drop(log.remove(1))),
@@ -197,15 +202,15 @@ mod tests {
             with(|log| log.swap(1, 2)),
             "line 2, entry 3: entries before it are missing, or out of order"
         );
-        let forged = |log: &mut Vec<Entry>| {
+        let forged = |log: &mut Vec<AuditEntry>| {
             log[2].actor = uuid::Uuid::nil();
             log[2].hash = log[2].expected_hash();
         };
         assert_eq!(
             with(forged),
-            "line 4, entry 4: it does not follow from the entry before"
+            "line 4, entry 4: its previous hash does not match the entry before"
         );
-        let of_another = |log: &mut Vec<Entry>| {
+        let of_another = |log: &mut Vec<AuditEntry>| {
             log[1].chain = "organization 2".to_owned();
             log[1].hash = log[1].expected_hash();
         };
@@ -216,16 +221,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever single character is changed, it shows, unless the line still says the same.
+        /// A change of a single character is detected, unless the line parses to an equal entry.
         #[test]
-        fn no_change_goes_unseen(at in 0_usize..2000, with in proptest::char::range('!', '~')) {
+        fn changes_are_detected(at in 0_usize..2000, with in proptest::char::range('!', '~')) {
             let whole = text(&log(4));
             let at = at % whole.len();
             prop_assume!(whole.is_char_boundary(at) && whole.is_char_boundary(at + 1) && whole.as_bytes()[at] != b'\n');
             let mut changed = whole.clone();
             changed.replace_range(at..=at, &with.to_string());
             let same = |a: &str, b: &str| {
-                let read = |text: &str| text.lines().map(|line| serde_json::from_str::<Entry>(line).map(|entry| (entry.hash, entry.expected_hash()))).collect::<Result<Vec<_>, _>>();
+                let read = |text: &str| text.lines().map(|line| serde_json::from_str::<AuditEntry>(line).map(|entry| (entry.hash, entry.expected_hash()))).collect::<Result<Vec<_>, _>>();
                 matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
             };
             prop_assert!(checked(&changed).is_err() || same(&whole, &changed), "{changed}");

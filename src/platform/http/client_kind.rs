@@ -7,14 +7,14 @@ use http::{HeaderMap, Method, Uri};
 
 use super::{Api, Peer, Response};
 use crate::{
-    base::error::{Credential, Error},
-    platform::access::{User, credential::Presented},
+    base::error::{CredentialProblem, Error},
+    platform::access::{User, credential::PresentedCredential},
 };
 
 /// The differences between the kinds of clients. All other steps of a request are shared.
 pub struct ClientKind {
     /// Reads the credential from the header fields of a request.
-    pub presented: fn(&HeaderMap, Peer) -> Result<Presented, Credential>,
+    pub presented: fn(&HeaderMap, Peer) -> Result<PresentedCredential, CredentialProblem>,
     /// Returns the response to an error.
     pub refuse: fn(&Error, &RejectedRequest<'_>) -> Response,
     /// Whether its operations call other operations for their caller.

@@ -32,18 +32,20 @@ use super::{
 use crate::{
     base::{
         clock::Ticks,
-        error::{Credential, Denial, Error, oauth_fault},
+        error::{CredentialProblem, Denial, Error, oauth_error},
         ids::ProjectRef,
     },
     platform::{
         access::{
-            Access, AnyOf, Asked, Caller, Standing, Subject, credential, credential::Presented,
-            decide, sessions,
+            Access, AnyOf, Caller, CallerRelation, RequestView, Subject, credential,
+            credential::PresentedCredential, decide, sessions,
         },
         audit::Recorder,
         context::PlatformContext,
         http::router::State,
-        rate_limits::{Identifier, Key, LimitKey, Place, Policy, Quotas, Scope},
+        rate_limits::{
+            CounterKey, CounterScope, Identifier, LimitKey, Policy, PolicyContext, Quotas,
+        },
         telemetry::AnsweredRequest,
     },
 };
@@ -58,7 +60,7 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 /// Programs: a bearer token, and JSON responses.
 pub(super) static PROGRAMS: ClientKind = ClientKind {
     presented: |headers, _| {
-        credential::recognise(
+        credential::parse_authorization(
             headers
                 .get(header::AUTHORIZATION)
                 .map(HeaderValue::as_bytes),
@@ -114,7 +116,7 @@ impl GuardedEndpoint {
     /// any other error.
     fn challenge(&self, error: &Error) -> Option<String> {
         let reason = match error {
-            Error::Unauthenticated(Credential::Missing) => None,
+            Error::Unauthenticated(CredentialProblem::Missing) => None,
             Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
             Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
             _ => return None,
@@ -301,10 +303,10 @@ async fn count_by_address(
     operation: u16,
     now: Ticks,
 ) -> (Policy, Quotas) {
-    let policy = context.limits.policy(operation, Place::default());
-    let key = Key {
+    let policy = context.limits.policy(operation, PolicyContext::default());
+    let key = CounterKey {
         identifier: Identifier::address(peer.address),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation,
     };
     let verdict = context.limits.take(key, policy.windows(), now).await;
@@ -327,7 +329,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     }
     // OAuth clients expect the error code in `error` (RFC 6749 §5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
-        return Err(oauth_fault(
+        return Err(oauth_error(
             "invalid_request",
             format!("Authorization: {TWICE}"),
         ));
@@ -377,7 +379,7 @@ async fn admit(
     let (subject, standing) = count(guarded, &caller, target, now, outcome).await?;
     // The body of an unauthenticated or unrelated caller is not read.
     if caller.user().is_some()
-        && standing != Standing::Stranger
+        && standing != CallerRelation::NotMember
         && let Err(error) = read_body_for_decision(endpoint, request).await
     {
         invalid = invalid.or(Some(error));
@@ -386,7 +388,7 @@ async fn admit(
     if invalid.is_none() {
         invalid = null_bytes::check_query(query).err();
     }
-    let asked = Asked {
+    let asked = RequestView {
         query: request.uri.query().unwrap_or_default(),
         body: request.body.as_read(),
     };
@@ -442,7 +444,7 @@ async fn admit(
 
 /// Whether the request belongs in the audit log: by the rule of the operation, else if its method
 /// is neither GET nor HEAD and a permission that it requires allows changes.
-fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &Asked<'_>) -> bool {
+fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &RequestView<'_>) -> bool {
     match audit_rule {
         AuditRule::Mutates => return true,
         AuditRule::ReadOnly => return false,
@@ -473,21 +475,28 @@ async fn identify(
         client_kind,
         ..
     } = guarded;
-    let unauthenticated = |credential| Caller::Nobody {
+    let unauthenticated = |credential| Caller::Anonymous {
         address: peer.address,
         credential,
     };
     let user = match (client_kind.presented)(headers, peer) {
         Err(credential) => return Ok(unauthenticated(credential)),
-        Ok(Presented::Token(digest)) => context.directory.user(&digest, peer.address, now).await?,
-        Ok(Presented::Approval(digest)) => context.directory.approved(&digest, now).await?,
-        Ok(Presented::Session(digest)) => {
+        Ok(PresentedCredential::Token(digest)) => {
+            context
+                .directory
+                .token_user(&digest, peer.address, now)
+                .await?
+        }
+        Ok(PresentedCredential::OauthToken(digest)) => {
+            context.directory.oauth_user(&digest, now).await?
+        }
+        Ok(PresentedCredential::Session(digest)) => {
             Box::pin(sessions::user(&context.db, &digest, context.clock.now()))
                 .await?
                 .map(Arc::new)
         }
     };
-    Ok(user.map_or_else(|| unauthenticated(Credential::Unknown), Caller::User))
+    Ok(user.map_or_else(|| unauthenticated(CredentialProblem::Unknown), Caller::User))
 }
 
 /// Reads the body if the required permissions depend on it. An unreadable body counts as empty, and
@@ -533,7 +542,7 @@ async fn count(
     target: RequestTarget,
     now: Ticks,
     outcome: &mut RequestOutcome,
-) -> Result<(Subject, Standing), Error> {
+) -> Result<(Subject, CallerRelation), Error> {
     let context = &guarded.context;
     let mut step = RateLimitStep {
         guarded,
@@ -543,15 +552,15 @@ async fn count(
     };
     if matches!(target, RequestTarget::Account) {
         step.take_own(&Subject::Account).await?;
-        return Ok((Subject::Account, Standing::Account));
+        return Ok((Subject::Account, CallerRelation::Account));
     }
     let own = caller.user().zip(target.reference());
     if let Some((subject, held)) = own
         .as_ref()
-        .and_then(|(user, reference)| context.directory.own_cached(user, reference, now))
+        .and_then(|(user, reference)| context.directory.resolve_cached(user, reference, now))
     {
         step.take_own(&subject).await?;
-        return Ok((subject, Standing::Member(held)));
+        return Ok((subject, CallerRelation::Member(held)));
     }
     Box::pin(step.look_up(own)).await
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{Caller, Organization, Project, Standing, Subject, User},
+        access::{Caller, CallerRelation, Organization, Project, Subject, User},
         audit::Recorder,
         context::PlatformContext,
     },
@@ -40,7 +40,7 @@ pub struct Call<'a> {
     pub(super) peer: Peer,
     pub(super) caller: &'a Caller,
     pub(super) subject: &'a Subject,
-    pub(super) standing: Standing,
+    pub(super) standing: CallerRelation,
     pub(super) recorder: Option<&'a Arc<Recorder>>,
     pub(super) endpoint: &'static Endpoint,
     pub(super) request_id: &'a str,
@@ -184,7 +184,7 @@ impl Input for User {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         match call.caller {
             Caller::User(user) => Ok(User::clone(user)),
-            Caller::Nobody { credential, .. } => Err(Error::Unauthenticated(*credential)),
+            Caller::Anonymous { credential, .. } => Err(Error::Unauthenticated(*credential)),
         }
     }
 }
@@ -258,7 +258,7 @@ impl Input for Arc<Recorder> {
 }
 
 /// The caller's relation to the target.
-impl Input for Standing {
+impl Input for CallerRelation {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {

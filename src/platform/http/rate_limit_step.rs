@@ -6,8 +6,8 @@ use super::guard::{GuardedEndpoint, RequestOutcome};
 use crate::{
     base::{clock::Ticks, error::Error},
     platform::{
-        access::{Caller, Held, Reference, Standing, Subject, User},
-        rate_limits::{Identifier, Key, LimitKey, Place, Quotas, Scope},
+        access::{Caller, CallerRelation, EffectiveRoles, ResourceName, Subject, User},
+        rate_limits::{CounterKey, CounterScope, Identifier, LimitKey, PolicyContext, Quotas},
     },
 };
 
@@ -23,19 +23,20 @@ impl RateLimitStep<'_> {
     /// Resolves and counts a target that is not cached as the caller's.
     pub(super) async fn look_up(
         &mut self,
-        own: Option<(&User, Reference)>,
-    ) -> Result<(Subject, Standing), Error> {
+        own: Option<(&User, ResourceName)>,
+    ) -> Result<(Subject, CallerRelation), Error> {
         let found = match &own {
             Some((user, reference)) => self.find(user, reference).await?,
             // The caller is unauthenticated, or the target is invalid.
             None => None,
         };
         let Some((subject, held)) = found else {
-            self.take(Scope::Unresolved, Place::default()).await?;
-            return Ok((Subject::Account, Standing::Stranger));
+            self.take(CounterScope::Unresolved, PolicyContext::default())
+                .await?;
+            return Ok((Subject::Account, CallerRelation::NotMember));
         };
         self.take_own(&subject).await?;
-        Ok((subject, Standing::Member(held)))
+        Ok((subject, CallerRelation::Member(held)))
     }
 
     /// Resolves a reference to a project or organization of the caller: from the cache, or by a
@@ -43,15 +44,15 @@ impl RateLimitStep<'_> {
     async fn find(
         &mut self,
         user: &User,
-        reference: &Reference,
-    ) -> Result<Option<(Subject, Held)>, Error> {
+        reference: &ResourceName,
+    ) -> Result<Option<(Subject, EffectiveRoles)>, Error> {
         let directory = &self.guarded.context.directory;
         if directory.is_hidden(user, reference, self.now) {
             return Ok(None);
         }
-        let _turn = directory.turn(user, reference).await;
+        let _turn = directory.lookup_lock(user, reference).await;
         // A concurrent request may have completed the lookup.
-        let known = directory.own_cached(user, reference, self.now);
+        let known = directory.resolve_cached(user, reference, self.now);
         if known.is_some() || directory.is_hidden(user, reference, self.now) {
             return Ok(known);
         }
@@ -62,7 +63,7 @@ impl RateLimitStep<'_> {
             self.outcome.limited = true;
             return Err(Error::TooManyLookUps);
         }
-        let found = directory.own(user, reference).await?;
+        let found = directory.resolve(user, reference).await?;
         // A resource of the caller is counted under its own key, so its lookup is not counted.
         if found.is_some() {
             limits.give_back_look_up(identifier, self.now);
@@ -80,18 +81,22 @@ impl RateLimitStep<'_> {
             self.outcome.project = Some(project.reference.clone());
         }
         let (scope, organization) = match subject {
-            Subject::Account => (Scope::User, None),
-            Subject::Organization(organization) => {
-                (Scope::Organization(organization.id), Some(organization.id))
-            }
-            Subject::Project(project) => (Scope::Project(project.id), Some(project.organization)),
+            Subject::Account => (CounterScope::User, None),
+            Subject::Organization(organization) => (
+                CounterScope::Organization(organization.id),
+                Some(organization.id),
+            ),
+            Subject::Project(project) => (
+                CounterScope::Project(project.id),
+                Some(project.organization),
+            ),
         };
         let application = self
             .caller
             .user()
             .and_then(|user| user.approval.as_ref())
             .map(|approval| approval.client_id);
-        let place = Place {
+        let place = PolicyContext {
             organization,
             application,
         };
@@ -111,7 +116,11 @@ impl RateLimitStep<'_> {
     }
 
     /// Takes one request from the counter of this scope.
-    fn take(&mut self, scope: Scope, place: Place) -> impl Future<Output = Result<(), Error>> {
+    fn take(
+        &mut self,
+        scope: CounterScope,
+        place: PolicyContext,
+    ) -> impl Future<Output = Result<(), Error>> {
         let Self {
             guarded: GuardedEndpoint {
                 context, operation, ..
@@ -122,9 +131,9 @@ impl RateLimitStep<'_> {
         } = self;
         let identifier = match caller {
             Caller::User(user) => user.identifier(),
-            Caller::Nobody { address, .. } => Identifier::address(*address),
+            Caller::Anonymous { address, .. } => Identifier::address(*address),
         };
-        let key = Key {
+        let key = CounterKey {
             identifier,
             scope,
             operation: *operation,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     base::ids::{OrgSlug, ProjectRef},
-    platform::{access::Reference, rate_limits::LimitKey},
+    platform::{access::ResourceName, rate_limits::LimitKey},
 };
 
 /// The target as named by a request, before the lookup of whether it exists.
@@ -92,11 +92,11 @@ impl RequestTarget {
     }
 
     /// Returns the key of the lookup, if the target needs one.
-    pub(super) fn reference(self) -> Option<Reference> {
+    pub(super) fn reference(self) -> Option<ResourceName> {
         match self {
             Self::Account | Self::Invalid => None,
-            Self::Organization(slug) => Some(Reference::Organization(slug)),
-            Self::Project(reference) => Some(Reference::Project(reference)),
+            Self::Organization(slug) => Some(ResourceName::Organization(slug)),
+            Self::Project(reference) => Some(ResourceName::Project(reference)),
         }
     }
 }

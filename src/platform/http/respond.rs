@@ -54,7 +54,7 @@ pub(crate) fn error(error: &Error, request: &RejectedRequest<'_>) -> Response {
             .insert(header::WWW_AUTHENTICATE, challenge);
     }
     match error {
-        Error::Oauth(fault) => {
+        Error::OAuth(fault) => {
             response
                 .headers_mut()
                 .insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -103,7 +103,7 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
         Error::Forbidden(Denial::Permissions(missing)) => {
             body.error = Some(json!({ "missing_permissions": missing }));
         }
-        Error::Oauth(fault) => {
+        Error::OAuth(fault) => {
             body.error = Some(fault.error.into());
             body.error_description = Some(fault.description.as_ref());
         }

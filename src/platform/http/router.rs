@@ -27,7 +27,7 @@ use super::{
     standard_headers::REQUEST_ID,
 };
 use crate::{
-    base::error::{Credential, Error},
+    base::error::{CredentialProblem, Error},
     platform::context::PlatformContext,
 };
 
@@ -339,7 +339,7 @@ impl InternalClient {
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response, Error> {
         // Without a delegated caller, the request would be authenticated as one from this machine.
         let Some(caller) = &self.on_behalf else {
-            return Err(Error::Unauthenticated(Credential::Missing));
+            return Err(Error::Unauthenticated(CredentialProblem::Missing));
         };
         // Log entries of both operations have one request id.
         request

@@ -22,10 +22,10 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use super::body::{Body, Response};
-pub use crate::base::net::accept::Stop;
-use crate::base::net::{accept, accept::Listen};
+use crate::base::net::{accept, accept::Listener};
 
 /// Largest number of connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
@@ -60,25 +60,28 @@ pub async fn serve<S: Service>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
     service: impl Fn(SocketAddr) -> S,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) {
     let tls = tls.map(TlsAcceptor::from);
     let begin = |stream: TcpStream, peer| {
         // Without it, the kernel delays small responses. Fails only for closed connections.
         let _ = stream.set_nodelay(true);
-        negotiate_tls(stream, tls.clone(), service(peer), stop.clone())
+        negotiate_tls(stream, tls.clone(), service(peer), shutdown.clone())
     };
-    accept_loop("requests", listener, &stop, begin).await;
+    accept_loop("requests", listener, &shutdown, begin).await;
 }
 
 /// Serves HTTP/1 without TLS on a Unix socket, as [`serve`] does.
-pub async fn serve_local<L, S>(listener: L, service: impl Fn(L::Peer) -> S, stop: Stop)
-where
-    L: Listen<Stream = UnixStream>,
+pub async fn serve_local<L, S>(
+    listener: L,
+    service: impl Fn(L::Peer) -> S,
+    shutdown: CancellationToken,
+) where
+    L: Listener<Stream = UnixStream>,
     S: Service,
 {
-    accept_loop("operator requests", listener, &stop, |stream, peer| {
-        serve_http1(stream, service(peer), stop.clone())
+    accept_loop("operator requests", listener, &shutdown, |stream, peer| {
+        serve_http1(stream, service(peer), shutdown.clone())
     })
     .await;
 }
@@ -87,10 +90,10 @@ where
 async fn accept_loop<L, F>(
     what: &'static str,
     listener: L,
-    stop: &Stop,
+    shutdown: &CancellationToken,
     begin: impl Fn(L::Stream, L::Peer) -> F,
 ) where
-    L: Listen,
+    L: Listener,
     F: Future<Output = ()> + Send + 'static,
 {
     let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -104,7 +107,7 @@ async fn accept_loop<L, F>(
             drop(permit);
         });
     };
-    accept::run(listener, stop.asked(), (what, DRAIN), take).await;
+    accept::accept_until_shutdown(what, listener, shutdown, DRAIN, take).await;
 }
 
 /// Serves HTTP/1, or the protocol negotiated by TLS.
@@ -112,10 +115,10 @@ async fn negotiate_tls(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: impl Service,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) {
     let Some(tls) = tls else {
-        return serve_http1(stream, service, stop).await;
+        return serve_http1(stream, service, shutdown).await;
     };
     // A failed or slow handshake closes the connection without a response.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else {
@@ -127,18 +130,18 @@ async fn negotiate_tls(
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX);
         // Protocol errors of a client only close its connection.
-        let _ = accept::see_out(
+        let _ = accept::serve_until_shutdown(
             builder.serve_connection(TokioIo::new(stream), service),
-            stop.asked(),
+            &shutdown,
         )
         .await;
     } else {
-        serve_http1(stream, service, stop).await;
+        serve_http1(stream, service, shutdown).await;
     }
 }
 
 /// Serves HTTP/1.
-async fn serve_http1<I>(stream: I, service: impl Service, stop: Stop)
+async fn serve_http1<I>(stream: I, service: impl Service, shutdown: CancellationToken)
 where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
@@ -149,9 +152,9 @@ where
         .writev(false)
         .header_read_timeout(HEADERS_TIMEOUT);
     // Protocol errors of a client only close its connection.
-    let _ = accept::see_out(
+    let _ = accept::serve_until_shutdown(
         builder.serve_connection(TokioIo::new(stream), service),
-        stop.asked(),
+        &shutdown,
     )
     .await;
 }
@@ -170,7 +173,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (says, waits, stop) = (begun.clone(), may.clone(), Stop::default());
+        let (says, waits, shutdown) = (begun.clone(), may.clone(), CancellationToken::new());
         let service = move |_| {
             let (begun, may) = (says.clone(), waits.clone());
             super::service(move |request| {
@@ -185,7 +188,7 @@ mod tests {
                 }
             })
         };
-        let server = tokio::spawn(serve(listener, None, service, stop.clone()));
+        let server = tokio::spawn(serve(listener, None, service, shutdown.clone()));
         let mut client = TcpStream::connect(address).await.unwrap();
         for path in ["/now", "/later", "/now", "/later/again", "/later", "/now"] {
             client
@@ -201,7 +204,7 @@ mod tests {
                 assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
             }
         }
-        stop.stop();
+        shutdown.cancel();
         server.await.unwrap();
     }
 }

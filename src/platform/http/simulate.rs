@@ -11,7 +11,7 @@ use super::{
 use crate::{
     base::error::Error,
     platform::{
-        access::{AnyOf, Asked, Caller, Standing, User, decide},
+        access::{AnyOf, Caller, CallerRelation, RequestView, User, decide},
         context::PlatformContext,
         rate_limits::LimitKey,
     },
@@ -40,7 +40,7 @@ pub struct SimulatedOutcome {
     /// The permissions that the request requires.
     pub required: AnyOf,
     /// The caller's relation to the target of the request.
-    pub standing: Standing,
+    pub standing: CallerRelation,
     /// `Ok` if the request is permitted.
     pub outcome: Result<(), Error>,
 }
@@ -64,21 +64,23 @@ pub async fn simulate(
         }
     };
     let standing = if matches!(target, RequestTarget::Account) {
-        Standing::Account
+        CallerRelation::Account
     } else if let Some(reference) = target.reference() {
         let cached = context
             .directory
-            .own_cached(&user, &reference, context.clock.ticks());
+            .resolve_cached(&user, &reference, context.clock.ticks());
         let own = if cached.is_some() {
             cached
         } else {
-            context.directory.own(&user, &reference).await?
+            context.directory.resolve(&user, &reference).await?
         };
-        own.map_or(Standing::Stranger, |(_, held)| Standing::Member(held))
+        own.map_or(CallerRelation::NotMember, |(_, held)| {
+            CallerRelation::Member(held)
+        })
     } else {
-        Standing::Stranger
+        CallerRelation::NotMember
     };
-    let asked = Asked {
+    let asked = RequestView {
         query: request.query,
         body: request.body,
     };

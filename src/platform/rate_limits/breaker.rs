@@ -1,36 +1,36 @@
-//! Stops asking a store that does not answer, and asks again now and then.
+//! A circuit breaker for the shared store.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::base::clock::Ticks;
 
-/// Failures in a row that open it.
+/// Consecutive failures that open the breaker.
 const FAILURES_MAX: u32 = 5;
-/// How long it stays open before one request may try again, in milliseconds.
+/// Milliseconds between two attempts while the breaker is open.
 pub(super) const PAUSE: Ticks = 250;
 
-/// Closed: every request goes to the store. Open: none does, but one in each [`PAUSE`].
+/// Closed: every request is sent to the store. Open: one request in each [`PAUSE`] is sent.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// In a row.
+    /// Consecutive failures.
     failures: AtomicU32,
-    /// When the next request may try; 0 while closed.
+    /// Time of the next attempt; 0 while closed.
     retry: AtomicU64,
 }
 
-/// What an outcome did to the breaker.
+/// The effect of an outcome on the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum BreakerChange {
     Opened,
     Closed,
-    Stayed,
+    Unchanged,
 }
 
 impl Breaker {
-    /// Whether a request at `now` goes to the store.
-    pub(super) fn lets_through(&self, now: Ticks) -> bool {
+    /// Returns whether a request at `now` may be sent to the store.
+    pub(super) fn allows(&self, now: Ticks) -> bool {
         let retry = self.retry.load(Ordering::Acquire);
-        // Whoever moves the mark is the one to try.
+        // The request that moves `retry` makes the attempt.
         retry == 0
             || (now >= retry
                 && self
@@ -39,19 +39,19 @@ impl Breaker {
                     .is_ok())
     }
 
-    pub(super) fn succeeded(&self) -> Turn {
-        // Read first: on the way that is taken a million times, no cache line is written.
+    pub(super) fn succeeded(&self) -> BreakerChange {
+        // The load avoids a write to a shared cache line on the common path.
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
         if self.retry.load(Ordering::Acquire) != 0 && self.retry.swap(0, Ordering::AcqRel) != 0 {
-            Turn::Closed
+            BreakerChange::Closed
         } else {
-            Turn::Stayed
+            BreakerChange::Unchanged
         }
     }
 
-    pub(super) fn failed(&self, now: Ticks) -> Turn {
+    pub(super) fn failed(&self, now: Ticks) -> BreakerChange {
         let failures = self
             .failures
             .fetch_add(1, Ordering::AcqRel)
@@ -61,7 +61,11 @@ impl Breaker {
                 .retry
                 .compare_exchange(0, now + PAUSE, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok();
-        if opens { Turn::Opened } else { Turn::Stayed }
+        if opens {
+            BreakerChange::Opened
+        } else {
+            BreakerChange::Unchanged
+        }
     }
 }
 
@@ -70,24 +74,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_one_success_closes_it() {
+    fn five_failures_open_the_breaker_and_one_success_closes_it() {
         let breaker = Breaker::default();
         for _ in 0..4 {
-            assert_eq!(breaker.failed(0), Turn::Stayed);
+            assert_eq!(breaker.failed(0), BreakerChange::Unchanged);
         }
-        assert_eq!(breaker.succeeded(), Turn::Stayed);
+        assert_eq!(breaker.succeeded(), BreakerChange::Unchanged);
         for _ in 0..4 {
-            assert_eq!(breaker.failed(1000), Turn::Stayed);
-            assert!(breaker.lets_through(1000));
+            assert_eq!(breaker.failed(1000), BreakerChange::Unchanged);
+            assert!(breaker.allows(1000));
         }
-        assert_eq!(breaker.failed(1000), Turn::Opened);
-        assert_eq!(breaker.failed(1000), Turn::Stayed, "it opens once");
-        assert!(!breaker.lets_through(1249));
-        assert!(breaker.lets_through(1250), "one tries");
-        assert!(!breaker.lets_through(1250), "and only one");
-        assert_eq!(breaker.failed(1255), Turn::Stayed);
-        assert!(breaker.lets_through(1500));
-        assert_eq!(breaker.succeeded(), Turn::Closed);
-        assert!(breaker.lets_through(1500) && breaker.lets_through(1500));
+        assert_eq!(breaker.failed(1000), BreakerChange::Opened);
+        assert_eq!(
+            breaker.failed(1000),
+            BreakerChange::Unchanged,
+            "it opens once"
+        );
+        assert!(!breaker.allows(1249));
+        assert!(breaker.allows(1250), "one tries");
+        assert!(!breaker.allows(1250), "and only one");
+        assert_eq!(breaker.failed(1255), BreakerChange::Unchanged);
+        assert!(breaker.allows(1500));
+        assert_eq!(breaker.succeeded(), BreakerChange::Closed);
+        assert!(breaker.allows(1500) && breaker.allows(1500));
     }
 }

@@ -1,17 +1,21 @@
-//! Allotments of counters, written before they are used: what is on disk is never less than what was admitted.
+//! The journal: allotments of counters, written before they are used, so that the disk never has
+//! less than was admitted.
 //!
-//! The snapshot is written once a second. Between two of them, the first request of each step of a counter appends the
-//! step's end to a log, before it is admitted; the requests after it in the step need no write. A step is one request for
-//! the first eight of a window, and then an eighth to a quarter of what was admitted, so 120 requests are 24 writes. After
-//! a clean end the snapshot has the exact counts and there is no log. After any other end each window counts its last
-//! allotment as used: at most a quarter more than was admitted, and nothing more up to eight requests.
+//! A snapshot is written once a second. In between, the first request of each step of a counter
+//! appends the end of the step to a log before it is admitted; the other requests of the step need
+//! no write. A step is one request for the first eight of a window, and then an eighth to a quarter
+//! of the requests so far, so that 120 requests cause 24 writes. After a clean shutdown the
+//! snapshot has the exact counts and there is no log. After a crash each window counts its last
+//! allotment as used: exact up to eight requests, and at most a quarter more than was admitted
+//! above.
 //!
-//! Records are handed to the kernel and not flushed: they survive the death of the process, not that of the machine. After
-//! a power failure what was admitted since the last snapshot, a second as a rule, is given back.
+//! Records are written without a flush: they survive a crash of the process, not of the machine.
+//! After a power failure the requests since the last snapshot, usually a second, are not counted.
 //!
-//! Layout, little-endian: a header of 32 bytes (magic, checksum of the names' seed, wall clock and ticks in milliseconds,
-//! CRC-32C), then records of 32 bytes (name; used and milliseconds left; kind, window and ticks; a tag of the header;
-//! CRC-32C). A record that is torn or was never written fails its checksum, and is passed over.
+//! Layout, little-endian: a header of 32 bytes (magic, checksum of the seed, wall clock and ticks
+//! in milliseconds, CRC-32C), then records of 32 bytes (name; used and milliseconds left; kind,
+//! window and ticks; tag of the header; CRC-32C). A torn or missing record fails its checksum and
+//! is skipped.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -28,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::{
-    Cell, Key, Memory, Verdict, WINDOWS_MAX, Window,
+    CounterKey, CounterRecord, LimitDecision, Memory, WINDOWS_MAX, Window,
     memory::{Seed, allotment},
     snapshot,
     snapshot::{USED_BITS, kind_byte, kind_of},
@@ -37,43 +41,44 @@ use crate::base::clock::{Clock, Ticks};
 
 const MAGIC: [u8; 8] = *b"gantryla";
 const RECORD: usize = 32;
-/// Largest log, in bytes. It is replaced with every snapshot, and long before this. Requests that find it full are
-/// counted, but not written.
+/// Bound of a log, in bytes. Every snapshot replaces the log long before. Requests that find it
+/// full are counted, but not written.
 const BYTES_MAX: u64 = 64 << 20;
-/// From this size on a snapshot is not waited for.
-const CROWDED: u64 = BYTES_MAX / 4;
+/// Size of the log that triggers a snapshot.
+const SNAPSHOT_AT_BYTES: u64 = BYTES_MAX / 4;
 
-/// The counters of this process together with their files.
+/// The counters of this process and their files.
 pub struct Journal {
     memory: Arc<Memory>,
     clock: Clock,
-    /// Of the snapshot; the logs lie beside it.
+    /// Path of the snapshot; the logs are beside it.
     path: PathBuf,
-    log: RwLock<Log>,
-    saving: Mutex<Saving>,
-    crowded: Notify,
+    log: RwLock<JournalLog>,
+    saving: Mutex<SaveState>,
+    log_grown: Notify,
     failed: AtomicBool,
 }
 
-struct Log {
+struct JournalLog {
     file: File,
     number: u64,
-    /// Distinguishes its records from those of other logs.
+    /// Checksum of the header, which its records contain.
     tag: u32,
     written: AtomicU64,
 }
 
 /// State of the snapshots.
 #[derive(Default)]
-struct Saving {
-    /// The last one failed: the log is needed as it is.
+struct SaveState {
+    /// The last snapshot failed, so that the log must be kept.
     failed: bool,
-    /// The last one of all is written.
+    /// The final snapshot is written.
     closed: bool,
 }
 
 impl Journal {
-    /// Keeps `memory` in the snapshot at `path` and a new log beside it. What was read from there before is in both.
+    /// Opens the journal of `memory`: a snapshot at `path` and a new log beside it. Both contain
+    /// what was loaded before.
     pub fn open(memory: Arc<Memory>, clock: Clock, path: PathBuf) -> io::Result<Self> {
         let number = logs(&path)?
             .into_iter()
@@ -81,14 +86,14 @@ impl Journal {
             .max()
             .unwrap_or(0)
             + 1;
-        let log = Log::create(&path, number, &memory.seed(), &clock)?;
+        let log = JournalLog::create(&path, number, &memory.seed(), &clock)?;
         let journal = Self {
             memory,
             clock,
             path,
             log: RwLock::new(log),
             saving: Mutex::default(),
-            crowded: Notify::new(),
+            log_grown: Notify::new(),
             failed: AtomicBool::new(false),
         };
         snapshot::save(&journal.memory, &journal.clock, &journal.path, allotment)?;
@@ -96,13 +101,14 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Counts one request, and writes the allotment it begins, if it begins one, before it is admitted.
-    pub(super) fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    /// Counts one request. If it begins an allotment, writes the allotment before the request is
+    /// admitted.
+    pub(super) fn take(&self, key: CounterKey, windows: &[Window], now: Ticks) -> LimitDecision {
         self.memory
             .take_allotted(key, windows, now, |cells| self.write(cells, now))
     }
 
-    fn write(&self, cells: &[Cell], now: Ticks) {
+    fn write(&self, cells: &[CounterRecord], now: Ticks) {
         let mut bytes = [0; RECORD * WINDOWS_MAX];
         let log = self.log.read();
         for (record, cell) in bytes.chunks_exact_mut(RECORD).zip(cells) {
@@ -110,43 +116,44 @@ impl Journal {
         }
         let bytes = &bytes[..RECORD * cells.len().min(WINDOWS_MAX)];
         let at = log.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if at < CROWDED && at + bytes.len() as u64 >= CROWDED {
-            self.crowded.notify_one();
+        if at < SNAPSHOT_AT_BYTES && at + bytes.len() as u64 >= SNAPSHOT_AT_BYTES {
+            self.log_grown.notify_one();
         }
         let written = if at < BYTES_MAX {
             log.file.write_all_at(bytes, at)
         } else {
             Err(io::ErrorKind::StorageFull.into())
         };
-        // Once until a snapshot is written: a full disk must not fill the log, too.
+        // Logged once until the next snapshot, so that a full disk does not fill the log too.
         if let Err(error) = written
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(path = %self.path.display(), %error, "allotments of rate limits cannot be written: a crash would give them back");
+            tracing::warn!(path = %self.path.display(), %error, "cannot write allotments of rate limits; a crash would reset them");
         }
     }
 
-    /// Returns when the log has grown so far that a snapshot should replace it.
-    pub(super) async fn crowded(&self) {
-        self.crowded.notified().await;
+    /// Waits until the log is large enough for a snapshot.
+    pub(super) async fn log_grown(&self) {
+        self.log_grown.notified().await;
     }
 
-    /// Whether anything was counted since this was last asked.
+    /// Returns whether anything was counted since the last call.
     pub(super) fn was_changed(&self) -> bool {
         self.memory.was_changed()
     }
 
-    /// Writes a snapshot with every allotment, and begins a new log. Does nothing after [`close`](Self::close).
+    /// Writes a snapshot with all allotments and starts a new log. Does nothing after
+    /// [`close`](Self::close).
     pub fn save(&self) -> io::Result<()> {
         let mut saving = self.saving.lock();
         if saving.closed {
             return Ok(());
         }
-        // The log begins before the snapshot: what is counted meanwhile is in one of them. If the last snapshot was not
-        // written, the log of that time is still needed, and this goes on in it.
+        // The log starts before the snapshot, so that concurrent requests are in one of them. If
+        // the last snapshot failed, its log is still needed and is continued.
         let mut number = self.log.read().number;
         if !saving.failed {
-            let log = Log::create(&self.path, number + 1, &self.memory.seed(), &self.clock)?;
+            let log = JournalLog::create(&self.path, number + 1, &self.memory.seed(), &self.clock)?;
             number = log.number;
             *self.log.write() = log;
         }
@@ -157,7 +164,7 @@ impl Journal {
         self.remove_before(number)
     }
 
-    /// Writes the exact counts and removes the log. Call it when nothing is counted any more.
+    /// Writes the exact counts and removes the log. To be called after the last request.
     pub fn close(&self) -> io::Result<()> {
         let mut saving = self.saving.lock();
         saving.closed = true;
@@ -173,7 +180,7 @@ impl Journal {
     }
 }
 
-impl Log {
+impl JournalLog {
     fn create(path: &Path, number: u64, seed: &Seed, clock: &Clock) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".log.{number}"));
@@ -199,7 +206,7 @@ impl Log {
         })
     }
 
-    fn record(&self, cell: &Cell, now: Ticks) -> [u8; RECORD] {
+    fn record(&self, cell: &CounterRecord, now: Ticks) -> [u8; RECORD] {
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&cell.name.to_le_bytes());
         record[8..16]
@@ -213,9 +220,10 @@ impl Log {
     }
 }
 
-/// Every allotment of the logs beside the snapshot at `path`, whose names have this seed, with what is left of its window
-/// at the wall clock's `now` in milliseconds. A log that cannot be read is reported.
-pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<Cell> {
+/// Reads the allotments of all logs beside the snapshot at `path` that have this seed, with the
+/// time left of their windows at the wall-clock time `now` in milliseconds. An unreadable log is
+/// reported.
+pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<CounterRecord> {
     let found = logs(path).and_then(|logs| {
         logs.into_iter()
             .map(|(_, file)| fs::read(file))
@@ -227,13 +235,13 @@ pub(super) fn read(path: &Path, seed: &Seed, now: i64) -> Vec<Cell> {
             .flat_map(|bytes| cells(bytes, seed, now))
             .collect(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "allotments of rate limits cannot be read: they are given back");
+            tracing::warn!(path = %path.display(), %error, "cannot read allotments of rate limits; ignoring them");
             Vec::new()
         }
     }
 }
 
-fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<Cell> {
+fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<CounterRecord> {
     let (records, _) = bytes.as_chunks::<RECORD>();
     let Some((header, records)) = records.split_first() else {
         return Vec::new();
@@ -245,22 +253,24 @@ fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<Cell> {
     {
         return Vec::new();
     }
-    let (wall, ticks) = (word(header, 12), word(header, 20));
+    let wall = word(header, 12);
+    let ticks = word(header, 20);
     let cell = |record: &[u8; RECORD]| {
         let whole = record[24..28] == tag.to_le_bytes()
             && record[28..] == crc32c::crc32c(&record[..28]).to_le_bytes();
-        let (state, stamp) = (word(record, 8), word(record, 16));
+        let state = word(record, 8);
+        let stamp = word(record, 16);
         let written = wall
             .saturating_add((stamp >> 8).saturating_sub(ticks))
             .cast_signed();
-        // A wall clock that stepped back says nothing about how long it is ago: then no time has passed.
+        // If the wall clock stepped back, the elapsed time is unknown and counts as zero.
         let away = u64::try_from(now.saturating_sub(written)).unwrap_or(0);
         let left = (state >> USED_BITS)
             .checked_sub(away)
             .filter(|left| *left > 0)?;
         let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
         let kind = kind_of((stamp & 0xff) as u8 >> 1)?;
-        whole.then(|| Cell {
+        whole.then(|| CounterRecord {
             kind,
             name: word(record, 0),
             window: (stamp & 1) as u8,
@@ -271,7 +281,7 @@ fn cells(bytes: &[u8], seed: &Seed, now: i64) -> Vec<Cell> {
     records.iter().filter_map(cell).collect()
 }
 
-/// Eight bytes from `at` on.
+/// Reads eight bytes at `at`.
 fn word(bytes: &[u8; RECORD], at: usize) -> u64 {
     bytes[at..at + 8]
         .iter()
@@ -279,7 +289,7 @@ fn word(bytes: &[u8; RECORD], at: usize) -> u64 {
         .fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
-/// The logs beside the snapshot at `path`, by number.
+/// Returns the numbers and paths of the logs beside the snapshot at `path`.
 fn logs(path: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let folder = path
         .parent()
@@ -310,7 +320,9 @@ mod tests {
     use super::*;
     use crate::{
         base::{clock::Entropy, ids::UserId},
-        platform::rate_limits::{CONTEXT, Capacity, Identifier, STANDARD, Scope, per},
+        platform::rate_limits::{
+            CONTEXT, CounterCapacity, CounterScope, Identifier, STANDARD, per,
+        },
     };
 
     const OPERATIONS: [&str; 1] = ["v1-one"];
@@ -332,7 +344,7 @@ mod tests {
         fn start(&self) -> Journal {
             let memory = snapshot::open(
                 &self.path(),
-                Capacity::default(),
+                CounterCapacity::default(),
                 &OPERATIONS,
                 &self.clock,
                 &Entropy::system(),
@@ -356,22 +368,23 @@ mod tests {
         }
     }
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }
 
-    /// Every process dies after each number of requests; saves happen in between or not.
+    /// Crashes after each number of requests, with and without snapshots in between.
     #[test]
-    fn however_often_the_process_dies_no_window_admits_more_than_its_limit() {
+    fn repeated_crashes_never_exceed_the_limit() {
         for limit in [1, 3, 10, 30, 120] {
             for lives in [1, 2, 7, 11, 23] {
                 let world = World::new();
                 let windows = &[per(limit, 60)];
-                let (mut admitted, mut starts) = (0, 0);
+                let mut admitted = 0;
+                let mut starts = 0;
                 while starts < 40 {
                     let journal = world.start();
                     starts += 1;
@@ -382,7 +395,7 @@ mod tests {
                         }
                         world.clock.advance(Duration::from_millis(1));
                     }
-                    // Dropped without a word: what is in memory is lost.
+                    // Dropped without a clean shutdown: counters in memory are lost.
                 }
                 assert!(
                     admitted <= limit,
@@ -397,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unclean_end_counts_at_most_a_quarter_more() {
+    fn crash_counts_at_most_a_quarter_more() {
         for requests in 1..=200_u32 {
             let world = World::new();
             let windows = &[per(8_000_000, 60)];
@@ -426,7 +439,7 @@ mod tests {
             assert!(world.take(&journal, 1, STANDARD.windows));
         }
         journal.close().unwrap();
-        // A save that began before comes too late.
+        // A snapshot that started earlier must have no effect.
         journal.save().unwrap();
         assert!(logs(&world.path()).unwrap().is_empty());
         let quota = world
@@ -473,7 +486,8 @@ mod tests {
         for user in 0..3 {
             assert!(world.take(&journal, user, STANDARD.windows));
         }
-        let (seed, now) = (journal.memory.seed(), world.clock.now().timestamp_millis());
+        let seed = journal.memory.seed();
+        let now = world.clock.now().timestamp_millis();
         let whole = fs::read(world.only_log()).unwrap();
         assert_eq!(
             (whole.len(), cells(&whole, &seed, now).len()),

@@ -1,13 +1,15 @@
 //! Counters in memory: exact fixed windows that start at the first request of their key.
 //!
-//! A table is split into shards, each behind its lock: two requests meet only if their keys fall into the same of 256.
-//! A counter takes 16 bytes of one cache line, so that a decision costs one lock and one line. Memory grows and shrinks
-//! with what is alive, by an eighth of a shard at a time, up to a bound. At the bound nothing that is alive is given up:
-//! new keys share one counter per operation and shard, which refuses too early rather than too late. Callers that are
-//! known have a table of their own, which no flood of addresses can fill.
+//! A table is split into 256 shards with a lock each. A counter takes 16 bytes of one cache line,
+//! so that a decision costs one lock and one line. The table grows and shrinks with the live
+//! counters, by an eighth of a shard at a time, up to a bound. At the bound no live counter is
+//! evicted: new keys share one counter per operation and shard, which refuses too early rather than
+//! too late. Authenticated callers have a table of their own, which a flood of addresses cannot
+//! fill.
 //!
-//! Time is passed in, and never goes back: the engine takes a `now` that is earlier than one it has seen for that later
-//! one. Threads race between reading the clock and getting here, and no window may become longer or shorter by that.
+//! Time is passed in and never goes back: an earlier `now` is replaced by the latest one. Threads
+//! race between reading the clock and taking the lock, and this must not change the length of a
+//! window.
 
 mod name;
 mod shard;
@@ -23,31 +25,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use self::{
-    name::{Name, Namer},
+    name::{CounterName, KeyHasher},
     shard::{Shard, lines_for},
     state::State,
 };
-use super::{Identifier, Key, Quotas, Verdict, WINDOWS_MAX, Window};
+use super::{CounterKey, Identifier, LimitDecision, Quotas, WINDOWS_MAX, Window};
 use crate::base::clock::{Entropy, Ticks};
 
 pub(super) use name::Seed;
 pub(super) use state::allotment;
 
-/// Locks of a table; more than any machine has cores, so that two requests rarely meet.
+/// Largest number of shards of a table: more than the cores of a machine.
 const SHARDS_MAX: usize = 256;
-/// A shard is worth its lock from so many counters.
+/// Smallest number of counters per shard.
 const SHARD_MIN: usize = 1024;
 
-/// How many counters may be alive at a time. One takes 16 to 24 bytes; an operation with two windows has two.
+/// Bounds of the number of live counters. One takes 16 to 24 bytes; an operation with two windows
+/// has two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
-    /// Of callers that are known: 4,194,304 by default, at most 83 MB.
+pub struct CounterCapacity {
+    /// Counters of authenticated callers: 4,194,304 by default, at most 83 MB.
     pub known: usize,
-    /// Of addresses of unauthenticated clients: 1,048,576 by default, at most 21 MB.
+    /// Counters of addresses of anonymous clients: 1,048,576 by default, at most 21 MB.
     pub addresses: usize,
 }
 
-impl Default for Capacity {
+impl Default for CounterCapacity {
     fn default() -> Self {
         Self {
             known: 1 << 22,
@@ -56,81 +59,83 @@ impl Default for Capacity {
     }
 }
 
-/// Counters of one process. All methods are exact under any number of threads.
+/// Counters of one process. All methods are exact under concurrency.
 #[derive(Debug)]
 pub struct Memory {
-    namer: Namer,
-    latest: Latest,
-    known: Table,
-    addresses: Table,
+    hasher: KeyHasher,
+    latest: LatestTime,
+    known: CounterTable,
+    addresses: CounterTable,
 }
 
-/// The latest time seen. On a cache line of its own: it is written a thousand times a second, and read far more often.
+/// The latest time, on a cache line of its own: it is written a thousand times a second and read
+/// far more often.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Latest(AtomicU64);
+struct LatestTime(AtomicU64);
 
 #[derive(Debug)]
-struct Table {
-    shards: Box<[Locked]>,
-    /// Lines each shard may grow to.
+struct CounterTable {
+    shards: Box<[LockedShard]>,
+    /// Bound of the lines of each shard.
     lines_max: usize,
 }
 
-/// A shard on a cache line of its own.
+/// A shard on a cache line of its own, to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Locked(Mutex<Shard>);
+struct LockedShard(Mutex<Shard>);
 
-/// One live counter, for a snapshot.
+/// A live counter, for a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cell {
-    /// What it counts.
+pub struct CounterRecord {
+    /// Kind of the counter.
     pub kind: Kind,
-    /// Name of its key, or of the operation and the shard that overflowed.
+    /// Name of the key, or of the operation and the overflowing shard.
     pub name: u64,
-    /// Which of the key's windows it is.
+    /// Index of the key's window.
     pub window: u8,
-    /// Requests admitted.
+    /// Admitted requests.
     pub used: u32,
-    /// Milliseconds left of the window.
+    /// Milliseconds until the window ends.
     pub left: u64,
 }
 
-/// What a [`Cell`] counts.
+/// The kind of a [`CounterRecord`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A key of a known caller.
+    /// A key of an authenticated caller.
     Known,
     /// A key of an address.
     Address,
-    /// Known callers of one operation that found no room.
+    /// Authenticated callers of one operation that found no slot.
     KnownOverflow,
-    /// Addresses that found no room.
+    /// Addresses that found no slot.
     AddressOverflow,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self::new(Capacity::default(), &[], Entropy::system().bytes())
+        Self::new(CounterCapacity::default(), &[], Entropy::system().bytes())
     }
 }
 
 impl Memory {
-    /// No counters yet. `operations` are the ids behind [`Key::operation`], by which snapshots know them; `seed` is a
-    /// secret, without which nobody can choose keys that collide.
-    pub fn new(capacity: Capacity, operations: &[&str], seed: [u8; 32]) -> Self {
+    /// Returns empty counters. `operations` are the ids behind [`CounterKey::operation`], which
+    /// identify them in snapshots. `seed` is a secret that keeps clients from choosing colliding
+    /// keys.
+    pub fn new(capacity: CounterCapacity, operations: &[&str], seed: [u8; 32]) -> Self {
         Self {
-            namer: Namer::new(seed, operations),
-            latest: Latest::default(),
-            known: Table::new(capacity.known),
-            addresses: Table::new(capacity.addresses),
+            hasher: KeyHasher::new(seed, operations),
+            latest: LatestTime::default(),
+            known: CounterTable::new(capacity.known),
+            addresses: CounterTable::new(capacity.addresses),
         }
     }
 
-    /// Counts one request of `key` at `now`, if every window admits it; counts nothing otherwise.
-    pub fn take(&self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
-        self.saw(now);
+    /// Counts one request of `key` at `now` if every window admits it; counts nothing otherwise.
+    pub fn take(&self, key: CounterKey, windows: &[Window], now: Ticks) -> LimitDecision {
+        self.observe_time(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
         shard.take(
@@ -142,16 +147,17 @@ impl Memory {
         )
     }
 
-    /// Counts one request for counters that are journaled: if the request is the first of a step of its windows, `allot` is told the ends
-    /// of the steps before the request counts as admitted. No snapshot and no other request of the key comes in between.
+    /// Counts one request of journaled counters. If it is the first of a step of its windows,
+    /// `allot` receives the ends of the steps before the request is admitted. The lock of the shard
+    /// excludes snapshots and other requests of the key meanwhile.
     pub(super) fn take_allotted(
         &self,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         now: Ticks,
-        allot: impl FnOnce(&[Cell]),
-    ) -> Verdict {
-        self.saw(now);
+        allot: impl FnOnce(&[CounterRecord]),
+    ) -> LimitDecision {
+        self.observe_time(now);
         let (name, table) = self.name(&key);
         let is_address = matches!(key.identifier, Identifier::Address(_));
         let mut shard = table.shard(name.hash).lock();
@@ -165,7 +171,7 @@ impl Memory {
                 if !states.iter().any(|state| state::begins_step(state.used())) {
                     return;
                 }
-                let mut cells = [Cell {
+                let mut cells = [CounterRecord {
                     kind: Kind::Known,
                     name: 0,
                     window: 0,
@@ -184,7 +190,7 @@ impl Memory {
                             name.operation | table.index(name.hash),
                         ),
                     };
-                    *place = Cell {
+                    *place = CounterRecord {
                         used: allotment(state.used()),
                         ..cell(kind, name, *state, now)
                     };
@@ -194,9 +200,9 @@ impl Memory {
         )
     }
 
-    /// Gives back what a [`take`](Self::take) counted at `taken`: the request turned out to belong to another key. If
-    /// that window has ended since, there is nothing to give back, and the one after it keeps what it counted.
-    pub fn give_back(&self, key: Key, windows: &[Window], taken: Ticks) {
+    /// Gives back a request that [`take`](Self::take) counted at `taken`, because it belongs to
+    /// another key. Does nothing if its window has ended since.
+    pub fn give_back(&self, key: CounterKey, windows: &[Window], taken: Ticks) {
         let (name, table) = self.name(&key);
         table
             .shard(name.hash)
@@ -204,18 +210,18 @@ impl Memory {
             .give_back(name, bounded(windows), taken);
     }
 
-    /// Takes over what a shared store counted of `key`: how many requests each window admitted, and how many milliseconds it
-    /// has left. A window that is not open has none left, and is passed over. Of an answer that comes late, only what is
-    /// more than is known counts.
-    pub fn note(
+    /// Merges the counts of a shared store for `key`: the admitted requests and the remaining
+    /// milliseconds of each window. Windows with 0 milliseconds are skipped. A late response only
+    /// adds to known counts.
+    pub fn merge(
         &self,
-        key: Key,
+        key: CounterKey,
         windows: &[Window],
         used: [u32; WINDOWS_MAX],
         left: [u64; WINDOWS_MAX],
         now: Ticks,
     ) {
-        self.saw(now);
+        self.observe_time(now);
         let (name, table) = self.name(&key);
         let mut shard = table.shard(name.hash).lock();
         let now = self.now();
@@ -226,20 +232,22 @@ impl Memory {
             .filter(|(_, (_, (_, left)))| *left > 0);
         let states = open
             .map(|(index, (window, (used, left)))| (State::new(index, used, now + left), *window));
-        shard.note(name, states, now, table.lines_max);
+        shard.merge(name, states, now, table.lines_max);
     }
 
-    /// Where `key` stands, without counting. A window that is not open is whole, and lasts its whole length.
-    pub fn peek(&self, key: Key, windows: &[Window], now: Ticks) -> Quotas {
-        self.saw(now);
+    /// Returns the quotas of `key` without counting. A window that is not open reports its whole
+    /// quota and length.
+    pub fn peek(&self, key: CounterKey, windows: &[Window], now: Ticks) -> Quotas {
+        self.observe_time(now);
         let (name, table) = self.name(&key);
         let shard = table.shard(name.hash).lock();
         shard.peek(name, bounded(windows), self.now())
     }
 
-    /// Every counter alive at `now`, copied shard by shard: each is as it was at some moment of the iteration.
-    pub fn export(&self, now: Ticks) -> impl Iterator<Item = Cell> {
-        self.saw(now);
+    /// Returns every counter that is live at `now`. Shards are copied one after the other, each in
+    /// a consistent state.
+    pub fn export(&self, now: Ticks) -> impl Iterator<Item = CounterRecord> {
+        self.observe_time(now);
         let tables = [
             (&self.known, Kind::Known, Kind::KnownOverflow),
             (&self.addresses, Kind::Address, Kind::AddressOverflow),
@@ -266,10 +274,10 @@ impl Memory {
         })
     }
 
-    /// Puts exported counters back, as if they ended when `left` has passed from `now`. A key that has an open window
-    /// keeps it. Names hold only under the same seed.
-    pub fn import(&self, cells: impl IntoIterator<Item = Cell>, now: Ticks) {
-        self.saw(now);
+    /// Restores exported counters, which end `left` milliseconds from `now`. A key with an open
+    /// window keeps it. Requires the seed of the export.
+    pub fn import(&self, cells: impl IntoIterator<Item = CounterRecord>, now: Ticks) {
+        self.observe_time(now);
         for cell in cells {
             let table = match cell.kind {
                 Kind::Known | Kind::KnownOverflow => &self.known,
@@ -284,7 +292,7 @@ impl Memory {
             );
             match cell.kind {
                 Kind::Known | Kind::Address => shard.import(cell.name, state, now, table.lines_max),
-                // Without the shard's number, which is less than its number of shards.
+                // The low bits are the shard's index.
                 Kind::KnownOverflow | Kind::AddressOverflow => {
                     shard.import_overflow(cell.name & !0xffff, state)
                 }
@@ -292,70 +300,70 @@ impl Memory {
         }
     }
 
-    /// Whether anything was counted since this was last asked.
+    /// Returns whether anything was counted since the last call.
     pub(super) fn was_changed(&self) -> bool {
-        // Not `any`: it would leave shards after the first unasked.
+        // `any` would stop at the first changed shard and leave the flags of the others set.
         self.locked()
             .filter(|shard| shard.0.lock().was_changed())
             .count()
             > 0
     }
 
-    /// The secret that names depend on.
+    /// Returns the secret that names depend on.
     pub(super) fn seed(&self) -> Seed {
-        self.namer.seed()
+        self.hasher.seed()
     }
 
-    /// Memory held, in bytes.
+    /// Returns the allocated memory, in bytes.
     pub fn bytes(&self) -> usize {
         self.locked()
-            .map(|shard| size_of::<Locked>() + shard.0.lock().bytes())
+            .map(|shard| size_of::<LockedShard>() + shard.0.lock().bytes())
             .sum()
     }
 
-    fn locked(&self) -> impl Iterator<Item = &Locked> {
+    fn locked(&self) -> impl Iterator<Item = &LockedShard> {
         self.known.shards.iter().chain(&self.addresses.shards)
     }
 
     #[inline]
-    fn name(&self, key: &Key) -> (Name, &Table) {
+    fn name(&self, key: &CounterKey) -> (CounterName, &CounterTable) {
         let table = match key.identifier {
             Identifier::User(_) | Identifier::Session(_) | Identifier::Application(_) => {
                 &self.known
             }
             Identifier::Address(_) => &self.addresses,
         };
-        (self.namer.name(key), table)
+        (self.hasher.name(key), table)
     }
 
     #[inline]
-    fn saw(&self, now: Ticks) {
-        // Most requests are not the first of their millisecond, and need not write.
+    fn observe_time(&self, now: Ticks) {
+        // The load avoids a write for all but the first request of a millisecond.
         if now > self.latest.0.load(Ordering::Relaxed) {
             self.latest.0.fetch_max(now, Ordering::Relaxed);
         }
     }
 
-    /// The time, for whoever holds the lock of a shard: what came before under the same lock did not see a later one.
-    /// (Reading after locking is what makes it so: each published its time before it locked.)
+    /// Returns the time. To be called with the lock of a shard held: each thread publishes its time
+    /// before it locks, so that the time under one lock never goes back.
     #[inline]
     fn now(&self) -> Ticks {
         self.latest.0.load(Ordering::Relaxed)
     }
 }
 
-impl Table {
+impl CounterTable {
     fn new(counters: usize) -> Self {
         let shards = (counters / SHARD_MIN)
             .clamp(1, SHARDS_MAX)
             .next_power_of_two();
         Self {
-            shards: (0..shards).map(|_| Locked::default()).collect(),
+            shards: (0..shards).map(|_| LockedShard::default()).collect(),
             lines_max: lines_for(counters.div_ceil(shards)),
         }
     }
 
-    /// By the low bits; within a shard the high ones count.
+    /// Selects the shard by the low bits of a name; the shard itself uses the high bits.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -365,14 +373,14 @@ impl Table {
         &self.shards[name as usize & (self.shards.len() - 1)].0
     }
 
-    /// Number of the shard, as the name of what overflows it has it.
+    /// Returns the index of the shard, as in the names of overflow counters.
     fn index(&self, name: u64) -> u64 {
         name & (self.shards.len() as u64 - 1)
     }
 }
 
-fn cell(kind: Kind, name: u64, state: State, now: Ticks) -> Cell {
-    Cell {
+fn cell(kind: Kind, name: u64, state: State, now: Ticks) -> CounterRecord {
+    CounterRecord {
         kind,
         name,
         window: u8::from(state.window() == 1),
@@ -381,7 +389,7 @@ fn cell(kind: Kind, name: u64, state: State, now: Ticks) -> Cell {
     }
 }
 
-/// A limit has one or two windows; a third would not be counted.
+/// A limit has at most two windows.
 #[inline]
 fn bounded(windows: &[Window]) -> &[Window] {
     debug_assert!(windows.len() <= WINDOWS_MAX);

@@ -1,37 +1,38 @@
-//! Rate limits (specification §8): what is counted, in which windows, and what the headers say.
+//! Rate limits (specification §8).
 //!
-//! - [`Limits`]: what the rest of Gantry counts with
-//! - [`Memory`]: the counters of one process
-//! - [`Shared`]: the counters of several, in the control database or in Valkey; with what is needed when those are away
-//! - [`Policies`], [`overrides`]: which limit applies to whom
+//! - [`RateLimiter`]: the entry point for requests
+//! - [`Memory`]: counters of one process
+//! - [`Shared`]: counters shared by several processes, in the control database or in Valkey, and
+//!   the rules for an outage of the store
+//! - [`Policies`], [`overrides`]: the limits of operations, and their overrides by the operator
 
 mod breaker;
-mod contact;
-mod denied;
-mod facade;
 mod journal;
+mod limits;
 mod memory;
 pub mod overrides;
 mod policy;
 mod postgres;
 mod redis;
+mod refusal_cache;
 mod shared;
 pub mod snapshot;
 mod store;
+mod store_health;
 
 use std::net::IpAddr;
 
-pub use facade::{Deciding, Limits};
 pub use journal::Journal;
-pub use memory::{Capacity, Cell, Kind, Memory};
-pub use policy::{Place, Policies, Policy};
+pub use limits::{DecisionFuture, RateLimiter};
+pub use memory::{CounterCapacity, CounterRecord, Kind, Memory};
+pub use policy::{Policies, Policy, PolicyContext};
 pub use postgres::{DECISION, reclaim};
-pub use shared::{Shared, Tally};
-pub use store::{Options, Store, Trouble};
+pub use shared::{Shared, StoreMetrics};
+pub use store::{Options, Store, StoreError};
 
 use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
-/// How many requests a window admits.
+/// A window of a rate limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Window {
     /// Requests admitted in one window.
@@ -46,20 +47,21 @@ impl Window {
     }
 }
 
-/// Windows of one limit: enough for a quota and a burst.
+/// Largest number of windows of a limit: a quota and a burst.
 pub const WINDOWS_MAX: usize = 2;
 
-/// The limit of an operation. Every window must admit a request, or none counts it.
+/// The limit of an operation. A request is counted in every window, or in none if one of them
+/// rejects it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What the scope is read from.
+    /// Source of the counter's scope.
     pub key: LimitKey,
-    /// One or [two](WINDOWS_MAX) windows. The first is the longest, and the one that operators can change.
+    /// One or [two](WINDOWS_MAX) windows, the longest first. Overrides change the first.
     pub windows: &'static [Window],
 }
 
 impl Limit {
-    /// The windows a caller's requests are counted in.
+    /// Returns the windows that requests of callers are counted in.
     pub fn counted(&self) -> &'static [Window] {
         if self.key == LimitKey::Uncounted {
             &[]
@@ -69,24 +71,25 @@ impl Limit {
     }
 }
 
-/// Where the scope of a counter comes from.
+/// Source of the scope of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitKey {
-    /// `{ref}` of the path: its project; `{slug}`: its organization; neither: the user.
+    /// The project of `{ref}` in the path, the organization of `{slug}`, or otherwise the user.
     Path,
-    /// The user, whatever the path names: who calls need not belong to it.
+    /// The user, independent of the path. For operations that are open to non-members.
     Caller,
-    /// The organization a field of the JSON body names.
+    /// The organization that a field of the JSON body names.
     OrganizationInBody {
-        /// The field, then its older spelling.
+        /// Names of the field, the current one first.
         fields: &'static [&'static str],
     },
-    /// Callers are not counted here and always see the whole quota. Who has no live token is counted by address, and a
-    /// caller for what the query's `ref` or `slug` names in vain: neither may cause look-ups without end.
+    /// Requests of authenticated callers are not counted and always report the whole quota.
+    /// Anonymous clients are counted by address, and callers for unknown values of `ref` or `slug`
+    /// in the query, which bounds the look-ups.
     Uncounted,
 }
 
-/// `requests` in each `secs` seconds.
+/// Returns a window of `requests` in `secs` seconds.
 pub const fn per(requests: u32, secs: u32) -> Window {
     Window { requests, secs }
 }
@@ -98,105 +101,108 @@ const fn by_path(windows: &'static [Window]) -> Limit {
     }
 }
 
-/// 120 a minute.
+/// 120 requests a minute.
 pub static STANDARD: Limit = by_path(&[per(120, 60)]);
-/// 120 a minute, counted for the user.
+/// 120 requests a minute, counted for the user.
 pub static STANDARD_BY_CALLER: Limit = Limit {
     key: LimitKey::Caller,
     windows: &[per(120, 60)],
 };
-/// 120 a minute, counted in the organization that the body names.
+/// 120 requests a minute, counted for the organization in the body.
 pub static STANDARD_BY_BODY: Limit = Limit {
     key: LimitKey::OrganizationInBody {
         fields: &["organization_slug", "organization_id"],
     },
     windows: &[per(120, 60)],
 };
-/// 30 a minute: analytics.
+/// 30 requests a minute, for analytics.
 pub static ANALYTICS: Limit = by_path(&[per(30, 60)]);
-/// 10 a minute: hostnames and subdomains.
+/// 10 requests a minute, for hostnames and subdomains.
 pub static DOMAINS: Limit = by_path(&[per(10, 60)]);
-/// 10 a minute and 1 a second: the database context.
+/// 10 requests a minute and 1 a second, for the database context.
 pub static CONTEXT: Limit = by_path(&[per(10, 60), per(1, 1)]);
-/// 120 in three minutes: migrations.
+/// 120 requests in three minutes, for migrations.
 pub static MIGRATIONS: Limit = by_path(&[per(120, 180)]);
 
-/// 10 an hour: what registers itself and costs a row.
+/// 10 requests an hour, for the registration of OAuth applications.
 pub static REGISTRATIONS: Limit = by_path(&[per(10, 3_600)]);
 
-/// Not counted: asking how much is left costs nothing.
+/// No limit for authenticated callers.
 pub static UNCOUNTED: Limit = Limit {
     key: LimitKey::Uncounted,
     windows: &[per(120, 60)],
 };
 
-/// 600 look-ups a minute for each identifier: queries for names that are not its own. Protects the control database; a
-/// program that mistypes a name reaches the limit of its operation long before.
+/// 600 look-ups a minute for each identifier: queries for names that do not belong to the caller.
+/// Protects the control database. A client that mistypes a name reaches the limit of its operation
+/// first.
 pub static LOOK_UPS: &[Window] = &[per(600, 60)];
 
-/// Whom a counter counts (specification §5, rule 5).
+/// The client that a counter belongs to (specification §5, rule 5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Identifier {
-    /// A user, through any of their tokens.
+    /// A user with personal access tokens.
     User(UserId),
-    /// A user, through any of their browser sessions: what programs use up leaves the pages alone.
+    /// A user with browser sessions, counted apart so that programs cannot exhaust the quota of the
+    /// pages.
     Session(UserId),
-    /// An application, for whomever it acts.
+    /// An OAuth application, for all of its users.
     Application(ApplicationId),
-    /// An unauthenticated client. IPv6 addresses count by /64, as one client is given at least that.
+    /// An anonymous client. IPv6 addresses are counted by /64, the smallest usual allocation.
     Address(u64),
 }
 
 impl Identifier {
-    /// The identifier of an unauthenticated client.
+    /// Returns the identifier of an anonymous client.
     pub fn address(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V4(v4) => u64::from(v4.to_bits()),
-            // Global unicast /64s never collide with the 32-bit range above.
+            // /64s of global unicast addresses do not collide with the 32-bit range above.
             IpAddr::V6(v6) => u64::try_from(v6.to_bits() >> 64).unwrap_or(u64::MAX),
         })
     }
 }
 
-/// What a counter is about (specification §8, rule 2).
+/// The subject of a counter (specification §8, rule 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// The request names neither a project nor an organization.
+pub enum CounterScope {
+    /// Neither a project nor an organization.
     User,
     /// One organization.
     Organization(OrganizationId),
     /// One project.
     Project(ProjectId),
-    /// The request names something that is not the caller's. One counter for all such names, so that requests cannot create counters without end.
+    /// Names that do not belong to the caller. All share one counter, so that requests cannot
+    /// create counters without bound.
     Unresolved,
-    /// Queries for names that turned out not to be the caller's.
+    /// Look-ups of names that do not belong to the caller.
     LookUps,
 }
 
-/// One counter: identifier × scope × operation.
+/// The key of a counter: identifier, scope and operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Whom.
+pub struct CounterKey {
+    /// The client.
     pub identifier: Identifier,
-    /// About what.
-    pub scope: Scope,
-    /// Which operation: its index in the list of endpoints.
+    /// The subject.
+    pub scope: CounterScope,
+    /// Index of the operation in the list of endpoints.
     pub operation: u16,
 }
 
-/// How much is left of one window.
+/// The quota of one window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// Requests the window admits.
+    /// Requests per window.
     pub limit: u32,
-    /// Requests left in it.
+    /// Remaining requests of the window.
     pub remaining: u32,
-    /// Whole seconds until it ends, rounded up.
+    /// Seconds until the window ends, rounded up.
     pub reset_secs: u32,
 }
 
 impl Quota {
-    /// Of a window that nothing was taken from yet.
+    /// Returns the quota of an unused window.
     pub fn whole(window: Window) -> Self {
         Self {
             limit: window.requests,
@@ -205,7 +211,8 @@ impl Quota {
         }
     }
 
-    /// Of a window that `used` was taken from and that ends in `millis`. A limit can be lowered below what was used.
+    /// Returns the quota of a window with `used` requests that ends in `millis`. After a limit was
+    /// lowered, `used` can exceed it.
     pub(crate) fn used(window: Window, used: u32, millis: u64) -> Self {
         Self {
             limit: window.requests,
@@ -215,7 +222,7 @@ impl Quota {
     }
 }
 
-/// How much is left of each window of a limit.
+/// The quotas of all windows of a limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Quotas {
     list: [Quota; WINDOWS_MAX],
@@ -223,7 +230,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// In the order of the limit's windows; of more than [`WINDOWS_MAX`], the first.
+    /// Collects quotas in the order of the limit's windows, at most [`WINDOWS_MAX`].
     pub fn new(quotas: impl Iterator<Item = Quota>) -> Self {
         let mut all = Self::default();
         for (place, quota) in all.list.iter_mut().zip(quotas) {
@@ -233,18 +240,18 @@ impl Quotas {
         all
     }
 
-    /// Of windows that nothing was taken from yet.
+    /// Returns the quotas of unused windows.
     pub fn whole(windows: &[Window]) -> Self {
         Self::new(windows.iter().copied().map(Quota::whole))
     }
 
-    /// In the order of the limit's windows.
+    /// Returns the quotas in the order of the limit's windows.
     pub fn as_slice(&self) -> &[Quota] {
         &self.list[..self.len]
     }
 
-    /// The quota to report where only one can be: the one with least left, and among equals the one that lasts longest.
-    /// A client that waits out its reset whenever nothing remains is then never refused.
+    /// Returns the quota with the fewest remaining requests; among equals the one with the latest
+    /// reset. A client that waits for the reset whenever nothing remains is never rejected.
     pub fn binding(&self) -> Quota {
         let none = Quota {
             limit: 0,
@@ -259,47 +266,47 @@ impl Quotas {
     }
 }
 
-/// Whether the request was admitted, and what its headers say.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
-    /// Admitted and counted.
+pub struct LimitDecision {
+    /// Whether the request is admitted and counted.
     pub admitted: bool,
-    /// For the headers.
+    /// Quotas for the headers.
     pub quotas: Quotas,
-    counted: Counted,
+    counted: CountedBy,
 }
 
-/// Where a request was counted.
+/// The place where a request was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
-    /// In this process.
-    Here,
-    /// In the shared store.
-    Shared,
+enum CountedBy {
+    /// The counters of this process.
+    Process,
+    /// The shared store.
+    Store,
 }
 
-impl Verdict {
-    /// Of counters in this process.
-    fn here(admitted: bool, quotas: Quotas) -> Self {
+impl LimitDecision {
+    /// Returns a decision by the counters of this process.
+    fn local(admitted: bool, quotas: Quotas) -> Self {
         Self {
             admitted,
             quotas,
-            counted: Counted::Here,
+            counted: CountedBy::Process,
         }
     }
 
-    /// Whether the shared store counted it.
+    /// Returns whether the shared store counted the request.
     pub fn is_shared(&self) -> bool {
-        self.counted == Counted::Shared
+        self.counted == CountedBy::Store
     }
 
-    /// The quota that the three `X-RateLimit` headers report.
+    /// Returns the quota for the three `X-RateLimit` headers.
     pub fn quota(&self) -> Quota {
         self.quotas.binding()
     }
 }
 
-/// Whole seconds, rounded up.
+/// Converts milliseconds to seconds, rounded up.
 fn secs_up(millis: u64) -> u32 {
     u32::try_from(millis.div_ceil(1000)).unwrap_or(u32::MAX)
 }

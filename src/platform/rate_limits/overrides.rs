@@ -1,4 +1,5 @@
-//! What operators changed about the limits: kept in the control database, read by every node within a moment of the change.
+//! Overrides of limits by the operator: stored in the control database, cached by every node,
+//! updated by notifications.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::{sync::Notify, time::timeout};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{Policies, policy::Subject};
+use super::{Policies, policy::OverrideKey};
 use crate::{
     base::{
         db::Db,
@@ -19,44 +20,44 @@ use crate::{
     platform::{access::organization_by_slug, audit::Recorder, context::PlatformContext},
 };
 
-/// How long overrides are believed without a word from the database: the backstop for a notification that was lost.
+/// Interval of reloads, in case a notification is lost.
 const LIFETIME: Duration = Duration::from_secs(30);
-/// Pause before a failed reading is tried again.
+/// Pause before a failed reload is retried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Overrides there can be. All of them are in the memory of every node.
+/// Bound of the number of overrides, because every node has all of them in memory.
 const OVERRIDES_MAX: i64 = 10_000;
 
-/// Whom an override is about. At least one is given.
+/// The target of an override. At least one field is given.
 #[derive(Debug, Clone, Default)]
-pub struct About {
-    /// Id of an operation; without it, all.
+pub struct OverrideTarget {
+    /// Id of an operation. `None` for all.
     pub operation: Option<String>,
-    /// An OAuth application; without it, all, and callers without one.
+    /// Client id of an OAuth application. `None` for all callers.
     pub application: Option<Uuid>,
-    /// An organization and its projects; without it, all, and what belongs to none.
+    /// Slug of an organization, projects included. `None` for all scopes.
     pub organization: Option<OrgSlug>,
 }
 
-impl About {
-    /// For the audit log.
-    fn told(&self, requests: Option<i32>) -> Value {
+impl OverrideTarget {
+    /// Returns the entry for the audit log.
+    fn to_json(&self, requests: Option<i32>) -> Value {
         json!({"operation": self.operation, "application": self.application, "organization": self.organization, "requests": requests})
     }
 }
 
-/// An override, for people.
+/// An override, for the output of the command line.
 #[derive(Debug, Serialize)]
-pub struct Override {
+pub struct LimitOverride {
     operation: Option<String>,
     application: Option<Uuid>,
     organization: Option<String>,
-    /// What the longest window admits.
+    /// Requests per window of the longest window.
     pub requests: i32,
     created_by: String,
     created_at: DateTime<Utc>,
 }
 
-impl std::fmt::Display for Override {
+impl std::fmt::Display for LimitOverride {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
@@ -79,21 +80,22 @@ impl std::fmt::Display for Override {
     }
 }
 
-/// Makes or changes the override about exactly this; says what it admitted before. The change is recorded under `actor`.
+/// Creates or replaces the override of this target. Returns the previous number of requests. The
+/// change is recorded under `actor`.
 pub async fn set(
     db: &Db,
-    about: &About,
+    target: &OverrideTarget,
     requests: u32,
     actor: &str,
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
 ) -> Result<Option<i32>, Error> {
-    let organization = organization(db, about).await?;
+    let organization = organization(db, target).await?;
     let requests =
         i32::try_from(requests).map_err(|_| Error::invalid("requests", "is too large"))?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("changing a limit")?;
-    // One writer at a time, so that what is recorded as old was replaced by what is recorded as new.
+    // The lock serialises writers, so that the recorded old value is the one that is replaced.
     transaction
         .batch_execute("lock table limit_overrides in share row exclusive mode")
         .await
@@ -101,7 +103,7 @@ pub async fn set(
     transaction
         .execute("select set_config('gantry.actor', $1, true)", &[&actor])
         .await
-        .context("naming who changes a limit")?;
+        .context("setting the actor of a change")?;
     let count: i64 = transaction
         .query_one("select count(*) from limit_overrides", &[])
         .await
@@ -111,7 +113,7 @@ pub async fn set(
     let old = transaction
         .query_opt(
             &format!("select requests from limit_overrides where {key}"),
-            &[&about.operation, &about.application, &organization],
+            &[&target.operation, &target.application, &organization],
         )
         .await
         .context("reading an override")?
@@ -128,8 +130,8 @@ pub async fn set(
         .execute(
             sql,
             &[
-                &about.operation,
-                &about.application,
+                &target.operation,
+                &target.application,
                 &organization,
                 &requests,
                 &actor,
@@ -143,7 +145,10 @@ pub async fn set(
             .write_in(
                 &transaction,
                 200,
-                (Some(about.told(old)), Some(about.told(Some(requests)))),
+                (
+                    Some(target.to_json(old)),
+                    Some(target.to_json(Some(requests))),
+                ),
                 now,
             )
             .await?;
@@ -152,47 +157,50 @@ pub async fn set(
     Ok(old)
 }
 
-/// Takes away the override about exactly this; says what it admitted.
+/// Deletes the override of this target. Returns its number of requests.
 pub async fn unset(
     db: &Db,
-    about: &About,
+    target: &OverrideTarget,
     actor: &str,
     now: DateTime<Utc>,
     audit: Option<&Recorder>,
 ) -> Result<i32, Error> {
-    let organization = organization(db, about).await?;
+    let organization = organization(db, target).await?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context("changing a limit")?;
     transaction
         .execute("select set_config('gantry.actor', $1, true)", &[&actor])
         .await
-        .context("naming who changes a limit")?;
+        .context("setting the actor of a change")?;
     let sql = "delete from limit_overrides where operation is not distinct from $1 and application is not distinct from $2 \
                and organization_id is not distinct from $3 returning requests";
-    let gone = transaction
-        .query_opt(sql, &[&about.operation, &about.application, &organization])
+    let requests = transaction
+        .query_opt(
+            sql,
+            &[&target.operation, &target.application, &organization],
+        )
         .await
-        .context("taking an override away")?;
-    let gone: i32 = gone.ok_or(Error::NotFound)?.get(0);
+        .context("deleting an override")?;
+    let requests: i32 = requests.ok_or(Error::NotFound)?.get(0);
     if let Some(audit) = audit {
         audit
             .write_in(
                 &transaction,
                 200,
-                (Some(about.told(Some(gone))), Some(about.told(None))),
+                (
+                    Some(target.to_json(Some(requests))),
+                    Some(target.to_json(None)),
+                ),
                 now,
             )
             .await?;
     }
-    transaction
-        .commit()
-        .await
-        .context("taking an override away")?;
-    Ok(gone)
+    transaction.commit().await.context("deleting an override")?;
+    Ok(requests)
 }
 
-/// Every override.
-pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
+/// Returns all overrides.
+pub async fn list(db: &Db) -> Result<Vec<LimitOverride>, Error> {
     let sql = "select l.operation, l.application, o.slug, l.requests, l.created_by, l.created_at \
                from limit_overrides l left join organizations o on o.id = l.organization_id \
                order by l.operation nulls first, o.slug nulls first, l.application nulls first limit $1";
@@ -200,7 +208,7 @@ pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
         .query(sql, &[&OVERRIDES_MAX])
         .await
         .context("listing overrides")?;
-    let read = |row: &Row| Override {
+    let read = |row: &Row| LimitOverride {
         operation: row.get(0),
         application: row.get(1),
         organization: row.get(2),
@@ -211,19 +219,19 @@ pub async fn list(db: &Db) -> Result<Vec<Override>, Error> {
     Ok(rows.iter().map(read).collect())
 }
 
-async fn organization(db: &Db, about: &About) -> Result<Option<i64>, Error> {
-    match &about.organization {
+async fn organization(db: &Db, target: &OverrideTarget) -> Result<Option<i64>, Error> {
+    match &target.organization {
         Some(slug) => Ok(Some(organization_by_slug(db, slug).await?.0)),
         None => Ok(None),
     }
 }
 
-/// Wakes [`run`].
+/// Wakes [`run`] after a change.
 #[derive(Debug, Default)]
-pub struct Changed(Notify);
+pub struct OverrideChanges(Notify);
 
-impl Changed {
-    /// What is in memory may be outdated.
+impl OverrideChanges {
+    /// Requests a reload.
     pub fn wake(&self) {
         self.0.notify_one();
     }
@@ -233,12 +241,12 @@ impl Changed {
 pub async fn run(context: PlatformContext) {
     loop {
         if let Err(error) = load(&context.db, context.limits.policies()).await {
-            tracing::warn!(%error, "overrides of limits cannot be read; those read before stay");
+            tracing::warn!(%error, "cannot read overrides of rate limits; keeping the previous ones");
             tokio::time::sleep(PAUSE).await;
             continue;
         }
-        // Either way it is time to read them again.
-        let _ = timeout(LIFETIME, context.limits.changed().0.notified()).await;
+        // A timeout leads to a reload as well.
+        let _ = timeout(LIFETIME, context.limits.override_changes().0.notified()).await;
     }
 }
 
@@ -251,11 +259,11 @@ async fn load(db: &Db, policies: &Policies) -> Result<(), Error> {
         .context("reading overrides of limits")?;
     let overrides = rows.iter().filter_map(|row| {
         let operation = match row.get::<_, Option<&str>>(0) {
-            // Of another version of the program.
+            // An operation of another version of Gantry is ignored.
             Some(id) => Some(policies.operation(id)?),
             None => None,
         };
-        let subject = Subject {
+        let subject = OverrideKey {
             operation,
             application: row.get(1),
             organization: row.get::<_, Option<i64>>(2).map(OrganizationId),

@@ -1,4 +1,4 @@
-//! Which windows apply to a request: those of the operation, or what the operator put in their place.
+//! Policies: the windows that apply to a request, from its operation or from an override.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,19 +16,19 @@ use uuid::Uuid;
 use super::{Limit, WINDOWS_MAX, Window};
 use crate::base::ids::OrganizationId;
 
-/// The windows that apply to a request, and the field that states them.
+/// The windows that apply to a request, with the value of the `RateLimit-Policy` field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Policy(Arc<Stated>);
+pub struct Policy(Arc<PolicyData>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Stated {
+struct PolicyData {
     windows: [Window; WINDOWS_MAX],
     len: usize,
     field: Bytes,
 }
 
 impl Policy {
-    /// A policy of these windows, the longest first; of more than [`WINDOWS_MAX`], the first.
+    /// Returns a policy of these windows, the longest first; at most [`WINDOWS_MAX`].
     pub fn new(windows: &[Window]) -> Self {
         let mut list = [Window::default(); WINDOWS_MAX];
         let len = windows.len().min(WINDOWS_MAX);
@@ -37,24 +37,25 @@ impl Policy {
             .iter()
             .map(|w| format!("\"{}\";q={};w={}", w.name(), w.requests, w.secs))
             .collect();
-        Self(Arc::new(Stated {
+        Self(Arc::new(PolicyData {
             windows: list,
             len,
             field: items.join(", ").into(),
         }))
     }
 
-    /// The windows, the longest first.
+    /// Returns the windows, the longest first.
     pub fn windows(&self) -> &[Window] {
         &self.0.windows[..self.0.len]
     }
 
-    /// Value of the `RateLimit-Policy` field: written once, not with every response.
+    /// Returns the value of the `RateLimit-Policy` field, which is formatted once per policy.
     pub fn field(&self) -> &Bytes {
         &self.0.field
     }
 
-    /// The same with another quota in its first window. A burst protects the server, so it stays.
+    /// Returns the policy with another quota in its first window. The burst is kept, because it
+    /// protects the server.
     fn admitting(&self, requests: u32) -> Self {
         let mut windows = self.0.windows;
         windows[0].requests = requests;
@@ -63,7 +64,7 @@ impl Policy {
 }
 
 impl Window {
-    /// Name of the window in the `RateLimit` fields.
+    /// Returns the name of the window in the `RateLimit` fields.
     pub fn name(self) -> &'static str {
         match self.secs {
             1 => "second",
@@ -75,48 +76,48 @@ impl Window {
     }
 }
 
-/// What an override can be about besides the operation.
+/// The context that overrides are selected by, besides the operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Place {
-    /// The organization named, or that owns the project named.
+pub struct PolicyContext {
+    /// The named organization, or the one that owns the named project.
     pub organization: Option<OrganizationId>,
-    /// The application that calls.
+    /// Client id of the calling OAuth application.
     pub application: Option<Uuid>,
 }
 
-/// Whom an override applies to. `None` is everybody, or every operation.
+/// The key of an override. `None` stands for all values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Subject {
+pub(super) struct OverrideKey {
     pub(super) operation: Option<u16>,
     pub(super) application: Option<Uuid>,
     pub(super) organization: Option<OrganizationId>,
 }
 
-/// The policy of every operation, and the operator's overrides.
+/// The policies of all operations, and the operator's overrides.
 pub struct Policies {
-    operations: Box<[Operation]>,
-    overrides: RwLock<Arc<HashMap<Subject, Override, RandomState>>>,
+    operations: Box<[OperationPolicy]>,
+    overrides: RwLock<Arc<HashMap<OverrideKey, ActiveOverride, RandomState>>>,
 }
 
-struct Operation {
+struct OperationPolicy {
     id: &'static str,
-    standing: Policy,
-    /// Whether an override can apply to it: most have none, and pay one load for the question.
+    default_policy: Policy,
+    /// Whether an override may apply. False for most operations, which then skip the look-up.
     overridden: AtomicBool,
 }
 
-struct Override {
+struct ActiveOverride {
     requests: u32,
-    /// Written beforehand where the operation is known.
+    /// The resulting policy, precomputed if the operation is known.
     policy: Option<Policy>,
 }
 
 impl Policies {
-    /// Of these operations, numbered in this order.
+    /// Returns the policies of these operations, indexed in this order.
     pub fn new(operations: impl Iterator<Item = (&'static str, &'static Limit)>) -> Self {
-        let operation = |(id, limit): (_, &Limit)| Operation {
+        let operation = |(id, limit): (_, &Limit)| OperationPolicy {
             id,
-            standing: Policy::new(limit.windows),
+            default_policy: Policy::new(limit.windows),
             overridden: AtomicBool::new(false),
         };
         Self {
@@ -125,26 +126,26 @@ impl Policies {
         }
     }
 
-    /// Id of an operation: unlike its number, the same in every version of the program.
+    /// Returns the id of an operation, which is stable across versions of Gantry.
     pub fn id(&self, operation: u16) -> &'static str {
         self.operations
             .get(usize::from(operation))
             .map_or("", |operation| operation.id)
     }
 
-    /// Number of the operation with this id.
+    /// Returns the index of the operation with this id.
     pub fn operation(&self, id: &str) -> Option<u16> {
         self.operations
             .iter()
             .position(|operation| operation.id == id)
-            .and_then(|place| u16::try_from(place).ok())
+            .and_then(|index| u16::try_from(index).ok())
     }
 
-    /// What applies to `operation` here. The most specific override wins: one that names the operation before one that
-    /// does not, then one that names the application, then one that names the organization.
-    pub fn of(&self, operation: u16, place: Place) -> Policy {
-        let Some(Operation {
-            standing,
+    /// Returns the policy of an operation in this context. The most specific override wins:
+    /// operation before application before organization.
+    pub fn policy_for(&self, operation: u16, context: PolicyContext) -> Policy {
+        let Some(OperationPolicy {
+            default_policy,
             overridden,
             ..
         }) = self.operations.get(usize::from(operation))
@@ -152,39 +153,41 @@ impl Policies {
             return Policy::new(&[]);
         };
         if !overridden.load(Ordering::Acquire) {
-            return standing.clone();
+            return default_policy.clone();
         }
         let overrides = self.overrides.read().clone();
-        let found = subjects(operation, place).find_map(|subject| overrides.get(&subject));
+        let found = override_keys(operation, context)
+            .iter()
+            .find_map(|key| overrides.get(key));
         found.map_or_else(
-            || standing.clone(),
+            || default_policy.clone(),
             |found| {
                 found
                     .policy
                     .clone()
-                    .unwrap_or_else(|| standing.admitting(found.requests))
+                    .unwrap_or_else(|| default_policy.admitting(found.requests))
             },
         )
     }
 
-    /// Puts these overrides in the place of those before.
-    pub(super) fn replace(&self, rows: impl Iterator<Item = (Subject, u32)>) {
-        let written = |subject: &Subject, requests| {
-            let operation = self.operations.get(usize::from(subject.operation?))?;
-            Some(operation.standing.admitting(requests))
+    /// Replaces all overrides.
+    pub(super) fn replace(&self, rows: impl Iterator<Item = (OverrideKey, u32)>) {
+        let written = |key: &OverrideKey, requests| {
+            let operation = self.operations.get(usize::from(key.operation?))?;
+            Some(operation.default_policy.admitting(requests))
         };
         let overrides: HashMap<_, _, RandomState> = rows
-            .map(|(subject, requests)| {
+            .map(|(key, requests)| {
                 (
-                    subject,
-                    Override {
+                    key,
+                    ActiveOverride {
                         requests,
-                        policy: written(&subject, requests),
+                        policy: written(&key, requests),
                     },
                 )
             })
             .collect();
-        let of: HashSet<Option<u16>> = overrides.keys().map(|subject| subject.operation).collect();
+        let of: HashSet<Option<u16>> = overrides.keys().map(|key| key.operation).collect();
         *self.overrides.write() = Arc::new(overrides);
         for (number, operation) in (0..).zip(&self.operations) {
             operation.overridden.store(
@@ -195,18 +198,27 @@ impl Policies {
     }
 }
 
-/// Every override that could apply, the most specific first. One for everybody and everything is none: it cannot be set.
-fn subjects(operation: u16, place: Place) -> impl Iterator<Item = Subject> {
-    let each = |some: bool| [some, false].into_iter().take(1 + usize::from(some));
-    each(true).flat_map(move |by_operation| {
-        each(place.application.is_some()).flat_map(move |by_application| {
-            each(place.organization.is_some()).map(move |by_organization| Subject {
-                operation: by_operation.then_some(operation),
-                application: place.application.filter(|_| by_application),
-                organization: place.organization.filter(|_| by_organization),
-            })
-        })
-    })
+/// Returns the keys of all overrides that may apply, the most specific first. The last one, without
+/// any value, cannot be set.
+fn override_keys(operation: u16, context: PolicyContext) -> Vec<OverrideKey> {
+    let mut keys = Vec::with_capacity(8);
+    for operation in with_wildcard(Some(operation)) {
+        for application in with_wildcard(context.application) {
+            for organization in with_wildcard(context.organization) {
+                keys.push(OverrideKey {
+                    operation,
+                    application,
+                    organization,
+                });
+            }
+        }
+    }
+    keys
+}
+
+/// Returns the value, if there is one, and then the wildcard `None`.
+fn with_wildcard<T>(value: Option<T>) -> impl Iterator<Item = Option<T>> {
+    value.map(Some).into_iter().chain([None])
 }
 
 #[cfg(test)]
@@ -219,62 +231,63 @@ mod tests {
     }
 
     #[test]
-    fn the_field_states_every_window() {
+    fn field_lists_every_window() {
         assert_eq!(
-            policies().of(0, Place::default()).field(),
+            policies().policy_for(0, PolicyContext::default()).field(),
             "\"minute\";q=120;w=60"
         );
         assert_eq!(
-            policies().of(1, Place::default()).field(),
+            policies().policy_for(1, PolicyContext::default()).field(),
             "\"minute\";q=10;w=60, \"second\";q=1;w=1"
         );
     }
 
     #[test]
-    fn the_most_specific_override_wins() {
-        let (acme, context) = (OrganizationId(1), Uuid::from_u128(2));
-        let (some_op, some_app, some_org) = (Some(0), Some(context), Some(acme));
-        // From the least specific to the most.
+    fn most_specific_override_wins() {
+        let some_op = Some(0);
+        let some_app = Some(Uuid::from_u128(2));
+        let some_org = Some(OrganizationId(1));
+        // In ascending order of specificity.
         let ladder = [
-            Subject {
+            OverrideKey {
                 operation: None,
                 application: None,
                 organization: some_org,
             },
-            Subject {
+            OverrideKey {
                 operation: None,
                 application: some_app,
                 organization: None,
             },
-            Subject {
+            OverrideKey {
                 operation: None,
                 application: some_app,
                 organization: some_org,
             },
-            Subject {
+            OverrideKey {
                 operation: some_op,
                 application: None,
                 organization: None,
             },
-            Subject {
+            OverrideKey {
                 operation: some_op,
                 application: None,
                 organization: some_org,
             },
-            Subject {
+            OverrideKey {
                 operation: some_op,
                 application: some_app,
                 organization: None,
             },
-            Subject {
+            OverrideKey {
                 operation: some_op,
                 application: some_app,
                 organization: some_org,
             },
         ];
-        let here = Place {
-            organization: Some(acme),
-            application: Some(context),
+        let here = PolicyContext {
+            organization: some_org,
+            application: some_app,
         };
         for steps in 1..=ladder.len() {
             let policies = policies();
@@ -282,22 +295,22 @@ mod tests {
                 ladder[..steps]
                     .iter()
                     .zip(1..)
-                    .map(|(subject, requests)| (*subject, requests)),
+                    .map(|(key, requests)| (*key, requests)),
             );
             assert_eq!(
-                policies.of(0, here).windows()[0].requests,
+                policies.policy_for(0, here).windows()[0].requests,
                 u32::try_from(steps).unwrap()
             );
         }
     }
 
     #[test]
-    fn an_override_is_for_those_it_names_and_leaves_the_burst() {
+    fn override_applies_to_its_target_and_keeps_the_burst() {
         let policies = policies();
         let acme = Some(OrganizationId(1));
         policies.replace(
             [(
-                Subject {
+                OverrideKey {
                     operation: Some(1),
                     application: None,
                     organization: acme,
@@ -306,34 +319,34 @@ mod tests {
             )]
             .into_iter(),
         );
-        let here = Place {
+        let here = PolicyContext {
             organization: acme,
             application: None,
         };
         assert_eq!(
-            policies.of(1, here).windows(),
+            policies.policy_for(1, here).windows(),
             [
                 crate::platform::rate_limits::per(500, 60),
                 crate::platform::rate_limits::per(1, 1)
             ]
         );
         assert_eq!(
-            policies.of(1, here).field(),
+            policies.policy_for(1, here).field(),
             "\"minute\";q=500;w=60, \"second\";q=1;w=1"
         );
         assert_eq!(
-            policies.of(0, here).windows(),
+            policies.policy_for(0, here).windows(),
             STANDARD.windows,
             "another operation"
         );
         assert_eq!(
-            policies.of(1, Place::default()).windows(),
+            policies.policy_for(1, PolicyContext::default()).windows(),
             CONTEXT.windows,
             "another organization"
         );
         policies.replace(std::iter::empty());
         assert_eq!(
-            policies.of(1, here).windows(),
+            policies.policy_for(1, here).windows(),
             CONTEXT.windows,
             "taken away"
         );

@@ -1,9 +1,9 @@
 //! Shared counters in a table of the control database.
 //!
-//! What requests ask within one turn of the event loop goes to the server as one statement, over one pipelined
-//! connection. The statement is the whole decision: it locks each key's row, reads the server's clock once it has the
-//! lock, and grants as many requests as both windows still admit. Keys are sorted, so that two nodes which count the
-//! same keys wait for each other in one order and never deadlock.
+//! Requests of one turn of the event loop are sent as one statement over a pipelined connection.
+//! The statement makes the whole decision: it locks the row of each key, then reads the server's
+//! clock, and grants as many requests as both windows admit. Keys are sorted, so that nodes lock
+//! rows in the same order and do not deadlock.
 
 use std::{pin::pin, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Row, Statement};
 
 use super::{
     WINDOWS_MAX, Window,
-    store::{Answer, Beat, LIVE, Trouble},
+    store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
 };
 use crate::base::{
     clock::Ticks,
@@ -26,24 +26,25 @@ use crate::base::{
     error::{Context, Error},
 };
 
-/// Requests waiting to be sent. With more, the store counts as away.
+/// Bound of the queue of requests. When it is full, the store counts as unavailable.
 const QUEUE_MAX: usize = 8_192;
 /// Requests in one statement.
 const BATCH_MAX: usize = 1_024;
-/// Statements the server has at once: one is carried out, the next already waits for it.
+/// Statements in flight: one is executed, the next one waits on the server.
 const FLYING_MAX: usize = 2;
-/// After this long without an answer the connection is taken for dead. Requests gave up long before.
+/// Longest time for a response before the connection is replaced. Longer than any request waits.
 const STATEMENT_MAX: Duration = Duration::from_secs(2);
-/// Pause before a lost connection is made again.
+/// Pause between connection attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often dead rows are looked for, and how many rows each statement looks at.
+/// Interval of sweeps for ended counters, and the number of rows per statement.
 const SWEEP: Duration = Duration::from_mins(1);
 const SWEEP_ROWS: i64 = 2_000;
 
-/// Grants to each key as many of the wanted requests as its windows admit. An absent second window is one of no length.
+/// Grants to each key as many of the wanted requests as its windows admit. An absent second window
+/// has length 0.
 ///
-/// `granted` is proposed as what an unused key would get; less what is used already, that is also right for a used one.
-/// A window that is over is opened by what is granted, never by what is refused.
+/// `granted` is proposed for an unused key. Less the previous use it is also right for a used key.
+/// A window that has ended is reopened by granted requests only.
 pub const DECISION: &str = "\
 insert into limit_counters as c (key, limit_1, limit_2, granted, used_1, ends_1, used_2, ends_2, at)
 select w.key, w.limit_1, w.limit_2, g.granted, g.granted, t.at + w.millis_1, g.granted, t.at + w.millis_2, t.at
@@ -63,8 +64,9 @@ on conflict (key) do update set (limit_1, limit_2, granted, used_1, ends_1, used
          lateral (select greatest(0, least(excluded.granted, excluded.limit_1 - o.used_1, excluded.limit_2 - o.used_2)) as granted) g)
 returning key, granted, used_1, ends_1 - at, used_2, ends_2 - at";
 
-/// Notes that process `$1` lives, forgets those not heard of for an hour, and counts the others heard of within `$2`
-/// milliseconds. The name of the counters is in a table that a crash empties together with them.
+/// Heartbeat of process `$1`: deletes processes without a heartbeat for an hour, and counts the
+/// others with one within `$2` milliseconds. The identity of the counters is in an unlogged table
+/// that a crash empties together with them.
 const BEAT: &str = "\
 with t as (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at),
      me as (insert into limit_processes (process, seen) select $1, at from t on conflict (process) do update set seen = excluded.seen),
@@ -78,7 +80,8 @@ select c.key, c.used_1, c.ends_1 - t.at, c.used_2, c.ends_2 - t.at
 from (select (date_part('epoch', clock_timestamp()) * 1000)::bigint as at) t, limit_counters c
 where c.key = any($1)";
 
-/// Deletes the dead among the next rows after `$1`, and says which was the last. Rows in use are passed over.
+/// Deletes ended counters among the next rows after `$1`, and returns the last key. Locked rows are
+/// skipped.
 const RECLAIM: &str = "\
 with seen as (select key from limit_counters where key > $1 order by key limit $2),
      dead as (select key from limit_counters
@@ -91,28 +94,28 @@ select max(key) from seen";
 /// Counters in the control database.
 pub struct Postgres {
     db: Db,
-    queue: mpsc::Sender<Task>,
+    queue: mpsc::Sender<StoreRequest>,
     link: watch::Sender<u64>,
-    /// Ends with the store.
+    /// Aborted when the store is dropped.
     _workers: JoinSet<()>,
 }
 
-enum Task {
-    Take(Take),
+enum StoreRequest {
+    Take(TakeRequest),
     Beat {
         process: String,
-        reply: oneshot::Sender<Beat>,
+        reply: oneshot::Sender<HeartbeatAnswer>,
     },
 }
 
-struct Take {
+struct TakeRequest {
     key: String,
     windows: [Window; WINDOWS_MAX],
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<StoreAnswer>,
 }
 
 impl Postgres {
-    /// Connects, and stays connected.
+    /// Opens a store that connects in the background and reconnects.
     pub fn open(db: Db) -> Self {
         let (queue, tasks) = mpsc::channel(QUEUE_MAX);
         let mut workers = JoinSet::new();
@@ -127,38 +130,42 @@ impl Postgres {
         }
     }
 
-    pub(super) async fn take(&self, key: String, windows: &[Window]) -> Result<Answer, Trouble> {
+    pub(super) async fn take(
+        &self,
+        key: String,
+        windows: &[Window],
+    ) -> Result<StoreAnswer, StoreError> {
         let mut list = [Window::default(); WINDOWS_MAX];
         list.iter_mut()
             .zip(windows)
             .for_each(|(place, window)| *place = *window);
         let (reply, answer) = oneshot::channel();
         self.queue
-            .try_send(Task::Take(Take {
+            .try_send(StoreRequest::Take(TakeRequest {
                 key,
                 windows: list,
                 reply,
             }))
-            .map_err(|_| Trouble::Full)?;
-        answer.await.map_err(|_| Trouble::Away)
+            .map_err(|_| StoreError::QueueFull)?;
+        answer.await.map_err(|_| StoreError::Unreachable)
     }
 
-    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.queue
-            .try_send(Task::Beat {
+            .try_send(StoreRequest::Beat {
                 process: process.to_owned(),
                 reply,
             })
-            .map_err(|_| Trouble::Full)?;
-        answer.await.map_err(|_| Trouble::Away)
+            .map_err(|_| StoreError::QueueFull)?;
+        answer.await.map_err(|_| StoreError::Unreachable)
     }
 
-    pub(super) fn link(&self) -> &watch::Sender<u64> {
+    pub(super) fn connection_number(&self) -> &watch::Sender<u64> {
         &self.link
     }
 
-    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
+    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<StoreAnswer>, StoreError> {
         let rows = self.db.query(PEEK, &[&keys]).await.map_err(failed)?;
         let of = |key: &String| {
             rows.iter()
@@ -168,7 +175,7 @@ impl Postgres {
         Ok(keys
             .iter()
             .map(|key| {
-                of(key).unwrap_or(Answer {
+                of(key).unwrap_or(StoreAnswer {
                     admitted: false,
                     used: [0; WINDOWS_MAX],
                     left: [0; WINDOWS_MAX],
@@ -178,70 +185,71 @@ impl Postgres {
     }
 }
 
-/// Serves the queue until the store is dropped, over one connection after the other.
-async fn run(db: Db, mut queue: mpsc::Receiver<Task>, link: watch::Sender<u64>) {
+/// Serves the queue over successive connections until the store is dropped.
+async fn run(db: Db, mut queue: mpsc::Receiver<StoreRequest>, link: watch::Sender<u64>) {
     for number in 1.. {
         let ended = serve(&db, &mut queue, || link.send_modify(|link| *link = number)).await;
         link.send_replace(0);
         match ended {
             Ok(()) => return,
-            // The breaker tells the operator, once; this is for who looks closer.
-            Err(error) => tracing::debug!(%error, "the connection that counts limits ended"),
+            // The breaker logs the outage once for operators.
+            Err(error) => tracing::debug!(%error, "connection of the rate limit store lost"),
         }
         sleep(PAUSE).await;
     }
 }
 
-/// Serves the queue over one connection, of which it says when it stands.
+/// Serves the queue over one connection. Calls `connected` when it is established.
 async fn serve(
     db: &Db,
-    queue: &mut mpsc::Receiver<Task>,
-    stands: impl Fn(),
-) -> Result<(), Trouble> {
+    queue: &mut mpsc::Receiver<StoreRequest>,
+    connected: impl Fn(),
+) -> Result<(), StoreError> {
     let (client, connection) = timeout(STATEMENT_MAX, db.dedicated("gantry limits"))
         .await
-        .map_err(|_| Trouble::Late(STATEMENT_MAX))?
+        .map_err(|_| StoreError::Timeout(STATEMENT_MAX))?
         .map_err(failed)?;
     let mut connection = pin!(connection);
     let link = tokio::select! {
-        link = timeout(STATEMENT_MAX, Link::new(client)) => link.map_err(|_| Trouble::Late(STATEMENT_MAX))??,
-        _ = &mut connection => return Err(Trouble::Away),
+        link = timeout(STATEMENT_MAX, PostgresConnection::new(client)) => link.map_err(|_| StoreError::Timeout(STATEMENT_MAX))??,
+        _ = &mut connection => return Err(StoreError::Unreachable),
     };
-    stands();
+    connected();
     let mut flying = FuturesUnordered::new();
     let mut tasks = Vec::with_capacity(BATCH_MAX);
     loop {
         tokio::select! {
             biased;
-            // First, so that a statement just made is handed to the connection, which then writes it.
+            // First, so that a new statement is passed to the connection before the connection is
+            // polled.
             Some(outcome) = flying.next() => outcome?,
-            ended = &mut connection => return ended.map_err(failed).and(Err(Trouble::Away)),
+            ended = &mut connection => return ended.map_err(failed).and(Err(StoreError::Unreachable)),
             taken = queue.recv_many(&mut tasks, BATCH_MAX), if flying.len() < FLYING_MAX => {
                 if taken == 0 {
                     return Ok(());
                 }
-                // Whoever else is ready in this turn of the event loop comes along.
+                // Lets other ready tasks of this turn join the batch.
                 tokio::task::yield_now().await;
                 while let Some(task) = (tasks.len() < BATCH_MAX).then(|| queue.try_recv().ok()).flatten() {
                     tasks.push(task);
                 }
-                flying.push(link.carry_out(std::mem::take(&mut tasks)));
+                flying.push(link.execute(std::mem::take(&mut tasks)));
             }
         }
     }
 }
 
-/// A connection with its statements.
-struct Link {
+/// A connection with its prepared statements.
+struct PostgresConnection {
     client: Client,
     take: Statement,
     beat: Statement,
 }
 
-impl Link {
-    async fn new(client: Client) -> Result<Self, Trouble> {
-        // Counters are not worth a wait for the disk: the table is gone after a crash in any case. And planning the
-        // statement costs more than carrying it out.
+impl PostgresConnection {
+    async fn new(client: Client) -> Result<Self, StoreError> {
+        // Counters need no durability: the unlogged table is emptied by a crash. A generic plan is
+        // forced because planning costs more than execution.
         let settings = "set synchronous_commit = off; set statement_timeout = '2s'; set plan_cache_mode = force_generic_plan; set jit = off";
         client.batch_execute(settings).await.map_err(failed)?;
         let take = client.prepare(DECISION).await.map_err(failed)?;
@@ -249,21 +257,22 @@ impl Link {
         Ok(Self { client, take, beat })
     }
 
-    async fn carry_out(&self, tasks: Vec<Task>) -> Result<(), Trouble> {
-        let (mut takes, mut beats) = (Vec::with_capacity(tasks.len()), Vec::new());
+    async fn execute(&self, tasks: Vec<StoreRequest>) -> Result<(), StoreError> {
+        let mut takes = Vec::with_capacity(tasks.len());
+        let mut beats = Vec::new();
         for task in tasks {
             match task {
-                // A request that gave up waiting was refused.
-                Task::Take(take) if take.reply.is_closed() => {}
-                Task::Take(take) => takes.push(take),
-                Task::Beat { process, reply } => beats.push((process, reply)),
+                // A closed reply means that the request timed out and was refused.
+                StoreRequest::Take(take) if take.reply.is_closed() => {}
+                StoreRequest::Take(take) => takes.push(take),
+                StoreRequest::Beat { process, reply } => beats.push((process, reply)),
             }
         }
         for (process, reply) in beats {
             let live = i64::try_from(LIVE.as_millis()).unwrap_or(i64::MAX);
             let row = bounded(self.client.query_one(&self.beat, &[&process, &live])).await?;
-            // A heartbeat that was waited for too long is made again.
-            let _ = reply.send(Beat {
+            // The receiver of a late heartbeat is gone, and another heartbeat follows.
+            let _ = reply.send(HeartbeatAnswer {
                 others: u32::try_from(row.get::<_, i64>(0)).unwrap_or(u32::MAX),
                 counters: row.get(1),
             });
@@ -271,7 +280,7 @@ impl Link {
         if takes.is_empty() {
             return Ok(());
         }
-        let batch = Batch::new(takes);
+        let batch = TakeBatch::new(takes);
         let rows = bounded(self.client.query(
             &self.take,
             &[
@@ -290,26 +299,26 @@ impl Link {
 
 async fn bounded<T>(
     answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
-) -> Result<T, Trouble> {
+) -> Result<T, StoreError> {
     timeout(STATEMENT_MAX, answer)
         .await
-        .map_err(|_| Trouble::Late(STATEMENT_MAX))?
+        .map_err(|_| StoreError::Timeout(STATEMENT_MAX))?
         .map_err(failed)
 }
 
-/// Requests that go to the server together, by key: the statement's arrays, and who waits.
-struct Batch {
+/// Requests of one statement, grouped by key: the statement's arrays and the reply channels.
+struct TakeBatch {
     keys: Vec<String>,
     limits: [Vec<i32>; WINDOWS_MAX],
     millis: [Vec<i64>; WINDOWS_MAX],
     wanted: Vec<i32>,
-    /// By key, in the order they came.
-    waiting: Vec<Vec<oneshot::Sender<Answer>>>,
+    /// Reply channels of each key, in order of arrival.
+    waiting: Vec<Vec<oneshot::Sender<StoreAnswer>>>,
 }
 
-impl Batch {
-    fn new(mut takes: Vec<Take>) -> Self {
-        // Stable: requests of one key keep their order.
+impl TakeBatch {
+    fn new(mut takes: Vec<TakeRequest>) -> Self {
+        // A stable sort keeps the order of requests with the same key.
         takes.sort_by(|a, b| a.key.cmp(&b.key));
         let mut batch = Self {
             keys: Vec::with_capacity(takes.len()),
@@ -320,7 +329,8 @@ impl Batch {
         };
         for take in takes {
             if batch.keys.last() == Some(&take.key) {
-                // If the operator changed the limit this very moment, the key's last request decides for those beside it.
+                // If the operator changed the limit just now, the last request of the key decides
+                // for the others.
                 let before = batch.keys.len() - 1;
                 batch
                     .limits
@@ -340,7 +350,7 @@ impl Batch {
                 .zip(&mut batch.limits)
                 .zip(&mut batch.millis)
             {
-                // An absent window admits everything, and is over at once.
+                // An absent window admits everything and ends at once.
                 limits.push(if window.secs == 0 {
                     i32::MAX
                 } else {
@@ -360,23 +370,23 @@ impl Batch {
         batch
     }
 
-    /// Hands each key's grant to its requests, first come first served.
-    fn answer(self, rows: &[Row]) -> Result<(), Trouble> {
+    /// Distributes the grant of each key to its requests in order of arrival.
+    fn answer(self, rows: &[Row]) -> Result<(), StoreError> {
         let mut waiting: Vec<_> = self.waiting.into_iter().map(Some).collect();
         for row in rows {
             let place = self
                 .keys
                 .binary_search_by(|key| key.as_str().cmp(row.get(0)));
             let Some(replies) = place.ok().and_then(|place| waiting[place].take()) else {
-                return Err(Trouble::Failed(
-                    "it answered about a key nobody asked for".into(),
+                return Err(StoreError::Failed(
+                    "it returned a key that was not requested".into(),
                 ));
             };
             let granted = u32::try_from(row.get::<_, i32>(1)).unwrap_or_default();
             let after = answer(row, 2, false);
             for (earlier, reply) in (0..).zip(replies) {
                 let admitted = earlier < granted;
-                // What this request left, not what the last of the batch did.
+                // The use after this request, not after the last one of the batch.
                 let used = if admitted {
                     after
                         .used
@@ -384,8 +394,8 @@ impl Batch {
                 } else {
                     after.used
                 };
-                // Nobody there: gave up waiting.
-                let _ = reply.send(Answer {
+                // A closed reply means that the request timed out.
+                let _ = reply.send(StoreAnswer {
                     admitted,
                     used,
                     left: after.left,
@@ -396,12 +406,12 @@ impl Batch {
     }
 }
 
-/// Reads `used_1, left_1, used_2, left_2` from `column` on.
-fn answer(row: &Row, column: usize, admitted: bool) -> Answer {
+/// Reads `used_1, left_1, used_2, left_2` starting at `column`.
+fn answer(row: &Row, column: usize, admitted: bool) -> StoreAnswer {
     let used = |at| u32::try_from(row.get::<_, i32>(at)).unwrap_or_default();
     let left = |at| Ticks::try_from(row.get::<_, i64>(at)).unwrap_or_default();
     let left = [left(column + 1), left(column + 3)];
-    Answer {
+    StoreAnswer {
         admitted,
         used: [
             if left[0] > 0 { used(column) } else { 0 },
@@ -412,10 +422,10 @@ fn answer(row: &Row, column: usize, admitted: bool) -> Answer {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape `map_err` wants")]
-fn failed(error: impl db::Answered + ToString) -> Trouble {
-    Trouble::Failed(
+fn failed(error: impl db::HasServerError + ToString) -> StoreError {
+    StoreError::Failed(
         error
-            .answer()
+            .server_error()
             .map_or_else(|| error.to_string(), ToString::to_string),
     )
 }
@@ -424,20 +434,20 @@ async fn sweep(db: Db) {
     loop {
         sleep(SWEEP).await;
         if let Err(error) = reclaim(&db).await {
-            tracing::debug!(%error, "dead counters were not reclaimed");
+            tracing::debug!(%error, "cannot delete ended counters");
         }
     }
 }
 
-/// Gives the room of dead counters back, a bounded piece at a time: a walk along the keys, so that no index on a column
-/// that changes with every request is needed.
+/// Deletes ended counters in bounded steps along the primary key. An index on the end of windows
+/// would have to change with every request.
 pub async fn reclaim(db: &Db) -> Result<(), Error> {
     let client = db.client().await?;
     let mut last = String::new();
     while let Some(next) = client
         .query_one(RECLAIM, &[&last, &SWEEP_ROWS])
         .await
-        .context("reclaiming dead counters")?
+        .context("deleting ended counters")?
         .get::<_, Option<String>>(0)
     {
         last = next;

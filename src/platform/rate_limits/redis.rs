@@ -1,6 +1,7 @@
-//! Shared counters in Valkey or Redis: one script, one round trip, over both windows.
+//! Shared counters in Valkey or Redis: one script and one round trip for both windows.
 //!
-//! Give the server memory to spare and `maxmemory-policy noeviction`: a counter that is evicted is a quota given back.
+//! The server needs spare memory and `maxmemory-policy noeviction`: an evicted counter gives its
+//! quota back.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -20,20 +21,20 @@ use tokio::{
 
 use super::{
     WINDOWS_MAX, Window,
-    store::{Answer, Beat, LIVE, Trouble},
+    store::{HeartbeatAnswer, LIVE, StoreAnswer, StoreError},
 };
 use crate::base::error::{Context, Error};
 
-/// How long making a connection may take.
+/// Longest time to establish a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
-/// Pause before a connection that was refused is tried again.
+/// Pause between connection attempts.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often an idle connection is tried, and how long the server may take to say it lives.
+/// Interval of pings on an idle connection, and the longest time for a response.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const HEARTBEAT_MAX: Duration = Duration::from_secs(2);
-/// `ARGV` has limit and length of each key's window. Answers whether the request was admitted, then for each window what
-/// is used and how long it lasts. A window without an end, or with one too far away, is mended: whatever made it so, it
-/// must not refuse for ever.
+/// Script of one request. `ARGV` has limit and length of each key's window. Returns whether the
+/// request was admitted, then the use and the remaining milliseconds of each window. A missing or
+/// too distant expiry is repaired, because the key would otherwise refuse requests forever.
 static TAKE: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local used, left, admitted = {}, {}, 1 \
@@ -57,8 +58,10 @@ static TAKE: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Notes that the process `ARGV[1]` lives, counts the others heard of within `ARGV[2]` milliseconds, and names the counters,
-/// if they have no name yet, by the process and the moment: the same process may be the first again after they were lost. The braces keep both keys on one node of a cluster.
+/// Script of a heartbeat. Records the process `ARGV[1]`, counts the others with a heartbeat within
+/// `ARGV[2]` milliseconds, and creates the identity of the counters if there is none, from the
+/// process and the time: one process may be the first more than once. The braces keep both keys on
+/// one node of a cluster.
 static BEAT: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
         "local time = redis.call('TIME') \
@@ -72,52 +75,56 @@ static BEAT: LazyLock<Script> = LazyLock::new(|| {
 
 /// Counters in Valkey or Redis.
 pub struct Redis {
-    link: Arc<Link>,
-    /// Ends with the store.
-    _keeper: JoinSet<()>,
+    link: Arc<RedisConnection>,
+    /// Aborted when the store is dropped.
+    _reconnect_loop: JoinSet<()>,
 }
 
-/// The connection while there is one.
-struct Link {
+/// The current connection.
+struct RedisConnection {
     connection: RwLock<Option<MultiplexedConnection>>,
-    /// Of the connection; 0 while there is none.
+    /// Number of the connection; 0 while disconnected.
     number: watch::Sender<u64>,
     lost: Notify,
 }
 
 impl Redis {
-    /// Connects, and stays connected.
+    /// Opens a store that connects in the background and reconnects.
     pub fn open(url: &str) -> Result<Self, Error> {
         let client = client(url)?;
-        let link = Arc::new(Link {
+        let link = Arc::new(RedisConnection {
             connection: RwLock::default(),
             number: watch::Sender::new(0),
             lost: Notify::new(),
         });
         let mut keeper = JoinSet::new();
-        keeper.spawn(keep(client, link.clone()));
+        keeper.spawn(reconnect_loop(client, link.clone()));
         Ok(Self {
             link,
-            _keeper: keeper,
+            _reconnect_loop: keeper,
         })
     }
 
-    pub(super) fn check(url: &str) -> Result<(), Error> {
+    pub(super) fn check_url(url: &str) -> Result<(), Error> {
         client(url).map(drop)
     }
 
-    pub(super) async fn take(&self, key: &str, windows: &[Window]) -> Result<Answer, Trouble> {
+    pub(super) async fn take(
+        &self,
+        key: &str,
+        windows: &[Window],
+    ) -> Result<StoreAnswer, StoreError> {
         let mut call = TAKE.prepare_invoke();
         for (place, window) in windows.iter().take(WINDOWS_MAX).enumerate() {
-            call.key(spelled(key, place))
+            call.key(window_key(key, place))
                 .arg(window.requests)
                 .arg(window.millis());
         }
         let mut connection = self.link.connection()?;
-        let numbers: Vec<i64> = self.link.heed(call.invoke_async(&mut connection).await)?;
+        let numbers: Vec<i64> = self.link.check(call.invoke_async(&mut connection).await)?;
         let (admitted, pairs) = numbers
             .split_first()
-            .ok_or(Trouble::Failed("it answered nothing".into()))?;
+            .ok_or(StoreError::Failed("it answered nothing".into()))?;
         Ok(answer(
             *admitted == 1,
             pairs
@@ -128,7 +135,7 @@ impl Redis {
         ))
     }
 
-    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         let mut call = BEAT.prepare_invoke();
         let live = u64::try_from(LIVE.as_millis()).unwrap_or(u64::MAX);
         call.key("gantry:{limits}:processes")
@@ -137,23 +144,24 @@ impl Redis {
             .arg(live);
         let mut connection = self.link.connection()?;
         let (others, counters): (u32, String) =
-            self.link.heed(call.invoke_async(&mut connection).await)?;
-        Ok(Beat { others, counters })
+            self.link.check(call.invoke_async(&mut connection).await)?;
+        Ok(HeartbeatAnswer { others, counters })
     }
 
-    pub(super) fn link(&self) -> &watch::Sender<u64> {
+    pub(super) fn connection_number(&self) -> &watch::Sender<u64> {
         &self.link.number
     }
 
-    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
+    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<StoreAnswer>, StoreError> {
         let mut pipe = redis::pipe();
         for key in keys {
             for place in 0..WINDOWS_MAX {
-                pipe.get(spelled(key, place)).pttl(spelled(key, place));
+                pipe.get(window_key(key, place))
+                    .pttl(window_key(key, place));
             }
         }
         let mut connection = self.link.connection()?;
-        let numbers: Vec<Option<i64>> = self.link.heed(pipe.query_async(&mut connection).await)?;
+        let numbers: Vec<Option<i64>> = self.link.check(pipe.query_async(&mut connection).await)?;
         let keys = numbers.chunks(2 * WINDOWS_MAX);
         Ok(keys
             .map(|key| {
@@ -174,13 +182,13 @@ fn client(url: &str) -> Result<Client, Error> {
         .context("reading --limits-url: `postgres`, or redis://host:port, or redis+unix:///path")
 }
 
-/// One key a window. The braces keep both on one node of a cluster.
-fn spelled(key: &str, place: usize) -> String {
+/// Returns the key of one window. The braces keep all windows on one node of a cluster.
+fn window_key(key: &str, place: usize) -> String {
     format!("gantry:limit:{{{key}}}:{place}")
 }
 
-fn answer(admitted: bool, windows: impl Iterator<Item = (i64, i64)>) -> Answer {
-    let mut answer = Answer {
+fn answer(admitted: bool, windows: impl Iterator<Item = (i64, i64)>) -> StoreAnswer {
+    let mut answer = StoreAnswer {
         admitted,
         used: [0; WINDOWS_MAX],
         left: [0; WINDOWS_MAX],
@@ -196,25 +204,29 @@ fn answer(admitted: bool, windows: impl Iterator<Item = (i64, i64)>) -> Answer {
     answer
 }
 
-impl Link {
-    fn connection(&self) -> Result<MultiplexedConnection, Trouble> {
-        self.connection.read().clone().ok_or(Trouble::Away)
+impl RedisConnection {
+    fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
+        self.connection
+            .read()
+            .clone()
+            .ok_or(StoreError::Unreachable)
     }
 
-    /// Passes an answer on; without one, sees to another connection.
-    fn heed<T>(&self, outcome: RedisResult<T>) -> Result<T, Trouble> {
+    /// Converts the outcome of a command. A lost connection triggers a reconnection.
+    fn check<T>(&self, outcome: RedisResult<T>) -> Result<T, StoreError> {
         outcome.map_err(|error: RedisError| {
             if error.is_unrecoverable_error() {
                 self.lost.notify_one();
             }
-            Trouble::Failed(error.to_string())
+            StoreError::Failed(error.to_string())
         })
     }
 }
 
-/// Keeps a connection until the store is dropped.
-async fn keep(client: Client, link: Arc<Link>) {
-    // Requests have a deadline of their own, and a late answer to one is not a reason to drop what others wait for.
+/// Maintains the connection until the store is dropped.
+async fn reconnect_loop(client: Client, link: Arc<RedisConnection>) {
+    // Requests have their own deadline. A late response to one must not drop the connection for the
+    // others.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(CONNECT_MAX))
         .set_response_timeout(None);
@@ -226,7 +238,7 @@ async fn keep(client: Client, link: Arc<Link>) {
         .await
         {
             Ok(Ok(connection)) => {
-                // A loss that was noticed meanwhile was of the connection before.
+                // A loss reported meanwhile concerns the previous connection.
                 let _ = link.lost.notified().now_or_never();
                 *link.connection.write() = Some(connection.clone());
                 link.number.send_replace(number);
@@ -235,10 +247,10 @@ async fn keep(client: Client, link: Arc<Link>) {
                 *link.connection.write() = None;
             }
             Ok(Err(error)) => {
-                tracing::debug!(%error, "the store of shared limits cannot be reached");
+                tracing::debug!(%error, "shared rate limit store unreachable");
                 sleep(PAUSE).await;
             }
-            // It waited long enough.
+            // The attempt took long enough to serve as a pause.
             Err(_) => {}
         }
     }
@@ -261,17 +273,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_cannot_be_understood_is_refused_at_the_start() {
+    fn invalid_url_is_rejected() {
         for url in [
             "redis://127.0.0.1:6379",
             "redis://:secret@cache.internal:6379/2",
             "redis+unix:///run/valkey.sock",
             "unix:///run/valkey.sock",
         ] {
-            assert!(Redis::check(url).is_ok(), "{url}");
+            assert!(Redis::check_url(url).is_ok(), "{url}");
         }
         for url in ["", "memory", "postgres://x", "http://127.0.0.1"] {
-            assert!(Redis::check(url).is_err(), "{url}");
+            assert!(Redis::check_url(url).is_err(), "{url}");
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Counters across a restart: a file that is replaced every second in which something was counted, and beside it the log of
-//! what was allotted since ([`Journal`]).
+//! The snapshot of counters: a file that is replaced every second if anything was counted. Beside
+//! it is the log of later allotments ([`Journal`]).
 //!
-//! While the server runs the file has the allotments of the counters instead of what was used, so that a process that was
-//! killed has given nothing back. The file is written beside the
-//! old one, flushed, and renamed over it, so there is never half a file; one that cannot be read is reported and left out.
+//! While the server runs, the file has the allotments instead of the counts, so that a crash gives
+//! nothing back. The new file is written beside the old one, flushed, and renamed, so that it is
+//! never incomplete. An unreadable file is reported and ignored.
 //!
-//! Layout, little-endian: magic, version, seed of the names, wall clock in milliseconds, number of counters; for each its
-//! name, kind and window, and requests with milliseconds left; then a CRC-32C of all before. The seed makes the names in
-//! the file mean the same keys again, so the file is as secret as they are: readable by its owner only.
+//! Layout, little-endian: magic, version, seed, wall clock in milliseconds, number of counters; for
+//! each its name, kind and window, and requests with milliseconds left; then a CRC-32C of
+//! everything before. The seed keeps the names of counters valid across restarts. It is a secret,
+//! so only the owner may read the file.
 
 use std::{
     collections::HashMap,
@@ -21,13 +22,16 @@ use std::{
 
 use chrono::{DateTime, Utc};
 
-use super::{Capacity, Cell, Kind, Memory, journal, journal::Journal, memory::Seed};
+use super::{
+    CounterCapacity, CounterRecord, Kind, Memory, journal, journal::Journal, memory::Seed,
+};
 use crate::base::clock::{Clock, Entropy};
 
-/// How often the file is written unless the operator decided otherwise.
+/// Default interval of snapshots.
 pub const EVERY: Duration = Duration::from_secs(1);
 
-/// Writing takes at most one part in so many of the time. A file of a million counters is then not written every second.
+/// Upper bound of the share of time spent on writing: 1 in 20. Snapshots of a million counters are
+/// thus less frequent.
 const SHARE: u32 = 20;
 
 const MAGIC: [u8; 8] = *b"gantrylm";
@@ -38,9 +42,9 @@ const CHECKSUM: usize = 4;
 /// Bits of a record's last word below the milliseconds left.
 pub(super) const USED_BITS: u32 = 24;
 
-/// Why a file is not a snapshot of ours.
+/// Reason why a file is not a usable snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum Unreadable {
+enum SnapshotError {
     #[error("not a snapshot of counters")]
     Foreign,
     #[error("written by another version")]
@@ -52,14 +56,13 @@ enum Unreadable {
 struct Snapshot {
     seed: Seed,
     saved: DateTime<Utc>,
-    cells: Vec<Cell>,
+    cells: Vec<CounterRecord>,
 }
 
-/// Counters of the file at `path`, as far as their windows are still open. Without a usable file they
-/// start empty.
+/// Loads counters with open windows. Without a usable file the counters start empty.
 pub fn open(
     path: &Path,
-    capacity: Capacity,
+    capacity: CounterCapacity,
     operations: &[&str],
     clock: &Clock,
     entropy: &Entropy,
@@ -68,16 +71,16 @@ pub fn open(
         return Memory::new(capacity, operations, entropy.bytes());
     };
     let limits = Memory::new(capacity, operations, snapshot.seed);
-    // A wall clock that stepped back says nothing about how long we were away: then no time has passed.
+    // If the wall clock stepped back, the elapsed time is unknown and counts as zero.
     let away = u64::try_from((clock.now() - snapshot.saved).num_milliseconds()).unwrap_or(0);
     let open = snapshot.cells.into_iter().filter_map(|cell| {
-        Some(Cell {
+        Some(CounterRecord {
             left: cell.left.checked_sub(away).filter(|left| *left > 0)?,
             ..cell
         })
     });
     limits.import(
-        merged(open.chain(journal::read(
+        merge_records(open.chain(journal::read(
             path,
             &snapshot.seed,
             clock.now().timestamp_millis(),
@@ -87,16 +90,18 @@ pub fn open(
     limits
 }
 
-/// One cell for each window: of several that are open, the most used, and the latest end.
-fn merged(cells: impl Iterator<Item = Cell>) -> impl Iterator<Item = Cell> {
-    let mut merged: HashMap<(Kind, u64, u8), Cell> = HashMap::new();
+/// Merges the records of each window: the highest use and the latest end.
+fn merge_records(
+    cells: impl Iterator<Item = CounterRecord>,
+) -> impl Iterator<Item = CounterRecord> {
+    let mut merge_records: HashMap<(Kind, u64, u8), CounterRecord> = HashMap::new();
     for cell in cells {
-        let known = merged
+        let known = merge_records
             .entry((cell.kind, cell.name, cell.window))
             .or_insert(cell);
         (known.used, known.left) = (known.used.max(cell.used), known.left.max(cell.left));
     }
-    merged.into_values()
+    merge_records.into_values()
 }
 
 fn load(path: &Path) -> Option<Snapshot> {
@@ -105,17 +110,17 @@ fn load(path: &Path) -> Option<Snapshot> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => Err(error.to_string()),
     };
-    read.inspect_err(|error| tracing::warn!(path = %path.display(), error, "rate limits start empty: their snapshot cannot be used")).ok()
+    read.inspect_err(|error| tracing::warn!(path = %path.display(), error, "cannot read the snapshot of rate limits; starting empty")).ok()
 }
 
-/// Writes the file once, with `told` in the place of each counter's use.
+/// Writes the snapshot once. `exported_use` maps the use of each counter.
 pub(super) fn save(
     limits: &Memory,
     clock: &Clock,
     path: &Path,
-    told: fn(u32) -> u32,
+    exported_use: fn(u32) -> u32,
 ) -> io::Result<()> {
-    let bytes = encode(limits, clock, told);
+    let bytes = encode(limits, clock, exported_use);
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let mut file = OpenOptions::new()
@@ -127,7 +132,7 @@ pub(super) fn save(
     file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    // The rename lasts once the folder is flushed.
+    // The rename is durable after the directory is flushed.
     let folder = path
         .parent()
         .filter(|folder| !folder.as_os_str().is_empty())
@@ -135,7 +140,8 @@ pub(super) fn save(
     File::open(folder)?.sync_all()
 }
 
-/// Writes the file `every` so often, if anything was counted, and when the log grows large, until it is dropped.
+/// Writes the snapshot in intervals of `every` if anything was counted, and when the log is large.
+/// Runs until dropped.
 pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
     let mut unsaved = false;
     let mut failed = false;
@@ -143,7 +149,7 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = journal.crowded() => {}
+            () = journal.log_grown() => {}
         }
         unsaved |= journal.was_changed();
         if !unsaved {
@@ -159,9 +165,12 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
             .unwrap_or_else(|panic| Err(io::Error::other(panic)));
         unsaved = saved.is_err();
         match saved {
-            // Once when it begins and once when it ends: a full disk must not fill the log, too.
-            Err(error) if !failed => tracing::warn!(%error, "cannot save rate limits"),
-            Ok(()) if failed => tracing::info!("rate limits are saved again"),
+            // Logged at the first failure and the first success, so that a full disk does not fill
+            // the log too.
+            Err(error) if !failed => {
+                tracing::warn!(%error, "cannot write the snapshot of rate limits")
+            }
+            Ok(()) if failed => tracing::info!("writing snapshots of rate limits again"),
             _ => {}
         }
         failed = unsaved;
@@ -169,10 +178,10 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
     }
 }
 
-fn encode(limits: &Memory, clock: &Clock, told: fn(u32) -> u32) -> Vec<u8> {
-    // The wall clock first: the later it is read, the more time a counter would seem to have left.
+fn encode(limits: &Memory, clock: &Clock, exported_use: fn(u32) -> u32) -> Vec<u8> {
+    // The wall clock is read first: a later time would extend the windows.
     let saved = clock.now();
-    let cells: Vec<Cell> = limits.export(clock.ticks()).collect();
+    let cells: Vec<CounterRecord> = limits.export(clock.ticks()).collect();
     let mut bytes = Vec::with_capacity(HEADER + cells.len() * RECORD + CHECKSUM);
     bytes.extend(MAGIC);
     bytes.extend(VERSION.to_le_bytes());
@@ -182,23 +191,23 @@ fn encode(limits: &Memory, clock: &Clock, told: fn(u32) -> u32) -> Vec<u8> {
     for cell in cells {
         bytes.extend(cell.name.to_le_bytes());
         bytes.push(kind_byte(cell.kind) << 1 | cell.window & 1);
-        bytes.extend((cell.left << USED_BITS | u64::from(told(cell.used))).to_le_bytes());
+        bytes.extend((cell.left << USED_BITS | u64::from(exported_use(cell.used))).to_le_bytes());
     }
     bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
     bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<Snapshot, Unreadable> {
-    let rest = bytes.strip_prefix(&MAGIC).ok_or(Unreadable::Foreign)?;
-    let (version, _) = rest.split_first_chunk().ok_or(Unreadable::Damaged)?;
+fn decode(bytes: &[u8]) -> Result<Snapshot, SnapshotError> {
+    let rest = bytes.strip_prefix(&MAGIC).ok_or(SnapshotError::Foreign)?;
+    let (version, _) = rest.split_first_chunk().ok_or(SnapshotError::Damaged)?;
     if u32::from_le_bytes(*version) != VERSION {
-        return Err(Unreadable::Version);
+        return Err(SnapshotError::Version);
     }
-    let (body, checksum) = bytes.split_last_chunk().ok_or(Unreadable::Damaged)?;
+    let (body, checksum) = bytes.split_last_chunk().ok_or(SnapshotError::Damaged)?;
     if crc32c::crc32c(body) != u32::from_le_bytes(*checksum) {
-        return Err(Unreadable::Damaged);
+        return Err(SnapshotError::Damaged);
     }
-    fields(&body[MAGIC.len() + size_of::<u32>()..]).ok_or(Unreadable::Damaged)
+    fields(&body[MAGIC.len() + size_of::<u32>()..]).ok_or(SnapshotError::Damaged)
 }
 
 fn fields(bytes: &[u8]) -> Option<Snapshot> {
@@ -219,12 +228,12 @@ fn fields(bytes: &[u8]) -> Option<Snapshot> {
     })
 }
 
-fn record(bytes: &[u8; RECORD]) -> Option<Cell> {
+fn record(bytes: &[u8; RECORD]) -> Option<CounterRecord> {
     let (name, bytes) = bytes.split_first_chunk()?;
     let (&kind, bytes) = bytes.split_first()?;
     let state = u64::from_le_bytes(bytes.try_into().ok()?);
     let used = u32::try_from(state & ((1 << USED_BITS) - 1)).ok()?;
-    Some(Cell {
+    Some(CounterRecord {
         kind: kind_of(kind >> 1)?,
         name: u64::from_le_bytes(*name),
         window: kind & 1,
@@ -233,7 +242,7 @@ fn record(bytes: &[u8; RECORD]) -> Option<Cell> {
     })
 }
 
-/// The kind that `byte` stands for in the file.
+/// Returns the kind of a byte in the file.
 pub(super) fn kind_of(byte: u8) -> Option<Kind> {
     [
         Kind::Known,
@@ -245,7 +254,7 @@ pub(super) fn kind_of(byte: u8) -> Option<Kind> {
     .find(|kind| kind_byte(*kind) == byte)
 }
 
-/// What stands for it in the file.
+/// Returns the byte of a kind in the file.
 pub(super) const fn kind_byte(kind: Kind) -> u8 {
     match kind {
         Kind::Known => 0,
@@ -264,7 +273,7 @@ mod tests {
     use super::*;
     use crate::{
         base::ids::UserId,
-        platform::rate_limits::{CONTEXT, Identifier, Key, STANDARD, Scope, per},
+        platform::rate_limits::{CONTEXT, CounterKey, CounterScope, Identifier, STANDARD, per},
     };
 
     const OPERATIONS: [&str; 2] = ["v1-one", "v1-two"];
@@ -293,7 +302,7 @@ mod tests {
         fn start_with(&self, operations: &[&str]) -> Memory {
             open(
                 &self.path(),
-                Capacity::default(),
+                CounterCapacity::default(),
                 operations,
                 &self.clock,
                 &Entropy::system(),
@@ -308,7 +317,7 @@ mod tests {
             self.clock.advance(Duration::from_millis(millis));
         }
 
-        fn left(&self, limits: &Memory, key: Key) -> (u32, u32) {
+        fn left(&self, limits: &Memory, key: CounterKey) -> (u32, u32) {
             let quota = limits
                 .peek(key, STANDARD.windows, self.clock.ticks())
                 .binding();
@@ -316,16 +325,16 @@ mod tests {
         }
     }
 
-    fn key(user: i64) -> Key {
-        Key {
+    fn key(user: i64) -> CounterKey {
+        CounterKey {
             identifier: Identifier::User(UserId(user)),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation: 0,
         }
     }
 
     #[test]
-    fn a_restart_keeps_what_was_counted_and_when_it_ends() {
+    fn restart_keeps_counts_and_window_ends() {
         let world = World::new();
         let limits = world.start();
         for _ in 0..20 {
@@ -335,7 +344,7 @@ mod tests {
                     .admitted
             );
         }
-        let address = Key {
+        let address = CounterKey {
             identifier: Identifier::Address(7),
             ..key(0)
         };
@@ -364,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_are_known_by_their_id() {
+    fn operations_are_identified_by_id() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -374,7 +383,7 @@ mod tests {
         assert_eq!(
             world.left(
                 &restarted,
-                Key {
+                CounterKey {
                     operation: 2,
                     ..key(1)
                 }
@@ -384,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_that_steps_never_lengthens_a_window() {
+    fn wall_clock_steps_never_lengthen_a_window() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -401,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_or_changed_anywhere_is_left_out() {
+    fn truncated_or_changed_file_is_ignored() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), CONTEXT.windows, 0);
@@ -418,9 +427,9 @@ mod tests {
         assert_eq!(world.left(&world.start(), key(1)), (120, 60));
     }
 
-    /// Stopped while writing: the file beside the snapshot is half there, the snapshot is whole.
+    /// After a crash during a write the temporary file is incomplete and the snapshot is intact.
     #[test]
-    fn a_crash_while_saving_leaves_the_snapshot_before() {
+    fn crash_while_saving_keeps_the_previous_snapshot() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -435,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_does_not_fit_the_length_is_damage() {
+    fn count_that_contradicts_the_length_is_damaged() {
         let world = World::new();
         let limits = world.start();
         limits.take(key(1), STANDARD.windows, 0);
@@ -444,11 +453,11 @@ mod tests {
         let body = bytes.len() - CHECKSUM;
         let checksum = crc32c::crc32c(&bytes[..body]).to_le_bytes();
         bytes[body..].copy_from_slice(&checksum);
-        assert_eq!(decode(&bytes).err(), Some(Unreadable::Damaged));
+        assert_eq!(decode(&bytes).err(), Some(SnapshotError::Damaged));
     }
 
     #[tokio::test]
-    async fn the_file_is_written_only_if_something_was_counted() {
+    async fn file_is_written_only_after_changes() {
         let world = World::new();
         let limits = Arc::new(world.start());
         let every = Duration::from_millis(5);

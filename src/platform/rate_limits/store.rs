@@ -1,4 +1,4 @@
-//! Where counters are kept that several processes share.
+//! Stores of counters that several processes share.
 
 use std::{fmt, fmt::Write, time::Duration};
 
@@ -7,27 +7,30 @@ use secrecy::{ExposeSecret, SecretString};
 use tokio::sync::watch;
 
 use super::{
-    Identifier, Key, Quota, Quotas, Scope, WINDOWS_MAX, Window, postgres::Postgres, redis::Redis,
+    CounterKey, CounterScope, Identifier, Quota, Quotas, WINDOWS_MAX, Window, postgres::Postgres,
+    redis::Redis,
 };
 use crate::base::{db::Db, error::Error};
 
-/// A store. Each is exact: however many processes ask, no window admits more than its limit.
+/// A store. Each is exact: no window admits more than its limit, independent of the number of
+/// processes.
 pub enum Store {
     /// A table of the control database.
     Postgres(Postgres),
-    /// Valkey, or Redis.
+    /// Valkey or Redis.
     Redis(Redis),
-    /// Says what a test wants.
+    /// Responses of a test.
     #[cfg(test)]
-    Scripted(tests::Scripted),
+    Scripted(tests::ScriptedStore),
 }
 
-/// Where to count, as the operator chose.
+/// Options of the store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Nothing: in this process. `postgres`: in the control database. Else the URL of a Valkey or Redis.
+    /// `None`: counters in this process. `postgres`: in the control database. Otherwise the URL of
+    /// a Valkey or Redis server.
     pub url: Option<SecretString>,
-    /// How long a request waits at least for the store before the store counts as away.
+    /// Minimum time that a request waits for the store.
     pub deadline: Duration,
 }
 
@@ -41,7 +44,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The store chosen, being connected to; none if counters stay in this process.
+    /// Connects to the store. `None` if counters stay in this process.
     pub fn store(&self, db: &Db) -> Result<Option<Store>, Error> {
         match self.url.as_ref().map(ExposeSecret::expose_secret) {
             None => Ok(None),
@@ -50,55 +53,55 @@ impl Options {
         }
     }
 
-    /// Whether it can be understood.
+    /// Checks the URL.
     pub fn check(&self) -> Result<(), Error> {
         match self.url.as_ref().map(ExposeSecret::expose_secret) {
             None | Some("postgres") => Ok(()),
-            Some(url) => Redis::check(url),
+            Some(url) => Redis::check_url(url),
         }
     }
 }
 
-/// Why a store gave no answer.
+/// Reason why a store did not respond.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
-    /// Not within the deadline.
+pub enum StoreError {
+    /// There was no response within the deadline.
     #[error("it did not answer within {0:?}")]
-    Late(Duration),
-    /// It cannot be reached now.
+    Timeout(Duration),
+    /// The store is unreachable.
     #[error("it cannot be reached")]
-    Away,
-    /// More requests wait for it than may.
+    Unreachable,
+    /// The queue of requests to the store is full.
     #[error("too many requests wait for it")]
-    Full,
-    /// It answered an error.
+    QueueFull,
+    /// The store responded with an error.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What a store says about one request.
+/// The decision of a store about one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct StoreAnswer {
     pub(super) admitted: bool,
-    /// Requests counted in each window, this one included if it was admitted.
+    /// Requests counted in each window, including this one if it was admitted.
     pub(super) used: [u32; WINDOWS_MAX],
-    /// Milliseconds until each window ends; 0 if none is open.
+    /// Milliseconds until each window ends; 0 if it is not open.
     pub(super) left: [u64; WINDOWS_MAX],
 }
 
-/// A store's answer to a heartbeat.
+/// The response to a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Beat {
-    /// Other processes that told it within [`LIVE`] that they live.
+pub(super) struct HeartbeatAnswer {
+    /// Number of other processes with a heartbeat within [`LIVE`].
     pub(super) others: u32,
-    /// Which counters it has: random, made with the first, and lost with all.
+    /// Identity of the counters: random, created with the first counter and lost with all of them.
     pub(super) counters: String,
 }
 
-/// A process that did not tell the store for so long that it lives is taken for dead.
+/// Time without a heartbeat after which a process counts as dead.
 pub(super) const LIVE: Duration = Duration::from_secs(10);
 
-impl Answer {
+impl StoreAnswer {
     pub(super) fn quotas(&self, windows: &[Window]) -> Quotas {
         let of = |((window, used), left): ((&Window, u32), u64)| {
             if left == 0 {
@@ -112,8 +115,12 @@ impl Answer {
 }
 
 impl Store {
-    /// Counts one request, if every window admits it; counts nothing otherwise.
-    pub(super) async fn take(&self, key: String, windows: &[Window]) -> Result<Answer, Trouble> {
+    /// Counts one request if every window admits it; counts nothing otherwise.
+    pub(super) async fn take(
+        &self,
+        key: String,
+        windows: &[Window],
+    ) -> Result<StoreAnswer, StoreError> {
         match self {
             Self::Postgres(postgres) => postgres.take(key, windows).await,
             Self::Redis(redis) => redis.take(&key, windows).await,
@@ -122,33 +129,33 @@ impl Store {
         }
     }
 
-    /// Tells the store that the process of this name lives.
-    pub(super) async fn beat(&self, process: &str) -> Result<Beat, Trouble> {
+    /// Sends a heartbeat of this process.
+    pub(super) async fn heartbeat(&self, process: &str) -> Result<HeartbeatAnswer, StoreError> {
         match self {
-            Self::Postgres(postgres) => postgres.beat(process).await,
-            Self::Redis(redis) => redis.beat(process).await,
+            Self::Postgres(postgres) => postgres.heartbeat(process).await,
+            Self::Redis(redis) => redis.heartbeat(process).await,
             #[cfg(test)]
-            Self::Scripted(scripted) => Ok(scripted.beat()),
+            Self::Scripted(scripted) => Ok(scripted.heartbeat()),
         }
     }
 
-    /// The number of the connection to it; 0 while there is none.
-    pub(super) fn link(&self) -> &watch::Sender<u64> {
+    /// Returns the number of the current connection; 0 while disconnected.
+    pub(super) fn connection_number(&self) -> &watch::Sender<u64> {
         match self {
-            Self::Postgres(postgres) => postgres.link(),
-            Self::Redis(redis) => redis.link(),
+            Self::Postgres(postgres) => postgres.connection_number(),
+            Self::Redis(redis) => redis.connection_number(),
             #[cfg(test)]
             Self::Scripted(scripted) => &scripted.link,
         }
     }
 
-    /// What each key's windows hold, without counting.
-    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<Answer>, Trouble> {
+    /// Reads the windows of each key without counting.
+    pub(super) async fn peek(&self, keys: &[String]) -> Result<Vec<StoreAnswer>, StoreError> {
         match self {
             Self::Postgres(postgres) => postgres.peek(keys).await,
             Self::Redis(redis) => redis.peek(keys).await,
             #[cfg(test)]
-            Self::Scripted(_) => Err(Trouble::Away),
+            Self::Scripted(_) => Err(StoreError::Unreachable),
         }
     }
 }
@@ -164,9 +171,10 @@ impl fmt::Display for Store {
     }
 }
 
-/// How a key is spelled in a store: `<operation>/<identifier>/<scope>`. By the operation's id, because its number is
-/// another in another version of the program, and nodes are upgraded one by one.
-pub(super) fn spelled(operation: &str, key: Key) -> String {
+/// Returns the text of a key in a store: `<operation>/<identifier>/<scope>`. It contains the
+/// operation's id instead of its index, because versions with different indexes share a store
+/// during an upgrade.
+pub(super) fn store_key(operation: &str, key: CounterKey) -> String {
     let mut text = String::with_capacity(operation.len() + 32);
     text.push_str(operation);
     // Writing to a string cannot fail.
@@ -177,11 +185,11 @@ pub(super) fn spelled(operation: &str, key: Key) -> String {
         Identifier::Address(address) => write!(text, "/a{address:x}"),
     };
     let _ = match key.scope {
-        Scope::User => write!(text, "/-"),
-        Scope::Organization(organization) => write!(text, "/o{organization}"),
-        Scope::Project(project) => write!(text, "/p{project}"),
-        Scope::Unresolved => write!(text, "/?"),
-        Scope::LookUps => write!(text, "/look-ups"),
+        CounterScope::User => write!(text, "/-"),
+        CounterScope::Organization(organization) => write!(text, "/o{organization}"),
+        CounterScope::Project(project) => write!(text, "/p{project}"),
+        CounterScope::Unresolved => write!(text, "/?"),
+        CounterScope::LookUps => write!(text, "/look-ups"),
     };
     text
 }
@@ -195,14 +203,15 @@ pub(crate) mod tests {
     use super::*;
     use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
-    /// A store that answers what it was told, in order, and then never.
-    pub struct Scripted {
-        pub(in crate::platform::rate_limits) answers: Mutex<std::collections::VecDeque<Answer>>,
+    /// A store that returns scripted answers in order, and then hangs.
+    pub struct ScriptedStore {
+        pub(in crate::platform::rate_limits) answers:
+            Mutex<std::collections::VecDeque<StoreAnswer>>,
         pub(in crate::platform::rate_limits) others: std::sync::atomic::AtomicU32,
         pub(in crate::platform::rate_limits) link: watch::Sender<u64>,
     }
 
-    impl Default for Scripted {
+    impl Default for ScriptedStore {
         fn default() -> Self {
             Self {
                 answers: Mutex::default(),
@@ -212,15 +221,15 @@ pub(crate) mod tests {
         }
     }
 
-    impl Scripted {
-        pub(super) fn beat(&self) -> Beat {
-            Beat {
+    impl ScriptedStore {
+        pub(super) fn heartbeat(&self) -> HeartbeatAnswer {
+            HeartbeatAnswer {
                 others: self.others.load(std::sync::atomic::Ordering::Relaxed),
                 counters: "scripted".into(),
             }
         }
 
-        pub(super) async fn take(&self) -> Result<Answer, Trouble> {
+        pub(super) async fn take(&self) -> Result<StoreAnswer, StoreError> {
             let next = self.answers.lock().pop_front();
             match next {
                 Some(answer) => Ok(answer),
@@ -230,7 +239,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn keys_are_spelled_apart() {
+    fn store_keys_are_distinct() {
         let identifiers = [
             Identifier::User(UserId(1)),
             Identifier::User(UserId(11)),
@@ -240,19 +249,19 @@ pub(crate) mod tests {
             Identifier::Address(u64::MAX),
         ];
         let scopes = [
-            Scope::User,
-            Scope::Unresolved,
-            Scope::Organization(OrganizationId(1)),
-            Scope::Project(ProjectId(1)),
-            Scope::LookUps,
+            CounterScope::User,
+            CounterScope::Unresolved,
+            CounterScope::Organization(OrganizationId(1)),
+            CounterScope::Project(ProjectId(1)),
+            CounterScope::LookUps,
         ];
         let mut seen = HashSet::new();
         for operation in ["a", "b"] {
             for identifier in identifiers {
                 for scope in scopes {
-                    assert!(seen.insert(spelled(
+                    assert!(seen.insert(store_key(
                         operation,
-                        Key {
+                        CounterKey {
                             identifier,
                             scope,
                             operation: 0
@@ -262,9 +271,9 @@ pub(crate) mod tests {
             }
         }
         assert_eq!(
-            spelled(
+            store_key(
                 "a",
-                Key {
+                CounterKey {
                     identifier: identifiers[1],
                     scope: scopes[3],
                     operation: 7
@@ -275,10 +284,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_answer_becomes_quotas() {
+    fn store_answer_converts_to_quotas() {
         let windows = crate::platform::rate_limits::CONTEXT.windows;
         let quotas = |used, left| {
-            Answer {
+            StoreAnswer {
                 admitted: true,
                 used,
                 left,

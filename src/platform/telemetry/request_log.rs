@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use http::{HeaderValue, Method, StatusCode, Uri};
 use uuid::Uuid;
 
-use crate::base::{batch_queue::Queue, ids::ProjectRef};
+use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
 /// Capacity of the queue. A request takes about 256 bytes.
 const QUEUE_MAX: usize = 16_384;
@@ -31,7 +31,7 @@ pub struct AnsweredRequest {
 }
 
 /// The queue of answered requests.
-pub type RequestLog = Queue<AnsweredRequest, QUEUE_MAX>;
+pub type RequestLog = BatchQueue<AnsweredRequest, QUEUE_MAX>;
 
 /// Longest logged path, query or header value, in bytes.
 const TEXT_BYTES_MAX: usize = 1024;

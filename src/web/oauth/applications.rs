@@ -1,17 +1,16 @@
-//! An organization's applications: registering, changing, secrets, deleting.
+//! The OAuth applications of an organization: register, change, delete, and their secrets.
 
 use askama::Template;
 use http::{Method, StatusCode};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{words, words::Line};
+use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{
     api::oauth::applications::{
-        Selection,
-        operations::{CreatedSecret, Detail, Shown},
-        secrets::Secret,
+        ProjectSelection,
+        operations::{ApplicationDetail, ApplicationView, CreatedApplicationSecret},
+        secrets::ApplicationSecret,
     },
     base::{error::Error, ids::OrgSlug},
     platform::{
@@ -19,8 +18,9 @@ use crate::{
         http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{
-        Answer, Form, Frame, Visitor, may::May, named::InOrganization, organizations::Head, page,
-        words::Moment,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, form::RowId, labels::Timestamp,
+        organizations::OrganizationHeader, page, path::PathOrganization,
+        permissions::PermissionCheck,
     },
 };
 
@@ -53,7 +53,7 @@ pub(in crate::web) static CREATE: Endpoint = page(
 );
 pub(in crate::web) static SHOW: Endpoint = page(
     "page-oauth-application",
-    "An application",
+    "Application",
     Verb::Get,
     ONE,
     Access::Caller,
@@ -69,7 +69,7 @@ pub(in crate::web) static CHANGE: Endpoint = page(
 );
 pub(in crate::web) static ADD_SECRET: Endpoint = page(
     "page-oauth-secret-create",
-    "Make a secret",
+    "Create a client secret",
     Verb::Post,
     "/organizations/{organization}/applications/{application}/secrets",
     Access::Caller,
@@ -77,19 +77,19 @@ pub(in crate::web) static ADD_SECRET: Endpoint = page(
 );
 pub(in crate::web) static REVOKE_SECRET: Endpoint = page(
     "page-oauth-secret-revoke",
-    "Revoke a secret",
+    "Revoke a client secret",
     Verb::Post,
     "/organizations/{organization}/applications/{application}/secrets/revoke",
     Access::Caller,
     || mount(revoke_secret),
 );
-pub(in crate::web) static ASK_DELETE: Endpoint = page(
+pub(in crate::web) static CONFIRM_DELETE: Endpoint = page(
     "page-oauth-application-ask-delete",
     "Delete an application?",
     Verb::Get,
     "/organizations/{organization}/applications/{application}/delete",
     Access::Caller,
-    || mount(ask_delete),
+    || mount(confirm_delete),
 );
 pub(in crate::web) static DELETE: Endpoint = page(
     "page-oauth-application-delete",
@@ -100,25 +100,25 @@ pub(in crate::web) static DELETE: Endpoint = page(
     || mount(delete),
 );
 
-/// What the address names. Whether it is there, and the visitor's, the operations know.
-struct Named {
+/// The organization and application in the path.
+struct ApplicationPath {
     slug: OrgSlug,
     application: Option<Uuid>,
 }
 
-impl Named {
-    /// Where the operations on all of them are.
-    fn all(&self) -> String {
+impl ApplicationPath {
+    /// Returns the path of the operations on the list.
+    fn list_operation(&self) -> String {
         format!("/v1/organizations/{}/oauth/apps", self.slug)
     }
 
-    /// Where those on the one are.
+    /// Returns the path of an operation on the application.
     fn operation(&self, rest: &str) -> Result<String, Error> {
         let id = self.application.ok_or(Error::NotFound)?;
-        Ok(format!("{}/{id}{rest}", self.all()))
+        Ok(format!("{}/{id}{rest}", self.list_operation()))
     }
 
-    /// Where the page is.
+    /// Returns the path of a page.
     fn page(&self, rest: &str) -> String {
         let id = self
             .application
@@ -128,11 +128,11 @@ impl Named {
     }
 }
 
-impl Input for Named {
+impl Input for ApplicationPath {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let InOrganization(slug) = InOrganization::take(call).await?;
+        let PathOrganization(slug) = PathOrganization::take(call).await?;
         Ok(Self {
             slug,
             application: call
@@ -144,32 +144,27 @@ impl Input for Named {
 
 #[derive(Template)]
 #[template(path = "oauth_applications.html")]
-struct Applications {
-    frame: Frame,
-    head: Head,
-    /// Whether the visitor may register one.
-    may: May,
-    rows: Vec<Shown>,
+struct ListPage {
+    layout: Layout,
+    head: OrganizationHeader,
+    /// Whether the visitor may register an application.
+    permission: PermissionCheck,
+    rows: Vec<ApplicationView>,
 }
 
-async fn list(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let path = named.all();
-    let rows = visitor.get(&path).await?;
-    let (may, head) = (
-        visitor.may("POST", &path).await?,
-        Head::of(&visitor, named.slug).await?,
-    );
-    Answer::page(&Applications {
-        frame: visitor.frame(),
-        head,
-        may,
-        rows,
+async fn list(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
+    let operation = path.list_operation();
+    PageResponse::page(&ListPage {
+        layout: visitor.layout(),
+        rows: visitor.get(&operation).await?,
+        permission: visitor.check("POST", &operation).await?,
+        head: OrganizationHeader::load(&visitor, path.slug).await?,
     })
 }
 
 /// The fields of the form.
 #[derive(Default)]
-struct Wanted {
+struct ApplicationForm {
     name: String,
     website: String,
     icon: String,
@@ -180,26 +175,26 @@ struct Wanted {
     selection: String,
 }
 
-impl Wanted {
-    fn read(fields: Vec<(String, String)>) -> Self {
-        let mut wanted = Self::default();
+impl ApplicationForm {
+    fn parse(fields: Vec<(String, String)>) -> Self {
+        let mut form = Self::default();
         for (name, value) in fields {
             match name.as_str() {
-                "name" => wanted.name = value.trim().to_owned(),
-                "website" => wanted.website = value.trim().to_owned(),
-                "icon" => wanted.icon = value.trim().to_owned(),
-                "redirect_uris" => wanted.redirect_uris = value,
-                "scope" => wanted.scopes.push(value),
-                "public" => wanted.public = true,
-                "bound" => wanted.bound = true,
-                "selection" => wanted.selection = value,
+                "name" => form.name = value.trim().to_owned(),
+                "website" => form.website = value.trim().to_owned(),
+                "icon" => form.icon = value.trim().to_owned(),
+                "redirect_uris" => form.redirect_uris = value,
+                "scope" => form.scopes.push(value),
+                "public" => form.public = true,
+                "bound" => form.bound = true,
+                "selection" => form.selection = value,
                 _ => {}
             }
         }
-        wanted
+        form
     }
 
-    fn of(application: &Shown) -> Self {
+    fn from_application(application: &ApplicationView) -> Self {
         Self {
             name: application.name.clone(),
             website: application.website.clone(),
@@ -212,7 +207,7 @@ impl Wanted {
         }
     }
 
-    /// As the operations take it.
+    /// Returns the body of the operations.
     fn body(&self) -> Value {
         let addresses: Vec<_> = self.redirect_uris.split_whitespace().collect();
         json!({
@@ -224,181 +219,181 @@ impl Wanted {
 
 #[derive(Template)]
 #[template(path = "oauth_application_new.html")]
-struct New {
-    frame: Frame,
+struct Page {
+    layout: Layout,
     slug: OrgSlug,
-    /// Whether the visitor may register or change it.
-    may: May,
-    wanted: Wanted,
-    scopes: Vec<Line>,
-    wrong: Option<String>,
-    /// What an application is already that is changed.
-    is: Option<Shown>,
+    /// Whether the visitor may register or change the application.
+    permission: PermissionCheck,
+    form: ApplicationForm,
+    scopes: Vec<ScopeLabel>,
+    problem: Option<String>,
+    /// The existing application; empty for a new one.
+    existing: Option<ApplicationView>,
     action: String,
     secrets: Vec<SecretRow>,
     authorizations: i64,
 }
 
 struct SecretRow {
-    secret: Secret,
-    made: Moment,
-    used: Option<Moment>,
+    secret: ApplicationSecret,
+    created: Timestamp,
+    used: Option<Timestamp>,
 }
 
-impl New {
-    fn restricted(&self, selection: &str) -> bool {
+impl Page {
+    /// Returns whether the selection is less strict than the current one, which is not permitted.
+    fn is_looser(&self, selection: &str) -> bool {
         let rank = |name: &str| {
             ["off", "optional", "required"]
                 .iter()
                 .position(|known| *known == name)
         };
-        self.is
+        self.existing
             .as_ref()
-            .is_some_and(|is| rank(selection) < rank(is.project_selection.name()))
+            .is_some_and(|existing| rank(selection) < rank(existing.project_selection.name()))
     }
 
-    fn asks(&self, line: &Line) -> bool {
-        self.wanted.scopes.iter().any(|scope| scope == line.name)
+    fn has_scope(&self, label: &ScopeLabel) -> bool {
+        self.form.scopes.iter().any(|scope| scope == label.name)
     }
 
     fn is_verified(&self) -> bool {
-        self.is.as_ref().is_some_and(|is| is.verified)
+        self.existing
+            .as_ref()
+            .is_some_and(|existing| existing.verified)
     }
 
     fn is_bound(&self) -> bool {
-        self.is
+        self.existing
             .as_ref()
-            .is_some_and(|is| is.bind_to_authorizing_user)
+            .is_some_and(|existing| existing.bind_to_authorizing_user)
     }
 }
 
-fn scopes() -> Vec<Line> {
-    words::lines(
+fn scopes() -> Vec<ScopeLabel> {
+    scope_labels::scope_labels(
         OauthScope::ALL.iter().map(|scope| scope.name()),
         None::<Role>,
     )
 }
 
-async fn new(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let wanted = Wanted {
+async fn new(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
+    let form = ApplicationForm {
         bound: true,
-        selection: Selection::Off.name().to_owned(),
-        ..Wanted::default()
+        selection: ProjectSelection::Off.name().to_owned(),
+        ..ApplicationForm::default()
     };
-    blank(&visitor, named, wanted, None).await
+    show_new(&visitor, path, form, None).await
 }
 
-async fn blank(
+async fn show_new(
     visitor: &Visitor,
-    named: Named,
-    wanted: Wanted,
-    wrong: Option<String>,
-) -> Result<Answer, Error> {
-    let status = if wrong.is_some() {
+    path: ApplicationPath,
+    form: ApplicationForm,
+    problem: Option<String>,
+) -> Result<PageResponse, Error> {
+    let status = if problem.is_some() {
         StatusCode::UNPROCESSABLE_ENTITY
     } else {
         StatusCode::OK
     };
-    let may = visitor.may("POST", &named.all()).await?;
-    let (frame, action) = (visitor.frame(), named.page(""));
-    let (secrets, slug) = (Vec::new(), named.slug);
-    let page = New {
-        frame,
-        slug,
-        may,
-        wanted,
+    let permission = visitor.check("POST", &path.list_operation()).await?;
+    let page = Page {
+        layout: visitor.layout(),
+        action: path.page(""),
+        slug: path.slug,
+        permission,
+        form,
         scopes: scopes(),
-        wrong,
-        is: None,
-        action,
-        secrets,
+        problem,
+        existing: None,
+        secrets: Vec::new(),
         authorizations: 0,
     };
-    Ok(Answer::page(&page)?.status(status))
+    Ok(PageResponse::page(&page)?.status(status))
 }
 
 async fn create(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
-    named: Named,
-) -> Result<Answer, Error> {
-    let wanted = Wanted::read(fields);
-    let mut body = wanted.body();
-    body["public"] = wanted.public.into();
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
+    path: ApplicationPath,
+) -> Result<PageResponse, Error> {
+    let form = ApplicationForm::parse(fields);
+    let mut body = form.body();
+    body["public"] = form.public.into();
     match visitor
-        .ask::<Shown>(Method::POST, &named.all(), Some(&body))
+        .call::<ApplicationView>(Method::POST, &path.list_operation(), Some(&body))
         .await
     {
-        Ok(made) => Answer::to(&format!(
-            "{}?done=registered",
-            Named {
-                application: Some(made.id),
-                ..named
-            }
-            .page("")
-        )),
+        Ok(created) => {
+            let path = ApplicationPath {
+                application: Some(created.id),
+                ..path
+            };
+            PageResponse::redirect(&path.page("?done=registered"))
+        }
         Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            blank(&visitor, named, wanted, Some(error.message().into_owned())).await
+            show_new(&visitor, path, form, Some(error.message().into_owned())).await
         }
         Err(other) => Err(other),
     }
 }
 
-async fn show(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    filled(&visitor, named, None, None).await
+async fn show(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
+    show_existing(&visitor, path, None, None).await
 }
 
-async fn filled(
+async fn show_existing(
     visitor: &Visitor,
-    named: Named,
-    wanted: Option<Wanted>,
-    wrong: Option<String>,
-) -> Result<Answer, Error> {
-    let path = named.operation("")?;
-    let detail: Detail = visitor.get(&path).await?;
-    let may = visitor.may("PATCH", &path).await?;
+    path: ApplicationPath,
+    form: Option<ApplicationForm>,
+    problem: Option<String>,
+) -> Result<PageResponse, Error> {
+    let operation = path.operation("")?;
+    let detail: ApplicationDetail = visitor.get(&operation).await?;
+    let permission = visitor.check("PATCH", &operation).await?;
     let now = visitor.context.clock.now();
-    let row = |secret: Secret| SecretRow {
-        made: Moment::new(secret.created_at, now),
-        used: secret.last_used_at.map(|at| Moment::new(at, now)),
+    let row = |secret: ApplicationSecret| SecretRow {
+        created: Timestamp::new(secret.created_at, now),
+        used: secret.last_used_at.map(|at| Timestamp::new(at, now)),
         secret,
     };
-    let status = if wrong.is_some() {
+    let status = if problem.is_some() {
         StatusCode::UNPROCESSABLE_ENTITY
     } else {
         StatusCode::OK
     };
-    let page = New {
-        frame: visitor.frame(),
-        action: named.page(""),
-        slug: named.slug,
-        may,
-        wanted: wanted.unwrap_or_else(|| Wanted::of(&detail.application)),
+    let page = Page {
+        layout: visitor.layout(),
+        action: path.page(""),
+        slug: path.slug,
+        permission,
+        form: form.unwrap_or_else(|| ApplicationForm::from_application(&detail.application)),
         scopes: scopes(),
-        wrong,
+        problem,
         secrets: detail.secrets.into_iter().map(row).collect(),
         authorizations: detail.authorizations,
-        is: Some(detail.application),
+        existing: Some(detail.application),
     };
-    Ok(Answer::page(&page)?.status(status))
+    Ok(PageResponse::page(&page)?.status(status))
 }
 
 async fn change(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
-    named: Named,
-) -> Result<Answer, Error> {
-    let wanted = Wanted::read(fields);
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
+    path: ApplicationPath,
+) -> Result<PageResponse, Error> {
+    let form = ApplicationForm::parse(fields);
     match visitor
-        .ask::<Value>(Method::PATCH, &named.operation("")?, Some(&wanted.body()))
+        .call::<Value>(Method::PATCH, &path.operation("")?, Some(&form.body()))
         .await
     {
-        Ok(_) => Answer::to(&named.page("?done=changed")),
+        Ok(_) => PageResponse::redirect(&path.page("?done=changed")),
         Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
-            filled(
+            show_existing(
                 &visitor,
-                named,
-                Some(wanted),
+                path,
+                Some(form),
                 Some(error.message().into_owned()),
             )
             .await
@@ -409,101 +404,92 @@ async fn change(
 
 #[derive(Template)]
 #[template(path = "oauth_secret.html")]
-struct NewSecret {
-    frame: Frame,
+struct SecretPage {
+    layout: Layout,
     client_id: String,
     secret: String,
     back: String,
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
-/// The secret is in the answer to the form, which has no address of its own: loading it again asks before it makes another.
+/// Creates a secret. It is shown only in the response to the form.
 async fn add_secret(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    named: Named,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    path: ApplicationPath,
+) -> Result<PageResponse, Error> {
     match visitor
-        .ask::<CreatedSecret>(Method::POST, &named.operation("/secrets")?, None)
+        .call::<CreatedApplicationSecret>(Method::POST, &path.operation("/secrets")?, None)
         .await
     {
-        Ok(made) => {
-            let client_id = named
+        Ok(created) => {
+            let client_id = path
                 .application
                 .map(|id| id.to_string())
                 .unwrap_or_default();
-            Answer::page(&NewSecret {
-                frame: visitor.frame(),
+            PageResponse::page(&SecretPage {
+                layout: visitor.layout(),
                 client_id,
-                secret: made.secret,
-                back: named.page(""),
+                secret: created.secret,
+                back: path.page(""),
             })
         }
-        Err(Error::Rejected(text)) => filled(&visitor, named, None, Some(text.into_owned())).await,
+        Err(Error::Rejected(text)) => {
+            show_existing(&visitor, path, None, Some(text.into_owned())).await
+        }
         Err(other) => Err(other),
     }
 }
 
-#[derive(Deserialize)]
-struct Which {
-    id: i64,
-}
-
 async fn revoke_secret(
     visitor: Visitor,
-    Form(which): Form<Which>,
-    named: Named,
-) -> Result<Answer, Error> {
+    SessionForm(row): SessionForm<RowId>,
+    path: ApplicationPath,
+) -> Result<PageResponse, Error> {
     visitor
-        .ask::<()>(
+        .call::<()>(
             Method::DELETE,
-            &named.operation(&format!("/secrets/{}", which.id))?,
+            &path.operation(&format!("/secrets/{}", row.id))?,
             None,
         )
         .await?;
-    Answer::to(&named.page("?done=secret"))
+    PageResponse::redirect(&path.page("?done=secret"))
 }
 
 #[derive(Template)]
 #[template(path = "oauth_application_delete.html")]
-struct AskDelete {
-    frame: Frame,
+struct DeletePage {
+    layout: Layout,
     name: String,
     authorizations: i64,
     page: String,
 }
 
-async fn ask_delete(visitor: Visitor, named: Named) -> Result<Answer, Error> {
-    let detail: Detail = visitor.get(&named.operation("")?).await?;
-    let Detail {
+async fn confirm_delete(visitor: Visitor, path: ApplicationPath) -> Result<PageResponse, Error> {
+    let detail: ApplicationDetail = visitor.get(&path.operation("")?).await?;
+    let ApplicationDetail {
         application,
         authorizations,
         ..
     } = detail;
-    Answer::page(&AskDelete {
-        frame: visitor.frame(),
+    PageResponse::page(&DeletePage {
+        layout: visitor.layout(),
         name: application.name,
         authorizations,
-        page: named.page(""),
+        page: path.page(""),
     })
 }
 
 async fn delete(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    named: Named,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    path: ApplicationPath,
+) -> Result<PageResponse, Error> {
     visitor
-        .ask::<Value>(Method::DELETE, &named.operation("")?, None)
+        .call::<Value>(Method::DELETE, &path.operation("")?, None)
         .await?;
-    Answer::to(&format!(
-        "{}?done=deleted",
-        Named {
-            application: None,
-            ..named
-        }
-        .page("")
-    ))
+    let list = ApplicationPath {
+        application: None,
+        ..path
+    };
+    PageResponse::redirect(&list.page("?done=deleted"))
 }

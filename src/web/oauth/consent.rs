@@ -1,4 +1,4 @@
-//! The page that asks a member whether an application may act for them.
+//! The consent page: a member authorizes an OAuth application or denies its request.
 
 use askama::Template;
 use chrono::TimeDelta;
@@ -7,16 +7,16 @@ use serde::Deserialize;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{words, words::Line};
+use super::{scope_labels, scope_labels::ScopeLabel};
 use crate::{
     api::{
         oauth,
         oauth::{
-            applications::Selection,
+            applications::ProjectSelection,
             redirect, requests,
             requests::{
-                Request,
-                operations::{Answer as Told, AuthId, Shown},
+                AuthorizationRequest,
+                operations::{AuthId, AuthorizationRequestView, RedirectResponse as Decision},
             },
         },
     },
@@ -25,106 +25,109 @@ use crate::{
         ids::{OrgSlug, ProjectRef},
     },
     platform::{
-        access::{Access, Role, sessions, sessions::Ending},
+        access::{Access, Role, sessions, sessions::SessionSelection},
         http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
     },
     web::{
-        Answer, Form, Frame, Visitor, cookie, next, page,
-        places::{Place, places},
-        words::Moment,
+        Layout, PageResponse, SessionForm, Visitor, cookie,
+        labels::Timestamp,
+        page,
+        redirect::sign_in_path,
+        resources::{OrganizationProjects, organizations_with_projects},
     },
 };
 
-pub(in crate::web) static ASK: Endpoint = page(
+pub(in crate::web) static CONSENT: Endpoint = page(
     "page-oauth-ask",
-    "Let an application act for you?",
+    "Authorize an application?",
     Verb::Get,
     oauth::CONSENT_PAGE,
     Access::Caller,
-    || mount(ask),
+    || mount(show_request),
 );
-pub(in crate::web) static ANSWER: Endpoint = page(
+pub(in crate::web) static DECIDE: Endpoint = page(
     "page-oauth-answer",
-    "Answer an application",
+    "Authorize an application",
     Verb::Post,
     oauth::CONSENT_PAGE,
     Access::Caller,
-    || mount(answer),
+    || mount(decide),
 );
-pub(in crate::web) static SWITCH: Endpoint = page(
+pub(in crate::web) static SWITCH_ACCOUNT: Endpoint = page(
     "page-oauth-switch",
-    "Answer an application as somebody else",
+    "Use another account for an application",
     Verb::Post,
     "/authorize/switch",
     Access::Caller,
-    || mount(switch),
+    || mount(switch_account),
 );
 pub(in crate::web) static PROBLEM: Endpoint = page(
     "page-oauth-problem",
-    "A request that cannot be answered",
+    "Invalid authorization request",
     Verb::Get,
     oauth::PROBLEM_PAGE,
     Access::Public,
     || mount(problem),
 );
 
-/// Projects that stay chosen when the form is shown again: as many as an approval can name.
-const PROJECTS_KEPT_MAX: usize = 100;
+/// Maximum number of projects of an authorization.
+const PROJECTS_MAX: usize = 100;
 
 #[derive(Template)]
 #[template(path = "oauth_consent.html")]
-struct Consent {
-    frame: Frame,
+struct ConsentPage {
+    layout: Layout,
     id: Uuid,
     email: String,
-    asks: Shown,
-    lines: Vec<Line>,
-    places: Vec<Place>,
-    /// The one that is chosen, by its place in the list.
+    details: AuthorizationRequestView,
+    scopes: Vec<ScopeLabel>,
+    organizations: Vec<OrganizationProjects>,
+    /// Index of the chosen organization.
     chosen: Option<usize>,
-    /// What the member is there.
+    /// The role of the visitor in the chosen organization.
     role: Option<Role>,
     projects: Vec<String>,
-    whole: bool,
-    left: Moment,
-    wrong: Option<&'static str>,
+    all_projects: bool,
+    expires: Timestamp,
+    problem: Option<&'static str>,
 }
 
-impl Consent {
-    fn place(&self) -> Option<&Place> {
-        self.chosen.and_then(|chosen| self.places.get(chosen))
+impl ConsentPage {
+    fn organization(&self) -> Option<&OrganizationProjects> {
+        self.chosen.and_then(|index| self.organizations.get(index))
     }
 
-    fn is_chosen(&self, place: &Place) -> bool {
-        self.place()
-            .is_some_and(|chosen| chosen.organization.slug == place.organization.slug)
+    fn is_chosen(&self, entry: &OrganizationProjects) -> bool {
+        self.organization()
+            .is_some_and(|chosen| chosen.organization.slug == entry.organization.slug)
     }
 
-    /// Whether there is nothing that could be allowed.
-    fn asks_nothing(&self) -> bool {
-        self.lines.is_empty()
+    /// Returns whether no requested scope is left.
+    fn has_no_scopes(&self) -> bool {
+        self.scopes.is_empty()
     }
 
-    /// Whether the member's role is too low to give this away.
-    fn too_low(&self) -> bool {
-        !self.asks.bind_to_authorizing_user
+    /// Returns whether the role of the visitor is too low to authorize an unbound application.
+    fn is_role_too_low(&self) -> bool {
+        !self.details.bind_to_authorizing_user
             && self.role.is_none_or(|role| role < Role::Administrator)
     }
 
-    fn above(&self) -> bool {
-        self.asks.bind_to_authorizing_user && self.lines.iter().any(|line| line.above)
+    /// Returns whether the application requests more than the role of the visitor permits.
+    fn exceeds_role(&self) -> bool {
+        self.details.bind_to_authorizing_user && self.scopes.iter().any(|scope| scope.above_role)
     }
 
     fn is_local(&self) -> bool {
-        self.asks.domain == redirect::THIS_COMPUTER
+        self.details.domain == redirect::LOCAL_PROGRAM
     }
 
-    fn chooses_projects(&self) -> bool {
-        self.asks.project_selection != Selection::Off
+    fn has_project_selection(&self) -> bool {
+        self.details.project_selection != ProjectSelection::Off
     }
 
-    fn may_be_whole(&self) -> bool {
-        self.asks.project_selection == Selection::Optional
+    fn permits_all_projects(&self) -> bool {
+        self.details.project_selection == ProjectSelection::Optional
     }
 
     fn role_name(&self) -> &'static str {
@@ -134,39 +137,40 @@ impl Consent {
 
 #[derive(Template)]
 #[template(path = "oauth_receipt.html")]
-struct Receipt {
-    frame: Frame,
+struct ReceiptPage {
+    layout: Layout,
     name: String,
     domain: String,
-    lines: Vec<Line>,
+    scopes: Vec<ScopeLabel>,
     approved: bool,
 }
 
 #[derive(Template)]
 #[template(path = "oauth_problem.html")]
-struct Problem {
-    frame: Frame,
+struct ProblemPage {
+    layout: Layout,
     title: &'static str,
     text: &'static str,
 }
 
-async fn ask(
+async fn show_request(
     visitor: Visitor,
-    Query(which): Query<AuthId>,
-    wanted: Wanted,
-) -> Result<Answer, Error> {
-    let Some(request) = open(&visitor, which.auth_id).await? else {
-        return over(visitor.frame());
+    Query(query): Query<AuthId>,
+    choices: ConsentChoices,
+) -> Result<PageResponse, Error> {
+    let Some(request) = claim_request(&visitor, query.auth_id).await? else {
+        return show_expired(visitor.layout());
     };
     if request.done {
-        return receipt(&visitor, &request);
+        return show_receipt(&visitor, &request);
     }
-    show(&visitor, &request, wanted).await
+    show_consent(&visitor, &request, choices).await
 }
 
-/// The request, if this browser session is the one that opened it first.
-async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
-    match requests::open(
+/// Returns the authorization request if it is open and belongs to this session. The first session
+/// that opens a request claims it.
+async fn claim_request(visitor: &Visitor, id: Uuid) -> Result<Option<AuthorizationRequest>, Error> {
+    match requests::claim_for_session(
         &visitor.context.db,
         id,
         &visitor.secret.digest(),
@@ -180,51 +184,52 @@ async fn open(visitor: &Visitor, id: Uuid) -> Result<Option<Request>, Error> {
     }
 }
 
-fn over(frame: Frame) -> Result<Answer, Error> {
-    let (title, text) = (
-        "This request is over",
-        "It was open for ten minutes, or in another browser. Nothing was allowed. Go back to the application, and begin again from there.",
-    );
-    Ok(Answer::page(&Problem { frame, title, text })?.status(StatusCode::GONE))
+fn show_expired(layout: Layout) -> Result<PageResponse, Error> {
+    let page = ProblemPage {
+        layout,
+        title: "This request has expired",
+        text: "A request is valid for ten minutes and in one browser. Access was not granted. Return to \
+               the application and start again.",
+    };
+    Ok(PageResponse::page(&page)?.status(StatusCode::GONE))
 }
 
-fn receipt(visitor: &Visitor, request: &Request) -> Result<Answer, Error> {
-    Answer::page(&Receipt {
-        frame: visitor.frame(),
+fn show_receipt(visitor: &Visitor, request: &AuthorizationRequest) -> Result<PageResponse, Error> {
+    PageResponse::page(&ReceiptPage {
+        layout: visitor.layout(),
         name: request.application.name.clone(),
-        domain: redirect::shown(&request.redirect_uri),
-        lines: words::lines(request.scopes.names(), None),
+        domain: redirect::display_name(&request.redirect_uri),
+        scopes: scope_labels::scope_labels(request.scopes.names(), None),
         approved: request.approved_at.is_some(),
     })
 }
 
-/// The choices of the form so far. They stand in the address of the page, so that a form that cannot be accepted leads back to
-/// the page instead of being answered with one: a browser that goes back to such an answer would send the form again.
+/// The choices of the form. They are query parameters of the page, so that a rejected form
+/// redirects to the page: going back in the browser does not submit the form again.
 #[derive(Default)]
-struct Wanted {
+struct ConsentChoices {
     organization: Option<String>,
     projects: Vec<String>,
-    whole: bool,
-    /// The reason why the choices were refused.
-    wrong: Option<Wrong>,
+    all_projects: bool,
+    problem: Option<ConsentProblem>,
 }
 
-/// A reason that a form is shown again.
+/// The reason that a form was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wrong {
+enum ConsentProblem {
     /// No project is chosen.
     NoProject,
-    /// The projects that are chosen cannot be.
+    /// The chosen projects are invalid or too many.
     Projects,
-    /// The application has none of the scopes any more.
+    /// The application no longer has any of the requested scopes.
     NoScope,
 }
 
-impl Wrong {
+impl ConsentProblem {
     const ALL: [Self; 3] = [Self::NoProject, Self::Projects, Self::NoScope];
 
-    /// Its word in the address.
-    fn word(self) -> &'static str {
+    /// Returns the value of the query parameter.
+    fn code(self) -> &'static str {
         match self {
             Self::NoProject => "no-project",
             Self::Projects => "projects",
@@ -236,224 +241,248 @@ impl Wrong {
         match self {
             Self::NoProject => "Choose at least one project.",
             Self::Projects => "Choose 1 to 100 projects of this organization.",
-            Self::NoScope => requests::NOTHING_LEFT,
+            Self::NoScope => requests::NO_SCOPES_LEFT,
         }
     }
 }
 
-impl Wanted {
-    /// The page with these choices.
-    fn page(&self, id: Uuid) -> String {
+impl ConsentChoices {
+    /// Returns the path of the page with these choices.
+    fn path(&self, id: Uuid) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("auth_id", &id.to_string());
         query.extend_pairs(self.organization.iter().map(|slug| ("organization", slug)));
         query.extend_pairs(self.projects.iter().map(|reference| ("project", reference)));
-        if self.whole {
+        if self.all_projects {
             query.append_pair("reach", "all");
         }
-        query.extend_pairs(self.wrong.map(|wrong| ("wrong", wrong.word())));
+        query.extend_pairs(self.problem.map(|problem| ("wrong", problem.code())));
         format!("{}?{}", oauth::CONSENT_PAGE, query.finish())
     }
 }
 
-impl Input for Wanted {
-    fn describe(_: &mut OperationDoc) {}
+impl Input for ConsentChoices {
+    fn describe(_: &mut Described) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let mut wanted = Self::default();
+        let mut choices = Self::default();
         for (name, value) in
             form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes())
         {
             match &*name {
-                "organization" => wanted.organization = Some(value.into_owned()),
-                "project" => wanted.projects.push(value.into_owned()),
-                "reach" => wanted.whole = value == "all",
+                "organization" => choices.organization = Some(value.into_owned()),
+                "project" => choices.projects.push(value.into_owned()),
+                "reach" => choices.all_projects = value == "all",
                 "wrong" => {
-                    wanted.wrong = Wrong::ALL.into_iter().find(|wrong| wrong.word() == value)
+                    choices.problem = ConsentProblem::ALL
+                        .into_iter()
+                        .find(|problem| problem.code() == value)
                 }
                 _ => {}
             }
         }
-        Ok(wanted)
+        Ok(choices)
     }
 }
 
-async fn show(visitor: &Visitor, request: &Request, wanted: Wanted) -> Result<Answer, Error> {
-    let asks: Shown = visitor
+async fn show_consent(
+    visitor: &Visitor,
+    request: &AuthorizationRequest,
+    choices: ConsentChoices,
+) -> Result<PageResponse, Error> {
+    let details: AuthorizationRequestView = visitor
         .get(&format!("/platform/oauth/authorizations/{}", request.id))
         .await?;
-    let places = places(visitor).await?;
-    let by_project = asks
-        .project_ref
-        .as_ref()
-        .and_then(|wanted| places.iter().position(|place| place.has(wanted)));
-    let named = wanted
-        .organization
-        .as_ref()
-        .or(asks.organization_slug.as_ref());
-    let named = named.and_then(|slug| {
-        places
-            .iter()
-            .position(|place| place.organization.slug == *slug)
-    });
-    let chosen = named
-        .or(by_project)
-        .or(if places.is_empty() { None } else { Some(0) });
-    let role = match chosen.and_then(|chosen| places.get(chosen)) {
-        Some(place) => Some(
+    let organizations = organizations_with_projects(visitor).await?;
+    let chosen = choose_organization(&organizations, &choices, &details);
+    let role = match chosen.and_then(|index| organizations.get(index)) {
+        Some(entry) => Some(
             visitor
-                .may(
+                .check(
                     "GET",
-                    &format!("/v1/organizations/{}", place.organization.slug),
+                    &format!("/v1/organizations/{}", entry.organization.slug),
                 )
                 .await?
                 .role,
         ),
         None => None,
     };
-    let projects = if wanted.projects.is_empty() {
-        asks.project_ref.iter().cloned().collect()
+    let projects = if choices.projects.is_empty() {
+        details.project_ref.iter().cloned().collect()
     } else {
-        wanted.projects
+        choices.projects
     };
-    let page = Consent {
-        frame: visitor.frame().of(oauth::CONSENT_PAGE),
+    let no_scope = request.scopes.is_empty().then_some(ConsentProblem::NoScope);
+    let page = ConsentPage {
+        layout: visitor.layout().at_path(oauth::CONSENT_PAGE),
         id: request.id,
         email: visitor.account.email.clone(),
-        lines: words::lines(asks.scopes.iter().map(String::as_str), role),
-        left: Moment::new(
-            asks.expires_at,
+        scopes: scope_labels::scope_labels(details.scopes.iter().map(String::as_str), role),
+        expires: Timestamp::new(
+            details.expires_at,
             visitor.context.clock.now() - TimeDelta::seconds(59),
         ),
-        asks,
-        places,
+        details,
+        organizations,
         chosen,
         role,
         projects,
-        whole: wanted.whole,
-        wrong: wanted
-            .wrong
-            .or(request.scopes.is_empty().then_some(Wrong::NoScope))
-            .map(Wrong::text),
+        all_projects: choices.all_projects,
+        problem: choices.problem.or(no_scope).map(ConsentProblem::text),
     };
-    Ok(Answer::page(&page)?.leading_to(redirect::origin(&request.redirect_uri).as_deref()))
+    Ok(PageResponse::page(&page)?
+        .allow_form_action(redirect::form_action_source(&request.redirect_uri).as_deref()))
 }
 
-/// Refusing needs nothing but the request; approving goes through the operation, whose rules are the only ones. Whatever comes
-/// of it, the answer leads on: to the application, or back to the page.
-async fn answer(
+/// Returns the index of the organization to show: the chosen one, the requested one, the one of the
+/// requested project, or the first.
+fn choose_organization(
+    organizations: &[OrganizationProjects],
+    choices: &ConsentChoices,
+    details: &AuthorizationRequestView,
+) -> Option<usize> {
+    let slug = choices
+        .organization
+        .as_ref()
+        .or(details.organization_slug.as_ref());
+    let by_slug = slug.and_then(|slug| {
+        organizations
+            .iter()
+            .position(|entry| entry.organization.slug == *slug)
+    });
+    let by_project = details.project_ref.as_ref().and_then(|reference| {
+        organizations
+            .iter()
+            .position(|entry| entry.contains(reference))
+    });
+    let first = (!organizations.is_empty()).then_some(0);
+    by_slug.or(by_project).or(first)
+}
+
+/// Handles the decision through the operations. Redirects to the application, or back to the page
+/// if the choices are invalid.
+async fn decide(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
-) -> Result<Answer, Error> {
-    let all = |wanted: &str| {
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
+) -> Result<PageResponse, Error> {
+    let values = |field: &str| {
         fields
             .iter()
-            .filter(|(name, _)| name == wanted)
+            .filter(|(name, _)| name == field)
             .map(|(_, value)| value.clone())
             .collect::<Vec<_>>()
     };
-    let one = |wanted: &str| all(wanted).into_iter().next().unwrap_or_default();
-    let id = Uuid::try_parse(&one("auth_id")).map_err(|_| Error::NotFound)?;
-    let page = Wanted::default().page(id);
-    let Some(request) = open(&visitor, id).await?.filter(|request| !request.done) else {
-        return Answer::to(&page);
+    let value = |field: &str| values(field).into_iter().next().unwrap_or_default();
+    let id = Uuid::try_parse(&value("auth_id")).map_err(|_| Error::NotFound)?;
+    let page = ConsentChoices::default().path(id);
+    let Some(request) = claim_request(&visitor, id)
+        .await?
+        .filter(|request| !request.done)
+    else {
+        return PageResponse::redirect(&page);
     };
-    if one("decision") != "approve" {
-        let told = visitor
-            .ask(
+    if value("decision") != "approve" {
+        let result = visitor
+            .call(
                 Method::DELETE,
                 &format!("/platform/oauth/authorizations/{id}"),
                 None,
             )
             .await;
-        return away(&page, told);
+        return redirect_to_application(&page, result);
     }
-    let slug = one("organization");
+    let slug = value("organization");
     if slug.parse::<OrgSlug>().is_err() {
         return Err(Error::NotFound);
     }
-    let whole = request.application.selection == Selection::Off || one("reach") == "all";
-    let projects = all("project");
-    let body = if whole {
+    let all_projects =
+        request.application.selection == ProjectSelection::Off || value("reach") == "all";
+    let projects = values("project");
+    let body = if all_projects {
         json!({})
     } else {
         json!({"project_refs": projects})
     };
     let path = format!("/platform/organizations/{slug}/oauth/authorizations/{id}");
-    match visitor.ask(Method::POST, &path, Some(&body)).await {
+    match visitor.call(Method::POST, &path, Some(&body)).await {
         Err(Error::Invalid { .. }) => {
-            let wrong = Some(if projects.is_empty() {
-                Wrong::NoProject
+            let problem = Some(if projects.is_empty() {
+                ConsentProblem::NoProject
             } else {
-                Wrong::Projects
+                ConsentProblem::Projects
             });
             let projects = projects
                 .into_iter()
-                .filter(|it| it.parse::<ProjectRef>().is_ok())
-                .take(PROJECTS_KEPT_MAX)
+                .filter(|reference| reference.parse::<ProjectRef>().is_ok())
+                .take(PROJECTS_MAX)
                 .collect();
-            Answer::to(
-                &Wanted {
-                    organization: Some(slug),
-                    projects,
-                    whole,
-                    wrong,
-                }
-                .page(id),
-            )
+            let choices = ConsentChoices {
+                organization: Some(slug),
+                projects,
+                all_projects,
+                problem,
+            };
+            PageResponse::redirect(&choices.path(id))
         }
-        told => away(&page, told),
+        result => redirect_to_application(&page, result),
     }
 }
 
-/// To the application, with the answer. A request that was answered already, or is over, leads to its page, which says so.
-fn away(page: &str, told: Result<Told, Error>) -> Result<Answer, Error> {
-    match told {
-        Ok(told) => Answer::away(&told.url),
-        Err(Error::Rejected(_)) => Answer::to(page),
+/// Redirects to the application. A request that was already decided or has expired redirects to the
+/// consent page, which shows that.
+fn redirect_to_application(
+    page: &str,
+    result: Result<Decision, Error>,
+) -> Result<PageResponse, Error> {
+    match result {
+        Ok(decision) => PageResponse::redirect_external(&decision.url),
+        Err(Error::Rejected(_)) => PageResponse::redirect(page),
         Err(other) => Err(other),
     }
 }
 
-/// Gives the request free for whoever signs in next, and signs out.
-async fn switch(visitor: Visitor, Form(which): Form<AuthId>) -> Result<Answer, Error> {
+/// Releases the request for the next account, and signs out.
+async fn switch_account(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<AuthId>,
+) -> Result<PageResponse, Error> {
     let digest = visitor.secret.digest();
-    requests::release(&visitor.context.db, which.auth_id, &digest).await?;
+    requests::release(&visitor.context.db, form.auth_id, &digest).await?;
     sessions::end(
         &visitor.context.db,
         visitor.user.id,
-        Ending::This(&digest),
+        SessionSelection::This(&digest),
         visitor.context.clock.now(),
     )
     .await?;
-    let back = next::sign_in(&format!(
-        "{}?auth_id={}",
-        oauth::CONSENT_PAGE,
-        which.auth_id
-    ));
-    Ok(Answer::to(&back)?.with(header::SET_COOKIE, cookie::clear(visitor.peer)?))
+    let back = sign_in_path(&format!("{}?auth_id={}", oauth::CONSENT_PAGE, form.auth_id));
+    Ok(
+        PageResponse::redirect(&back)?
+            .with_header(header::SET_COOKIE, cookie::clear(visitor.peer)?),
+    )
 }
 
 #[derive(Deserialize, schemars::JsonSchema)]
-struct Why {
+struct ProblemQuery {
     #[serde(default)]
     why: String,
 }
 
-async fn problem(Query(why): Query<Why>) -> Result<Answer, Error> {
-    let (title, text) = if why.why == "client" {
+async fn problem(Query(query): Query<ProblemQuery>) -> Result<PageResponse, Error> {
+    let (title, text) = if query.why == "client" {
         (
-            "This application is unknown",
-            "The link that led here names no application that is registered on this server. Nothing was allowed, and nothing was told to anybody.",
+            "Unknown application",
+            "The application in this link is not registered on this server. Access was not granted.",
         )
     } else {
         (
-            "This link is not right",
-            "It names an address that the application did not register, or contradicts itself. Nothing was allowed, and nothing was told to anybody. Who made the link can mend it.",
+            "Invalid link",
+            "The redirect URI is not registered for the application, or the parameters contradict each \
+             other. Access was not granted. Contact the developer of the application.",
         )
     };
-    Ok(Answer::page(&Problem {
-        frame: Frame::anonymous(),
+    Ok(PageResponse::page(&ProblemPage {
+        layout: Layout::anonymous(),
         title,
         text,
     })?

@@ -1,14 +1,15 @@
-//! Applications of others: the page that asks whether they may, what was approved, and what an organization registered.
+//! OAuth: consent, the authorizations of a user and of an organization, and the registered
+//! applications of an organization.
 
 mod applications;
-mod approved;
-mod authorized;
 mod consent;
-mod words;
+mod member_authorizations;
+mod own_authorizations;
+mod scope_labels;
 
 pub(super) use applications::{
-    ADD_SECRET, ASK_DELETE, CHANGE, CREATE, DELETE, LIST, NEW, REVOKE_SECRET, SHOW,
+    ADD_SECRET, CHANGE, CONFIRM_DELETE, CREATE, DELETE, LIST, NEW, REVOKE_SECRET, SHOW,
 };
-pub(super) use approved::{APPROVED, TAKE_BACK};
-pub(super) use authorized::{AUTHORIZED, END};
-pub(super) use consent::{ANSWER, ASK, PROBLEM, SWITCH};
+pub(super) use consent::{CONSENT, DECIDE, PROBLEM, SWITCH_ACCOUNT};
+pub(super) use member_authorizations::{MEMBER_AUTHORIZATIONS, REVOKE_MEMBER_AUTHORIZATIONS};
+pub(super) use own_authorizations::{AUTHORIZATIONS, REVOKE_AUTHORIZATION};

@@ -1,4 +1,4 @@
-//! Who is invited to an organization.
+//! The open invitations of an organization: list, create, revoke.
 
 use askama::Template;
 use chrono::{DateTime, Utc};
@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Choice, Head, OnProject, choices, label};
+use super::{OrganizationHeader, RoleOption, RoleProject, role_label, role_options};
 use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
@@ -15,94 +15,94 @@ use crate::{
         http::{Endpoint, Verb, mount},
     },
     web::{
-        Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
-        places::Project, words::Moment,
+        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page,
+        path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
     },
 };
 
-pub(in crate::web) static OPEN: Endpoint = page(
+pub(in crate::web) static INVITATIONS: Endpoint = page(
     "page-invitations",
     "Invitations",
     Verb::Get,
     "/organizations/{organization}/invitations",
     Access::Caller,
-    || mount(open),
+    || mount(list),
 );
 pub(in crate::web) static INVITE: Endpoint = page(
     "page-invite",
-    "Invite somebody",
+    "Invite a member",
     Verb::Post,
     "/organizations/{organization}/invitations",
     Access::Caller,
     || mount(invite),
 );
-pub(in crate::web) static WITHDRAW: Endpoint = page(
+pub(in crate::web) static REVOKE_INVITATION: Endpoint = page(
     "page-withdraw-invitation",
-    "Take an invitation back",
+    "Revoke an invitation",
     Verb::Post,
     "/organizations/{organization}/invitations/withdraw",
     Access::Caller,
-    || mount(withdraw),
+    || mount(revoke),
 );
 
 #[derive(Deserialize)]
-struct Invitation {
+struct OpenInvitation {
     email: String,
     role: String,
-    projects: Vec<OnProject>,
+    projects: Vec<RoleProject>,
     invited_by: String,
     expires_at: DateTime<Utc>,
 }
 
-/// The same, as a page shows it.
+/// A row of the list.
 struct Row {
-    invitation: Invitation,
-    ends: Moment,
+    invitation: OpenInvitation,
+    expires: Timestamp,
 }
 
 impl Row {
     fn role(&self) -> &'static str {
-        label(&self.invitation.role)
+        role_label(&self.invitation.role)
     }
 }
 
 #[derive(Template)]
 #[template(path = "invitations.html")]
 struct Page {
-    frame: Frame,
-    head: Head,
+    layout: Layout,
+    head: OrganizationHeader,
     rows: Vec<Row>,
-    /// Why none is shown.
+    /// The reason that the visitor may not list invitations.
     hidden: Option<String>,
-    may: May,
-    roles: Vec<Choice>,
-    projects: Vec<Project>,
-    wanted: Wanted,
+    permission: PermissionCheck,
+    roles: Vec<RoleOption>,
+    projects: Vec<ProjectEntry>,
+    form: InvitationForm,
     problem: Option<String>,
 }
 
-/// What was filled in.
-struct Wanted {
+/// The form of a new invitation.
+struct InvitationForm {
     email: String,
     role: String,
     projects: Vec<String>,
 }
 
-impl Wanted {
-    fn of(fields: Vec<(String, String)>) -> Self {
-        let mut wanted = Self::default();
+impl InvitationForm {
+    fn parse(fields: Vec<(String, String)>) -> Self {
+        let mut form = Self::default();
         for (name, value) in fields {
             match name.as_str() {
-                "email" => value.trim().clone_into(&mut wanted.email),
-                "role" => wanted.role = value,
-                "project" => wanted.projects.push(value),
+                "email" => value.trim().clone_into(&mut form.email),
+                "role" => form.role = value,
+                "project" => form.projects.push(value),
                 _ => {}
             }
         }
-        wanted
+        form
     }
 
-    fn names(&self, reference: &str) -> bool {
+    fn has_project(&self, reference: &str) -> bool {
         self.projects.iter().any(|project| project == reference)
     }
 
@@ -119,7 +119,7 @@ impl Wanted {
     }
 }
 
-impl Default for Wanted {
+impl Default for InvitationForm {
     fn default() -> Self {
         Self {
             email: String::new(),
@@ -129,51 +129,59 @@ impl Default for Wanted {
     }
 }
 
-async fn open(visitor: Visitor, InOrganization(slug): InOrganization) -> Result<Answer, Error> {
-    show(&visitor, slug, StatusCode::OK, Wanted::default(), None).await
+async fn list(
+    visitor: Visitor,
+    PathOrganization(slug): PathOrganization,
+) -> Result<PageResponse, Error> {
+    show(
+        &visitor,
+        slug,
+        StatusCode::OK,
+        InvitationForm::default(),
+        None,
+    )
+    .await
 }
 
 async fn show(
     visitor: &Visitor,
     slug: OrgSlug,
     status: StatusCode,
-    wanted: Wanted,
+    form: InvitationForm,
     problem: Option<String>,
-) -> Result<Answer, Error> {
-    let head = Head::of(visitor, slug).await?;
-    let (path, now) = (
-        format!("/v1/organizations/{}/invitations", head.slug),
-        visitor.context.clock.now(),
-    );
-    let may_see = visitor.may("GET", &path).await?;
-    let open: Vec<Invitation> = if may_see.yes() {
+) -> Result<PageResponse, Error> {
+    let head = OrganizationHeader::load(visitor, slug).await?;
+    let path = format!("/v1/organizations/{}/invitations", head.slug);
+    let now = visitor.context.clock.now();
+    let can_list = visitor.check("GET", &path).await?;
+    let invitations: Vec<OpenInvitation> = if can_list.is_allowed() {
         visitor.get(&path).await?
     } else {
         Vec::new()
     };
-    let rows = open
+    let rows = invitations
         .into_iter()
         .map(|invitation| Row {
-            ends: Moment::new(invitation.expires_at, now),
+            expires: Timestamp::new(invitation.expires_at, now),
             invitation,
         })
         .collect();
-    let may = visitor.may("POST", &operation(&head.slug)).await?;
-    let projects = places::projects_of(visitor, &head.slug).await?;
-    let frame = visitor.frame().of(&head.way("/invitations"));
-    let hidden = (!may_see.yes()).then(|| may_see.why().to_owned());
+    let permission = visitor.check("POST", &operation(&head.slug)).await?;
+    let projects = resources::organization_projects(visitor, &head.slug).await?;
+    let layout = visitor.layout().at_path(&head.path("/invitations"));
+    let hidden = (!can_list.is_allowed()).then(|| can_list.reason().to_owned());
     let page = Page {
-        frame,
+        layout,
         head,
         rows,
         hidden,
-        roles: choices(may.role),
-        may,
+        roles: role_options(permission.role),
+        permission,
         projects,
-        wanted,
+        form,
         problem,
     };
-    Ok(Answer::page(&page)?.status(status))
+    Ok(PageResponse::page(&page)?.status(status))
 }
 
 fn operation(slug: &OrgSlug) -> String {
@@ -181,92 +189,93 @@ fn operation(slug: &OrgSlug) -> String {
 }
 
 #[derive(Deserialize)]
-struct Made {
-    data: Vec<MadeOne>,
+struct CreatedInvitations {
+    data: Vec<CreatedInvitation>,
 }
 
 #[derive(Deserialize)]
-struct MadeOne {
-    attributes: MadeAttributes,
+struct CreatedInvitation {
+    attributes: CreatedInvitationAttributes,
 }
 
 #[derive(Deserialize)]
-struct MadeAttributes {
+struct CreatedInvitationAttributes {
     email: String,
     token: SecretString,
     expires_at: DateTime<Utc>,
 }
 
 #[derive(Template)]
-#[template(path = "invitation_made.html")]
-struct Shown {
-    frame: Frame,
-    head: Head,
+#[template(path = "invitation_link.html")]
+struct LinkPage {
+    layout: Layout,
+    head: OrganizationHeader,
     email: String,
     link: String,
-    ends: Moment,
+    expires: Timestamp,
 }
 
-/// Shows the link in this very answer: it has no address of its own, and to load it again is to invite again.
+/// Creates an invitation. The link is shown only in the response to the form.
 async fn invite(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
-    InOrganization(slug): InOrganization,
-) -> Result<Answer, Error> {
-    let wanted = Wanted::of(fields);
-    let made: Made = match visitor
-        .ask(Method::POST, &operation(&slug), Some(&wanted.body()))
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
+    PathOrganization(slug): PathOrganization,
+) -> Result<PageResponse, Error> {
+    let form = InvitationForm::parse(fields);
+    let created: CreatedInvitations = match visitor
+        .call(Method::POST, &operation(&slug), Some(&form.body()))
         .await
     {
-        Ok(made) => made,
+        Ok(created) => created,
         Err(Error::Invalid { problem, .. } | Error::Rejected(problem)) => {
-            let problem = Some(format!("This did not work: {problem}."));
+            let problem = Some(format!("The invitation could not be created: {problem}."));
             return show(
                 &visitor,
                 slug,
                 StatusCode::UNPROCESSABLE_ENTITY,
-                wanted,
+                form,
                 problem,
             )
             .await;
         }
         Err(error) => return Err(error),
     };
-    let made = made
+    let created = created
         .data
         .into_iter()
         .next()
-        .ok_or_else(|| Error::internal("inviting", "no invitation was made"))?
+        .ok_or_else(|| Error::internal("creating an invitation", "empty response"))?
         .attributes;
-    let head = Head::of(&visitor, slug).await?;
-    let frame = visitor.frame().of(&head.way("/invitations"));
+    let head = OrganizationHeader::load(&visitor, slug).await?;
+    let layout = visitor.layout().at_path(&head.path("/invitations"));
     let link = format!(
         "{}/invitations/{}",
         visitor.origin,
-        made.token.expose_secret()
+        created.token.expose_secret()
     );
-    Answer::page(&Shown {
-        frame,
+    PageResponse::page(&LinkPage {
+        layout,
         head,
-        email: made.email,
+        email: created.email,
         link,
-        ends: Moment::new(made.expires_at, visitor.context.clock.now()),
+        expires: Timestamp::new(created.expires_at, visitor.context.clock.now()),
     })
 }
 
 #[derive(Deserialize)]
-struct Which {
+struct InvitationEmail {
     email: String,
 }
 
-async fn withdraw(
+async fn revoke(
     visitor: Visitor,
-    Form(which): Form<Which>,
-    InOrganization(slug): InOrganization,
-) -> Result<Answer, Error> {
-    let body = json!({"data": [{"type": "organization_invitation", "attributes": {"email": which.email}}]});
+    SessionForm(form): SessionForm<InvitationEmail>,
+    PathOrganization(slug): PathOrganization,
+) -> Result<PageResponse, Error> {
+    let body =
+        json!({"data": [{"type": "organization_invitation", "attributes": {"email": form.email}}]});
     visitor
-        .ask::<Value>(Method::DELETE, &operation(&slug), Some(&body))
+        .call::<Value>(Method::DELETE, &operation(&slug), Some(&body))
         .await?;
-    Answer::to(&format!("/organizations/{slug}/invitations?done=withdrawn"))
+    PageResponse::redirect(&format!("/organizations/{slug}/invitations?done=withdrawn"))
 }

@@ -1,4 +1,4 @@
-//! One member: the roles, giving others, and removing.
+//! The page of a member: roles, role changes, removal.
 
 use askama::Template;
 use http::{Method, StatusCode};
@@ -6,42 +6,42 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Choice, Head, Listed, Member, choices};
+use super::{MemberEntry, MemberList, OrganizationHeader, RoleOption, role_options};
 use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, Role},
-        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
+        http::{Endpoint, Verb, mount},
     },
     web::{
-        Answer, Form, Frame, Visitor, may::May, named::InOrganization, page, places,
-        places::Project,
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathMember,
+        path::PathOrganization, permissions::PermissionCheck, resources, resources::ProjectEntry,
     },
 };
 
 pub(in crate::web) static MEMBER: Endpoint = page(
     "page-member",
-    "A member",
+    "Member",
     Verb::Get,
     "/organizations/{organization}/members/{member}",
     Access::Caller,
     || mount(show),
 );
-pub(in crate::web) static GIVE_ROLE: Endpoint = page(
+pub(in crate::web) static ASSIGN_ROLE: Endpoint = page(
     "page-give-role",
-    "Give a member a role",
+    "Change the role of a member",
     Verb::Post,
     "/organizations/{organization}/members/{member}/role",
     Access::Caller,
-    || mount(give),
+    || mount(assign_role),
 );
-pub(in crate::web) static ASK_REMOVE: Endpoint = page(
+pub(in crate::web) static CONFIRM_REMOVE: Endpoint = page(
     "page-ask-remove-member",
     "Remove a member?",
     Verb::Get,
     "/organizations/{organization}/members/{member}/remove",
     Access::Caller,
-    || mount(ask),
+    || mount(confirm_remove),
 );
 pub(in crate::web) static REMOVE: Endpoint = page(
     "page-remove-member",
@@ -52,61 +52,49 @@ pub(in crate::web) static REMOVE: Endpoint = page(
     || mount(remove),
 );
 
-/// The member the path names.
-struct Named(Uuid);
-
-impl Input for Named {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("member")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
-}
-
 #[derive(Template)]
 #[template(path = "member.html")]
 struct Page {
-    frame: Frame,
-    head: Head,
-    member: Member,
+    layout: Layout,
+    head: OrganizationHeader,
+    member: MemberEntry,
+    /// Whether the member is the visitor.
     own: bool,
-    roles: Vec<Choice>,
-    projects: Vec<Project>,
-    may: May,
+    roles: Vec<RoleOption>,
+    projects: Vec<ProjectEntry>,
+    permission: PermissionCheck,
     problem: Option<String>,
 }
 
 impl Page {
-    fn in_organization(&self) -> &str {
+    fn organization_role(&self) -> &str {
         self.member
             .attributes
             .roles
             .iter()
-            .find(|role| !role.on_projects())
+            .find(|role| !role.is_on_projects())
             .map_or(Role::Member.name(), |role| &role.name)
     }
 }
 
 #[derive(Template)]
 #[template(path = "member_remove.html")]
-struct Question {
-    frame: Frame,
-    head: Head,
-    member: Member,
+struct RemovePage {
+    layout: Layout,
+    head: OrganizationHeader,
+    member: MemberEntry,
+    /// Whether the member is the visitor.
     own: bool,
-    may: May,
+    permission: PermissionCheck,
     problem: Option<String>,
 }
 
-/// Members are listed by their ids: this one is the first after the id before it.
-async fn find(visitor: &Visitor, slug: &OrgSlug, id: Uuid) -> Result<Member, Error> {
+/// Loads one member. The list is sorted by id, so the member is the first entry after `id - 1`.
+async fn find_member(visitor: &Visitor, slug: &OrgSlug, id: Uuid) -> Result<MemberEntry, Error> {
     let before = Uuid::from_u128(id.as_u128().wrapping_sub(1));
     let path =
         format!("/v2/organizations/{slug}/members?page%5Bsize%5D=1&page%5Bafter%5D={before}");
-    let listed: Listed = visitor.get(&path).await?;
+    let listed: MemberList = visitor.get(&path).await?;
     listed
         .data
         .into_iter()
@@ -120,128 +108,126 @@ fn operation(slug: &OrgSlug, id: Uuid) -> String {
 
 async fn show(
     visitor: Visitor,
-    InOrganization(slug): InOrganization,
-    Named(id): Named,
-) -> Result<Answer, Error> {
-    Answer::page(&load(&visitor, slug, id, None).await?)
+    PathOrganization(slug): PathOrganization,
+    PathMember(id): PathMember,
+) -> Result<PageResponse, Error> {
+    PageResponse::page(&load_page(&visitor, slug, id, None).await?)
 }
 
-async fn load(
+async fn load_page(
     visitor: &Visitor,
     slug: OrgSlug,
     id: Uuid,
     problem: Option<String>,
 ) -> Result<Page, Error> {
-    let head = Head::of(visitor, slug).await?;
-    let member = find(visitor, &head.slug, id).await?;
-    let may = visitor
-        .may("PATCH", &format!("{}/roles", operation(&head.slug, id)))
+    let head = OrganizationHeader::load(visitor, slug).await?;
+    let member = find_member(visitor, &head.slug, id).await?;
+    let permission = visitor
+        .check("PATCH", &format!("{}/roles", operation(&head.slug, id)))
         .await?;
-    let projects = places::projects_of(visitor, &head.slug).await?;
-    let frame = visitor.frame().of(&head.way("/members"));
+    let projects = resources::organization_projects(visitor, &head.slug).await?;
+    let layout = visitor.layout().at_path(&head.path("/members"));
     Ok(Page {
-        frame,
+        layout,
         head,
         own: id == visitor.account.gotrue_id,
         member,
-        roles: choices(may.role),
+        roles: role_options(permission.role),
         projects,
-        may,
+        permission,
         problem,
     })
 }
 
 #[derive(Deserialize)]
-struct Given {
+struct RoleForm {
     role: String,
-    /// A project; without one it is in the whole organization.
+    /// The ref of a project; empty for a role in the organization.
     #[serde(default)]
     project: String,
 }
 
-async fn give(
+async fn assign_role(
     visitor: Visitor,
-    Form(given): Form<Given>,
-    InOrganization(slug): InOrganization,
-    Named(id): Named,
-) -> Result<Answer, Error> {
-    let mut attributes = json!({"role": given.role});
-    if !given.project.is_empty() {
-        attributes["projects"] = json!([{"ref": given.project}]);
+    SessionForm(form): SessionForm<RoleForm>,
+    PathOrganization(slug): PathOrganization,
+    PathMember(id): PathMember,
+) -> Result<PageResponse, Error> {
+    let mut attributes = json!({"role": form.role});
+    if !form.project.is_empty() {
+        attributes["projects"] = json!([{"ref": form.project}]);
     }
     let body = json!({"data": {"type": "organization_member_role", "attributes": attributes}});
     let path = format!("{}/roles", operation(&slug, id));
     match visitor
-        .ask::<Value>(Method::PATCH, &path, Some(&body))
+        .call::<Value>(Method::PATCH, &path, Some(&body))
         .await
     {
-        // Who gave up their own role may not see members any more.
+        // The visitor may no longer see members after a change of their own role.
         Ok(_) if id == visitor.account.gotrue_id => {
-            Answer::to(&format!("/organizations/{slug}?done=role"))
+            PageResponse::redirect(&format!("/organizations/{slug}?done=role"))
         }
-        Ok(_) => Answer::to(&format!("/organizations/{slug}/members/{id}?done=role")),
+        Ok(_) => PageResponse::redirect(&format!("/organizations/{slug}/members/{id}?done=role")),
         Err(error) => {
-            let page = load(&visitor, slug, id, Some(refusal(error)?)).await?;
-            Ok(Answer::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+            let page = load_page(&visitor, slug, id, Some(rejection_message(error)?)).await?;
+            Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
         }
     }
 }
 
-/// What the operation says against it, as a sentence. What the last owner is told is the operation's as well.
-fn refusal(error: Error) -> Result<String, Error> {
+/// Returns the message for a rejected change.
+fn rejection_message(error: Error) -> Result<String, Error> {
     match error {
-        Error::Rejected(text) => Ok(format!("{text}. Make somebody else an owner first.")),
-        Error::Invalid { problem, .. } => Ok(format!("That did not work: {problem}.")),
+        Error::Rejected(text) => Ok(format!("{text}. Make another member an owner first.")),
+        Error::Invalid { problem, .. } => Ok(format!("The role could not be changed: {problem}.")),
         error => Err(error),
     }
 }
 
-async fn ask(
+async fn confirm_remove(
     visitor: Visitor,
-    InOrganization(slug): InOrganization,
-    Named(id): Named,
-) -> Result<Answer, Error> {
-    Answer::page(&question(&visitor, slug, id, None).await?)
+    PathOrganization(slug): PathOrganization,
+    PathMember(id): PathMember,
+) -> Result<PageResponse, Error> {
+    PageResponse::page(&load_remove_page(&visitor, slug, id, None).await?)
 }
 
-async fn question(
+async fn load_remove_page(
     visitor: &Visitor,
     slug: OrgSlug,
     id: Uuid,
     problem: Option<String>,
-) -> Result<Question, Error> {
-    let head = Head::of(visitor, slug).await?;
-    let member = find(visitor, &head.slug, id).await?;
-    let may = visitor.may("DELETE", &operation(&head.slug, id)).await?;
-    let frame = visitor.frame().of(&head.way("/members"));
-    Ok(Question {
-        frame,
+) -> Result<RemovePage, Error> {
+    let head = OrganizationHeader::load(visitor, slug).await?;
+    let member = find_member(visitor, &head.slug, id).await?;
+    let permission = visitor.check("DELETE", &operation(&head.slug, id)).await?;
+    let layout = visitor.layout().at_path(&head.path("/members"));
+    Ok(RemovePage {
+        layout,
         head,
         own: id == visitor.account.gotrue_id,
         member,
-        may,
+        permission,
         problem,
     })
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
 async fn remove(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    InOrganization(slug): InOrganization,
-    Named(id): Named,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    PathOrganization(slug): PathOrganization,
+    PathMember(id): PathMember,
+) -> Result<PageResponse, Error> {
     match visitor
-        .ask::<Value>(Method::DELETE, &operation(&slug, id), None)
+        .call::<Value>(Method::DELETE, &operation(&slug, id), None)
         .await
     {
-        Ok(_) if id == visitor.account.gotrue_id => Answer::to("/projects?done=left"),
-        Ok(_) => Answer::to(&format!("/organizations/{slug}?done=removed")),
+        Ok(_) if id == visitor.account.gotrue_id => PageResponse::redirect("/projects?done=left"),
+        Ok(_) => PageResponse::redirect(&format!("/organizations/{slug}?done=removed")),
         Err(error) => {
-            let page = question(&visitor, slug, id, Some(refusal(error)?)).await?;
-            Ok(Answer::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+            let page =
+                load_remove_page(&visitor, slug, id, Some(rejection_message(error)?)).await?;
+            Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
         }
     }
 }

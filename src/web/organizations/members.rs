@@ -1,18 +1,20 @@
-//! Who belongs to an organization.
+//! The members of an organization.
 
 use askama::Template;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use super::{Head, Listed, Member};
+use super::{MemberEntry, MemberList, OrganizationHeader};
 use crate::{
     base::error::Error,
     platform::{
         access::Access,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Frame, Visitor, may::May, named::InOrganization, page},
+    web::{
+        Layout, PageResponse, Visitor, page, path::PathOrganization, permissions::PermissionCheck,
+    },
 };
 
 pub(in crate::web) static MEMBERS: Endpoint = page(
@@ -24,54 +26,58 @@ pub(in crate::web) static MEMBERS: Endpoint = page(
     || mount(members),
 );
 
-/// Members on one page.
-const PAGE: usize = 50;
+/// Members per page.
+const PAGE_MEMBERS: usize = 50;
 
 #[derive(Template)]
 #[template(path = "members.html")]
-struct List {
-    frame: Frame,
-    head: Head,
-    me: Uuid,
-    members: Vec<Member>,
-    /// Why nobody is shown.
+struct Page {
+    layout: Layout,
+    head: OrganizationHeader,
+    visitor_id: Uuid,
+    members: Vec<MemberEntry>,
+    /// The reason that the visitor may not list members.
     hidden: Option<String>,
-    may_invite: May,
-    /// Before the first of these, and after the last.
+    can_invite: PermissionCheck,
+    /// Cursors of the previous and the next page.
     before: Option<Uuid>,
     after: Option<Uuid>,
 }
 
-impl List {
-    fn is_me(&self, member: &Member) -> bool {
-        member.id == self.me
+impl Page {
+    fn is_visitor(&self, member: &MemberEntry) -> bool {
+        member.id == self.visitor_id
     }
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Where {
+struct MembersQuery {
     before: Option<Uuid>,
     after: Option<Uuid>,
 }
 
 async fn members(
     visitor: Visitor,
-    InOrganization(slug): InOrganization,
-    Query(place): Query<Where>,
-) -> Result<Answer, Error> {
-    let head = Head::of(&visitor, slug).await?;
+    PathOrganization(slug): PathOrganization,
+    Query(query): Query<MembersQuery>,
+) -> Result<PageResponse, Error> {
+    let head = OrganizationHeader::load(&visitor, slug).await?;
     let base = format!("/v2/organizations/{}/members", head.slug);
-    let may_see = visitor.may("GET", &base).await?;
-    let may_invite = visitor.may("POST", &format!("{base}/invitations")).await?;
-    let (mut members, mut before, mut after) = (Vec::new(), None, None);
-    if may_see.yes() {
-        let way = match (place.before, place.after) {
+    let can_list = visitor.check("GET", &base).await?;
+    let can_invite = visitor
+        .check("POST", &format!("{base}/invitations"))
+        .await?;
+    let mut members = Vec::new();
+    let mut before = None;
+    let mut after = None;
+    if can_list.is_allowed() {
+        let position = match (query.before, query.after) {
             (Some(id), _) => format!("&page%5Bbefore%5D={id}"),
             (None, Some(id)) => format!("&page%5Bafter%5D={id}"),
             (None, None) => String::new(),
         };
-        let listed: Listed = visitor
-            .get(&format!("{base}?page%5Bsize%5D={PAGE}{way}"))
+        let listed: MemberList = visitor
+            .get(&format!("{base}?page%5Bsize%5D={PAGE_MEMBERS}{position}"))
             .await?;
         before = listed
             .links
@@ -85,15 +91,14 @@ async fn members(
             .map(|member| member.id);
         members = listed.data;
     }
-    let hidden = (!may_see.yes()).then(|| may_see.why().to_owned());
-    let (frame, me) = (visitor.frame(), visitor.account.gotrue_id);
-    Answer::page(&List {
-        frame,
+    let hidden = (!can_list.is_allowed()).then(|| can_list.reason().to_owned());
+    PageResponse::page(&Page {
+        layout: visitor.layout(),
         head,
-        me,
+        visitor_id: visitor.account.gotrue_id,
         members,
         hidden,
-        may_invite,
+        can_invite,
         before,
         after,
     })

@@ -1,7 +1,7 @@
-//! Organizations: who belongs to them and as what, who is invited, and what was done.
+//! Organizations: members and roles, invitations, and the audit log.
 
-mod accept;
-mod audit;
+mod accept_invitation;
+mod audit_log;
 mod invitations;
 mod member;
 mod members;
@@ -9,98 +9,98 @@ mod members;
 use serde::Deserialize;
 
 pub(super) use self::{
-    accept::{ACCEPT, OFFER},
-    audit::{EXPORT, LOG},
-    invitations::{INVITE, OPEN, WITHDRAW},
-    member::{ASK_REMOVE, GIVE_ROLE, MEMBER, REMOVE},
+    accept_invitation::{ACCEPT_INVITATION, INVITATION},
+    audit_log::{AUDIT_LOG, EXPORT_AUDIT_LOG},
+    invitations::{INVITATIONS, INVITE, REVOKE_INVITATION},
+    member::{ASSIGN_ROLE, CONFIRM_REMOVE, MEMBER, REMOVE},
     members::MEMBERS,
 };
 use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::access::Role,
-    web::{Visitor, words},
+    web::{Visitor, labels},
 };
 
-/// What every page of an organization has at its top.
-pub(super) struct Head {
+/// The header of every page of an organization.
+pub(super) struct OrganizationHeader {
     pub(super) slug: OrgSlug,
     pub(super) name: String,
 }
 
-impl Head {
-    /// The path of a page of the organization.
-    pub(super) fn way(&self, rest: &str) -> String {
+impl OrganizationHeader {
+    /// Returns the path of a page of the organization.
+    pub(super) fn path(&self, rest: &str) -> String {
         format!("/organizations/{}{rest}", self.slug)
     }
 
-    /// To who does not belong to it, it is not there.
-    pub(super) async fn of(visitor: &Visitor, slug: OrgSlug) -> Result<Self, Error> {
+    /// Loads the header. Returns 404 if the visitor is not a member.
+    pub(super) async fn load(visitor: &Visitor, slug: OrgSlug) -> Result<Self, Error> {
         #[derive(Deserialize)]
-        struct Detail {
+        struct OrganizationName {
             name: String,
         }
-        let Detail { name } = visitor.get(&format!("/v1/organizations/{slug}")).await?;
+        let OrganizationName { name } = visitor.get(&format!("/v1/organizations/{slug}")).await?;
         Ok(Self { slug, name })
     }
 }
 
-/// Members, as the operation lists them.
+/// The response of the operation that lists members.
 #[derive(Deserialize)]
-struct Listed {
-    data: Vec<Member>,
-    links: Links,
+pub(super) struct MemberList {
+    pub(super) data: Vec<MemberEntry>,
+    links: MemberPageLinks,
 }
 
 #[derive(Deserialize)]
-struct Links {
+struct MemberPageLinks {
     prev: Option<String>,
     next: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Member {
+pub(super) struct MemberEntry {
     id: uuid::Uuid,
-    attributes: Attributes,
+    pub(super) attributes: MemberProfile,
 }
 
 #[derive(Deserialize)]
-struct Attributes {
+pub(super) struct MemberProfile {
     username: String,
     primary_email: String,
-    roles: Vec<Held>,
+    pub(super) roles: Vec<AssignedRole>,
 }
 
-/// A role, in the organization or on projects.
+/// A role of a member, in the organization or on projects.
 #[derive(Deserialize)]
-struct Held {
-    name: String,
+pub(super) struct AssignedRole {
+    pub(super) name: String,
     scope: String,
-    projects: Vec<OnProject>,
+    projects: Vec<RoleProject>,
 }
 
 #[derive(Deserialize)]
-struct OnProject {
+struct RoleProject {
     #[serde(rename = "ref")]
     reference: String,
     name: String,
 }
 
-impl Held {
-    fn on_projects(&self) -> bool {
+impl AssignedRole {
+    fn is_on_projects(&self) -> bool {
         self.scope == "project"
     }
 
     fn label(&self) -> &'static str {
-        label(&self.name)
+        role_label(&self.name)
     }
 
-    /// In a few words.
-    fn words(&self) -> String {
-        match (self.on_projects(), self.name.as_str()) {
+    /// Returns the label with the number of projects, such as `Owner on 1 project`.
+    fn summary(&self) -> String {
+        match (self.is_on_projects(), self.name.as_str()) {
             (true, _) => format!(
                 "{} on {}",
                 self.label(),
-                words::count(self.projects.len(), "project")
+                labels::pluralize(self.projects.len(), "project")
             ),
             (false, "no-access") => "No role".to_owned(),
             (false, _) => self.label().to_owned(),
@@ -108,24 +108,24 @@ impl Held {
     }
 }
 
-/// A role as people call it.
-fn label(name: &str) -> &'static str {
+/// Returns the display name of a role.
+fn role_label(name: &str) -> &'static str {
     name.parse().map_or("Unknown", Role::label)
 }
 
-/// A role in a list to choose from.
-struct Choice {
+/// An option of a role selector.
+struct RoleOption {
     name: &'static str,
     label: &'static str,
-    /// Above the visitor's own.
+    /// Whether the role is above the visitor's own, which cannot be assigned.
     above: bool,
 }
 
-/// Roles that can be given, up to one's own.
-fn choices(own: Role) -> Vec<Choice> {
+/// Returns the assignable roles.
+fn role_options(own: Role) -> Vec<RoleOption> {
     Role::ASSIGNABLE
         .iter()
-        .map(|role| Choice {
+        .map(|role| RoleOption {
             name: role.name(),
             label: role.label(),
             above: *role > own,

@@ -1,43 +1,54 @@
-//! Pausing, restoring, restarting and deleting a project. What takes it away from its users asks for its name first.
+//! Pause, restore, restart and delete a project. Pausing and deleting require the name of the
+//! project as confirmation.
 
 use askama::Template;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Detail, show};
+use super::{ProjectResponse, show};
 use crate::{
     base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, page, path::PathProject,
+        permissions::PermissionCheck,
+    },
 };
 
-/// The page that asks.
-const fn question(
+/// Declares a confirmation page.
+const fn confirmation(
     id: &'static str,
     path: &'static str,
     handler: fn() -> crate::platform::http::endpoint::MountedHandler,
 ) -> Endpoint {
-    page(id, "Really?", Verb::Get, path, Access::Caller, handler)
+    page(
+        id,
+        "Confirm an action",
+        Verb::Get,
+        path,
+        Access::Caller,
+        handler,
+    )
 }
 
-pub(in crate::web) static ASK_PAUSE: Endpoint = question(
+pub(in crate::web) static CONFIRM_PAUSE: Endpoint = confirmation(
     "page-ask-pause-project",
     "/projects/{project}/pause",
-    || mount(ask_pause),
+    || mount(confirm_pause),
 );
-pub(in crate::web) static ASK_RESTART: Endpoint = question(
+pub(in crate::web) static CONFIRM_RESTART: Endpoint = confirmation(
     "page-ask-restart-project",
     "/projects/{project}/restart",
-    || mount(ask_restart),
+    || mount(confirm_restart),
 );
-pub(in crate::web) static ASK_DELETE: Endpoint = question(
+pub(in crate::web) static CONFIRM_DELETE: Endpoint = confirmation(
     "page-ask-delete-project",
     "/projects/{project}/delete",
-    || mount(ask_delete),
+    || mount(confirm_delete),
 );
 pub(in crate::web) static PAUSE: Endpoint = page(
     "page-pause-project",
@@ -80,155 +91,169 @@ pub(in crate::web) static CANCEL: Endpoint = page(
     || mount(cancel),
 );
 
-/// What is asked about before it is done.
-struct Action {
-    /// Last part of its page's path, and the word for what was done.
-    word: &'static str,
+/// An action that has to be confirmed.
+struct ConfirmedAction {
+    /// Last segment of the path of its page, and value of `done` afterwards.
+    name: &'static str,
     title: &'static str,
     text: &'static str,
     button: &'static str,
-    keep: &'static str,
-    /// Whether the project's name has to be typed.
-    typed: bool,
+    cancel: &'static str,
+    /// Whether the name of the project has to be typed.
+    requires_name: bool,
     method: Method,
-    /// The operation, below the project's path.
+    /// The path of the operation, below the path of the project.
     operation: &'static str,
 }
 
-const ASKED_PAUSE: Action = Action {
-    word: "pause",
+const PAUSE_ACTION: ConfirmedAction = ConfirmedAction {
+    name: "pause",
     title: "Pause this project?",
-    text: "Its database stops, and whatever uses it is cut off. The data is kept; restoring takes a moment.",
+    text: "The database stops and its connections are closed. The data is kept. You can restore the project at any time.",
     button: "Pause project",
-    keep: "Let it run",
-    typed: true,
+    cancel: "Cancel",
+    requires_name: true,
     method: Method::POST,
     operation: "/pause",
 };
 
-const ASKED_RESTART: Action = Action {
-    word: "restart",
+const RESTART_ACTION: ConfirmedAction = ConfirmedAction {
+    name: "restart",
     title: "Restart this project?",
-    text: "Its database is away for a few seconds. Connections are closed, and what was not committed is lost.",
+    text: "The database is unavailable for a few seconds. Connections are closed and uncommitted transactions are rolled back.",
     button: "Restart project",
-    keep: "Let it run",
-    typed: false,
+    cancel: "Cancel",
+    requires_name: false,
     method: Method::POST,
     operation: "/restart",
 };
 
-const ASKED_DELETE: Action = Action {
-    word: "delete",
+const DELETE_ACTION: ConfirmedAction = ConfirmedAction {
+    name: "delete",
     title: "Delete this project?",
-    text: "Its database and everything in it is removed for good. This cannot be undone.",
+    text: "This permanently deletes the project and its database. This action cannot be undone.",
     button: "Delete project",
-    keep: "Keep it",
-    typed: true,
+    cancel: "Cancel",
+    requires_name: true,
     method: Method::DELETE,
     operation: "",
 };
 
 #[derive(Template)]
-#[template(path = "project_ask.html")]
-struct Question<'a> {
-    frame: Frame,
-    project: Detail,
-    action: &'a Action,
-    may: May,
-    /// What is wrong with the name that was typed.
-    wrong: bool,
+#[template(path = "project_confirm.html")]
+struct ConfirmationPage<'a> {
+    layout: Layout,
+    project: ProjectResponse,
+    action: &'a ConfirmedAction,
+    permission: PermissionCheck,
+    /// Whether the typed name was wrong.
+    wrong_name: bool,
 }
 
-fn path(action: &Action, reference: &ProjectRef) -> String {
+fn operation_path(action: &ConfirmedAction, reference: &ProjectRef) -> String {
     format!("/v1/projects/{reference}{}", action.operation)
 }
 
-async fn ask(
+async fn show_confirmation(
     visitor: &Visitor,
     reference: &ProjectRef,
-    action: &Action,
-    wrong: bool,
-) -> Result<Answer, Error> {
-    let project = Detail::of(visitor, reference).await?;
-    let may = visitor
-        .may(action.method.as_str(), &path(action, reference))
+    action: &ConfirmedAction,
+    wrong_name: bool,
+) -> Result<PageResponse, Error> {
+    let project = ProjectResponse::load(visitor, reference).await?;
+    let permission = visitor
+        .check(action.method.as_str(), &operation_path(action, reference))
         .await?;
-    let frame = visitor.frame().of(&format!("/projects/{reference}"));
-    let status = if wrong {
+    let layout = visitor.layout().at_path(&format!("/projects/{reference}"));
+    let status = if wrong_name {
         StatusCode::UNPROCESSABLE_ENTITY
     } else {
         StatusCode::OK
     };
-    Ok(Answer::page(&Question {
-        frame,
+    Ok(PageResponse::page(&ConfirmationPage {
+        layout,
         project,
         action,
-        may,
-        wrong,
+        permission,
+        wrong_name,
     })?
     .status(status))
 }
 
-async fn ask_pause(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    ask(&visitor, &reference, &ASKED_PAUSE, false).await
+async fn confirm_pause(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    show_confirmation(&visitor, &reference, &PAUSE_ACTION, false).await
 }
 
-async fn ask_restart(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    ask(&visitor, &reference, &ASKED_RESTART, false).await
+async fn confirm_restart(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    show_confirmation(&visitor, &reference, &RESTART_ACTION, false).await
 }
 
-async fn ask_delete(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    ask(&visitor, &reference, &ASKED_DELETE, false).await
+async fn confirm_delete(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    show_confirmation(&visitor, &reference, &DELETE_ACTION, false).await
 }
 
-/// What is typed to show that one means it.
+/// The confirmation form.
 #[derive(Deserialize)]
-struct Sure {
+struct ConfirmationForm {
+    /// The typed name of the project.
     #[serde(default)]
     name: String,
 }
 
-async fn confirmed(
+async fn perform_confirmed(
     visitor: Visitor,
-    sure: Sure,
+    form: ConfirmationForm,
     reference: ProjectRef,
-    action: &Action,
-) -> Result<Answer, Error> {
-    if action.typed && Detail::of(&visitor, &reference).await?.name.trim() != sure.name.trim() {
-        visitor.only_looks();
-        return ask(&visitor, &reference, action, true).await;
+    action: &ConfirmedAction,
+) -> Result<PageResponse, Error> {
+    if action.requires_name {
+        let project = ProjectResponse::load(&visitor, &reference).await?;
+        if project.name.trim() != form.name.trim() {
+            visitor.skip_audit();
+            return show_confirmation(&visitor, &reference, action, true).await;
+        }
     }
     perform(
         &visitor,
         &reference,
         action.method.clone(),
         action.operation,
-        action.word,
+        action.name,
     )
     .await
 }
 
-/// Asks the operation. If the state forbids it, the project's page says so.
+/// Calls the operation. If the status of the project does not permit it, shows the project with the
+/// message.
 async fn perform(
     visitor: &Visitor,
     reference: &ProjectRef,
     method: Method,
     operation: &str,
-    word: &str,
-) -> Result<Answer, Error> {
+    name: &str,
+) -> Result<PageResponse, Error> {
     match visitor
-        .ask::<Value>(
+        .call::<Value>(
             method,
             &format!("/v1/projects/{reference}{operation}"),
             None,
         )
         .await
     {
-        Ok(_) if word == "delete" => Answer::to("/projects?done=deleted"),
-        Ok(_) => Answer::to(&format!("/projects/{reference}?done={word}")),
+        Ok(_) if name == "delete" => PageResponse::redirect("/projects?done=deleted"),
+        Ok(_) => PageResponse::redirect(&format!("/projects/{reference}?done={name}")),
         Err(Error::Rejected(text)) => {
             let page = show::load(visitor, reference, false, Some(format!("{text}."))).await?;
-            Ok(Answer::page(&page)?.status(StatusCode::CONFLICT))
+            Ok(PageResponse::page(&page)?.status(StatusCode::CONFLICT))
         }
         Err(error) => Err(error),
     }
@@ -236,44 +261,41 @@ async fn perform(
 
 async fn pause(
     visitor: Visitor,
-    Form(sure): Form<Sure>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
-    confirmed(visitor, sure, reference, &ASKED_PAUSE).await
+    SessionForm(form): SessionForm<ConfirmationForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    perform_confirmed(visitor, form, reference, &PAUSE_ACTION).await
 }
 
 async fn restart(
     visitor: Visitor,
-    Form(sure): Form<Sure>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
-    confirmed(visitor, sure, reference, &ASKED_RESTART).await
+    SessionForm(form): SessionForm<ConfirmationForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    perform_confirmed(visitor, form, reference, &RESTART_ACTION).await
 }
 
 async fn delete(
     visitor: Visitor,
-    Form(sure): Form<Sure>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
-    confirmed(visitor, sure, reference, &ASKED_DELETE).await
+    SessionForm(form): SessionForm<ConfirmationForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    perform_confirmed(visitor, form, reference, &DELETE_ACTION).await
 }
-
-#[derive(Deserialize)]
-struct Nothing {}
 
 async fn restore(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
     perform(&visitor, &reference, Method::POST, "/restore", "restore").await
 }
 
 async fn cancel(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
     perform(
         &visitor,
         &reference,

@@ -1,55 +1,55 @@
-//! The custom hostname of a project: everything it needs, and what is still to be done.
+//! The custom hostname of a project: the results of its checks, and the next steps.
 
 use askama::Template;
 use serde::Deserialize;
 
-use super::Detail;
+use super::ProjectResponse;
 use crate::{
     base::error::Error,
     platform::{
         access::Access,
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Frame, Visitor, named::InProject, page},
+    web::{Layout, PageResponse, Visitor, page, path::PathProject},
 };
 
 pub(in crate::web) static HOSTNAME: Endpoint = page(
     "page-hostname",
-    "A project's custom hostname",
+    "Custom hostname of a project",
     Verb::Get,
     "/projects/{project}/hostname",
     Access::Caller,
     || mount(show),
 );
 
-/// A hostname, as its operation shows it.
+/// The response of the operation that returns the hostname.
 #[derive(Deserialize)]
-pub(super) struct Hostname {
+pub(super) struct HostnameResponse {
     pub(super) custom_hostname: String,
     status: String,
 }
 
-impl Hostname {
-    /// How far it is in words, and how that is marked.
+impl HostnameResponse {
+    /// Returns the label and style class of the status.
     pub(super) fn state(&self) -> (&'static str, &'static str) {
         match self.status.as_str() {
             "2_initiated" => ("Waiting for DNS", "busy"),
-            "3_challenge_verified" => ("Waiting for its certificate", "busy"),
-            "4_origin_setup_completed" => ("Ready to be activated", "busy"),
+            "3_challenge_verified" => ("Waiting for certificate", "busy"),
+            "4_origin_setup_completed" => ("Ready to activate", "busy"),
             _ => ("Active", "good"),
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Checked {
+struct HostnameChecks {
     #[serde(flatten)]
-    hostname: Hostname,
-    checks: Vec<Check>,
+    hostname: HostnameResponse,
+    checks: Vec<HostnameCheck>,
 }
 
 #[derive(Deserialize)]
-struct Check {
+struct HostnameCheck {
     name: String,
     status: String,
     expected: String,
@@ -57,30 +57,30 @@ struct Check {
     next_action: Option<String>,
 }
 
-impl Check {
+impl HostnameCheck {
     fn title(&self) -> &str {
         match self.name.as_str() {
             "spelling" => "Spelling",
             "cname" => "CNAME record",
             "txt" => "TXT record",
             "caa" => "CAA records",
-            "delegation" => "Proof by DNS",
-            "http" => "Reached over HTTP",
-            "https" => "Reached over HTTPS",
+            "delegation" => "DNS challenge",
+            "http" => "HTTP",
+            "https" => "HTTPS",
             "certificate" => "Certificate",
-            "chain" => "Chain of the certificate",
+            "chain" => "Certificate chain",
             other => other,
         }
     }
 
-    /// How it came out in words, and how that is marked.
+    /// Returns the label and style class of the result.
     fn state(&self) -> (&'static str, &'static str) {
         match self.status.as_str() {
-            "passed" => ("Right", "good"),
-            "failed" => ("Wrong", "bad"),
+            "passed" => ("Passed", "good"),
+            "failed" => ("Failed", "bad"),
             "waiting" => ("Waiting", "busy"),
             "optional" => ("Optional", "idle"),
-            _ => ("Not looked at", "idle"),
+            _ => ("Skipped", "idle"),
         }
     }
 }
@@ -88,14 +88,17 @@ impl Check {
 #[derive(Template)]
 #[template(path = "project_hostname.html")]
 struct Page {
-    frame: Frame,
-    project: Detail,
-    /// Or why there is nothing to be looked at.
-    checked: Result<Checked, String>,
+    layout: Layout,
+    project: ProjectResponse,
+    /// The checks, or the reason that there are none.
+    checked: Result<HostnameChecks, String>,
 }
 
-async fn show(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    let project = Detail::of(&visitor, &reference).await?;
+async fn show(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    let project = ProjectResponse::load(&visitor, &reference).await?;
     let checked = match visitor
         .get(&format!(
             "/v1/projects/{reference}/config/custom-hostname/checks"
@@ -103,11 +106,11 @@ async fn show(visitor: Visitor, InProject(reference): InProject) -> Result<Answe
         .await
     {
         Ok(checked) => Ok(checked),
-        Err(Error::Rejected(why)) => Err(why.into_owned()),
+        Err(Error::Rejected(message)) => Err(message.into_owned()),
         Err(error) => return Err(error),
     };
-    Answer::page(&Page {
-        frame: visitor.frame().of(&format!("/projects/{reference}")),
+    PageResponse::page(&Page {
+        layout: visitor.layout().at_path(&format!("/projects/{reference}")),
         project,
         checked,
     })

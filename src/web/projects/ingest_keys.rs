@@ -1,11 +1,11 @@
-//! Keys with which others add log lines of a project.
+//! Ingest keys: credentials of external programs that send log lines of a project.
 
 use askama::Template;
 use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Detail;
+use super::ProjectResponse;
 use crate::{
     api::logs::keys::{Key, operations::CreatedKey},
     base::{error::Error, ids::ProjectRef},
@@ -13,7 +13,10 @@ use crate::{
         access::Access,
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, form::RowId, labels::Timestamp, page,
+        path::PathProject, permissions::PermissionCheck,
+    },
 };
 
 const PATH: &str = "/projects/{project}/ingest-keys";
@@ -28,7 +31,7 @@ pub(in crate::web) static INGEST_KEYS: Endpoint = page(
 );
 pub(in crate::web) static ADD_INGEST_KEY: Endpoint = page(
     "page-add-ingest-key",
-    "Make an ingest key",
+    "Create an ingest key",
     Verb::Post,
     PATH,
     Access::Caller,
@@ -45,22 +48,22 @@ pub(in crate::web) static DELETE_INGEST_KEY: Endpoint = page(
 
 struct Row {
     key: Key,
-    made: Moment,
-    used: Option<Moment>,
+    created: Timestamp,
+    used: Option<Timestamp>,
 }
 
 #[derive(Template)]
 #[template(path = "project_ingest_keys.html")]
 struct Page {
-    frame: Frame,
-    project: Detail,
-    may_see: May,
-    may_change: May,
+    layout: Layout,
+    project: ProjectResponse,
+    can_list: PermissionCheck,
+    can_change: PermissionCheck,
     origin: String,
     rows: Vec<Row>,
-    /// In clear, in this answer only.
-    made: Option<CreatedKey>,
-    wrong: Option<String>,
+    /// The new key in plain text, in the response to the form only.
+    created: Option<CreatedKey>,
+    problem: Option<String>,
 }
 
 fn operation(reference: &ProjectRef) -> String {
@@ -68,83 +71,81 @@ fn operation(reference: &ProjectRef) -> String {
 }
 
 async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> {
-    let project = Detail::of(visitor, reference).await?;
-    let may_see = visitor.may("GET", &operation(reference)).await?;
-    let may_change = visitor
-        .may_send("POST", &operation(reference), r#"{"name":"x"}"#)
+    let project = ProjectResponse::load(visitor, reference).await?;
+    let can_list = visitor.check("GET", &operation(reference)).await?;
+    let can_change = visitor
+        .check_body("POST", &operation(reference), r#"{"name":"x"}"#)
         .await?;
-    let keys: Vec<Key> = if may_see.yes() {
+    let keys: Vec<Key> = if can_list.is_allowed() {
         visitor.get(&operation(reference)).await?
     } else {
         Vec::new()
     };
     let now = visitor.context.clock.now();
     let row = |key: Key| Row {
-        made: Moment::new(key.created_at, now),
-        used: key.last_used_at.map(|at| Moment::new(at, now)),
+        created: Timestamp::new(key.created_at, now),
+        used: key.last_used_at.map(|at| Timestamp::new(at, now)),
         key,
     };
     Ok(Page {
-        frame: visitor.frame(),
+        layout: visitor.layout(),
         project,
-        may_see,
-        may_change,
+        can_list,
+        can_change,
         origin: visitor.origin.clone(),
         rows: keys.into_iter().map(row).collect(),
-        made: None,
-        wrong: None,
+        created: None,
+        problem: None,
     })
 }
 
-async fn list(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    Answer::page(&load(&visitor, &reference).await?)
+async fn list(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    PageResponse::page(&load(&visitor, &reference).await?)
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct IngestKeyForm {
     name: String,
 }
 
-/// The key is in the answer to the form, which has no address of its own.
+/// Creates a key. It is shown only in the response to the form.
 async fn add(
     visitor: Visitor,
-    Form(wanted): Form<Wanted>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
-    let body = json!({ "name": wanted.name.trim() });
-    let (made, wrong) = match visitor
-        .ask::<CreatedKey>(Method::POST, &operation(&reference), Some(&body))
+    SessionForm(form): SessionForm<IngestKeyForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    let body = json!({ "name": form.name.trim() });
+    let (created, problem) = match visitor
+        .call::<CreatedKey>(Method::POST, &operation(&reference), Some(&body))
         .await
     {
-        Ok(made) => (Some(made), None),
+        Ok(created) => (Some(created), None),
         Err(error @ (Error::Invalid { .. } | Error::Rejected(_))) => {
             (None, Some(error.message().into_owned()))
         }
         Err(error) => return Err(error),
     };
-    Answer::page(&Page {
-        made,
-        wrong,
+    PageResponse::page(&Page {
+        created,
+        problem,
         ..load(&visitor, &reference).await?
     })
 }
 
-#[derive(Deserialize)]
-struct Which {
-    id: i64,
-}
-
 async fn delete(
     visitor: Visitor,
-    Form(which): Form<Which>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
+    SessionForm(row): SessionForm<RowId>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
     visitor
-        .ask::<()>(
+        .call::<()>(
             Method::DELETE,
-            &format!("{}/{}", operation(&reference), which.id),
+            &format!("{}/{}", operation(&reference), row.id),
             None,
         )
         .await?;
-    Answer::to(&format!("/projects/{reference}/ingest-keys?done=deleted"))
+    PageResponse::redirect(&format!("/projects/{reference}/ingest-keys?done=deleted"))
 }

@@ -1,4 +1,5 @@
-//! The logs of a project: what is asked, what was found, and what is wrong with the question, all on one page with an address.
+//! The logs of a project. The query is part of the address of the page, so that a result can be
+//! bookmarked.
 
 use std::fmt;
 
@@ -9,14 +10,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-use super::Detail;
+use super::ProjectResponse;
 use crate::{
     base::error::Error,
     platform::{
         access::Access,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Frame, Visitor, named::InProject, page},
+    web::{Layout, PageResponse, Visitor, page, path::PathProject},
 };
 
 pub(in crate::web) static LOGS: Endpoint = page(
@@ -28,7 +29,7 @@ pub(in crate::web) static LOGS: Endpoint = page(
     || mount(logs),
 );
 
-/// How far one can look back, in minutes.
+/// Time ranges: minutes and label.
 const RANGES: [(i64, &str); 5] = [
     (15, "Last 15 minutes"),
     (60, "Last hour"),
@@ -37,7 +38,7 @@ const RANGES: [(i64, &str); 5] = [
     (1440, "Last 24 hours"),
 ];
 
-/// What is often asked. `{source}` stands for the source that is chosen.
+/// Predefined queries: name, label and statement. `{source}` is replaced by the chosen source.
 const PRESETS: [(&str, &str, &str); 4] = [
     (
         "latest",
@@ -62,10 +63,10 @@ const PRESETS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// What is asked for. A field that was left empty is sent all the same.
+/// The query form. Browsers send empty fields as well.
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Asked {
+struct LogsQuery {
     source: String,
     minutes: String,
     dialect: String,
@@ -73,20 +74,21 @@ struct Asked {
     sql: String,
 }
 
-impl Asked {
+impl LogsQuery {
     fn source(&self) -> Source {
         self.source.parse().unwrap_or(Source::Postgres)
     }
 
     fn minutes(&self) -> i64 {
-        let asked: i64 = self.minutes.parse().unwrap_or_default();
+        let requested: i64 = self.minutes.parse().unwrap_or_default();
         RANGES
             .iter()
-            .find(|(minutes, _)| *minutes == asked)
+            .find(|(minutes, _)| *minutes == requested)
             .map_or(60, |(minutes, _)| *minutes)
     }
 
-    /// The name of the preset, if it is not an own statement that is asked.
+    /// Returns the name of the preset; `own` or empty for a statement of the user. An empty form
+    /// selects the first preset.
     fn preset(&self) -> &str {
         if self.preset.is_empty() && self.sql.trim().is_empty() {
             PRESETS[0].0
@@ -103,27 +105,27 @@ impl Asked {
         )
     }
 
-    /// Presets are all in one language.
+    /// Returns whether the statement is in the BigQuery dialect. Presets are ClickHouse SQL.
     fn is_bigquery(&self) -> bool {
         self.dialect == "bigquery" && !PRESETS.iter().any(|(name, ..)| *name == self.preset())
     }
 }
 
-/// What the operation answers.
+/// The response of the operation.
 #[derive(Deserialize)]
-struct Found {
+struct LogsResponse {
     result: Option<Vec<Row>>,
     error: Option<Value>,
 }
 
-/// A row in the order of its columns.
+/// A row with its columns in order.
 struct Row(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Row {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Columns;
+        struct RowVisitor;
 
-        impl<'de> de::Visitor<'de> for Columns {
+        impl<'de> de::Visitor<'de> for RowVisitor {
             type Value = Row;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -139,11 +141,11 @@ impl<'de> Deserialize<'de> for Row {
             }
         }
 
-        from.deserialize_map(Columns)
+        from.deserialize_map(RowVisitor)
     }
 }
 
-/// A value as a person reads it.
+/// Returns the text of a table cell.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -155,23 +157,23 @@ fn cell(value: &Value) -> String {
 #[derive(Template)]
 #[template(path = "project_logs.html")]
 struct Page {
-    frame: Frame,
-    project: Detail,
-    /// Why nothing is shown.
+    layout: Layout,
+    project: ProjectResponse,
+    /// The reason that the visitor may not read the logs.
     hidden: Option<String>,
     source: Source,
     minutes: i64,
     bigquery: bool,
     preset: String,
     sql: String,
-    /// What is wrong with the statement.
-    wrong: Option<String>,
+    /// The error of the statement.
+    problem: Option<String>,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
 impl Page {
-    fn is_cut(&self) -> bool {
+    fn is_truncated(&self) -> bool {
         self.rows.len() >= ROWS_MAX
     }
 
@@ -194,36 +196,36 @@ impl Page {
 
 async fn logs(
     visitor: Visitor,
-    InProject(reference): InProject,
-    Query(asked): Query<Asked>,
-) -> Result<Answer, Error> {
-    let project = Detail::of(&visitor, &reference).await?;
-    let operation = if asked.is_bigquery() {
+    PathProject(reference): PathProject,
+    Query(query): Query<LogsQuery>,
+) -> Result<PageResponse, Error> {
+    let project = ProjectResponse::load(&visitor, &reference).await?;
+    let operation = if query.is_bigquery() {
         "logs.all"
     } else {
         "logs"
     };
     let path = format!("/v1/projects/{reference}/analytics/endpoints/{operation}");
-    let may = visitor.may("GET", &path).await?;
+    let permission = visitor.check("GET", &path).await?;
     let mut page = Page {
-        frame: visitor.frame(),
+        layout: visitor.layout(),
         project,
-        hidden: (!may.yes()).then(|| may.why().to_owned()),
-        source: asked.source(),
-        minutes: asked.minutes(),
-        bigquery: asked.is_bigquery(),
-        preset: asked.preset().to_owned(),
-        sql: asked.sql(),
-        wrong: None,
+        hidden: (!permission.is_allowed()).then(|| permission.reason().to_owned()),
+        source: query.source(),
+        minutes: query.minutes(),
+        bigquery: query.is_bigquery(),
+        preset: query.preset().to_owned(),
+        sql: query.sql(),
+        problem: None,
         columns: Vec::new(),
         rows: Vec::new(),
     };
     if page.hidden.is_some() {
-        return Answer::page(&page);
+        return PageResponse::page(&page);
     }
     let end = visitor.context.clock.now();
     let time = |at: chrono::DateTime<chrono::Utc>| at.to_rfc3339_opts(SecondsFormat::Millis, true);
-    let query = form_urlencoded::Serializer::new(String::new())
+    let parameters = form_urlencoded::Serializer::new(String::new())
         .append_pair("sql", &page.sql)
         .append_pair(
             "iso_timestamp_start",
@@ -231,11 +233,14 @@ async fn logs(
         )
         .append_pair("iso_timestamp_end", &time(end))
         .finish();
-    match visitor.get::<Found>(&format!("{path}?{query}")).await {
-        Ok(Found {
+    match visitor
+        .get::<LogsResponse>(&format!("{path}?{parameters}"))
+        .await
+    {
+        Ok(LogsResponse {
             error: Some(error), ..
-        }) => page.wrong = Some(cell(error.get("message").unwrap_or(&error))),
-        Ok(Found { result, .. }) => {
+        }) => page.problem = Some(cell(error.get("message").unwrap_or(&error))),
+        Ok(LogsResponse { result, .. }) => {
             let rows = result.unwrap_or_default();
             page.columns = rows
                 .first()
@@ -247,13 +252,13 @@ async fn logs(
                 .collect();
         }
         Err(Error::LimitReached) => {
-            page.wrong =
-                Some("Too many questions in a short time. Wait a minute, and ask again.".to_owned())
+            page.problem =
+                Some("Too many queries. Wait a minute, then run the query again.".to_owned())
         }
-        Err(error @ Error::Invalid { .. }) => page.wrong = Some(error.message().into_owned()),
+        Err(error @ Error::Invalid { .. }) => page.problem = Some(error.message().into_owned()),
         Err(error) => return Err(error),
     }
-    Answer::page(&page)
+    PageResponse::page(&page)
 }
 
 #[cfg(test)]
@@ -261,8 +266,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_of_ones_own_goes_before_nothing_and_behind_a_preset() {
-        let asked = |preset: &str, sql: &str| Asked {
+    fn preset_takes_precedence_over_a_custom_statement() {
+        let query = |preset: &str, sql: &str| LogsQuery {
             source: "edge_logs".to_owned(),
             preset: preset.to_owned(),
             sql: sql.to_owned(),
@@ -270,20 +275,20 @@ mod tests {
             minutes: "7".to_owned(),
         };
         assert!(
-            asked("", "").sql().contains("source = 'edge_logs'")
-                && asked("", "").preset() == "latest"
+            query("", "").sql().contains("source = 'edge_logs'")
+                && query("", "").preset() == "latest"
         );
-        assert!(asked("", "select 1").sql() == "select 1" && asked("", "select 1").is_bigquery());
+        assert!(query("", "select 1").sql() == "select 1" && query("", "select 1").is_bigquery());
         assert!(
-            asked("errors", "select 1").sql().contains(">= 500")
-                && !asked("errors", "select 1").is_bigquery()
+            query("errors", "select 1").sql().contains(">= 500")
+                && !query("errors", "select 1").is_bigquery()
         );
-        assert_eq!(asked("own", "").sql(), "");
-        assert_eq!(asked("", "").minutes(), 60);
+        assert_eq!(query("own", "").sql(), "");
+        assert_eq!(query("", "").minutes(), 60);
         assert_eq!(
-            Asked {
+            LogsQuery {
                 source: "'; drop".to_owned(),
-                ..Asked::default()
+                ..LogsQuery::default()
             }
             .source(),
             Source::Postgres
@@ -291,11 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_keep_the_order_of_their_columns() {
-        let found: Found =
+    fn rows_keep_the_column_order() {
+        let response: LogsResponse =
             serde_json::from_str(r#"{"result":[{"z":1,"a":null,"m":{"k":"v"}}],"error":null}"#)
                 .unwrap();
-        let row: Vec<_> = found.result.unwrap()[0]
+        let row: Vec<_> = response.result.unwrap()[0]
             .0
             .iter()
             .map(|(name, value)| format!("{name}={}", cell(value)))

@@ -1,4 +1,4 @@
-//! Projects: making one, watching it come up, and looking after it.
+//! Projects: create, show, pause, restore, restart, delete, logs, usage, ingest keys, hostname.
 
 mod actions;
 mod hostname;
@@ -12,23 +12,25 @@ use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
 pub(super) use self::{
-    actions::{ASK_DELETE, ASK_PAUSE, ASK_RESTART, CANCEL, DELETE, PAUSE, RESTART, RESTORE},
+    actions::{
+        CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
+    },
     hostname::HOSTNAME,
     ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},
     logs::LOGS,
     new::{CREATE, NEW},
-    show::{KEYS, SHOW},
+    show::{REVEAL_KEYS, SHOW},
     usage::USAGE,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
     data_plane::projects::Status,
-    web::{Visitor, words},
+    web::{Visitor, labels},
 };
 
-/// A project, as its operation shows it.
+/// The response of the operation that returns a project.
 #[derive(Deserialize)]
-struct Detail {
+struct ProjectResponse {
     #[serde(rename = "ref")]
     reference: ProjectRef,
     organization_slug: String,
@@ -36,22 +38,22 @@ struct Detail {
     region: String,
     created_at: DateTime<Utc>,
     status: Status,
-    database: Database,
+    database: ProjectDatabase,
 }
 
 #[derive(Deserialize)]
-struct Database {
+struct ProjectDatabase {
     host: String,
     version: String,
 }
 
-impl Detail {
-    async fn of(visitor: &Visitor, reference: &ProjectRef) -> Result<Self, Error> {
+impl ProjectResponse {
+    async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Self, Error> {
         visitor.get(&format!("/v1/projects/{reference}")).await
     }
 
-    /// The state in words, and how it is marked.
+    /// Returns the label and style class of the status.
     fn state(&self) -> (&'static str, &'static str) {
-        words::state(self.status)
+        labels::status_label(self.status)
     }
 }

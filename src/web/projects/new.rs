@@ -1,4 +1,4 @@
-//! Making a project.
+//! Creation of a project.
 
 use askama::Template;
 use http::{Method, StatusCode};
@@ -12,7 +12,9 @@ use crate::{
         access::Access,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, page, places, places::Organization},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, page, resources, resources::OrganizationEntry,
+    },
 };
 
 pub(in crate::web) static NEW: Endpoint = page(
@@ -25,19 +27,19 @@ pub(in crate::web) static NEW: Endpoint = page(
 );
 pub(in crate::web) static CREATE: Endpoint = page(
     "page-create-project",
-    "Make a project",
+    "Create a project",
     Verb::Post,
     "/projects/new",
     Access::Caller,
     || mount(create),
 );
 
-/// Organizations that are asked whether one may be made there; who belongs to more chooses among the rest all the same.
-const ASKED_MAX: usize = 50;
+/// Maximum number of organizations whose permission is checked. Further ones are offered unchecked.
+const CHECKS_MAX: usize = 50;
 
-/// What was filled in.
+/// The values of the form.
 #[derive(Deserialize)]
-struct Wanted {
+struct ProjectForm {
     name: String,
     #[serde(default)]
     organization: String,
@@ -45,9 +47,9 @@ struct Wanted {
     password: String,
 }
 
-/// What is wrong with it.
+/// Error messages by field.
 #[derive(Default)]
-struct Wrong {
+struct ProjectFormErrors {
     name: Option<String>,
     organization: Option<String>,
     region: Option<String>,
@@ -55,158 +57,167 @@ struct Wrong {
     other: Option<String>,
 }
 
-/// Where it can be made.
-struct Choice {
-    organization: Organization,
-    /// Why not there.
+/// An organization in the form.
+struct OrganizationOption {
+    organization: OrganizationEntry,
+    /// The reason that the visitor may not create projects there.
     refusal: Option<String>,
 }
 
-/// A region, as the operation lists them.
+/// A region in the response of the operation.
 #[derive(Deserialize)]
-struct Region {
+struct RegionOption {
     code: String,
     name: String,
 }
 
 #[derive(Deserialize)]
-struct Regions {
-    all: AllRegions,
+struct RegionsResponse {
+    all: RegionGroups,
 }
 
 #[derive(Deserialize)]
-struct AllRegions {
-    specific: Vec<Region>,
+struct RegionGroups {
+    specific: Vec<RegionOption>,
 }
 
 #[derive(Template)]
 #[template(path = "project_new.html")]
 struct Page {
-    frame: Frame,
-    choices: Vec<Choice>,
-    regions: Vec<Region>,
-    wanted: Wanted,
-    wrong: Wrong,
+    layout: Layout,
+    options: Vec<OrganizationOption>,
+    regions: Vec<RegionOption>,
+    form: ProjectForm,
+    errors: ProjectFormErrors,
 }
 
 impl Page {
-    fn possible(&self) -> bool {
-        self.choices.iter().any(|choice| choice.refusal.is_none())
+    fn can_create(&self) -> bool {
+        self.options.iter().any(|option| option.refusal.is_none())
     }
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Where {
+struct NewProjectQuery {
     organization: Option<String>,
 }
 
-async fn new(visitor: Visitor, Query(place): Query<Where>) -> Result<Answer, Error> {
-    let password = suggestion(&visitor.context.entropy);
-    let wanted = Wanted {
+async fn new(
+    visitor: Visitor,
+    Query(query): Query<NewProjectQuery>,
+) -> Result<PageResponse, Error> {
+    let password = suggest_password(&visitor.context.entropy);
+    let form = ProjectForm {
         name: String::new(),
-        organization: place.organization.unwrap_or_default(),
+        organization: query.organization.unwrap_or_default(),
         region: "eu-central-1".to_owned(),
         password,
     };
-    show(&visitor, StatusCode::OK, wanted, Wrong::default()).await
+    show(&visitor, StatusCode::OK, form, ProjectFormErrors::default()).await
 }
 
 async fn show(
     visitor: &Visitor,
     status: StatusCode,
-    wanted: Wanted,
-    wrong: Wrong,
-) -> Result<Answer, Error> {
-    let mut choices = Vec::new();
-    for (number, organization) in places::organizations(visitor)
+    form: ProjectForm,
+    errors: ProjectFormErrors,
+) -> Result<PageResponse, Error> {
+    let mut options = Vec::new();
+    for (index, organization) in resources::organizations(visitor)
         .await?
         .into_iter()
         .enumerate()
     {
-        let refusal = if number < ASKED_MAX {
+        let refusal = if index < CHECKS_MAX {
             let body = json!({"organization_slug": organization.slug}).to_string();
-            let may = visitor.may_send("POST", "/v1/projects", &body).await?;
-            (!may.yes()).then(|| may.why().to_owned())
+            let check = visitor.check_body("POST", "/v1/projects", &body).await?;
+            (!check.is_allowed()).then(|| check.reason().to_owned())
         } else {
             None
         };
-        choices.push(Choice {
+        options.push(OrganizationOption {
             organization,
             refusal,
         });
     }
-    let regions = match choices.first() {
+    let regions = match options.first() {
         Some(first) => {
             let path = format!(
                 "/v1/projects/available-regions?organization_slug={}",
                 first.organization.slug
             );
-            visitor.get::<Regions>(&path).await?.all.specific
+            visitor.get::<RegionsResponse>(&path).await?.all.specific
         }
         None => Vec::new(),
     };
     let page = Page {
-        frame: visitor.frame().of("/projects/new"),
-        choices,
+        layout: visitor.layout().at_path("/projects/new"),
+        options,
         regions,
-        wanted,
-        wrong,
+        form,
+        errors,
     };
-    Ok(Answer::page(&page)?.status(status))
+    Ok(PageResponse::page(&page)?.status(status))
 }
 
 #[derive(Deserialize)]
-struct Made {
+struct CreatedProject {
     #[serde(rename = "ref")]
     reference: ProjectRef,
 }
 
-async fn create(visitor: Visitor, Form(wanted): Form<Wanted>) -> Result<Answer, Error> {
-    let name = wanted.name.trim();
-    if wanted.organization.is_empty() {
-        let wrong = Wrong {
+async fn create(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<ProjectForm>,
+) -> Result<PageResponse, Error> {
+    let name = form.name.trim();
+    if form.organization.is_empty() {
+        let errors = ProjectFormErrors {
             organization: Some("Choose an organization.".to_owned()),
-            ..Wrong::default()
+            ..ProjectFormErrors::default()
         };
-        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wanted, wrong).await;
+        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await;
     }
-    let body = json!({"name": name, "organization_slug": wanted.organization, "region": wanted.region, "db_pass": wanted.password});
-    let wrong = match visitor
-        .ask::<Made>(Method::POST, "/v1/projects", Some(&body))
+    let body = json!({"name": name, "organization_slug": form.organization, "region": form.region, "db_pass": form.password});
+    let errors = match visitor
+        .call::<CreatedProject>(Method::POST, "/v1/projects", Some(&body))
         .await
     {
-        Ok(made) => return Answer::to(&format!("/projects/{}?done=created", made.reference)),
-        Err(Error::Invalid { field, problem }) => {
-            let (said, mut wrong) = (
-                Some(format!("This does not fit: {problem}.")),
-                Wrong::default(),
-            );
-            match &*field {
-                "name" => wrong.name = said,
-                "db_pass" => wrong.password = said,
-                "region" => wrong.region = said,
-                _ => wrong.other = said,
-            }
-            wrong
+        Ok(created) => {
+            return PageResponse::redirect(&format!(
+                "/projects/{}?done=created",
+                created.reference
+            ));
         }
-        Err(Error::Rejected(text)) => Wrong {
+        Err(Error::Invalid { field, problem }) => {
+            let message = Some(format!("Invalid value: {problem}."));
+            let mut errors = ProjectFormErrors::default();
+            match &*field {
+                "name" => errors.name = message,
+                "db_pass" => errors.password = message,
+                "region" => errors.region = message,
+                _ => errors.other = message,
+            }
+            errors
+        }
+        Err(Error::Rejected(text)) => ProjectFormErrors {
             other: Some(format!("{text}.")),
-            ..Wrong::default()
+            ..ProjectFormErrors::default()
         },
         Err(error) => return Err(error),
     };
-    show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wanted, wrong).await
+    show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await
 }
 
-/// What no two people read differently.
-const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// Characters of suggested passwords: none that look alike, such as `0` and `o`.
+const PASSWORD_CHARACTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-/// A password that nobody guesses: 120 random bits.
-fn suggestion(entropy: &Entropy) -> String {
+/// Returns a random password of 24 characters (120 bits).
+fn suggest_password(entropy: &Entropy) -> String {
     entropy
         .bytes::<24>()
         .iter()
-        .map(|byte| char::from(LETTERS[usize::from(byte % 32)]))
+        .map(|byte| char::from(PASSWORD_CHARACTERS[usize::from(byte % 32)]))
         .collect()
 }
 
@@ -215,11 +226,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn suggestions_differ_and_can_be_read_aloud() {
+    fn suggested_passwords_differ_and_avoid_ambiguous_characters() {
         let entropy = Entropy::seeded(3);
-        let (one, other) = (suggestion(&entropy), suggestion(&entropy));
+        let one = suggest_password(&entropy);
+        let other = suggest_password(&entropy);
         assert!(
-            one != other && one.len() == 24 && one.bytes().all(|letter| LETTERS.contains(&letter))
+            one != other
+                && one.len() == 24
+                && one
+                    .bytes()
+                    .all(|letter| PASSWORD_CHARACTERS.contains(&letter))
         );
         assert!(!one.contains(['0', 'o', '1', 'l']));
     }

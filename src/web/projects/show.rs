@@ -1,9 +1,9 @@
-//! One project: its state, how to connect, its keys, and what can be done with it.
+//! The page of a project: status, connection strings, API keys, actions.
 
 use askama::Template;
 use serde::Deserialize;
 
-use super::{Detail, hostname::Hostname};
+use super::{ProjectResponse, hostname::HostnameResponse};
 use crate::{
     base::{error::Error, ids::ProjectRef},
     data_plane::projects::{Command, Status},
@@ -11,41 +11,44 @@ use crate::{
         access::Access,
         http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, may::May, named::InProject, page, words::Moment},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, form::NoFields, labels::Timestamp, page,
+        path::PathProject, permissions::PermissionCheck,
+    },
 };
 
 pub(in crate::web) static SHOW: Endpoint = page(
     "page-project",
-    "A project",
+    "Project",
     Verb::Get,
     "/projects/{project}",
     Access::Caller,
     || mount(show),
 );
-pub(in crate::web) static KEYS: Endpoint = page(
+pub(in crate::web) static REVEAL_KEYS: Endpoint = page(
     "page-show-keys",
-    "Show a project's API keys",
+    "Reveal API keys",
     Verb::Post,
     "/projects/{project}/keys",
     Access::Caller,
-    || mount(show_keys),
+    || mount(reveal_keys),
 );
 
-/// Where clients of PostgreSQL connect.
+/// The address of the PostgreSQL proxy.
 #[derive(Deserialize)]
-struct Pooler {
+struct ProxyAddress {
     db_port: u16,
     connection_string: String,
 }
 
-struct Strings {
+struct ConnectionStrings {
     direct: String,
     shared: String,
 }
 
-/// An API key; in clear only if that was asked for.
+/// An API key, in plain text only if `reveal=true` was requested.
 #[derive(Deserialize)]
-struct Key {
+struct ApiKeyEntry {
     name: String,
     #[serde(rename = "type")]
     kind: String,
@@ -54,34 +57,34 @@ struct Key {
 }
 
 #[derive(Deserialize)]
-struct ServiceHealth {
+struct HealthEntry {
     error: Option<String>,
 }
 
 #[derive(Template)]
 #[template(path = "project.html")]
 pub(super) struct Page {
-    frame: Frame,
-    project: Detail,
-    created: Moment,
-    /// Why it is not well.
+    layout: Layout,
+    project: ProjectResponse,
+    created: Timestamp,
+    /// The error of an unhealthy project.
     cause: Option<String>,
-    may_connect: May,
-    strings: Option<Strings>,
-    may_see_keys: May,
-    may_reveal_keys: May,
-    keys: Vec<Key>,
+    can_connect: PermissionCheck,
+    strings: Option<ConnectionStrings>,
+    can_list_keys: PermissionCheck,
+    can_reveal_keys: PermissionCheck,
+    keys: Vec<ApiKeyEntry>,
     revealed: bool,
-    /// Pages about what it logs, by the last part of their paths, that would show something.
-    watch: Vec<(&'static str, &'static str)>,
-    hostname: Option<Hostname>,
-    may: May,
+    /// Permitted monitoring pages: last segment of the path, and label.
+    monitoring: Vec<(&'static str, &'static str)>,
+    hostname: Option<HostnameResponse>,
+    permission: PermissionCheck,
     problem: Option<String>,
 }
 
 impl Page {
-    /// Whether it has to be looked at again soon.
-    fn moves(&self) -> bool {
+    /// Returns whether the status is changing, so that the page reloads.
+    fn is_changing(&self) -> bool {
         !self.project.status.is_settled()
     }
 
@@ -102,80 +105,80 @@ impl Page {
         )
     }
 
-    fn leaves(&self) -> bool {
+    fn is_deleted(&self) -> bool {
         matches!(self.project.status, Status::GoingDown | Status::Removed)
     }
 }
 
-async fn show(visitor: Visitor, InProject(reference): InProject) -> Result<Answer, Error> {
-    Answer::page(&load(&visitor, &reference, false, None).await?)
-}
-
-#[derive(Deserialize)]
-struct Nothing {}
-
-/// Shows them in this very answer, which has no address of its own.
-async fn show_keys(
+async fn show(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    InProject(reference): InProject,
-) -> Result<Answer, Error> {
-    let mut page = load(&visitor, &reference, true, None).await?;
-    page.frame = page.frame.of(&format!("/projects/{reference}"));
-    Answer::page(&page)
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    PageResponse::page(&load(&visitor, &reference, false, None).await?)
 }
 
-/// The page, with `problem` if something was just refused.
+/// Shows the API keys in plain text. They are only in the response to the form.
+async fn reveal_keys(
+    visitor: Visitor,
+    _: SessionForm<NoFields>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    let mut page = load(&visitor, &reference, true, None).await?;
+    page.layout = page.layout.at_path(&format!("/projects/{reference}"));
+    PageResponse::page(&page)
+}
+
+/// Loads the page. `problem` is the message of a rejected action.
 pub(super) async fn load(
     visitor: &Visitor,
     reference: &ProjectRef,
     reveal: bool,
     problem: Option<String>,
 ) -> Result<Page, Error> {
-    let project = Detail::of(visitor, reference).await?;
+    let project = ProjectResponse::load(visitor, reference).await?;
     let at = |rest: &str| format!("/v1/projects/{reference}{rest}");
-    let may_connect = visitor.may("GET", &at("/config/database/pooler")).await?;
-    let may_see_keys = visitor.may("GET", &at("/api-keys")).await?;
-    let may_reveal_keys = visitor
-        .may_query("GET", &at("/api-keys"), "reveal=true")
+    let can_connect = visitor.check("GET", &at("/config/database/pooler")).await?;
+    let can_list_keys = visitor.check("GET", &at("/api-keys")).await?;
+    let can_reveal_keys = visitor
+        .check_query("GET", &at("/api-keys"), "reveal=true")
         .await?;
-    let may = visitor.may("DELETE", &at("")).await?;
-    let created = Moment::new(project.created_at, visitor.context.clock.now());
+    let permission = visitor.check("DELETE", &at("")).await?;
+    let created = Timestamp::new(project.created_at, visitor.context.clock.now());
     let mut page = Page {
-        frame: visitor.frame(),
+        layout: visitor.layout(),
         created,
         cause: None,
-        may_connect,
+        can_connect,
         strings: None,
-        may_see_keys,
-        may_reveal_keys,
+        can_list_keys,
+        can_reveal_keys,
         keys: Vec::new(),
         revealed: reveal,
-        watch: watch(visitor, reference).await?,
+        monitoring: monitoring_pages(visitor, reference).await?,
         hostname: None,
-        may,
+        permission,
         problem,
         project,
     };
-    if page.leaves() {
+    if page.is_deleted() {
         return Ok(page);
     }
-    if page.project.state().1 == "bad" && visitor.may("GET", &at("/health")).await?.yes() {
+    if page.project.state().1 == "bad" && visitor.check("GET", &at("/health")).await?.is_allowed() {
         page.cause = unless_rejected(
             visitor
-                .get::<Vec<ServiceHealth>>(&at("/health?services=db&timeout_ms=500"))
+                .get::<Vec<HealthEntry>>(&at("/health?services=db&timeout_ms=500"))
                 .await,
         )?
         .and_then(|services| services.into_iter().find_map(|service| service.error));
     }
-    if page.may_connect.yes() {
+    if page.can_connect.is_allowed() {
         let poolers = unless_rejected(
             visitor
-                .get::<Vec<Pooler>>(&at("/config/database/pooler"))
+                .get::<Vec<ProxyAddress>>(&at("/config/database/pooler"))
                 .await,
         )?
         .unwrap_or_default();
-        page.strings = poolers.into_iter().next().map(|pooler| Strings {
+        page.strings = poolers.into_iter().next().map(|pooler| ConnectionStrings {
             direct: format!(
                 "postgresql://postgres:[YOUR-PASSWORD]@{}:{}/postgres",
                 page.project.database.host, pooler.db_port
@@ -183,7 +186,7 @@ pub(super) async fn load(
             shared: pooler.connection_string,
         });
     }
-    if page.may_see_keys.yes() {
+    if page.can_list_keys.is_allowed() {
         let path = at(if reveal {
             "/api-keys?reveal=true"
         } else {
@@ -192,41 +195,41 @@ pub(super) async fn load(
         page.keys = unless_rejected(visitor.get(&path).await)?.unwrap_or_default();
     }
     let path = at("/config/custom-hostname");
-    if visitor.may("GET", &path).await?.yes() {
+    if visitor.check("GET", &path).await?.is_allowed() {
         page.hostname = unless_rejected(visitor.get(&path).await)?;
     }
     Ok(page)
 }
 
-/// Where the visitor may see something of what the project logs.
-async fn watch(
+/// Returns the monitoring pages that the visitor may see.
+async fn monitoring_pages(
     visitor: &Visitor,
     reference: &ProjectRef,
 ) -> Result<Vec<(&'static str, &'static str)>, Error> {
-    let mut found = Vec::new();
-    for (page, said, operation) in [
+    let mut pages = Vec::new();
+    for (page, label, operation) in [
         ("logs", "Logs", "endpoints/logs"),
         ("usage", "Usage", "endpoints/usage.api-counts"),
         ("ingest-keys", "Ingest keys", "ingest-keys"),
     ] {
         if visitor
-            .may(
+            .check(
                 "GET",
                 &format!("/v1/projects/{reference}/analytics/{operation}"),
             )
             .await?
-            .yes()
+            .is_allowed()
         {
-            found.push((page, said));
+            pages.push((page, label));
         }
     }
-    Ok(found)
+    Ok(pages)
 }
 
-/// What an operation answers, or nothing where the project's state forbids it: that is shown anyway.
-fn unless_rejected<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
+/// Returns nothing if the status of the project does not permit the operation.
+fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(response) => Ok(Some(response)),
         Err(Error::Rejected(_)) => Ok(None),
         Err(error) => Err(error),
     }

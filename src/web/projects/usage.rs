@@ -1,4 +1,4 @@
-//! How often the services of a project were asked: a chart for each, and the numbers behind them.
+//! The usage of a project: requests per service, as charts and as a table.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Detail;
+use super::ProjectResponse;
 use crate::{
     base::error::Error,
     platform::{
         access::Access,
         http::{Endpoint, Query, Verb, mount},
     },
-    web::{Answer, Frame, Visitor, named::InProject, page},
+    web::{Layout, PageResponse, Visitor, page, path::PathProject},
 };
 
 pub(in crate::web) static USAGE: Endpoint = page(
@@ -26,7 +26,7 @@ pub(in crate::web) static USAGE: Endpoint = page(
     || mount(usage),
 );
 
-/// How far one can look back, and how a bucket is told.
+/// Time ranges: name, label, and format of the time of a bucket.
 const INTERVALS: [(&str, &str, &str); 7] = [
     ("15min", "15 minutes", "%H:%M"),
     ("30min", "30 minutes", "%H:%M"),
@@ -36,23 +36,23 @@ const INTERVALS: [(&str, &str, &str); 7] = [
     ("3day", "3 days", "%-d %b %H:%M"),
     ("7day", "7 days", "%-d %b"),
 ];
-/// The chart's size in its own units.
+/// Size of a chart, in units of its view box.
 const WIDTH: usize = 600;
 const HEIGHT: u64 = 100;
 
 #[derive(Default, Deserialize, JsonSchema)]
 #[serde(default)]
-struct Asked {
+struct UsagePageQuery {
     interval: String,
 }
 
 #[derive(Deserialize)]
-struct Found {
-    result: Vec<Bucket>,
+struct UsageResponse {
+    result: Vec<UsageBucket>,
 }
 
 #[derive(Deserialize)]
-struct Bucket {
+struct UsageBucket {
     timestamp: DateTime<Utc>,
     total_auth_requests: u64,
     total_realtime_requests: u64,
@@ -60,7 +60,7 @@ struct Bucket {
     total_storage_requests: u64,
 }
 
-/// Requests to one service.
+/// The request counts of one service.
 struct Series {
     name: &'static str,
     counts: Vec<u64>,
@@ -71,27 +71,28 @@ impl Series {
         self.counts.iter().sum()
     }
 
-    fn most(&self) -> u64 {
+    fn max(&self) -> u64 {
         self.counts.iter().copied().max().unwrap_or_default()
     }
 
-    /// One path of bars, so that a thousand of them are one element.
+    /// Returns the bars as one SVG path.
     fn bars(&self) -> String {
-        let (most, mut path) = (self.most().max(1), String::new());
+        let max = self.max().max(1);
+        let mut path = String::new();
         let step = WIDTH / self.counts.len().max(1);
-        for (place, count) in self
+        for (index, count) in self
             .counts
             .iter()
             .enumerate()
             .filter(|(_, count)| **count > 0)
         {
-            // What was there at all is seen.
-            let height = (count * HEIGHT / most).max(1);
-            // Writing into a text cannot fail.
+            // A bar of a bucket with requests is visible.
+            let height = (count * HEIGHT / max).max(1);
+            // Writing to a String cannot fail.
             let _ = write!(
                 path,
                 "M{} {HEIGHT}v-{height}h{}v{height}z",
-                place * step,
+                index * step,
                 step.saturating_sub(1).max(1)
             );
         }
@@ -102,9 +103,9 @@ impl Series {
 #[derive(Template)]
 #[template(path = "project_usage.html")]
 struct Page {
-    frame: Frame,
-    project: Detail,
-    /// Why nothing is shown.
+    layout: Layout,
+    project: ProjectResponse,
+    /// The reason that the visitor may not see the usage.
     hidden: Option<String>,
     interval: &'static str,
     times: Vec<String>,
@@ -112,18 +113,18 @@ struct Page {
 }
 
 impl Page {
-    /// The numbers by time.
+    /// Returns the time and the counts of all services, by bucket.
     fn rows(&self) -> impl Iterator<Item = (&String, Vec<u64>)> {
-        let counts = |place: usize| {
+        let counts = |index: usize| {
             self.series
                 .iter()
-                .filter_map(|series| series.counts.get(place).copied())
+                .filter_map(|series| series.counts.get(index).copied())
                 .collect()
         };
         self.times
             .iter()
             .enumerate()
-            .map(move |(place, time)| (time, counts(place)))
+            .map(move |(index, time)| (time, counts(index)))
     }
 
     fn intervals() -> &'static [(&'static str, &'static str, &'static str)] {
@@ -133,19 +134,19 @@ impl Page {
 
 async fn usage(
     visitor: Visitor,
-    InProject(reference): InProject,
-    Query(asked): Query<Asked>,
-) -> Result<Answer, Error> {
-    let project = Detail::of(&visitor, &reference).await?;
+    PathProject(reference): PathProject,
+    Query(query): Query<UsagePageQuery>,
+) -> Result<PageResponse, Error> {
+    let project = ProjectResponse::load(&visitor, &reference).await?;
     let path = format!("/v1/projects/{reference}/analytics/endpoints/usage.api-counts");
-    let may = visitor.may("GET", &path).await?;
-    let (interval, _, form) = INTERVALS
+    let permission = visitor.check("GET", &path).await?;
+    let (interval, _, time_format) = INTERVALS
         .iter()
-        .find(|(name, ..)| *name == asked.interval)
+        .find(|(name, ..)| *name == query.interval)
         .unwrap_or(&INTERVALS[4]);
-    let hidden = (!may.yes()).then(|| may.why().to_owned());
+    let hidden = (!permission.is_allowed()).then(|| permission.reason().to_owned());
     let mut page = Page {
-        frame: visitor.frame(),
+        layout: visitor.layout(),
         project,
         hidden,
         interval,
@@ -153,12 +154,12 @@ async fn usage(
         series: Vec::new(),
     };
     if page.hidden.is_none() {
-        let Found { result } = visitor.get(&format!("{path}?interval={interval}")).await?;
+        let UsageResponse { result } = visitor.get(&format!("{path}?interval={interval}")).await?;
         page.times = result
             .iter()
-            .map(|bucket| bucket.timestamp.format(form).to_string())
+            .map(|bucket| bucket.timestamp.format(time_format).to_string())
             .collect();
-        let series = |name, count: fn(&Bucket) -> u64| Series {
+        let series = |name, count: fn(&UsageBucket) -> u64| Series {
             name,
             counts: result.iter().map(count).collect(),
         };
@@ -169,7 +170,7 @@ async fn usage(
             series("Realtime", |bucket| bucket.total_realtime_requests),
         ];
     }
-    Answer::page(&page)
+    PageResponse::page(&page)
 }
 
 #[cfg(test)]
@@ -177,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_as_high_as_they_count() {
+    fn bar_height_is_proportional_to_the_count() {
         let series = Series {
             name: "x",
             counts: vec![0, 1, 1000, 500],
@@ -186,7 +187,7 @@ mod tests {
             series.bars(),
             "M150 100v-1h149v1zM300 100v-100h149v100zM450 100v-50h149v50z"
         );
-        assert_eq!((series.total(), series.most()), (1501, 1000));
+        assert_eq!((series.total(), series.max()), (1501, 1000));
         assert_eq!(
             Series {
                 name: "x",

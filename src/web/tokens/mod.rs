@@ -1,9 +1,9 @@
-//! Access tokens: what there are, making one, showing it once, and taking it back.
+//! Personal access tokens: list, create, show once, revoke.
 
-mod catalogue;
 mod new;
+mod permission_groups;
 mod store;
-mod wanted;
+mod token_form;
 
 use askama::Template;
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,9 +18,15 @@ use crate::{
     base::{error::Error, ids::TokenId},
     platform::{
         access::{Access, AnyOf, Permission},
-        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
+        http::{Endpoint, Verb, mount},
     },
-    web::{Answer, Form, Frame, Visitor, page, words::Moment},
+    web::{
+        Layout, PageResponse, SessionForm, Visitor,
+        form::NoFields,
+        labels::{Timestamp, pluralize},
+        page,
+        path::PathToken,
+    },
 };
 
 pub(super) static LIST: Endpoint = page(
@@ -33,19 +39,19 @@ pub(super) static LIST: Endpoint = page(
 );
 pub(super) static SHOW: Endpoint = page(
     "page-token",
-    "An access token",
+    "Access token",
     Verb::Get,
     "/account/tokens/{token}",
     Access::Caller,
     || mount(show),
 );
-pub(super) static ASK_REVOKE: Endpoint = page(
+pub(super) static CONFIRM_REVOKE: Endpoint = page(
     "page-ask-revoke-token",
     "Revoke an access token?",
     Verb::Get,
     "/account/tokens/{token}/revoke",
     Access::Caller,
-    || mount(ask_revoke),
+    || mount(confirm_revoke),
 );
 pub(super) static REVOKE: Endpoint = page(
     "page-revoke-token",
@@ -56,30 +62,30 @@ pub(super) static REVOKE: Endpoint = page(
     || mount(revoke),
 );
 
-/// How long before its end a token is marked.
-const SOON: TimeDelta = TimeDelta::days(3);
+/// A token that expires within this time is marked.
+const EXPIRES_SOON: TimeDelta = TimeDelta::days(3);
 
-/// What the operation answers that makes a token.
+/// The response of the operation that creates a token.
 #[derive(Deserialize)]
-pub(super) struct Made {
+pub(super) struct TokenSecret {
     id: i64,
     token: SecretString,
 }
 
-impl Made {
+impl TokenSecret {
     fn id(&self) -> TokenId {
         TokenId(self.id)
     }
 
-    /// In clear, to be handed on.
+    /// Returns the token in plain text.
     pub(super) fn expose(&self) -> &str {
         self.token.expose_secret()
     }
 }
 
-/// What the operation says about a token.
+/// A token in the responses of the operations.
 #[derive(Deserialize)]
-struct Token {
+struct TokenEntry {
     id: i64,
     name: String,
     alias: String,
@@ -87,11 +93,11 @@ struct Token {
     expires_at: Option<DateTime<Utc>>,
     last_used_at: Option<DateTime<Utc>>,
     last_used_from: Option<String>,
-    scope: Option<Scope>,
+    scope: Option<TokenLimits>,
 }
 
 #[derive(Deserialize)]
-struct Scope {
+struct TokenLimits {
     reach: String,
     organization_slugs: Vec<String>,
     project_refs: Vec<String>,
@@ -99,39 +105,38 @@ struct Scope {
     networks: Vec<String>,
 }
 
-/// The same, as a page shows it.
+/// A token with its labels.
 struct Row {
-    token: Token,
-    created: Moment,
-    expires: Option<Moment>,
-    used: Option<Moment>,
+    token: TokenEntry,
+    created: Timestamp,
+    expires: Option<Timestamp>,
+    used: Option<Timestamp>,
     expired: bool,
     soon: bool,
 }
 
 impl Row {
-    fn new(token: Token, now: DateTime<Utc>) -> Self {
-        let moment = |at| Moment::new(at, now);
+    fn new(token: TokenEntry, now: DateTime<Utc>) -> Self {
+        let moment = |at| Timestamp::new(at, now);
         let left = token.expires_at.map(|end| end - now);
         Self {
             created: moment(token.created_at),
             expires: token.expires_at.map(moment),
             used: token.last_used_at.map(moment),
             expired: left.is_some_and(|left| left <= TimeDelta::zero()),
-            soon: left.is_some_and(|left| left > TimeDelta::zero() && left <= SOON),
+            soon: left.is_some_and(|left| left > TimeDelta::zero() && left <= EXPIRES_SOON),
             token,
         }
     }
 
-    /// What it reaches, in a few words.
-    fn reach(&self) -> String {
-        let of = |count: usize, what: &str| {
-            format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-        };
+    /// Returns the resources of the token, such as `2 projects`.
+    fn resources(&self) -> String {
         match &self.token.scope {
-            Some(scope) if scope.reach == "projects" => of(scope.project_refs.len(), "project"),
+            Some(scope) if scope.reach == "projects" => {
+                pluralize(scope.project_refs.len(), "project")
+            }
             Some(scope) if scope.reach == "organizations" => {
-                of(scope.organization_slugs.len(), "organization")
+                pluralize(scope.organization_slugs.len(), "organization")
             }
             None | Some(_) => "Whole account".to_owned(),
         }
@@ -140,81 +145,69 @@ impl Row {
 
 #[derive(Template)]
 #[template(path = "tokens.html")]
-struct Tokens {
-    frame: Frame,
+struct Page {
+    layout: Layout,
     rows: Vec<Row>,
 }
 
-async fn list(visitor: Visitor) -> Result<Answer, Error> {
-    let (now, tokens) = (
-        visitor.context.clock.now(),
-        visitor.get::<Vec<Token>>("/v1/tokens").await?,
-    );
+async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
+    let now = visitor.context.clock.now();
+    let tokens: Vec<TokenEntry> = visitor.get("/v1/tokens").await?;
     let mut rows: Vec<_> = tokens
         .into_iter()
         .map(|token| Row::new(token, now))
         .collect();
     rows.sort_by_key(|row| row.expired);
-    Answer::page(&Tokens {
-        frame: visitor.frame(),
+    PageResponse::page(&Page {
+        layout: visitor.layout(),
         rows,
     })
 }
 
-/// The token the path names. Whose it is, the operation knows.
-struct Named(i64);
-
-impl Input for Named {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("token")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
-}
-
 #[derive(Template)]
 #[template(path = "token.html")]
-struct Detail {
-    frame: Frame,
+struct TokenPage {
+    layout: Layout,
     row: Row,
-    /// The token itself, this once.
+    /// The token in plain text, directly after its creation.
     revealed: Option<SecretString>,
-    /// What answers it first.
+    /// The address of an example request.
     example: String,
     operations: Vec<&'static Endpoint>,
-    usage: Usage,
+    usage: TokenUsage,
 }
 
-impl Detail {
+impl TokenPage {
     fn revealed(&self) -> Option<&str> {
         self.revealed.as_ref().map(ExposeSecret::expose_secret)
     }
 }
 
-/// What the operation says a token was used for.
+/// The response of the operation that returns the usage of a token.
 #[derive(Deserialize)]
-struct Usage {
+struct TokenUsage {
     days: u32,
-    operations: Vec<Used>,
+    operations: Vec<OperationUsage>,
     unused_permissions: Vec<String>,
 }
 
 #[derive(Deserialize)]
-struct Used {
+struct OperationUsage {
     operation: String,
     case: Option<String>,
     days: i64,
     last_used_on: String,
 }
 
-async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
-    let token: Token = visitor.get(&format!("/v1/tokens/{id}")).await?;
+async fn show(visitor: Visitor, PathToken(id): PathToken) -> Result<PageResponse, Error> {
+    let token: TokenEntry = visitor.get(&format!("/v1/tokens/{id}")).await?;
     let usage = visitor.get(&format!("/v1/tokens/{id}/usage")).await?;
-    let revealed = store::reveal(&visitor, TokenId(id)).await?;
-    let operations = token.scope.as_ref().map(callable).unwrap_or_default();
+    let revealed = store::take_reveal(&visitor, TokenId(id)).await?;
+    let operations = token
+        .scope
+        .as_ref()
+        .map(callable_operations)
+        .unwrap_or_default();
     let path = match token
         .scope
         .as_ref()
@@ -226,13 +219,9 @@ async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
         _ => "/v1/projects".to_owned(),
     };
     let example = format!("{}{path}", visitor.origin);
-    let (frame, row) = (
-        visitor.frame().of("/account/tokens/one"),
-        Row::new(token, visitor.context.clock.now()),
-    );
-    Answer::page(&Detail {
-        frame,
-        row,
+    PageResponse::page(&TokenPage {
+        layout: visitor.layout().at_path("/account/tokens/one"),
+        row: Row::new(token, visitor.context.clock.now()),
         revealed,
         example,
         operations,
@@ -240,14 +229,14 @@ async fn show(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
     })
 }
 
-/// The operations for which a token has the permissions, by what they declare.
-fn callable(scope: &Scope) -> Vec<&'static Endpoint> {
+/// Returns the operations that the permissions of a token include.
+fn callable_operations(scope: &TokenLimits) -> Vec<&'static Endpoint> {
     let held: Vec<_> = scope
         .permissions
         .iter()
         .filter_map(|name| Permission::from_name(name))
         .collect();
-    let enough = |needed: AnyOf| needed.met(|permission| held.contains(&permission));
+    let permits = |required: AnyOf| required.met(|permission| held.contains(&permission));
     let all = endpoints::all()
         .iter()
         .copied()
@@ -257,8 +246,8 @@ fn callable(scope: &Scope) -> Vec<&'static Endpoint> {
             permissions,
             cases: [],
             ..
-        } => enough(permissions),
-        Access::Needs { cases, .. } => cases.iter().any(|case| enough(case.permissions)),
+        } => permits(permissions),
+        Access::Needs { cases, .. } => cases.iter().any(|case| permits(case.permissions)),
         Access::Caller => true,
         Access::User => scope.reach == "account",
         Access::Public | Access::Unscoped => false,
@@ -268,30 +257,27 @@ fn callable(scope: &Scope) -> Vec<&'static Endpoint> {
 
 #[derive(Template)]
 #[template(path = "token_revoke.html")]
-struct Question {
-    frame: Frame,
+struct RevokePage {
+    layout: Layout,
     row: Row,
 }
 
-async fn ask_revoke(visitor: Visitor, Named(id): Named) -> Result<Answer, Error> {
+async fn confirm_revoke(visitor: Visitor, PathToken(id): PathToken) -> Result<PageResponse, Error> {
     let token = visitor.get(&format!("/v1/tokens/{id}")).await?;
     let row = Row::new(token, visitor.context.clock.now());
-    Answer::page(&Question {
-        frame: visitor.frame().of("/account/tokens/one"),
+    PageResponse::page(&RevokePage {
+        layout: visitor.layout().at_path("/account/tokens/one"),
         row,
     })
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
 async fn revoke(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    Named(id): Named,
-) -> Result<Answer, Error> {
+    _: SessionForm<NoFields>,
+    PathToken(id): PathToken,
+) -> Result<PageResponse, Error> {
     visitor
-        .ask::<Value>(Method::DELETE, &format!("/v1/tokens/{id}"), None)
+        .call::<Value>(Method::DELETE, &format!("/v1/tokens/{id}"), None)
         .await?;
-    Answer::to("/account/tokens?done=revoked")
+    PageResponse::redirect("/account/tokens?done=revoked")
 }

@@ -1,4 +1,4 @@
-//! Making a scoped token: the form, looking it over, and making it.
+//! Creation of a scoped token: form, review, creation.
 
 use askama::Template;
 use http::{Method, StatusCode};
@@ -8,21 +8,26 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::{
-    Made,
-    catalogue::{GROUPS, Group, Row},
+    TokenSecret,
+    permission_groups::{GROUPS, PermissionGroup, PermissionRow},
     store,
-    wanted::{Wanted, Wrong},
+    token_form::{ScopedTokenErrors, ScopedTokenForm},
 };
 use crate::{
     base::error::{Context, Error},
     platform::{
         access::{Access, Role},
-        http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
+        http::{Endpoint, Query, Verb, mount},
     },
     web::{
-        Answer, Form, Frame, Visitor, page,
-        places::{Place, places},
-        words::Moment,
+        Layout, PageResponse, SessionForm, Visitor,
+        form::NoFields,
+        labels::Timestamp,
+        organizations::MemberList,
+        page,
+        path::PathDraft,
+        permissions::missing_role_message,
+        resources::{OrganizationProjects, organizations_with_projects},
     },
 };
 
@@ -40,11 +45,11 @@ pub(in crate::web) static DRAFT: Endpoint = page(
     Verb::Post,
     "/account/tokens/new",
     Access::Caller,
-    || mount(fill_in),
+    || mount(submit),
 );
 pub(in crate::web) static REVIEW: Endpoint = page(
     "page-review-token",
-    "Look an access token over",
+    "Review an access token",
     Verb::Get,
     "/account/tokens/review/{draft}",
     Access::Caller,
@@ -52,69 +57,65 @@ pub(in crate::web) static REVIEW: Endpoint = page(
 );
 pub(in crate::web) static CREATE: Endpoint = page(
     "page-create-token",
-    "Make an access token",
+    "Create an access token",
     Verb::Post,
     "/account/tokens/review/{draft}",
     Access::Caller,
     || mount(create),
 );
 
-/// Organizations whose roles are asked for; what is beyond is decided when the token is used.
-const ROLES_MAX: usize = 10;
+/// Maximum number of organizations whose roles are loaded for the hints about missing roles.
+const ROLE_LOOKUPS_MAX: usize = 10;
 
 #[derive(Template)]
 #[template(path = "token_new.html")]
-struct NewToken {
-    frame: Frame,
-    wanted: Wanted,
-    wrong: Wrong,
-    places: Places,
+struct Page {
+    layout: Layout,
+    form: ScopedTokenForm,
+    errors: ScopedTokenErrors,
+    resources: TokenResources,
     role: Role,
     last_day: String,
-    groups: &'static [Group],
+    groups: &'static [PermissionGroup],
 }
 
-impl NewToken {
-    /// Why a level of a row would be of no use.
-    fn above(&self, row: &Row, level: &str) -> Option<String> {
-        let needed = Row::role(if level == "read" { row.read } else { row.write });
-        (needed > self.role).then(|| {
-            format!(
-                "Needs the role {}; yours is {}.",
-                needed.label(),
-                self.role.label()
-            )
-        })
+impl Page {
+    /// Returns the message about a missing role for a level of a row.
+    fn missing_role(&self, row: &PermissionRow, level: &str) -> Option<String> {
+        let required =
+            PermissionRow::required_role(if level == "read" { row.read } else { row.write });
+        (required > self.role).then(|| missing_role_message(required, self.role))
     }
 
-    fn found(&self, row: &Row) -> bool {
-        let text = self.wanted.search.trim().to_lowercase();
+    /// Returns whether the row matches the search.
+    fn matches(&self, row: &PermissionRow) -> bool {
+        let text = self.form.search.trim().to_lowercase();
         text.is_empty()
             || row.label.to_lowercase().contains(&text)
             || row.granted("write").any(|it| it.name().contains(&text))
     }
 }
 
-/// What a token can be for.
-struct Places {
-    organizations: Vec<Place>,
+/// The organizations and projects that a token can be limited to.
+struct TokenResources {
+    organizations: Vec<OrganizationProjects>,
 }
 
-impl Places {
-    async fn of(visitor: &Visitor) -> Result<Self, Error> {
+impl TokenResources {
+    async fn load(visitor: &Visitor) -> Result<Self, Error> {
         Ok(Self {
-            organizations: places(visitor).await?,
+            organizations: organizations_with_projects(visitor).await?,
         })
     }
 
-    /// Names of what a token is to reach.
-    fn reached<'a>(&'a self, wanted: &'a Wanted) -> impl Iterator<Item = &'a str> {
-        self.organizations.iter().flat_map(move |place| {
-            let whole = (wanted.reach == "organizations"
-                && wanted.organizations.contains(&place.organization.slug))
-            .then_some(place.organization.name.as_str());
-            let projects = place.projects.iter().filter(move |it| {
-                wanted.reach == "projects" && wanted.projects.contains(&it.reference)
+    /// Returns the names of the chosen organizations or projects.
+    fn chosen_names<'a>(&'a self, form: &'a ScopedTokenForm) -> impl Iterator<Item = &'a str> {
+        self.organizations.iter().flat_map(move |entry| {
+            let whole = (form.reach == "organizations"
+                && form.organizations.contains(&entry.organization.slug))
+            .then_some(entry.organization.name.as_str());
+            let projects = entry.projects.iter().filter(move |it| {
+                form.reach == "projects" && form.projects.contains(&it.reference)
             });
             whole
                 .into_iter()
@@ -122,63 +123,48 @@ impl Places {
         })
     }
 
-    /// Whether a token is to reach something of it. Of a form in which nothing is chosen yet, everything counts.
-    fn counts(place: &Place, wanted: &Wanted) -> bool {
-        match wanted.reach.as_str() {
+    /// Returns whether the organization or one of its projects is chosen; true for every
+    /// organization if nothing is chosen yet.
+    fn is_chosen(entry: &OrganizationProjects, form: &ScopedTokenForm) -> bool {
+        match form.reach.as_str() {
             "organizations" => {
-                wanted.organizations.is_empty()
-                    || wanted.organizations.contains(&place.organization.slug)
+                form.organizations.is_empty()
+                    || form.organizations.contains(&entry.organization.slug)
             }
             "projects" => {
-                wanted.projects.is_empty()
-                    || place
+                form.projects.is_empty()
+                    || entry
                         .projects
                         .iter()
-                        .any(|it| wanted.projects.contains(&it.reference))
+                        .any(|it| form.projects.contains(&it.reference))
             }
             _ => true,
         }
     }
 }
 
-/// A page of members, as far as it is read here.
-#[derive(Deserialize)]
-struct Members {
-    data: Vec<Member>,
-}
-
-#[derive(Deserialize)]
-struct Member {
-    attributes: Roles,
-}
-
-#[derive(Deserialize)]
-struct Roles {
-    roles: Vec<Named>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-}
-
-/// The visitor's highest role on what the token is to reach. It only says what is of no use: each request is decided by the
-/// role at that time. Where it cannot be found out, nothing is said.
-async fn role(visitor: &Visitor, places: &Places, wanted: &Wanted) -> Result<Role, Error> {
+/// Returns the visitor's highest role on the chosen resources, for the hints about missing roles.
+/// Access is decided by the role at the time of each request. Returns [`Role::Owner`], which shows
+/// no hints, if the roles are not visible.
+async fn highest_role(
+    visitor: &Visitor,
+    resources: &TokenResources,
+    form: &ScopedTokenForm,
+) -> Result<Role, Error> {
     let mut highest = Role::Member;
     let email =
         form_urlencoded::byte_serialize(visitor.account.email.as_bytes()).collect::<String>();
-    for place in places
+    for entry in resources
         .organizations
         .iter()
-        .filter(|place| Places::counts(place, wanted))
-        .take(ROLES_MAX)
+        .filter(|entry| TokenResources::is_chosen(entry, form))
+        .take(ROLE_LOOKUPS_MAX)
     {
         let path = format!(
             "/v2/organizations/{}/members?filter%5Bprimary_email%5D={email}",
-            place.organization.slug
+            entry.organization.slug
         );
-        let members: Members = match visitor.get(&path).await {
+        let members: MemberList = match visitor.get(&path).await {
             Ok(members) => members,
             Err(Error::Forbidden(_)) => return Ok(Role::Owner),
             Err(error) => return Err(error),
@@ -199,156 +185,145 @@ async fn role(visitor: &Visitor, places: &Places, wanted: &Wanted) -> Result<Rol
 async fn show(
     visitor: &Visitor,
     status: StatusCode,
-    wanted: Wanted,
-    wrong: Wrong,
-) -> Result<Answer, Error> {
-    let places = Places::of(visitor).await?;
-    let role = role(visitor, &places, &wanted).await?;
-    let (frame, last_day) = (
-        visitor.frame().of("/account/tokens/new"),
-        Wanted::last_day(visitor.context.clock.now()),
-    );
-    Ok(Answer::page(&NewToken {
-        frame,
-        wanted,
-        wrong,
-        places,
+    form: ScopedTokenForm,
+    errors: ScopedTokenErrors,
+) -> Result<PageResponse, Error> {
+    let resources = TokenResources::load(visitor).await?;
+    let role = highest_role(visitor, &resources, &form).await?;
+    Ok(PageResponse::page(&Page {
+        layout: visitor.layout().at_path("/account/tokens/new"),
+        last_day: ScopedTokenForm::last_day(visitor.context.clock.now()),
+        form,
+        errors,
+        resources,
         role,
-        last_day,
         groups: GROUPS,
     })?
     .status(status))
 }
 
 #[derive(Deserialize, JsonSchema)]
-struct Again {
-    /// A draft to change.
+struct NewTokenQuery {
+    /// The id of a draft to edit.
     draft: Option<Uuid>,
 }
 
-async fn new(visitor: Visitor, Query(again): Query<Again>) -> Result<Answer, Error> {
-    let wanted = match again.draft {
-        Some(draft) => read(store::look(&visitor, draft).await?)?,
-        None => Wanted::new(),
+async fn new(visitor: Visitor, Query(query): Query<NewTokenQuery>) -> Result<PageResponse, Error> {
+    let form = match query.draft {
+        Some(draft) => parse_draft(store::find(&visitor, draft).await?)?,
+        None => ScopedTokenForm::new(),
     };
-    show(&visitor, StatusCode::OK, wanted, Wrong::default()).await
+    show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await
 }
 
-fn read<T: DeserializeOwned>(draft: Value) -> Result<T, Error> {
-    serde_json::from_value(draft).context("reading the draft of a token")
+fn parse_draft<T: DeserializeOwned>(draft: Value) -> Result<T, Error> {
+    serde_json::from_value(draft).context("reading a token draft")
 }
 
-/// One form, and what was pressed in it: a preset, the search, or going on.
-async fn fill_in(
+/// Handles the buttons of the form: preset, search, review.
+async fn submit(
     visitor: Visitor,
-    Form(fields): Form<Vec<(String, String)>>,
-) -> Result<Answer, Error> {
-    visitor.only_looks();
-    let pressed = fields
+    SessionForm(fields): SessionForm<Vec<(String, String)>>,
+) -> Result<PageResponse, Error> {
+    visitor.skip_audit();
+    let pressed_button = fields
         .iter()
         .find(|(name, _)| matches!(name.as_str(), "preset" | "find"))
         .cloned();
-    let mut wanted = Wanted::of(fields);
-    if let Some((button, value)) = pressed {
+    let mut form = ScopedTokenForm::parse(fields);
+    if let Some((button, value)) = pressed_button {
         if button == "preset" {
-            let places = Places::of(&visitor).await?;
-            let role = role(&visitor, &places, &wanted).await?;
-            wanted.preset(&value, role);
+            let resources = TokenResources::load(&visitor).await?;
+            let role = highest_role(&visitor, &resources, &form).await?;
+            form.apply_preset(&value, role);
         }
-        return show(&visitor, StatusCode::OK, wanted, Wrong::default()).await;
+        return show(&visitor, StatusCode::OK, form, ScopedTokenErrors::default()).await;
     }
     let now = visitor.context.clock.now();
-    if let Err(wrong) = wanted.check(now) {
-        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, wanted, *wrong).await;
+    if let Err(errors) = form.validate(now) {
+        return show(&visitor, StatusCode::UNPROCESSABLE_ENTITY, form, *errors).await;
     }
-    // The operation's own rules, before there is anything to look over.
-    let mut tried = wanted.draft();
-    (tried["method"], tried["path"]) = ("GET".into(), "/v1/projects".into());
+    // The operation validates the limits before the review.
+    let mut simulation = form.limits();
+    simulation["method"] = "GET".into();
+    simulation["path"] = "/v1/projects".into();
     match visitor
-        .ask::<Value>(Method::POST, "/v1/tokens/simulate", Some(&tried))
+        .call::<Value>(Method::POST, "/v1/tokens/simulate", Some(&simulation))
         .await
     {
         Ok(_) => {}
-        Err(error) => return refused(&visitor, wanted, error).await,
+        Err(error) => return show_rejected(&visitor, form, error).await,
     }
-    let draft = serde_json::to_value(&wanted).context("keeping the draft of a token")?;
-    Answer::to(&format!(
+    let draft = serde_json::to_value(&form).context("saving a token draft")?;
+    PageResponse::redirect(&format!(
         "/account/tokens/review/{}",
-        store::keep(&visitor, &draft, now).await?
+        store::save(&visitor, &draft, now).await?
     ))
 }
 
-/// The form again, with what the operation says is wrong.
-async fn refused(visitor: &Visitor, wanted: Wanted, error: Error) -> Result<Answer, Error> {
-    let wrong = match error {
-        Error::Invalid { field, problem } => Wrong::said(&field, problem.into_owned()),
-        Error::Rejected(text) => Wrong::said("", text.into_owned()),
+/// Shows the form again with the error of the operation.
+async fn show_rejected(
+    visitor: &Visitor,
+    form: ScopedTokenForm,
+    error: Error,
+) -> Result<PageResponse, Error> {
+    let errors = match error {
+        Error::Invalid { field, problem } => {
+            ScopedTokenErrors::from_operation(&field, problem.into_owned())
+        }
+        Error::Rejected(text) => ScopedTokenErrors::from_operation("", text.into_owned()),
         error => return Err(error),
     };
-    show(visitor, StatusCode::UNPROCESSABLE_ENTITY, wanted, wrong).await
-}
-
-/// The draft the path names.
-struct Draft(Uuid);
-
-impl Input for Draft {
-    fn describe(_: &mut OperationDoc) {}
-
-    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        call.placeholder("draft")
-            .and_then(|id| id.parse().ok())
-            .map(Self)
-            .ok_or(Error::NotFound)
-    }
+    show(visitor, StatusCode::UNPROCESSABLE_ENTITY, form, errors).await
 }
 
 #[derive(Template)]
 #[template(path = "token_review.html")]
-struct Review {
-    frame: Frame,
+struct ReviewPage {
+    layout: Layout,
     draft: Uuid,
-    wanted: Wanted,
-    reached: Vec<String>,
-    ends: Moment,
-    groups: Vec<(&'static str, Vec<Granted>)>,
-    /// The role, if some of it is above.
-    below: Option<&'static str>,
+    form: ScopedTokenForm,
+    resource_names: Vec<String>,
+    expiry: Timestamp,
+    groups: Vec<(&'static str, Vec<GrantedRow>)>,
+    /// The visitor's role, if a permission requires a higher one.
+    low_role: Option<&'static str>,
     count: usize,
 }
 
-/// A row that is granted.
-struct Granted {
-    row: &'static Row,
+/// A permission row with a granted level.
+struct GrantedRow {
+    row: &'static PermissionRow,
     writes: bool,
-    above: bool,
+    /// Whether the permissions require a higher role than the visitor's.
+    above_role: bool,
 }
 
-impl Granted {
-    /// What can go wrong with what is granted.
+impl GrantedRow {
+    /// Returns the warning about the granted level.
     fn risk(&self) -> Option<&'static str> {
         self.row
             .risk
-            .filter(|risk| self.writes || !risk.starts_with("Writing"))
+            .filter(|risk| self.writes || !risk.starts_with("Write access"))
     }
 }
 
-/// What would be made.
-async fn review(visitor: Visitor, Draft(draft): Draft) -> Result<Answer, Error> {
-    let wanted: Wanted = read(store::look(&visitor, draft).await?)?;
+async fn review(visitor: Visitor, PathDraft(draft): PathDraft) -> Result<PageResponse, Error> {
+    let form: ScopedTokenForm = parse_draft(store::find(&visitor, draft).await?)?;
     let now = visitor.context.clock.now();
-    let ends = Moment::new(wanted.ends(now).ok_or(Error::NotFound)?, now);
-    let places = Places::of(&visitor).await?;
-    let role = role(&visitor, &places, &wanted).await?;
-    let granted = |row: &'static Row| {
+    let expiry = Timestamp::new(form.expiry(now).ok_or(Error::NotFound)?, now);
+    let resources = TokenResources::load(&visitor).await?;
+    let role = highest_role(&visitor, &resources, &form).await?;
+    let granted = |row: &'static PermissionRow| {
         let permissions: Vec<_> = row
-            .granted(wanted.level(row))
-            .filter(|it| wanted.covers(*it))
+            .granted(form.level(row))
+            .filter(|it| form.covers(*it))
             .collect();
         let writes = permissions.iter().any(|it| row.write.contains(it));
-        (!permissions.is_empty()).then(|| Granted {
+        (!permissions.is_empty()).then(|| GrantedRow {
             row,
             writes,
-            above: Row::role(&permissions) > role,
+            above_role: PermissionRow::required_role(&permissions) > role,
         })
     };
     let groups = GROUPS.iter().map(|group| {
@@ -358,44 +333,38 @@ async fn review(visitor: Visitor, Draft(draft): Draft) -> Result<Answer, Error> 
         )
     });
     let groups: Vec<_> = groups.filter(|(_, rows)| !rows.is_empty()).collect();
-    let below = groups
+    let low_role = groups
         .iter()
-        .any(|(_, rows)| rows.iter().any(|it| it.above))
+        .any(|(_, rows)| rows.iter().any(|granted| granted.above_role))
         .then(|| role.label());
-    let reached = places.reached(&wanted).map(str::to_owned).collect();
-    let (frame, count) = (
-        visitor.frame().of("/account/tokens/new"),
-        wanted.permissions().len(),
-    );
-    Answer::page(&Review {
-        frame,
+    let resource_names = resources.chosen_names(&form).map(str::to_owned).collect();
+    PageResponse::page(&ReviewPage {
+        layout: visitor.layout().at_path("/account/tokens/new"),
         draft,
-        wanted,
-        reached,
-        ends,
+        count: form.permissions().len(),
+        form,
+        resource_names,
+        expiry,
         groups,
-        below,
-        count,
+        low_role,
     })
 }
 
-#[derive(Deserialize)]
-struct Nothing {}
-
-/// Makes it, and leads to the page that shows it once.
+/// Creates the token and redirects to the page that shows it once.
 async fn create(
     visitor: Visitor,
-    Form(Nothing {}): Form<Nothing>,
-    Draft(draft): Draft,
-) -> Result<Answer, Error> {
-    let wanted: Wanted = read(store::take(&visitor, draft).await?)?;
+    _: SessionForm<NoFields>,
+    PathDraft(draft): PathDraft,
+) -> Result<PageResponse, Error> {
+    let form: ScopedTokenForm = parse_draft(store::take(&visitor, draft).await?)?;
     let now = visitor.context.clock.now();
-    let mut body = wanted.draft();
-    (body["name"], body["expires_at"]) = (wanted.name.trim().into(), json!(wanted.ends(now)));
-    let made: Made = match visitor.ask(Method::POST, "/v1/tokens", Some(&body)).await {
-        Ok(made) => made,
-        Err(error) => return refused(&visitor, wanted, error).await,
+    let mut body = form.limits();
+    body["name"] = form.name.trim().into();
+    body["expires_at"] = json!(form.expiry(now));
+    let created: TokenSecret = match visitor.call(Method::POST, "/v1/tokens", Some(&body)).await {
+        Ok(created) => created,
+        Err(error) => return show_rejected(&visitor, form, error).await,
     };
-    store::hide(&visitor, made.id(), &made.token, now).await?;
-    Answer::to(&format!("/account/tokens/{}", made.id()))
+    store::save_reveal(&visitor, created.id(), &created.token, now).await?;
+    PageResponse::redirect(&format!("/account/tokens/{}", created.id()))
 }

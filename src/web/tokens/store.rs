@@ -1,4 +1,5 @@
-//! What waits between the steps of making a token: what is to be looked over, and what is to be shown once.
+//! Storage between the steps of creating a token: drafts for the review, and new tokens until they
+//! are shown.
 
 use chrono::{DateTime, TimeDelta, Utc};
 use secrecy::SecretString;
@@ -13,17 +14,17 @@ use crate::{
     web::Visitor,
 };
 
-/// How long a draft can be gone on with.
-const DRAFT_LIFE: TimeDelta = TimeDelta::hours(1);
-/// Drafts of one user; the oldest go.
+/// Lifetime of a draft.
+const DRAFT_TTL: TimeDelta = TimeDelta::hours(1);
+/// Maximum number of drafts per user. The oldest are deleted.
 const DRAFTS_MAX: i64 = 20;
-/// Longest draft. The check of the table says the same.
+/// Maximum size of a draft, in bytes. The table has the same check.
 const DRAFT_BYTES_MAX: usize = 65_536;
-/// How long a new token waits to be shown.
-const REVEAL_LIFE: TimeDelta = TimeDelta::minutes(10);
+/// Time within which a new token can be shown.
+const REVEAL_TTL: TimeDelta = TimeDelta::minutes(10);
 
-/// Keeps a draft, and answers its name.
-pub(super) async fn keep(
+/// Saves a draft and returns its id.
+pub(super) async fn save(
     visitor: &Visitor,
     draft: &Value,
     now: DateTime<Utc>,
@@ -34,25 +35,26 @@ pub(super) async fn keep(
             bytes_max: DRAFT_BYTES_MAX,
         });
     }
-    let (db, id) = (&visitor.context.db, visitor.context.entropy.uuid());
+    let db = &visitor.context.db;
+    let id = visitor.context.entropy.uuid();
     let sql = "delete from token_drafts where created_at <= $2 or (user_id = $1 and id not in \
                (select id from token_drafts where user_id = $1 order by created_at desc limit $3))";
     db.query(
         sql,
-        &[&visitor.user.id.0, &(now - DRAFT_LIFE), &(DRAFTS_MAX - 1)],
+        &[&visitor.user.id.0, &(now - DRAFT_TTL), &(DRAFTS_MAX - 1)],
     )
     .await
-    .context("clearing drafts of tokens")?;
+    .context("deleting old token drafts")?;
     let sql = "insert into token_drafts (id, user_id, draft, created_at) values ($1, $2, $3, $4)";
     db.query(sql, &[&id, &visitor.user.id.0, &text, &now])
         .await
-        .context("keeping the draft of a token")?;
+        .context("saving a token draft")?;
     Ok(id)
 }
 
-/// A draft of the visitor's.
-pub(super) async fn look(visitor: &Visitor, id: Uuid) -> Result<Value, Error> {
-    draft(
+/// Returns a draft of the visitor.
+pub(super) async fn find(visitor: &Visitor, id: Uuid) -> Result<Value, Error> {
+    query_draft(
         visitor,
         "select draft from token_drafts where id = $1 and user_id = $2 and created_at > $3",
         id,
@@ -60,35 +62,36 @@ pub(super) async fn look(visitor: &Visitor, id: Uuid) -> Result<Value, Error> {
     .await
 }
 
-/// The same, which is then gone: of two presses one makes a token.
+/// Returns and deletes a draft, so that a form that is submitted twice creates one token.
 pub(super) async fn take(visitor: &Visitor, id: Uuid) -> Result<Value, Error> {
-    draft(visitor, "delete from token_drafts where id = $1 and user_id = $2 and created_at > $3 returning draft", id).await
+    query_draft(visitor, "delete from token_drafts where id = $1 and user_id = $2 and created_at > $3 returning draft", id).await
 }
 
-async fn draft(visitor: &Visitor, sql: &'static str, id: Uuid) -> Result<Value, Error> {
-    let since = visitor.context.clock.now() - DRAFT_LIFE;
+async fn query_draft(visitor: &Visitor, sql: &'static str, id: Uuid) -> Result<Value, Error> {
+    let since = visitor.context.clock.now() - DRAFT_TTL;
     let rows = visitor
         .context
         .db
         .query(sql, &[&id, &visitor.user.id.0, &since])
         .await
-        .context("reading the draft of a token")?;
+        .context("reading a token draft")?;
     serde_json::from_str(rows.first().ok_or(Error::NotFound)?.get(0))
-        .context("reading the draft of a token")
+        .context("reading a token draft")
 }
 
-/// Lets the session that asks see a new token once.
-pub(super) async fn hide(
+/// Stores a new token encrypted, for the session of the visitor.
+pub(super) async fn save_reveal(
     visitor: &Visitor,
     token: TokenId,
     secret: &SecretString,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let context = &visitor.context;
-    let sealed = context
-        .settings
-        .sealing
-        .seal(&context.entropy, &place(token), secret)?;
+    let sealed =
+        context
+            .settings
+            .sealing
+            .seal(&context.entropy, &associated_data(token), secret)?;
     let sql = "with old as (delete from token_reveals where created_at <= $5) \
                insert into token_reveals (token_id, session, sealed, created_at) values ($1, $2, $3, $4)";
     let session = visitor.secret.digest();
@@ -101,32 +104,39 @@ pub(super) async fn hide(
                 &session.as_bytes(),
                 &sealed,
                 &now,
-                &(now - REVEAL_LIFE),
+                &(now - REVEAL_TTL),
             ],
         )
         .await
-        .context("keeping a new token")?;
+        .context("storing a new token")?;
     Ok(())
 }
 
-/// The new token, if this session has not seen it yet.
-pub(super) async fn reveal(
+/// Returns and deletes a new token, if this session has not seen it yet.
+pub(super) async fn take_reveal(
     visitor: &Visitor,
     token: TokenId,
 ) -> Result<Option<SecretString>, Error> {
     let context = &visitor.context;
     let sql = "delete from token_reveals where token_id = $1 and session = $2 and created_at > $3 returning sealed";
-    let (session, since) = (visitor.secret.digest(), context.clock.now() - REVEAL_LIFE);
+    let session = visitor.secret.digest();
+    let since = context.clock.now() - REVEAL_TTL;
     let rows = context
         .db
         .query(sql, &[&token.0, &session.as_bytes(), &since])
         .await
         .context("showing a new token")?;
     rows.first()
-        .map(|row| context.settings.sealing.open(&place(token), row.get(0)))
+        .map(|row| {
+            context
+                .settings
+                .sealing
+                .open(&associated_data(token), row.get(0))
+        })
         .transpose()
 }
 
-fn place(token: TokenId) -> String {
+/// Returns the associated data of the encryption: the ciphertext of one token opens no other.
+fn associated_data(token: TokenId) -> String {
     format!("reveal of token {token}")
 }

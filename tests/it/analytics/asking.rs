@@ -1,4 +1,4 @@
-//! Asking: windows, envelopes, limits, and that nobody sees anybody else's lines.
+//! Log queries: time ranges, response format, rate limits and isolation of projects.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{ask, question};
 use crate::support::{TestApp, dawn};
 
 #[tokio::test]
-async fn requests_to_this_api_are_lines_of_their_project() {
+async fn management_requests_are_logged_per_project() {
     let mut app = TestApp::new().await;
     app.node.start();
     for _ in 0..3 {
@@ -41,7 +41,7 @@ async fn requests_to_this_api_are_lines_of_their_project() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_statement_is_an_answer() {
+async fn invalid_statement_returns_error_in_body() {
     let app = TestApp::new().await;
     let project = &app.home.project;
     for (operation, sql) in [
@@ -91,7 +91,7 @@ async fn what_is_wrong_with_a_statement_is_an_answer() {
 }
 
 #[tokio::test]
-async fn both_spellings_of_logs_all_share_a_counter_and_the_newer_dialect_has_another() {
+async fn log_endpoints_share_rate_limits_by_dialect() {
     let app = TestApp::new().await;
     let remaining = async |path: &str| {
         app.get(&app.at(path))
@@ -111,7 +111,7 @@ async fn both_spellings_of_logs_all_share_a_counter_and_the_newer_dialect_has_an
 }
 
 #[tokio::test]
-async fn lines_are_gone_with_their_project() {
+async fn project_removal_deletes_lines() {
     let app = TestApp::new().await;
     let project = &app.home.project;
     let made = app
@@ -138,7 +138,7 @@ async fn lines_are_gone_with_their_project() {
         ask(&app, &app.stranger, &app.foreign.project, sql, dawn()).await,
         [] as [Value; 0]
     );
-    app.app.analytics.forget(project).await.unwrap();
+    app.app.analytics.delete_project(project).await.unwrap();
     assert_eq!(
         ask(&app, &app.owner, project, sql, dawn()).await,
         [] as [Value; 0]

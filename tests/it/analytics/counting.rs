@@ -1,4 +1,4 @@
-//! Usage: exactly the requests that were made.
+//! Usage counts match the requests sent.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ async fn usage(gate: &Gate, operation: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn counts_are_the_requests_that_were_made() {
+async fn usage_counts_match_requests() {
     let mut gate = Gate::new().await;
     gate.node.start();
     let mut made = [0_u64; 4];
@@ -80,7 +80,7 @@ async fn counts_are_the_requests_that_were_made() {
 }
 
 #[tokio::test]
-async fn a_project_without_requests_has_buckets_of_zero() {
+async fn usage_of_idle_project_is_zero() {
     let app = TestApp::new().await;
     let answer = app
         .get(&app.at("/endpoints/usage.api-counts?interval=7day"))

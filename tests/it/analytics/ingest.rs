@@ -1,4 +1,4 @@
-//! Lines from elsewhere: the keys that let add them, and both protocols.
+//! Log ingestion: ingest keys and both protocols.
 
 use chrono::TimeDelta;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ async fn key(app: &TestApp, name: &str) -> (String, i64) {
 }
 
 #[tokio::test]
-async fn what_a_stack_sends_is_there_when_it_is_answered() {
+async fn ingested_lines_are_queryable_after_response() {
     let app = TestApp::new().await;
     let (key, _) = key(&app, "Vector").await;
     let line = |message: &str| json!({ "event_message": message, "timestamp": dawn(), "metadata": { "level": "error", "status": 500 } });
@@ -67,7 +67,7 @@ async fn what_a_stack_sends_is_there_when_it_is_answered() {
 }
 
 #[tokio::test]
-async fn who_has_no_key_adds_nothing_and_a_key_is_seen_once() {
+async fn ingest_requires_key_and_key_is_shown_once() {
     let app = TestApp::new().await;
     let ((first, id), path) = (key(&app, "one").await, app.at("/analytics/ingest-keys"));
     let post = |key: &str| {
@@ -152,7 +152,7 @@ async fn who_has_no_key_adds_nothing_and_a_key_is_seen_once() {
 }
 
 #[tokio::test]
-async fn processes_on_one_data_folder_read_each_others_files() {
+async fn processes_share_log_files_of_data_folder() {
     let app = TestApp::new().await;
     let (key, _) = key(&app, "Vector").await;
     let other = app.another(1, app.machine.clone());
@@ -166,7 +166,7 @@ async fn processes_on_one_data_folder_read_each_others_files() {
         )
         .await
     };
-    // The first to ask has the first name, and the other one a folder beside.
+    // The first process uses the first name, and the other one a separate folder.
     assert!(found(&app).await.is_empty() && found(&other).await.is_empty());
     let line = json!({ "event_message": "a", "timestamp": dawn() });
     app.post("/api/logs?source_name=auth_logs")

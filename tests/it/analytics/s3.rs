@@ -1,4 +1,5 @@
-//! The client of object stores, against one that checks signatures, pages its lists, and fails.
+//! The object store client against a server that verifies signatures, pages listings and injects
+//! failures.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -6,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future::join_all, stream};
 use gantry::base::{
     clock::{Clock, Entropy},
-    object_store::{Patience, Place, S3},
+    object_store::{Place, RequestTimeouts, S3},
 };
 use gantry_logs::object_store::{
     Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
@@ -19,11 +20,11 @@ use crate::support::{
     s3::{Objects, Trouble},
 };
 
-/// How often one request is made at most.
+/// Maximum number of attempts of a request.
 const ATTEMPTS: usize = 5;
 
-pub(super) fn quick() -> Patience {
-    Patience {
+pub(super) fn quick() -> RequestTimeouts {
+    RequestTimeouts {
         connect: Duration::from_secs(5),
         answer: Duration::from_secs(5),
         pause: Duration::from_micros(500),
@@ -56,7 +57,7 @@ async fn read(s3: &S3, key: &str) -> String {
 }
 
 #[tokio::test]
-async fn objects_are_written_read_and_removed() {
+async fn objects_can_be_written_read_deleted() {
     let objects = Objects::start().await;
     for (prefix, name) in [
         ("", "p/2026-11-21/a.1.parquet"),
@@ -91,7 +92,7 @@ async fn objects_are_written_read_and_removed() {
 }
 
 #[tokio::test]
-async fn parts_of_objects_are_read() {
+async fn range_requests_return_parts() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
     s3.put(&at, payload("0123456789")).await.unwrap();
@@ -138,7 +139,7 @@ async fn parts_of_objects_are_read() {
 }
 
 #[tokio::test]
-async fn lists_go_on_and_show_only_what_is_ours() {
+async fn listing_is_paged_and_limited_to_prefix() {
     let objects = Objects::start().await;
     let s3 = client(objects.place("ours"));
     let names: Vec<String> = (0..10).map(|n| format!("p/d{}/{n}", n / 4)).collect();
@@ -210,7 +211,7 @@ async fn lists_go_on_and_show_only_what_is_ours() {
 }
 
 #[tokio::test]
-async fn what_passes_is_tried_again_and_what_does_not_is_not() {
+async fn temporary_failures_are_retried() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
     let passing = [
@@ -266,9 +267,9 @@ async fn what_passes_is_tried_again_and_what_does_not_is_not() {
 }
 
 #[tokio::test]
-async fn a_store_that_says_nothing_is_not_waited_for() {
+async fn silent_store_times_out() {
     let objects = Objects::start().await;
-    let patience = Patience {
+    let patience = RequestTimeouts {
         answer: Duration::from_millis(50),
         ..quick()
     };
@@ -287,7 +288,7 @@ async fn a_store_that_says_nothing_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn nobody_is_let_in_by_another_key_and_nothing_shows_it() {
+async fn wrong_key_is_rejected_and_not_logged() {
     let objects = Objects::start().await;
     let right = objects.place("x");
     let mut wrong_id = right.clone();
@@ -334,7 +335,7 @@ async fn nobody_is_let_in_by_another_key_and_nothing_shows_it() {
 }
 
 #[tokio::test]
-async fn a_place_is_tried_and_left_as_it_was() {
+async fn store_check_leaves_no_objects() {
     let objects = Objects::start().await;
     let s3 = client(objects.place("x"));
     s3.probe("node-0").await.unwrap();
@@ -355,7 +356,7 @@ async fn a_place_is_tried_and_left_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_the_logs_do_not_need_is_refused() {
+async fn unsupported_operations_are_rejected() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
     let refused = |error: Error| assert!(matches!(error, Error::NotImplemented { .. }), "{error}");
@@ -375,7 +376,7 @@ async fn what_the_logs_do_not_need_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn so_many_are_asked_at_once_and_no_more() {
+async fn concurrent_requests_are_limited() {
     let objects = Objects::start().await;
     let (s3, at) = (client(objects.place("x")), path("a"));
     s3.put(&at, payload("1")).await.unwrap();
@@ -387,9 +388,9 @@ async fn so_many_are_asked_at_once_and_no_more() {
     assert_eq!(removed.try_collect::<Vec<_>>().await.unwrap().len(), 200);
 }
 
-/// Queries run on threads of their own, which are busy: nobody else's requests wait for those.
+/// Query threads are blocked while they compute; requests of other callers must not wait for them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_waits_for_the_threads_of_whoever_asked_first() {
+async fn requests_run_independently_of_caller_threads() {
     let objects = Objects::start().await;
     client(objects.place("x"))
         .put(&path("a"), payload("1"))
@@ -405,7 +406,7 @@ async fn nobody_waits_for_the_threads_of_whoever_asked_first() {
         (s3.clone(), mpsc::channel::<()>(), oneshot::channel());
     others.spawn(async move {
         tell.send(read(&store, "a").await).unwrap();
-        // As long as a query computes, its thread does nothing else.
+        // The thread is busy as long as the query computes.
         held.recv().unwrap_err();
     });
     assert_eq!(busy.await.unwrap(), "1");

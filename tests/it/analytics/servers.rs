@@ -1,4 +1,4 @@
-//! What a project's server logs, read while it is written.
+//! PostgreSQL server logs, read while they are written.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{question, rows};
 use crate::support::{Actor, Node, TestApp};
 
-/// Runs a statement about a table that is not there, and returns what the server logged about it, within two seconds.
+/// Runs a statement with a missing table, and returns the log lines that appear within two seconds.
 async fn fail(node: &Node, owner: &Actor, project: &ProjectRef, table: &str) -> Vec<Value> {
     let query = json!({ "query": format!("select * from {table}") });
     node.post(&format!("/v1/projects/{project}/database/query"))
@@ -59,7 +59,7 @@ fn expected(table: &str) -> [Value; 1] {
 }
 
 #[tokio::test]
-async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
+async fn server_error_is_logged_once_within_two_seconds() {
     let mut app = TestApp::running().await;
     let project = app.real_project().await;
     assert_eq!(
@@ -82,10 +82,11 @@ async fn an_error_is_there_within_two_seconds_and_once_after_a_restart() {
 }
 
 #[tokio::test]
-async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
+async fn platform_lines_and_host_paths_are_hidden() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
-    // A session of the superuser, whose statements carry verifiers, and one of the API as the owner.
+    // A superuser session, whose statements contain password verifiers, and an API session as the
+    // owner.
     let admin = app.app.clusters.admin(&project).await.unwrap();
     admin
         .batch_execute("create role platform_only; drop role platform_only")
@@ -109,8 +110,8 @@ async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
         text.contains("database system is ready") && text.contains("create table visible"),
         "{text}"
     );
-    let home = app.app.clusters.home().dir().display().to_string();
-    let sockets = app.app.clusters.home().socket_dir(project.as_str());
+    let home = app.app.home.dir().display().to_string();
+    let sockets = app.app.home.socket_dir(project.as_str());
     let sockets = sockets.display().to_string();
     for forbidden in [
         home.as_str(),
@@ -127,14 +128,14 @@ async fn lines_of_the_platform_and_host_paths_are_not_the_tenants() {
 }
 
 #[tokio::test]
-async fn who_takes_over_goes_on_where_the_other_was() {
+async fn reader_takeover_continues_at_offset() {
     let mut app = TestApp::running().await;
     let project = app.real_project().await;
     assert_eq!(
         fail(&app, &app.owner, &project, "first").await,
         expected("first")
     );
-    // It has a name of its own while the other one is there, and keeps under it what it is asked.
+    // While the other process runs, this one uses its own name and stores its queries under it.
     let mut other = app.another(1, app.machine.clone());
     other.start();
     assert!(
@@ -157,7 +158,7 @@ async fn who_takes_over_goes_on_where_the_other_was() {
 }
 
 #[tokio::test]
-async fn a_server_tells_what_it_counts_and_is_not_started_for_it() {
+async fn metrics_do_not_start_stopped_server() {
     let app = TestApp::running().await;
     let project = app.real_project().await;
     let path = format!("/v1/projects/{project}/analytics/endpoints/metrics");

@@ -1,4 +1,5 @@
-//! Lines whose files are in an object store: nodes share them, failures neither lose nor repeat a line, and servers serve while it is away.
+//! Log files in an object store: nodes share them, failures neither lose nor duplicate lines, and
+//! servers work while the store is unreachable.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -47,7 +48,7 @@ async fn append(store: &Store, message: String, now: i64) {
         .unwrap();
 }
 
-/// The messages of all lines, as the engine finds them.
+/// Returns the messages of all lines.
 async fn messages(store: &Arc<Store>) -> Vec<String> {
     let logs = Logs::new(
         store.clone(),
@@ -75,10 +76,10 @@ async fn messages(store: &Arc<Store>) -> Vec<String> {
         .collect()
 }
 
-/// Two nodes on a store that fails a quarter, half or most of the requests, before or after it did what was asked. Each node is opened again
-/// and again.
+/// Two nodes on a store that fails a quarter, half or most of the requests, before or after their
+/// execution. Each node is reopened repeatedly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_acknowledged_is_there_once_however_the_store_fails() {
+async fn acknowledged_lines_survive_store_failures_once() {
     const LINES: usize = 40;
     for seed in 1..=3 {
         let (objects, folder) = (Objects::start().await, tempfile::tempdir().unwrap());
@@ -128,9 +129,9 @@ async fn what_is_acknowledged_is_there_once_however_the_store_fails() {
     }
 }
 
-/// A folder that is lost takes only what was in no file.
+/// Losing a node's folder loses only lines that were not in a file yet.
 #[tokio::test]
-async fn a_node_that_lost_its_folder_goes_on_beside_what_it_filed() {
+async fn node_with_lost_folder_keeps_filed_lines() {
     let (objects, now) = (Objects::start().await, dawn().timestamp_micros());
     for round in 0..3 {
         let folder = tempfile::tempdir().unwrap();
@@ -152,7 +153,7 @@ async fn line(node: &Node, key: &str, message: &str) {
         .expect(200);
 }
 
-/// Lets lines grow old enough for files, and pauses pass.
+/// Advances the clock until lines are old enough for files and retry delays have passed.
 async fn file(app: &TestApp, node: &Node) {
     for _ in 0..2 {
         node.app.analytics.upkeep(app.clock.now()).await;
@@ -162,7 +163,7 @@ async fn file(app: &TestApp, node: &Node) {
 }
 
 #[tokio::test]
-async fn nodes_read_what_others_filed_and_serve_while_the_store_is_away() {
+async fn nodes_share_files_and_serve_during_store_outage() {
     let (app, objects) = (TestApp::new().await, Objects::start().await);
     let node = |number| {
         let mut settings = settings(Transport::default(), Uuid::from_u128(number));
@@ -242,7 +243,7 @@ async fn nodes_read_what_others_filed_and_serve_while_the_store_is_away() {
     objects.away(false);
     file(&app, &one).await;
     assert_eq!(found(&other).await, lines(&["a", "b"]));
-    // What was away for the first time is refused, what was there before is waited for.
+    // A store that is unreachable at first use is rejected; one that worked before is awaited.
     objects.away(true);
     assert!(node(9).app.analytics.ready().await.is_err());
     one.app.analytics.close().await;

@@ -19,9 +19,9 @@ use rustls::{
 
 use super::machine::{Gantry, Machine, field};
 
-/// Bound of one read or write. An answer that is incomplete after it is judged as it is.
+/// Timeout of one read or write. An incomplete response is judged as it is.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest answer that is read, in bytes.
+/// Maximum size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 /// One entry of a list.
@@ -58,7 +58,8 @@ impl Target {
         })
     }
 
-    /// Sends the request and returns the bytes of the answer; none if the connection was closed without one.
+    /// Sends the request and returns the bytes of the response, empty if the connection was closed
+    /// without one.
     fn send(&self, attack: &Attack) -> std::io::Result<Vec<u8>> {
         let to_edge = attack.listener == "edge";
         let stream = TcpStream::connect(if to_edge { self.edge } else { self.api })?;
@@ -84,7 +85,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> std::io::Result<Ve
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(read) => answer.extend_from_slice(&piece[..read]),
-            // Without a close_notify of TLS, and after a reset, the answer so far counts.
+            // After a TLS close without close_notify, or a reset, the partial response counts.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -297,7 +298,7 @@ fn target(gantry: &Gantry) -> Target {
 }
 
 #[test]
-fn every_listed_attack_is_answered_as_expected() {
+fn listed_attacks_get_expected_response() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&["--upstream", &format!("rest=http://{}", echo())]);
     let target = target(&gantry);

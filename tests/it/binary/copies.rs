@@ -1,4 +1,5 @@
-//! Copies of a data folder, as a restored snapshot or a cloned disk leaves them: nothing starts from one until an operator says so.
+//! Copies of a data folder, such as restored snapshots or cloned disks. Nothing starts from a copy
+//! until the operator adopts it.
 
 use std::{ffi::OsStr, fs, path::Path};
 
@@ -9,20 +10,21 @@ use super::{
     machine::{Gantry, Machine, program, until},
 };
 
-/// A copy of a machine's data folder, made while its server runs. Sockets cannot be copied, and logs change meanwhile.
+/// Copies a machine's data folder while its server runs. Sockets cannot be copied, and logs change
+/// meanwhile.
 fn copy(machine: &Machine) -> Machine {
     let copy = Machine::unprepared();
     let paths: [&Path; 2] = [&machine.data(), &copy.data()];
     let arguments: Vec<&OsStr> = std::iter::once(OsStr::new("-a"))
         .chain(paths.map(Path::as_os_str))
         .collect();
-    // What vanishes while it is copied makes it complain, not stop.
+    // Files that vanish during the copy cause an error message, but do not stop it.
     program("cp", &arguments);
     assert!(copy.data().join("projects").exists());
     copy
 }
 
-/// Says that a copy is refused, and what to do.
+/// Checks that a copy is rejected with instructions.
 #[track_caller]
 fn assert_refused(said: &str, copy: &Machine) {
     assert!(
@@ -33,7 +35,7 @@ fn assert_refused(said: &str, copy: &Machine) {
 }
 
 #[test]
-fn a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopted() {
+fn copy_with_embedded_control_database_requires_adoption() {
     let machine = Machine::new();
     let mut first = machine.dev(&[]);
     let project = first.create("copied");
@@ -60,18 +62,18 @@ fn a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopt
     assert_eq!(first.stop(Signal::INT).code(), Some(0), "{}", first.log());
     let adopted = copy.run(&["node", "adopt"]);
     assert!(adopted.status.success(), "{adopted:?}");
-    // The copied locks of PostgreSQL name processes of the original.
+    // The copied lock files of PostgreSQL contain process ids of the original.
     let mut second = copy.dev(&[]);
     second.healthy(&project);
     assert_eq!(second.stop(Signal::INT).code(), Some(0), "{}", second.log());
-    // The folder itself is where it was, and is not asked about the copy.
+    // The original folder is unchanged and starts normally.
     let mut again = machine.dev(&[]);
     again.healthy(&project);
     assert_eq!(again.stop(Signal::INT).code(), Some(0), "{}", again.log());
 }
 
 #[test]
-fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is_adopted() {
+fn copy_on_shared_control_database_requires_adoption() {
     let shared = Shared::new();
     let mut first = shared.with_owner(shared.serve());
     let project = first.create("copied");
@@ -110,7 +112,7 @@ fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is
         "{early:?}"
     );
 
-    // Its servers go on without it, so they are stopped as well: the machine is gone.
+    // Its servers would keep running, so they are stopped as well to simulate a lost machine.
     assert_eq!(first.stop(Signal::TERM).code(), Some(0), "{}", first.log());
     for pid in shared.machine.servers() {
         let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -124,7 +126,7 @@ fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is
             .then_some(())
     });
     until("the project's server", || copy.postmaster(&place));
-    // From now on the original is the copy.
+    // The copy is now the registered folder.
     let third = shared.machine.begin("serve", &options);
     until("the refusal of the original", || {
         third.log().contains("gantry node adopt").then_some(())
@@ -133,7 +135,7 @@ fn a_copy_beside_the_original_on_one_control_database_starts_nothing_until_it_is
     assert!(fs::metadata(copy.data().join(&place)).is_ok());
 }
 
-/// Another process for the same people.
+/// Starts another process on the same control database.
 fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
     gantry.token.clone_from(&other.token);
     gantry.organization.clone_from(&other.organization);

@@ -1,4 +1,4 @@
-//! `kill -9` at every moment that matters. Whatever is cut, the next start finishes.
+//! Recovery from `kill -9` at different moments. The next start completes interrupted work.
 
 use std::{collections::HashSet, fs, os::unix::fs::MetadataExt, time::Duration};
 
@@ -11,21 +11,22 @@ use super::{
     wire,
 };
 
-/// After the answer to a request: while the row is new, while files are copied, while the server starts, after all.
+/// Delays after a response, in milliseconds: before, during and after copying files and starting
+/// the server.
 const MOMENTS_MS: [u64; 8] = [0, 5, 20, 50, 90, 140, 200, 300];
 
-/// The moment itself is what varies here, so it is a time and not an event.
+// The moment of the kill varies, so a time is needed here instead of an event.
 pub(super) fn let_pass(millis: u64) {
     std::thread::sleep(Duration::from_millis(millis));
 }
 
-/// Exactly the servers that should be there, and nothing that was not finished.
+/// Checks that exactly the expected servers run, and that no unfinished work remains.
 #[track_caller]
 fn assert_tidy(machine: &Machine, gantry: &Gantry, projects: &[String]) {
     assert_inventory(machine, gantry, projects, &[]);
 }
 
-/// The same, with prepared clusters that do not run.
+/// Checks that exactly the expected servers run, beside prepared clusters that do not run.
 #[track_caller]
 fn assert_inventory(machine: &Machine, gantry: &Gantry, projects: &[String], folders: &[String]) {
     let mut wanted = [projects, folders].concat();
@@ -73,7 +74,7 @@ fn is_child(pid: rustix::process::Pid, of: rustix::process::Pid) -> bool {
     parent.is_some_and(|parent| parent == of.as_raw_nonzero().to_string())
 }
 
-/// Rows of one of the machine's servers, asked as its superuser.
+/// Queries one of the machine's servers as its superuser.
 pub(super) fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Vec<Row> {
     rows_in(
         machine,
@@ -84,7 +85,7 @@ pub(super) fn rows(machine: &Machine, server: &str, role: &str, sql: &str) -> Ve
     )
 }
 
-/// The same in this database.
+/// Queries a given database of one of the machine's servers as its superuser.
 pub(super) fn rows_in(
     machine: &Machine,
     server: &str,
@@ -108,7 +109,7 @@ pub(super) fn rows_in(
     })
 }
 
-/// What the server keeps of the customer's password.
+/// Returns the password verifier that the server stores.
 fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
     rows(
         machine,
@@ -119,7 +120,7 @@ fn password_verifier(machine: &Machine, project: &str) -> Option<String> {
     .get(0)
 }
 
-/// Waits until one server and two folders are prepared, and returns the refs of both kinds.
+/// Waits until one server and two folders are prepared, and returns their refs.
 #[track_caller]
 fn full_pool(machine: &Machine) -> (Vec<String>, Vec<String>) {
     until("a full pool", || {
@@ -135,15 +136,16 @@ fn full_pool(machine: &Machine) -> (Vec<String>, Vec<String>) {
     })
 }
 
-/// Whether it was killed while a cluster was prepared, taken or started: each belongs to one project or to nobody.
+/// Kills the server while a cluster is prepared, claimed or started. Each cluster must then belong
+/// to one project or to the pool.
 #[test]
-fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
+fn kill_during_warm_pool_work_leaks_no_cluster() {
     const POOL: [&str; 4] = ["--warm-clusters", "2", "--spare-clusters", "1"];
     let machine = Machine::new();
     let mut gantry = machine.dev(&POOL);
     let mut projects = Vec::new();
     for (n, moment) in [0, 10, 30, 60, 100, 200, 400, 700].into_iter().enumerate() {
-        // Sometimes a full pool, and sometimes whatever the last kill left of it.
+        // The pool is sometimes full, and sometimes in the state that the last kill left.
         if n % 2 == 0 {
             full_pool(&machine);
         }
@@ -162,7 +164,7 @@ fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
             "after {moment} ms"
         );
     }
-    // Each has an identity and, as root, a user of its own.
+    // Each cluster has its own identity and, as root, its own user id.
     let identities: HashSet<String> = projects
         .iter()
         .map(|project| {
@@ -187,7 +189,7 @@ fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
         "{owners:?}"
     );
     gantry.kill();
-    // Whoever wants none any more is rid of them.
+    // Disabling the pool removes the prepared clusters.
     let mut gantry = machine.dev(&[]);
     assert_tidy(&machine, &gantry, &projects);
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
@@ -195,7 +197,7 @@ fn killed_beside_a_pool_it_loses_and_leaks_nothing() {
 }
 
 #[test]
-fn killed_while_it_creates_a_project_it_finishes_at_the_next_start() {
+fn kill_during_project_creation_is_resumed() {
     let machine = Machine::new();
     let mut projects = Vec::new();
     let mut gantry = machine.dev(&[]);
@@ -221,7 +223,7 @@ fn killed_while_it_creates_a_project_it_finishes_at_the_next_start() {
 }
 
 #[test]
-fn killed_while_it_removes_a_project_it_finishes_at_the_next_start() {
+fn kill_during_project_removal_is_resumed() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     let moments = [0, 5, 30, 120];
@@ -258,12 +260,12 @@ fn killed_while_it_removes_a_project_it_finishes_at_the_next_start() {
     }
 }
 
-/// Gantry, the project's server, or both, at moments of stopping and of starting.
+/// Kills Gantry, the project's server, or both, while the server stops or starts.
 #[test]
-fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_asked_for() {
+fn kill_during_pause_restore_restart_reaches_desired_state() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
-    // It is looked at more often than a person would.
+    // Status is polled more often than in normal use.
     machine.json(&[
         "limits",
         "set",
@@ -300,7 +302,7 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
             );
             let_pass(moment);
             if server && let Some(pid) = machine.postmaster(&place) {
-                // It may end by itself at the same moment.
+                // The process may exit by itself at the same moment.
                 let _ = kill_process(pid, Signal::KILL);
             }
             if itself {
@@ -326,9 +328,10 @@ fn killed_while_a_project_is_paused_restored_or_restarted_it_comes_to_what_was_a
     }
 }
 
-/// The server runs with what the API tells, whether that is the change or what was before.
+/// Kills during a change of settings. The server must run with the settings that the API returns,
+/// old or new.
 #[test]
-fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
+fn kill_during_settings_change_keeps_reported_settings() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     machine.json(&[
@@ -352,7 +355,7 @@ fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
         .flat_map(|moment| victims.map(|victim| (moment, victim)))
         .enumerate()
     {
-        // Each third does not start, so that the server goes back.
+        // Every third change prevents the server from starting, so that Gantry reverts it.
         let wanted = if n % 3 == 2 { 3 } else { 31 + n };
         let (address, token, at) = (gantry.address, gantry.token.clone(), settings.clone());
         let body = json!({"max_connections": wanted});
@@ -360,7 +363,7 @@ fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
             std::thread::spawn(move || wire::send(address, "PUT", &at, Some(&token), Some(&body)));
         let_pass(moment);
         if server && let Some(pid) = machine.postmaster(&place) {
-            // It may end by itself at the same moment.
+            // The process may exit by itself at the same moment.
             let _ = kill_process(pid, Signal::KILL);
         }
         if itself {
@@ -392,7 +395,7 @@ fn killed_while_settings_change_the_server_runs_with_those_that_are_told() {
 }
 
 #[test]
-fn killed_beside_running_clusters_it_adopts_them() {
+fn restart_after_kill_adopts_running_clusters() {
     let machine = Machine::new();
     let gantry = machine.dev(&[]);
     let project = gantry.create("kept");
@@ -412,7 +415,8 @@ fn killed_beside_running_clusters_it_adopts_them() {
         "{}",
         gantry.log()
     );
-    // Production leaves customers' servers running over a restart, and stops only what is its own.
+    // `gantry serve` leaves project servers running over a restart and stops only the control
+    // cluster.
     assert_eq!(
         gantry.stop(Signal::TERM).code(),
         Some(0),
@@ -428,9 +432,9 @@ fn killed_beside_running_clusters_it_adopts_them() {
     assert_eq!(machine.servers(), []);
 }
 
-/// PostgreSQL finds nobody to answer, and keeps all of a migration or nothing.
+/// Kills the session during a migration. PostgreSQL keeps the migration completely or not at all.
 #[test]
-fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
+fn kill_during_migration_is_atomic() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     let project = gantry.create("kept");
@@ -484,7 +488,7 @@ fn killed_while_it_applies_a_migration_it_is_there_and_recorded_or_neither() {
 }
 
 #[test]
-fn killed_during_the_first_start_it_starts_the_next_time() {
+fn kill_during_first_start_is_recoverable() {
     for moment in [30, 200, 500, 900] {
         let machine = Machine::unprepared();
         let cut = machine.begin("dev", &[]);
@@ -498,7 +502,7 @@ fn killed_during_the_first_start_it_starts_the_next_time() {
 }
 
 #[test]
-fn asked_to_stop_while_it_starts_it_leaves_nothing_running() {
+fn signal_during_startup_stops_all_processes() {
     for (moment, signal) in [
         (100, Signal::INT),
         (300, Signal::TERM),

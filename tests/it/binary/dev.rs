@@ -1,4 +1,4 @@
-//! `gantry dev`, as the README tells a stranger to use it.
+//! `gantry dev`, used as the README describes.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use super::{
     wire::Answer,
 };
 
-/// Runs what stands in the greeting to be pasted, word for word. Only curl's own configuration file, which makes it show
-/// the headers, is ours.
+/// Runs the command of the greeting unchanged. A curl configuration file adds the response headers
+/// to the output.
 fn paste(machine: &Machine, gantry: &Gantry) -> Answer {
     let begin = gantry
         .greeting
@@ -48,7 +48,7 @@ fn mode(file: &Path) -> u32 {
 }
 
 #[test]
-fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
+fn dev_second_start_reuses_token_and_organization() {
     let machine = Machine::new();
     let (env, profile) = (
         machine.data().join("dev.env"),
@@ -122,7 +122,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
         (&first.token, &first.organization)
     );
     assert!(!second.stdout.all().contains(&first.token), "shown once");
-    // No word about when: what is asked right after the greeting is answered.
+    // No waiting: a request right after the greeting succeeds.
     let kept = second.query(
         reference,
         "select count(*)::int as tables from pg_class where relname = 'kept'",
@@ -134,7 +134,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
         second.log()
     );
     second.healthy(reference);
-    // The pasted token is right: what is refused is the name.
+    // The pasted token is accepted; the name is rejected.
     let again = paste(&machine, &second);
     assert!(
         again.expect(400)["message"]
@@ -155,7 +155,7 @@ fn a_first_start_says_what_to_do_and_a_second_finds_it_again() {
 }
 
 #[test]
-fn a_project_whose_server_died_while_nobody_looked_is_started_again() {
+fn dev_restarts_crashed_project_server() {
     let machine = Machine::new();
     let gantry = machine.dev(&[]);
     let project = gantry.create("fallen");
@@ -177,11 +177,11 @@ fn a_project_whose_server_died_while_nobody_looked_is_started_again() {
     gantry.healthy(&project);
 }
 
-/// With PostgreSQL's own port in somebody's hands, another one is taken, and said.
+/// When the default PostgreSQL port is in use, another port is used and printed.
 #[test]
-fn databases_are_reached_where_the_greeting_says() {
+fn dev_prints_reachable_database_address() {
     let machine = Machine::new();
-    // Whoever has it, it is taken.
+    // The port is in use, by this test or by another process.
     let _held = std::net::TcpListener::bind("127.0.0.1:5432");
     let mut gantry = machine.dev(&[]);
     let line = field(&gantry.greeting, "Databases");
@@ -228,7 +228,7 @@ fn databases_are_reached_where_the_greeting_says() {
     assert_eq!(machine.servers(), [], "{}", gantry.log());
 }
 
-/// A service that answers every request with the beginning of it.
+/// Starts a service that responds with the first line of each request.
 pub(super) fn service() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -247,7 +247,7 @@ pub(super) fn service() -> std::net::SocketAddr {
     address
 }
 
-/// What a project's service answers, as a stranger to the machine asks it.
+/// Returns the response of a project's service, requested without credentials of the machine.
 #[track_caller]
 pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
     let port = field(&gantry.greeting, "Services")
@@ -267,7 +267,7 @@ pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
 }
 
 #[test]
-fn services_are_reached_under_the_projects_own_name() {
+fn dev_serves_project_services_by_host() {
     let machine = Machine::new();
     let (all, one) = (service(), service());
     let mut gantry = machine.dev(&["--upstream", &format!("rest=http://{all}")]);
@@ -282,7 +282,7 @@ fn services_are_reached_under_the_projects_own_name() {
         &format!("auth=http://{one}/own"),
     ]);
     assert_eq!(set["before"], json!(null));
-    // It hears of the change as other nodes do.
+    // The change reaches the proxy by notification.
     super::machine::until("the other service", || {
         (curl("/auth/v1/x") == "GET /own/x HTTP/1.1\r\n").then_some(())
     });

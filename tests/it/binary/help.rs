@@ -1,8 +1,8 @@
-//! The help is the first thing that is read, so it is reviewed like text: as snapshots.
+//! Help texts, as snapshots.
 
 use super::machine::Machine;
 
-/// What a command prints, and how it ended.
+/// Returns the output and exit code of a command.
 fn said(arguments: &[&str]) -> String {
     let output = Machine::unprepared()
         .command(arguments)
@@ -19,7 +19,7 @@ fn said(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_command_explains_itself() {
+fn help_of_every_command_matches_snapshot() {
     let commands: &[&[&str]] = &[
         &[],
         &["dev"],
@@ -75,7 +75,7 @@ fn every_command_explains_itself() {
 }
 
 #[test]
-fn mistakes_on_the_command_line_are_explained_with_exit_code_2() {
+fn usage_errors_exit_with_code_2() {
     for arguments in [
         &["serv"][..],
         &["dev", "--port", "1"],
@@ -102,7 +102,7 @@ fn mistakes_on_the_command_line_are_explained_with_exit_code_2() {
 }
 
 #[test]
-fn no_help_shows_a_secret_of_the_environment() {
+fn help_hides_secret_environment_values() {
     let machine = Machine::unprepared();
     let mut command = machine.command(&["dev", "--help"]);
     let output = command

@@ -1,4 +1,5 @@
-//! Several processes on one control database and one data folder: one acts at a time, and another goes on when it ends.
+//! Several processes on one control database and one data folder: one holds the lease, another
+//! takes over when it exits.
 
 use rustix::process::Signal;
 use serde_json::json;
@@ -8,7 +9,7 @@ use super::{
     machine::{Gantry, Machine, until},
 };
 
-/// A data folder, and a control database that is not in it.
+/// A data folder, and a control database outside of it.
 pub(super) struct Shared {
     pub(super) machine: Machine,
     pub(super) url: String,
@@ -40,7 +41,7 @@ impl Shared {
         self.machine.serve(&["--database-url", &self.url])
     }
 
-    /// How often the lease of the folder was taken.
+    /// Returns how often the lease of the folder was acquired.
     pub(super) fn generation(&self) -> i64 {
         rows_in(
             &self.elsewhere,
@@ -52,7 +53,7 @@ impl Shared {
         .get(0)
     }
 
-    /// Answers as the owner of an organization.
+    /// Requests a path as the owner of an organization.
     pub(super) fn with_owner(&self, mut gantry: Gantry) -> Gantry {
         let run = |arguments: &[&str]| {
             self.machine
@@ -85,12 +86,12 @@ impl Shared {
     }
 }
 
-/// Whether this process said that it acts now.
+/// Whether this process logged that it holds the lease.
 fn leads(gantry: &Gantry) -> bool {
     gantry.log().contains("this process acts on the clusters")
 }
 
-/// Another process for the same people.
+/// Starts another process on the same control database.
 fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
     gantry.token.clone_from(&other.token);
     gantry.organization.clone_from(&other.organization);
@@ -98,12 +99,12 @@ fn like(mut gantry: Gantry, other: &Gantry) -> Gantry {
 }
 
 #[test]
-fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
+fn lease_moves_when_holder_is_killed_or_hangs() {
     let shared = Shared::new();
     let first = shared.with_owner(shared.serve());
     let second = like(shared.serve(), &first);
 
-    // Asked of the one that does not act, done by the other, and noticed by both.
+    // Requested at the passive process, executed by the active one, and visible at both.
     let project = second.create("asked of the second");
     second.healthy(&project);
     first.healthy(&project);
@@ -114,7 +115,7 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     let holders = || shared.generation();
     assert_eq!(holders(), 1);
 
-    // Killed: the kernel says so, and nobody waits for a lease to run out.
+    // After a kill, the kernel releases the lock, so the lease need not expire.
     let cut = second.create("begun by the first");
     first.kill();
     second.healthy(&cut);
@@ -122,7 +123,7 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     assert!(leads(&second), "{}", second.log());
     assert_eq!(holders(), 2);
 
-    // Hanging, perhaps in the middle of something: its lease runs out.
+    // A stopped process may hang at any point: its lease expires.
     let third = like(shared.serve(), &second);
     let stuck = third.create("begun by the second");
     second.signal(Signal::STOP);
@@ -159,9 +160,9 @@ fn one_process_acts_and_another_goes_on_when_it_is_killed_or_hangs() {
     }
 }
 
-/// What it knows nothing about would be garbage to it.
+/// A control database without the folder's projects would treat its clusters as garbage.
 #[test]
-fn a_folder_of_another_control_database_is_refused() {
+fn data_folder_of_other_control_database_is_rejected() {
     let shared = Shared::new();
     let first = shared.with_owner(shared.serve());
     let project = first.create("mine");

@@ -1,4 +1,4 @@
-//! A folder of its own for each test, and the executable running in it.
+//! Test fixture: a data folder per test and running `gantry` processes.
 
 use std::{
     env,
@@ -24,14 +24,14 @@ use tempfile::TempDir;
 use super::wire::{self, Answer};
 use crate::support::machine::engine;
 
-/// Bound of every wait: far beyond what a slow machine needs, far below a person's patience.
+/// Timeout of every wait, far longer than a slow machine needs.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Between two looks at what no event announces: a process that ended, a folder that emptied.
+/// Polling interval for states without an event, such as an emptied folder.
 const POLL: Duration = Duration::from_millis(10);
-/// The password of projects made here; the secrets test looks for it.
+/// Database password of the projects created here. The secrets test searches for it.
 pub(super) const PASSWORD: &str = "correct horse battery staple";
 
-/// Looks again and again until there is something to see.
+/// Polls until the closure returns a value.
 #[track_caller]
 #[expect(
     clippy::disallowed_methods,
@@ -48,13 +48,14 @@ pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     panic!("not within {PATIENCE:?}: {what}");
 }
 
-/// A folder that servers can enter, with the data folder in it.
+/// A folder that server accounts can enter, with the data folder in it.
 pub(super) struct Machine {
     dir: TempDir,
 }
 
 impl Machine {
-    /// With the templates that the test run prepared, if it did: saves the first start some seconds.
+    /// Creates a machine with the templates of the test run, if there are any, to save startup
+    /// time.
     pub(super) fn new() -> Self {
         let machine = Self::unprepared();
         if let Some(templates) = env::var_os("GANTRY_TEST_TEMPLATES") {
@@ -72,24 +73,24 @@ impl Machine {
         machine
     }
 
-    /// Nothing there at all.
+    /// Creates a machine without any data.
     pub(super) fn unprepared() -> Self {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
         Self { dir }
     }
 
-    /// Where the executable is run.
+    /// Working directory of the executable.
     pub(super) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A space, because people have them.
+    /// Data folder. Its name contains a space to test quoting.
     pub(super) fn data(&self) -> PathBuf {
         self.dir().join("my data")
     }
 
-    /// The executable with these arguments, and nothing of this test's own environment that could steer it.
+    /// Returns a command with these arguments and a clean environment.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gantry"));
         for (name, _) in
@@ -104,7 +105,7 @@ impl Machine {
         command
     }
 
-    /// A command on this data folder, to its end.
+    /// Runs a command on this data folder to its end.
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments)
             .env("GANTRY_DATA_DIR", self.data())
@@ -113,7 +114,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// The JSON a command answers.
+    /// Returns the JSON output of a command.
     #[track_caller]
     pub(super) fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--output", "json"]].concat());
@@ -121,7 +122,7 @@ impl Machine {
         serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
     }
 
-    /// `gantry dev`, ready.
+    /// Starts `gantry dev` and waits until it is ready.
     pub(super) fn dev(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("dev", arguments);
         gantry.greeting = gantry
@@ -148,7 +149,7 @@ impl Machine {
         gantry
     }
 
-    /// `gantry serve`, listening.
+    /// Starts `gantry serve` and waits until it listens.
     pub(super) fn serve(&self, arguments: &[&str]) -> Gantry {
         let mut gantry = self.begin("serve", arguments);
         let line = gantry.stderr.until_line("listening").pop().unwrap();
@@ -162,12 +163,12 @@ impl Machine {
         gantry
     }
 
-    /// A server that has just been started and has done nothing yet.
+    /// Starts a server without waiting.
     pub(super) fn begin(&self, command: &str, arguments: &[&str]) -> Gantry {
         let mut command = self.command(&[&[command], arguments].concat());
-        // Without it `gantry dev` would install one.
+        // Without it, `gantry dev` would install PostgreSQL.
         command.env("GANTRY_POSTGRES_BIN", engine().bin_dir());
-        // Nothing is prepared unless a test asks for it: most count what is there.
+        // No clusters are prepared unless a test requests it, because most tests count clusters.
         command
             .env("GANTRY_WARM_CLUSTERS", "0")
             .env("GANTRY_SPARE_CLUSTERS", "0");
@@ -188,7 +189,8 @@ impl Machine {
         }
     }
 
-    /// Live processes of this data folder's servers: those in it, and `initdb`, which only names it.
+    /// Returns the live processes of this data folder's servers, including `initdb`, which only has
+    /// the folder in its arguments.
     pub(super) fn servers(&self) -> Vec<Pid> {
         let data = self.data();
         let ours = |entry: fs::DirEntry| {
@@ -210,7 +212,7 @@ impl Machine {
             .collect()
     }
 
-    /// The postmaster whose data is `<data folder>/<place>/data`.
+    /// Returns the postmaster whose data directory is `<data folder>/<place>/data`.
     pub(super) fn postmaster(&self, place: &str) -> Option<Pid> {
         let data = self.data().join(place).join("data");
         let pid = fs::read_to_string(data.join("postmaster.pid")).ok()?;
@@ -219,7 +221,7 @@ impl Machine {
         (cwd == data).then_some(pid)
     }
 
-    /// Names in a folder of the data folder. One that is not there is empty.
+    /// Lists a folder of the data folder. A missing folder is empty.
     pub(super) fn names(&self, folder: &str) -> Vec<String> {
         let entries = fs::read_dir(self.data().join(folder))
             .into_iter()
@@ -234,7 +236,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// A failed test must not leave servers behind.
+    // A failed test must not leave servers running.
     fn drop(&mut self) {
         for pid in self.servers() {
             let _ = kill_process(pid, Signal::KILL);
@@ -242,7 +244,7 @@ impl Drop for Machine {
     }
 }
 
-/// The text after a label of the greeting.
+/// Returns the text after a label of the greeting.
 #[track_caller]
 pub(super) fn field<'a>(greeting: &'a [String], label: &str) -> &'a str {
     let line = greeting
@@ -252,18 +254,18 @@ pub(super) fn field<'a>(greeting: &'a [String], label: &str) -> &'a str {
         .trim()
 }
 
-/// Whether a server runs under this pid.
+/// Whether a server runs with this pid.
 pub(super) fn alive(pid: Pid) -> bool {
     fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).is_ok()
 }
 
-/// A running executable.
+/// A running process.
 pub(super) struct Gantry {
     child: Child,
     pub(super) stdout: Lines,
     pub(super) stderr: Lines,
     pub(super) address: SocketAddr,
-    /// What it printed until it was ready.
+    /// Output until it was ready.
     pub(super) greeting: Vec<String>,
     pub(super) token: String,
     pub(super) organization: String,
@@ -279,7 +281,7 @@ impl Gantry {
         self.send("GET", path, None)
     }
 
-    /// Asks for a project, and returns its ref.
+    /// Creates a project and returns its ref.
     pub(super) fn create(&self, name: &str) -> String {
         let body =
             json!({ "name": name, "organization_slug": self.organization, "db_pass": PASSWORD });
@@ -295,7 +297,7 @@ impl Gantry {
         )
     }
 
-    /// Waits until the project answers SQL, which the operation itself waits for, and is shown as healthy.
+    /// Waits until the project answers SQL and is reported as healthy.
     #[track_caller]
     pub(super) fn healthy(&self, project: &str) {
         let answer = until("a project that answers", || {
@@ -314,13 +316,13 @@ impl Gantry {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it without a chance to do anything about it.
+    /// Kills the process with SIGKILL.
     pub(super) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     #[track_caller]
     pub(super) fn stop(&mut self, signal: Signal) -> ExitStatus {
         self.signal(signal);
@@ -335,7 +337,7 @@ impl Gantry {
         status
     }
 
-    /// Everything it said so far.
+    /// Returns all lines of standard error so far.
     pub(super) fn log(&self) -> String {
         format!("{}\n{}", self.stdout.all(), self.stderr.all())
     }
@@ -348,7 +350,7 @@ impl Drop for Gantry {
     }
 }
 
-/// A standard stream, line by line as it comes.
+/// A standard stream, read line by line.
 pub(super) struct Lines {
     seen: Arc<Mutex<String>>,
     coming: Receiver<String>,
@@ -366,7 +368,7 @@ impl Lines {
                 seen.push_str(&line);
                 seen.push('\n');
                 drop(seen);
-                // Nobody has to be waiting for lines.
+                // The receiver may be gone.
                 let _ = sender.send(line);
             }
         });
@@ -377,7 +379,7 @@ impl Lines {
         }
     }
 
-    /// The lines up to and including the first with this text in it.
+    /// Returns the lines up to and including the first that contains this text.
     #[track_caller]
     pub(super) fn until_line(&mut self, text: &str) -> Vec<String> {
         self.lines_until(text)

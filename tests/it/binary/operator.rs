@@ -1,4 +1,4 @@
-//! The operator's own API, on its socket.
+//! The operator API on its Unix socket.
 
 use std::{
     fs,
@@ -52,7 +52,7 @@ fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Answer 
 }
 
 #[test]
-fn the_operator_says_where_a_service_answers() {
+fn operator_api_overrides_upstreams() {
     let machine = Machine::new();
     let (all, one) = (service(), service());
     let socket = machine.dir().join("operator.sock");
@@ -81,7 +81,7 @@ fn the_operator_says_where_a_service_answers() {
 
     let url = format!("http://{one}/{{ref}}");
     let set = json!({ "service": "rest", "url": url, "overridden": true });
-    // Twice: the second time there is nothing to change, nor to log.
+    // The second request changes nothing and writes no audit entry.
     for _ in 0..2 {
         assert_eq!(
             ask(&socket, "PUT", &of("rest"), Some(&json!({ "url": url }))).expect(200),
@@ -199,7 +199,7 @@ fn the_operator_says_where_a_service_answers() {
 }
 
 #[test]
-fn only_who_may_open_the_socket_is_the_operator() {
+fn operator_socket_is_private_to_its_owner() {
     let machine = Machine::new();
     let socket = machine.dir().join("operator.sock");
     let options = ["--operator-socket", socket.to_str().unwrap()];
@@ -245,7 +245,7 @@ fn only_who_may_open_the_socket_is_the_operator() {
 }
 
 #[test]
-fn the_operator_switches_the_key_check_of_a_project() {
+fn operator_api_overrides_key_check() {
     let machine = Machine::new();
     let socket = machine.dir().join("operator.sock");
     let services = format!("rest=http://{}", service());

@@ -1,4 +1,5 @@
-//! `kill -9` in the middle of an order of a certificate. Whatever is cut, the next start finishes it, and orders nothing twice.
+//! `kill -9` during a certificate order. The next start finishes the order and orders nothing
+//! twice.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -15,12 +16,12 @@ use crate::{
     support::pebble::{Pebble, free},
 };
 
-/// What is there when it is killed.
+/// The moment of the kill.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// So many milliseconds after the order was due.
+    /// Milliseconds after the order was due.
     After(u64),
-    /// A row with this, and so many milliseconds more.
+    /// A row with this condition, and milliseconds after it.
     Found(&'static str, u64),
 }
 
@@ -30,7 +31,7 @@ const ANSWER: &str = "select from acme_orders where token is not null";
 const DUE: &str =
     "update custom_hostnames set state = 'verified', refusal = null, not_before = now()";
 
-/// While the account is made, the order begun, the answer written, the authority looks, the certificate is fetched.
+/// Moments during account creation, order creation, challenge, validation and download.
 const STEPS: [Step; 8] = [
     Step::After(0),
     Step::After(30),
@@ -43,7 +44,7 @@ const STEPS: [Step; 8] = [
 ];
 
 #[test]
-fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
+fn kill_during_certificate_order_is_resumed() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -82,9 +83,9 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
             )
             .expect(201);
         let issued = pebble.said("Issued certificate");
-        // Budgets are another subject.
+        // Budgets are tested elsewhere.
         rows(&machine, "control", "gantry", "delete from acme_begun");
-        // The zone's own name servers would have to be on port 53: that they were asked is taken for granted.
+        // The zone's name servers would have to use port 53, so the check against them is skipped.
         rows(&machine, "control", "gantry", DUE);
         gantry
             .send("POST", &format!("{path}/reverify"), None)
@@ -92,7 +93,8 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
         let more = match step {
             Step::After(millis) => millis,
             Step::Found(sql, millis) => {
-                // It may be over before it is seen: then it is killed after all.
+                // The order may be complete before the row is seen; the process is then killed
+                // afterwards.
                 until(sql, || {
                     (count(sql) > 0 || count("select from hostname_certificates") > 0).then_some(())
                 });
@@ -102,7 +104,7 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
         let_pass(more);
         gantry.kill();
         let known = count(ORDER) + count("select from hostname_certificates") > 0;
-        // Who was killed looked at it: nobody else does for two minutes.
+        // The killed process claimed the order: other processes wait for two minutes.
         rows(
             &machine,
             "control",
@@ -134,7 +136,7 @@ fn killed_in_the_middle_of_an_order_it_finishes_that_one() {
         );
         assert_eq!(count("select from hostname_certificates"), 1, "{step:?}");
         let begun = count("select from acme_begun");
-        // Only what the authority was told and nobody wrote down can be asked for again.
+        // Only data that was sent to the authority but not persisted may be requested again.
         let lost = usize::from(begun == refused + 2 && !known);
         assert_eq!(begun, 1 + refused + lost, "{step:?}: {}", gantry.log());
         assert!(

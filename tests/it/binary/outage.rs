@@ -1,5 +1,5 @@
-//! The control cluster is killed, or hangs, under a running server: what needs it is refused soon and clearly, what is known is served,
-//! and everything works again when it is back, without a restart.
+//! The control cluster is killed or hangs under a running server: requests that need it fail
+//! quickly and clearly, cached data is served, and everything recovers without a restart.
 
 use std::{
     fs,
@@ -16,10 +16,10 @@ use super::{
     wire::{self, Answer},
 };
 
-/// Two seconds are promised; the rest is for a busy machine.
+/// The documented bound is two seconds; the rest is tolerance for a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 
-/// A server with a project that somebody used through each way in.
+/// A server with a project that was reached through every proxy.
 struct Used {
     machine: Machine,
     gantry: Gantry,
@@ -30,7 +30,7 @@ struct Used {
 impl Used {
     fn new() -> Self {
         let machine = Machine::new();
-        // Free a moment ago, which is all that can be known.
+        // The port was free a moment ago.
         let admin = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -61,7 +61,7 @@ impl Used {
         used
     }
 
-    /// The project's database through the router, and its service through the edge.
+    /// Connects to the project's database and requests its service through the proxies.
     #[track_caller]
     fn assert_reached(&self) {
         let line = field(&self.gantry.greeting, "Databases");
@@ -95,7 +95,7 @@ impl Used {
         );
     }
 
-    /// The answer to a question that needs the control database, which must come soon.
+    /// Sends a request that needs the control database and checks the response time.
     #[track_caller]
     #[expect(
         clippy::disallowed_methods,
@@ -124,7 +124,7 @@ impl Used {
             .status
     }
 
-    /// The processes of the control cluster, its postmaster first.
+    /// Returns the processes of the control cluster, its postmaster first.
     fn control(&self) -> Vec<Pid> {
         let (data, master) = (
             self.machine.data().join("control/data"),
@@ -142,7 +142,7 @@ impl Used {
         std::iter::once(master).chain(others).collect()
     }
 
-    /// Waits until a request is answered, and holds every refusal before to what is promised.
+    /// Waits until a request succeeds, and checks the bounds of every failed request before.
     #[track_caller]
     fn until_answered(&self) {
         until("an answer", || {
@@ -171,7 +171,7 @@ fn assert_refused(answer: &Answer) {
 }
 
 #[test]
-fn a_control_cluster_that_is_killed_is_started_again_and_the_server_goes_on() {
+fn killed_control_cluster_is_restarted() {
     let mut used = Used::new();
     let killed = used.machine.postmaster("control").unwrap();
     kill_process(killed, Signal::KILL).unwrap();
@@ -206,7 +206,7 @@ fn a_control_cluster_that_is_killed_is_started_again_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_control_cluster_that_hangs_delays_no_request_and_known_projects_are_served() {
+fn hanging_control_cluster_fails_requests_quickly() {
     let mut used = Used::new();
     let processes = used.control();
     for pid in &processes {

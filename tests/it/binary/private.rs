@@ -1,4 +1,4 @@
-//! A data folder after real use, as another account of the machine sees it.
+//! File modes of a used data folder, as another account sees them.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use super::machine::Machine;
 
-/// Folders that servers with user ids of their own pass through.
+/// Folders that servers with their own user ids pass through.
 const PASSAGES: [&str; 4] = ["control", "projects", "run", "tmp"];
 
 /// Whether other accounts may have this mode at this place in the data folder.
@@ -16,10 +16,10 @@ fn is_listed(place: &Path, mode: u32) -> bool {
         .map(|part| part.as_os_str().to_str().unwrap())
         .collect();
     let allowed = match parts.as_slice() {
-        // The folder itself, one that servers pass through, and a project's own in it.
+        // The folder itself, one that servers pass through, and a project's own folder in it.
         [] | ["projects" | "tmp", _] => 0o711,
         [passage] if PASSAGES.contains(passage) => 0o711,
-        // Software, and the certificate that clients trust.
+        // Programs, and the certificate that clients trust.
         ["engines", ..] => 0o755,
         ["db-ca.pem"] => 0o644,
         _ => 0o700,
@@ -27,7 +27,7 @@ fn is_listed(place: &Path, mode: u32) -> bool {
     mode & !allowed == 0
 }
 
-/// Everything below a folder, with its mode. Links have none of their own.
+/// Lists everything below a folder with its mode, without symbolic links.
 fn walk(top: &Path, place: &Path, found: &mut Vec<(String, u32)>) {
     let mode = fs::symlink_metadata(top.join(place)).unwrap();
     if mode.is_symlink() {
@@ -45,9 +45,9 @@ fn walk(top: &Path, place: &Path, found: &mut Vec<(String, u32)>) {
 }
 
 #[test]
-fn another_account_reads_nothing_of_a_used_data_folder() {
+fn data_folder_is_unreadable_for_other_accounts() {
     let machine = Machine::new();
-    // As an earlier version left it.
+    // The modes that an earlier version set.
     fs::create_dir_all(machine.data().join("logs")).unwrap();
     fs::set_permissions(machine.data(), fs::Permissions::from_mode(0o711)).unwrap();
     fs::set_permissions(

@@ -1,4 +1,4 @@
-//! Counters outlive the process that counted.
+//! Rate limit counters survive the process.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use super::{
     wire,
 };
 
-/// Counts one request of the operation with the longest window, three minutes, and says what remains. The project it
-/// names is nobody's: that is counted, too.
+/// Sends one request of the operation with the longest window, three minutes, and returns the
+/// remaining quota. The project does not exist; the request is counted anyway.
 fn remaining(gantry: &Gantry) -> u32 {
     let path = "/v1/projects/aaaaaaaaaaaaaaaaaaaa/database/migrations";
     let answer = gantry.send("POST", path, Some(&json!({ "query": "select 1" })));
@@ -26,7 +26,7 @@ fn remaining(gantry: &Gantry) -> u32 {
 }
 
 #[test]
-fn a_restart_gives_no_quota_back() {
+fn restart_keeps_rate_limit_counters() {
     let machine = Machine::new();
     let mut first = machine.dev(&[]);
     assert_eq!(
@@ -40,8 +40,9 @@ fn a_restart_gives_no_quota_back() {
     assert_eq!(second.stop(Signal::INT).code(), Some(0), "{}", second.log());
 }
 
-/// Asks for the operation that admits ten a minute, for a project that is nobody's, from four clients at once. How often it
-/// was admitted; clients end when they are refused, or when the server is gone.
+/// Requests an operation with a limit of ten per minute from four clients at once, for a project
+/// that does not exist. Returns the number of admitted requests; clients stop at the first
+/// rejection or connection error.
 fn admitted_in_burst(gantry: &Gantry, kill_after: Option<usize>) -> usize {
     let admitted = AtomicUsize::new(0);
     let (address, token) = (gantry.address, &gantry.token);
@@ -75,9 +76,9 @@ fn admitted_in_burst(gantry: &Gantry, kill_after: Option<usize>) -> usize {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_burst_gives_no_quota_back() {
+fn kill_during_burst_keeps_rate_limit_counters() {
     let machine = Machine::new();
-    // Made beforehand: the first start takes longest.
+    // Created beforehand, because the first start takes longest.
     assert_eq!(machine.dev(&[]).stop(Signal::INT).code(), Some(0));
     for kill_after in [1, 4, 7] {
         let first = machine.dev(&[]);
@@ -95,7 +96,8 @@ fn a_kill_in_the_middle_of_a_burst_gives_no_quota_back() {
             before + after <= 10,
             "{before} before the kill and {after} after it, of 10"
         );
-        // Four clients may have been admitted without hearing of it; steps are single requests up to eight, and then two.
+        // Responses of up to four admitted requests may be lost; the journal records single
+        // requests up to eight, and then every second.
         assert!(
             before + after >= 5,
             "{before} before the kill and {after} after it, of 10"
@@ -106,7 +108,7 @@ fn a_kill_in_the_middle_of_a_burst_gives_no_quota_back() {
 }
 
 #[test]
-fn a_clean_stop_in_the_middle_of_a_window_keeps_the_exact_count() {
+fn graceful_stop_keeps_exact_count() {
     let machine = Machine::new();
     let mut first = machine.dev(&[]);
     for remaining_after in (108..120).rev() {
@@ -122,7 +124,7 @@ fn a_clean_stop_in_the_middle_of_a_window_keeps_the_exact_count() {
         0,
         "no log is left"
     );
-    // Twelve were used; the step of the twelfth ends there, that of the next at fourteen.
+    // Twelve requests were used; the step of the twelfth ends there, and the next step at fourteen.
     let mut second = machine.dev(&[]);
     assert_eq!(remaining(&second), 107, "{}", second.log());
     second.signal(Signal::KILL);

@@ -1,4 +1,4 @@
-//! What cannot work is refused with one clear line and exit code 1, and leaves nothing behind.
+//! Invalid setups are rejected with one line and exit code 1, without side effects.
 
 use std::{
     fs::{self, Permissions},
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use super::machine::Machine;
 
-/// The one line, if that is all there was.
+/// Returns the only line of the output.
 #[track_caller]
 fn refusal(machine: &Machine, output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -26,7 +26,7 @@ fn refusal(machine: &Machine, output: &Output) -> String {
     said.trim().to_owned()
 }
 
-/// A folder with `postgres` and `initdb` that only say a version.
+/// Creates a folder with `postgres` and `initdb` programs that only print a version.
 fn fake_engine(dir: &Path, version: &str) {
     fs::create_dir(dir).unwrap();
     for name in ["postgres", "initdb"] {
@@ -40,7 +40,7 @@ fn fake_engine(dir: &Path, version: &str) {
 }
 
 #[test]
-fn a_control_group_that_does_not_exist() {
+fn missing_control_group_is_rejected() {
     let machine = Machine::new();
     let line = refusal(
         &machine,
@@ -63,7 +63,7 @@ fn a_control_group_that_does_not_exist() {
 }
 
 #[test]
-fn a_port_in_use() {
+fn port_in_use_is_rejected() {
     let machine = Machine::unprepared();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -98,9 +98,9 @@ fn a_port_in_use() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written() {
+fn unwritable_data_folder_is_rejected() {
     let machine = Machine::unprepared();
-    // Not even root can make a folder there.
+    // Not even root can create a folder there.
     let output = machine
         .command(&[
             "dev",
@@ -119,7 +119,7 @@ fn a_folder_that_cannot_be_written() {
 }
 
 #[test]
-fn a_folder_that_servers_cannot_enter() {
+fn data_folder_unreachable_for_servers_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         return; // Servers then run as ourselves, and enter what we can.
     }
@@ -133,7 +133,7 @@ fn a_folder_that_servers_cannot_enter() {
 }
 
 #[test]
-fn a_folder_that_another_gantry_uses() {
+fn data_folder_in_use_is_rejected() {
     let machine = Machine::new();
     let gantry = machine.dev(&[]);
     let output = machine.run(&["dev", "--listen", "127.0.0.1:0"]);
@@ -151,7 +151,7 @@ fn a_folder_that_another_gantry_uses() {
 }
 
 #[test]
-fn no_postgresql_or_one_that_is_too_old_or_broken() {
+fn missing_old_or_broken_postgresql_is_rejected() {
     let machine = Machine::unprepared();
     let bin = |name: &str| machine.dir().join(name);
     fs::create_dir(bin("empty")).unwrap();
@@ -197,7 +197,7 @@ fn no_postgresql_or_one_that_is_too_old_or_broken() {
 }
 
 #[test]
-fn plain_http_for_other_machines() {
+fn plain_http_on_public_address_is_rejected() {
     let machine = Machine::unprepared();
     let line = refusal(&machine, &machine.run(&["serve", "--listen", "0.0.0.0:0"]));
     assert_eq!(
@@ -209,7 +209,7 @@ fn plain_http_for_other_machines() {
 }
 
 #[test]
-fn a_certificate_that_is_not_there_or_is_none() {
+fn missing_or_invalid_certificate_is_rejected() {
     let machine = Machine::unprepared();
     let file = machine.dir().join("cert.pem");
     let arguments = [
@@ -232,9 +232,9 @@ fn a_certificate_that_is_not_there_or_is_none() {
 }
 
 #[test]
-fn a_control_database_that_does_not_answer() {
+fn unreachable_control_database_is_rejected() {
     let machine = Machine::unprepared();
-    // Bound and never accepting: a port that nobody else takes meanwhile. Its backlog is never read.
+    // A bound port that never accepts. Its backlog is never read.
     let closed = {
         TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -268,7 +268,7 @@ fn a_control_database_that_does_not_answer() {
 }
 
 #[test]
-fn another_sealing_key() {
+fn different_sealing_key_is_rejected() {
     let machine = Machine::new();
     machine.dev(&[]).stop(Signal::INT);
     let file = machine.dir().join("other-key");
@@ -288,7 +288,7 @@ fn another_sealing_key() {
     };
     assert!(
         started(&"ab".repeat(32))
-            .contains("encrypted with another key than this server's: start it with --sealing-key")
+            .contains("encrypted with a different sealing key: set --sealing-key")
     );
     assert!(
         started("hush").ends_with(
@@ -298,7 +298,7 @@ fn another_sealing_key() {
 }
 
 #[test]
-fn a_place_for_logs_that_cannot_be_used() {
+fn unusable_log_store_is_rejected() {
     let machine = Machine::new();
     let secret = machine.dir().join("secret");
     let begin = |endpoint: &str| {
@@ -327,11 +327,11 @@ fn a_place_for_logs_that_cannot_be_used() {
         "{line}"
     );
     assert_eq!(there(), before, "nothing was begun");
-    // Only a server that has begun can ask.
+    // The store is contacted only after startup has begun.
     let output = begin("http://127.0.0.1:9");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let line = said.lines().last().unwrap();
-    let says = "gantry: opening the logs: files of log lines cannot be kept in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
+    let says = "gantry: opening the logs: log files cannot be stored in s3://lines/of at http://127.0.0.1:9/: http://127.0.0.1:9/ does not answer";
     assert!(
         line.starts_with(says) && line.contains("refused") && !said.contains("hush"),
         "{said}"

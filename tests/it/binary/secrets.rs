@@ -1,4 +1,4 @@
-//! What must not be written down anywhere.
+//! Secrets are not written to files.
 
 use std::{fs, path::Path};
 
@@ -10,7 +10,7 @@ use super::{
     wire,
 };
 
-/// Every file under a folder, with its content.
+/// Returns every file under a folder with its content.
 fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(dir).unwrap().flatten() {
         match entry.file_type().unwrap() {
@@ -29,7 +29,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 #[test]
-fn no_secret_is_written_down() {
+fn secrets_are_not_written_to_files() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&["--log", "trace"]);
     let project = gantry.create("private");
@@ -115,7 +115,7 @@ fn no_secret_is_written_down() {
         );
     }
 
-    // Folders of data aside, where the verifier is what it should be: nowhere, except the one file for its owner.
+    // Outside data directories, secrets appear nowhere except in the one file for their owner.
     let mut found = Vec::new();
     files(&machine.data(), &mut found);
     let logs = found

@@ -1,4 +1,4 @@
-//! `gantry serve`: HTTPS, the operator's own listener, and a shutdown that finishes what was begun.
+//! `gantry serve`: HTTPS, the admin listener and graceful shutdown.
 
 use std::{ffi::OsStr, os::unix::fs::PermissionsExt};
 
@@ -10,7 +10,7 @@ use super::{
     wire,
 };
 
-/// A user, an organization and a token, made the way an operator makes them.
+/// Creates a user, an organization and a token with operator commands.
 fn with_owner(machine: &Machine, mut gantry: Gantry) -> Gantry {
     machine.json(&["user", "create", "--email", "ops@example.com"]);
     machine.json(&[
@@ -37,7 +37,7 @@ fn with_owner(machine: &Machine, mut gantry: Gantry) -> Gantry {
 }
 
 #[test]
-fn https_with_a_certificate_of_the_operators_own() {
+fn serve_https_with_configured_certificate() {
     let machine = Machine::new();
     let (cert, key) = (
         machine.dir().join("cert.pem"),
@@ -114,9 +114,9 @@ fn https_with_a_certificate_of_the_operators_own() {
 }
 
 #[test]
-fn the_operators_listener_is_apart_from_the_api() {
+fn admin_listener_is_separate_from_api() {
     let machine = Machine::new();
-    // Found free, and taken by gantry a moment later.
+    // The port is free now and bound by gantry a moment later.
     let admin = {
         std::net::TcpListener::bind("127.0.0.1:0")
             .unwrap()
@@ -178,7 +178,7 @@ fn the_operators_listener_is_apart_from_the_api() {
 }
 
 #[test]
-fn a_request_in_flight_is_finished_before_the_end() {
+fn shutdown_finishes_requests_in_flight() {
     let machine = Machine::new();
     let mut gantry = with_owner(&machine, machine.serve(&[]));
     let project = gantry.create("slow");

@@ -1,4 +1,5 @@
-//! An owner shuts the platform out of its own project: health says how, and the platform gets in again by itself.
+//! An owner locks the platform out of a project: health reports the cause, and the platform
+//! restores its access.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use super::{
     machine::{Gantry, Machine, until},
 };
 
-/// Statements that shut the platform out, and words that health must have.
+/// Statements that lock the platform out, and the words expected in the health report.
 const HARM: &[(&[&str], &str)] = &[
     (
         &["alter role gantry_owner nologin"],
@@ -54,8 +55,8 @@ const HARM: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// As the superuser and from another database, so that every version of PostgreSQL lets it happen. A repair that still runs would
-/// change the same rows, and is waited for.
+/// Runs as the superuser from another database, which every version of PostgreSQL permits. A repair
+/// that still runs would change the same rows, so it is awaited.
 fn harm(machine: &Machine, project: &str, statements: &[&str]) {
     let rows = |sql: &str| rows_in(machine, project, "supabase_admin", "template1", sql);
     let others = "select from pg_stat_activity where usename = 'supabase_admin' and backend_type = 'client backend' and pid <> pg_backend_pid()";
@@ -75,7 +76,7 @@ fn health(gantry: &Gantry, project: &str) -> Value {
 }
 
 #[test]
-fn an_owner_who_shuts_the_platform_out_is_told_how_and_it_gets_in_again() {
+fn platform_recovers_access_after_lockout() {
     let machine = Machine::new();
     let mut gantry = machine.dev(&[]);
     machine.json(&[
@@ -104,7 +105,7 @@ fn an_owner_who_shuts_the_platform_out_is_told_how_and_it_gets_in_again() {
             (health(&gantry, &project)["status"] == "ACTIVE_HEALTHY").then_some(())
         });
 
-        // The next one who uses it notices nothing.
+        // The next use succeeds.
         let again: Vec<_> = statements
             .iter()
             .map(|statement| statement.replace("somebody", "another"))
@@ -146,7 +147,7 @@ fn an_owner_who_shuts_the_platform_out_is_told_how_and_it_gets_in_again() {
 }
 
 #[test]
-fn settings_that_an_owner_attached_to_the_platforms_roles_are_taken_back_at_the_next_start() {
+fn role_settings_on_platform_roles_are_reset_at_start() {
     let machine = Machine::new();
     let gantry = machine.dev(&[]);
     let project = gantry.create("hostile");

@@ -1,4 +1,5 @@
-//! One HTTP/1.1 request on a connection of its own. As little as a test needs, so that nothing hides the wire.
+//! A minimal HTTP/1.1 client for one request per connection, so that tests see the bytes on the
+//! wire.
 
 use std::{
     collections::HashMap,
@@ -9,10 +10,10 @@ use std::{
 
 use serde_json::Value;
 
-/// Longer than any operation may take.
+/// Timeout longer than any operation.
 const PATIENCE: Duration = Duration::from_secs(130);
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -21,7 +22,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Reads a whole response, as a connection or `curl --include` gives it.
+    /// Parses a whole response, from a connection or from `curl --include`.
     pub(super) fn parse(raw: &str) -> Self {
         let (head, text) = raw
             .split_once("\r\n\r\n")
@@ -45,14 +46,14 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The body, if the status is this one.
+    /// Returns the body if the status matches.
     #[track_caller]
     pub(super) fn expect(&self, status: u16) -> Value {
         assert_eq!(self.status, status, "{self:?}");
         self.json()
     }
 
-    /// A header that must be there.
+    /// Returns a required header.
     #[track_caller]
     pub(super) fn header(&self, name: &str) -> &str {
         self.headers
@@ -61,7 +62,7 @@ impl Answer {
     }
 }
 
-/// Sends a request and reads the whole answer.
+/// Sends a request and reads the whole response.
 pub(super) fn send(
     address: SocketAddr,
     method: &str,
@@ -85,7 +86,7 @@ pub(super) fn send(
     if raw.is_empty() {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
-    // Who speaks TLS may say in it that this is none, if the connection lasts that long.
+    // A TLS peer may send an alert before it closes the connection.
     if !raw.starts_with("HTTP/") {
         return Err(std::io::ErrorKind::InvalidData.into());
     }

@@ -7,7 +7,7 @@ use gantry::{
     base::ids::ProjectId,
     platform::{
         http::Endpoint,
-        rate_limits::{Identifier, Key, Limit, LimitKey, Scope},
+        rate_limits::{CounterKey, CounterScope, Identifier, Limit, LimitKey},
     },
 };
 
@@ -66,16 +66,16 @@ impl Counted<'_> {
     async fn take(&self) {
         let app = &self.app.app;
         let scope = if self.endpoint.path.contains("{ref}") {
-            Scope::Project(self.project)
+            CounterScope::Project(self.project)
         } else if self.endpoint.path.contains("{slug}") {
-            Scope::Organization(self.app.home.id)
+            CounterScope::Organization(self.app.home.id)
         } else {
-            Scope::User
+            CounterScope::User
         };
         let operation = endpoints::all()
             .iter()
             .position(|one| one.id == self.endpoint.id);
-        let key = Key {
+        let key = CounterKey {
             identifier: Identifier::User(self.app.owner.user),
             scope,
             operation: operation.unwrap().try_into().unwrap(),

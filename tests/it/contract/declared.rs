@@ -216,7 +216,7 @@ fn operations_with_a_role_name_a_subject() {
             .0
             .iter()
             .flat_map(|group| group.iter())
-            .all(|p| p.level() == gantry::platform::access::Level::Account);
+            .all(|p| p.level() == gantry::platform::access::PermissionLevel::Account);
         if !about_the_account && !names_subject(endpoint) {
             found.add(
                 endpoint,

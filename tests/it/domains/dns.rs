@@ -1,11 +1,11 @@
-//! Asking DNS, against a small name server on this machine that is a resolver as well, with a memory of its own.
+//! DNS queries, against a local name server that also acts as a caching resolver.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use gantry::data_plane::domains::hostnames::{
     Host,
-    check::Seen,
-    dns::{Dns, Resolver},
+    dns::{Dns, DnsResolver},
+    required_records::DnsRecords,
 };
 use hickory_resolver::proto::{
     op::{Message, ResponseCode},
@@ -19,12 +19,12 @@ use tokio::{net::UdpSocket, task::JoinSet, time::timeout};
 
 type Records = Arc<Mutex<HashMap<(String, RecordType), Vec<RData>>>>;
 
-/// A name server for everything below `test`.
+/// A name server for all names below `test`.
 pub(crate) struct NameServer {
     pub(crate) address: SocketAddr,
-    /// What the zone says.
+    /// Records of the zone.
     zone: Records,
-    /// What a resolver says, who is asked to go and look.
+    /// Records that the server returns for recursive queries.
     remembered: Records,
     _tasks: JoinSet<()>,
 }
@@ -33,8 +33,10 @@ impl NameServer {
     pub(crate) async fn start() -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = socket.local_addr().unwrap();
-        let (zone, remembered) = (Records::default(), Records::default());
-        let (says, remembers) = (zone.clone(), remembered.clone());
+        let zone = Records::default();
+        let remembered = Records::default();
+        let says = zone.clone();
+        let remembers = remembered.clone();
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             let mut buffer = [0; 4096];
@@ -45,7 +47,7 @@ impl NameServer {
                 } else {
                     &says
                 };
-                // More than a datagram holds is not sent.
+                // A response larger than a datagram is not sent.
                 let _ = socket.send_to(&answer(&asked, records), client).await;
             }
         });
@@ -84,9 +86,9 @@ impl NameServer {
             .push(data);
     }
 
-    async fn look(&self, host: &str) -> Result<Seen, String> {
+    async fn look(&self, host: &str) -> Result<DnsRecords, String> {
         let host = Host::parse(host, "projects.test").unwrap();
-        Resolver::with_port(&[self.address], self.address.port())
+        DnsResolver::with_port(&[self.address], self.address.port())
             .unwrap()
             .look(&host, &format!("_proof.{host}"))
             .await
@@ -138,7 +140,7 @@ fn text(said: &str) -> RData {
 }
 
 #[tokio::test]
-async fn the_zone_itself_is_asked_and_no_memory_of_it() {
+async fn authoritative_servers_are_queried_without_cache() {
     let server = NameServer::start().await;
     server.remember("api.customer.test", RecordType::CNAME, alias("old.test"));
     server.remember("_proof.api.customer.test", RecordType::TXT, text("old"));
@@ -162,7 +164,7 @@ async fn the_zone_itself_is_asked_and_no_memory_of_it() {
 }
 
 #[tokio::test]
-async fn nothing_is_an_answer_and_no_answer_is_told() {
+async fn missing_records_and_timeouts_are_distinguished() {
     let server = NameServer::start().await;
     let seen = server.look("api.customer.test").await.unwrap();
     assert_eq!((seen.alias, seen.texts.len()), (None, 0));
@@ -176,7 +178,7 @@ async fn nothing_is_an_answer_and_no_answer_is_told() {
 }
 
 #[tokio::test]
-async fn who_may_certify_a_name_stands_at_it_or_above() {
+async fn caa_records_are_found_at_the_name_or_its_ancestors() {
     let server = NameServer::start().await;
     server.say(
         "api.customer.test",
@@ -201,7 +203,7 @@ async fn who_may_certify_a_name_stands_at_it_or_above() {
 }
 
 #[tokio::test]
-async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
+async fn oversized_dns_responses_are_truncated() {
     let server = NameServer::start().await;
     for n in 0..40 {
         server.say(
@@ -246,7 +248,7 @@ async fn what_strangers_say_without_end_is_read_in_part_and_in_time() {
     if let Ok(seen) = look("loop.customer.test").await {
         assert_eq!(seen.texts.len(), 0);
     }
-    let resolver = Resolver::with_port(&[server.address], server.address.port()).unwrap();
+    let resolver = DnsResolver::with_port(&[server.address], server.address.port()).unwrap();
     for name in ["back.customer.test", "chain0.customer.test"] {
         let found = timeout(patience, resolver.addresses(name))
             .await

@@ -1,11 +1,11 @@
-//! Custom hostnames, from the wish to the activation, by what DNS says.
+//! Custom hostnames, from the request to the activation, with DNS records of the test.
 
 use std::sync::Arc;
 
 use gantry::{
     app::Settings,
     base::ids::ProjectRef,
-    data_plane::domains::hostnames::{blocked, check::Seen, keeper},
+    data_plane::domains::hostnames::{hostname_reconciler, required_records::DnsRecords},
     platform::http::Transport,
 };
 use serde_json::{Value, json};
@@ -13,19 +13,20 @@ use uuid::Uuid;
 
 use crate::support::{Actor, Node, Said, TestApp, client::Answer, settings};
 
-const HOST: &str = "api.customer.test";
+pub(super) const HOST: &str = "api.customer.test";
 
-/// An application whose DNS says what the test says.
-struct Zone {
-    app: TestApp,
-    node: Node,
+/// An application with DNS records of the test.
+pub(super) struct Zone {
+    pub(super) app: TestApp,
+    pub(super) node: Node,
     said: Said,
 }
 
 impl Zone {
-    async fn new() -> Self {
-        let (app, said) = (TestApp::new().await, Said::default());
-        said.0.lock().insert(HOST.to_owned(), Seen::default());
+    pub(super) async fn new() -> Self {
+        let app = TestApp::new().await;
+        let said = Said::default();
+        said.0.lock().insert(HOST.to_owned(), DnsRecords::default());
         let node = app.another_with(
             Settings {
                 dns: Arc::new(said.clone()),
@@ -36,16 +37,16 @@ impl Zone {
         Self { app, node, said }
     }
 
-    fn say(&self, alias: &str, text: &str) {
-        let seen = Seen {
+    pub(super) fn say(&self, alias: &str, text: &str) {
+        let seen = DnsRecords {
             alias: Some(alias.to_owned()),
             texts: vec![text.to_owned()],
-            ..Seen::default()
+            ..DnsRecords::default()
         };
         self.said.0.lock().insert(HOST.to_owned(), seen);
     }
 
-    async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
+    pub(super) async fn ask(&self, who: &Actor, project: &ProjectRef, what: &str) -> Answer {
         let path = format!("/v1/projects/{project}/custom-hostname{what}");
         match what {
             "" | "/checks" => self.node.get(&path).as_(who).send().await,
@@ -61,12 +62,12 @@ impl Zone {
         }
     }
 
-    async fn mine(&self, what: &str) -> Answer {
+    pub(super) async fn mine(&self, what: &str) -> Answer {
         self.ask(&self.app.owner, &self.app.home.project, what)
             .await
     }
 
-    async fn delete(&self) -> Answer {
+    pub(super) async fn delete(&self) -> Answer {
         self.node
             .delete(&self.app.at("/custom-hostname?remove_addon=true"))
             .as_(&self.app.owner)
@@ -74,14 +75,14 @@ impl Zone {
             .await
     }
 
-    /// Asks for the hostname, and says in DNS what the answer wants.
-    async fn proven(&self) {
+    /// Requests the hostname and publishes the required records.
+    pub(super) async fn proven(&self) {
         let wanted = self.mine("/initialize").await.expect(201).json();
         self.prove(&wanted);
         self.mine("/reverify").await.expect(201);
     }
 
-    fn prove(&self, told: &Value) {
+    pub(super) fn prove(&self, told: &Value) {
         let result = &told["data"]["result"];
         self.say(
             result["custom_origin_server"].as_str().unwrap(),
@@ -89,14 +90,14 @@ impl Zone {
         );
     }
 
-    /// As the authority does that there is not.
-    async fn certify(&self) {
+    /// Replaces the certificate authority, which this application does not have.
+    pub(super) async fn certify(&self) {
         let sql = "update custom_hostnames set state = 'certified', refusal = null where state = 'verified'";
         self.app.app.db.query(sql, &[]).await.unwrap();
     }
 }
 
-/// With what changes from test to test left out.
+/// Removes the values that differ between tests.
 fn stable(mut told: Value) -> Value {
     let result = &mut told["data"]["result"];
     for field in [
@@ -112,7 +113,7 @@ fn stable(mut told: Value) -> Value {
 }
 
 #[tokio::test]
-async fn each_stage_answers_as_the_contract_says() {
+async fn hostname_stages_match_the_contract() {
     let zone = Zone::new().await;
     let server = format!("{}.example.test", zone.app.home.project);
     let refused = [
@@ -215,7 +216,7 @@ async fn each_stage_answers_as_the_contract_says() {
 }
 
 #[tokio::test]
-async fn names_that_nobody_can_own_are_refused() {
+async fn reserved_hostname_is_rejected() {
     let zone = Zone::new().await;
     let cases = [
         (
@@ -268,10 +269,11 @@ async fn names_that_nobody_can_own_are_refused() {
 }
 
 #[tokio::test]
-async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
+async fn first_verified_project_keeps_the_hostname() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
-    // Asking for a name keeps nobody else from it.
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
+    // An unverified request does not exclude other projects.
     let theirs = zone
         .ask(stranger, foreign, "/initialize")
         .await
@@ -301,7 +303,8 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
         2,
         "what is left there proves nothing"
     );
-    // Even with both records theirs, it stays the first one's until that lets it go.
+    // With both records of another project, the name stays with its first project until that
+    // releases it.
     zone.prove(&theirs);
     let taken = zone
         .ask(stranger, foreign, "/reverify")
@@ -322,9 +325,10 @@ async fn who_proves_a_name_has_it_and_nobody_takes_it_over() {
 }
 
 #[tokio::test]
-async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
+async fn hostname_verified_by_another_project_is_rejected() {
     let zone = Zone::new().await;
-    let (stranger, foreign) = (&zone.app.stranger, &zone.app.foreign.project);
+    let stranger = &zone.app.stranger;
+    let foreign = &zone.app.foreign.project;
     zone.proven().await;
     let refused = zone.ask(stranger, foreign, "/initialize").await.expect(409);
     assert_eq!(
@@ -335,10 +339,10 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
     zone.ask(stranger, foreign, "/initialize").await.expect(409);
     zone.mine("/activate").await.expect(201);
     zone.ask(stranger, foreign, "/initialize").await.expect(409);
-    // Once DNS was seen to lead elsewhere, the name's new owner can ask for it.
+    // After DNS routed the name elsewhere, the new owner can request it.
     zone.say("elsewhere.test", "x");
     zone.app.advance(24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(
         zone.ask(stranger, foreign, "/initialize")
             .await
@@ -354,7 +358,7 @@ async fn a_name_that_another_project_has_proven_cannot_be_asked_for() {
 }
 
 #[tokio::test]
-async fn records_that_keep_authorities_away_stand_among_the_certificates_errors() {
+async fn caa_problem_is_listed_as_certificate_error() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();
     zone.prove(&wanted);
@@ -373,21 +377,21 @@ async fn records_that_keep_authorities_away_stand_among_the_certificates_errors(
 }
 
 #[tokio::test]
-async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
+async fn reconciler_verifies_hostname_or_deletes_it_in_the_end() {
     let zone = Zone::new().await;
     let wanted = zone.mine("/initialize").await.expect(201).json();
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     let errors = zone.mine("").await.json()["data"]["result"]["verification_errors"].clone();
     assert_eq!(errors.as_array().unwrap().len(), 2);
     zone.prove(&wanted);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(
         zone.mine("").await.json()["status"],
         "2_initiated",
         "its time has not come"
     );
     zone.app.advance(2 * 60);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     assert_eq!(zone.mine("").await.json()["status"], "3_challenge_verified");
 
     zone.delete().await.expect(200);
@@ -395,19 +399,19 @@ async fn the_keeper_proves_what_dns_says_and_gives_up_in_the_end() {
     zone.mine("/initialize").await.expect(201);
     for (days, status) in [(6, "pending"), (2, "moved")] {
         zone.app.advance(days * 24 * 3600);
-        keeper::pass(&zone.node.app).await.unwrap();
+        hostname_reconciler::pass(&zone.node.app).await.unwrap();
         assert_eq!(
             zone.mine("").await.expect(200).json()["data"]["result"]["status"],
             status
         );
     }
     zone.app.advance(7 * 24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.mine("").await.expect(400);
 }
 
 #[tokio::test]
-async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
+async fn misrouted_hostname_is_reported_and_deleted() {
     let zone = Zone::new().await;
     zone.proven().await;
     zone.certify().await;
@@ -416,11 +420,11 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
         async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
     let day = async || {
         zone.app.advance(24 * 3600);
-        keeper::pass(&zone.node.app).await.unwrap();
+        hostname_reconciler::pass(&zone.node.app).await.unwrap();
     };
     day().await;
     assert_eq!(status().await, "active");
-    // Silence says nothing.
+    // A failed query changes nothing.
     let said = zone.said.0.lock().clone();
     zone.said.0.lock().clear();
     for _ in 0..20 {
@@ -445,7 +449,7 @@ async fn a_hostname_that_leads_elsewhere_is_told_and_then_removed() {
 }
 
 #[tokio::test]
-async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
+async fn checks_report_each_record_with_next_action() {
     let zone = Zone::new().await;
     assert_eq!(
         zone.mine("/checks").await.expect(400).message(),
@@ -516,12 +520,13 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
         "DNS could not be asked: no server answers"
     );
 
-    // Proven, its text is not needed any more; and nobody certifies it here.
+    // After the verification the ownership record is not needed; there is no authority to issue a
+    // certificate.
     zone.prove(&wanted);
     zone.mine("/reverify").await.expect(201);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.app.advance(2 * 60);
-    keeper::pass(&zone.node.app).await.unwrap();
+    hostname_reconciler::pass(&zone.node.app).await.unwrap();
     zone.say(&server, "other");
     let told = checks().await;
     assert_eq!(
@@ -553,91 +558,4 @@ async fn checks_say_of_each_record_what_is_there_and_what_to_do() {
     zone.ask(&zone.app.stranger, &zone.app.home.project, "/checks")
         .await
         .expect(404);
-}
-
-impl Zone {
-    /// As the operator does by command.
-    async fn block(&self, name: &str, block: bool) {
-        let audit = gantry::platform::audit::Recorder::operator(
-            "test",
-            &self.app.app.entropy,
-            "gantry hostname block",
-        );
-        let (_, changed) = blocked::set(&self.app.app.db, name, block, &self.app.clock, audit)
-            .await
-            .unwrap();
-        assert!(changed);
-    }
-}
-
-#[tokio::test]
-async fn what_the_operator_blocks_nobody_is_served_under() {
-    let zone = Zone::new().await;
-    zone.block("Customer.test.", true).await;
-    assert_eq!(
-        blocked::list(&zone.app.app.db).await.unwrap(),
-        ["customer.test"]
-    );
-    let refused = zone.mine("/initialize").await.expect(400).message();
-    assert_eq!(
-        refused,
-        "The operator of this server does not serve api.customer.test."
-    );
-    zone.block("customer.test", false).await;
-    zone.block("other-customer.test", true).await;
-    zone.block("i.customer.test", true).await;
-    zone.proven().await;
-    zone.certify().await;
-    zone.mine("/activate").await.expect(201);
-    let served = async || {
-        let published = gantry::data_plane::domains::published(&zone.node.app)
-            .await
-            .unwrap();
-        published.iter().any(|one| {
-            one.hostname
-                .as_ref()
-                .is_some_and(|hostname| hostname.host == HOST)
-        })
-    };
-    let status =
-        async || zone.mine("").await.expect(200).json()["data"]["result"]["status"].clone();
-    assert!(served().await);
-    zone.block(HOST, true).await;
-    assert_eq!((served().await, status().await), (false, json!("blocked")));
-    // Nor is anything done about it, though it leads elsewhere by now.
-    zone.say("elsewhere.test", "x");
-    zone.app.advance(24 * 3600);
-    keeper::pass(&zone.node.app).await.unwrap();
-    assert!(zone.mine("").await.json()["data"]["result"]["verification_errors"].is_null());
-    zone.block(HOST, false).await;
-    assert_eq!((served().await, status().await), (true, json!("active")));
-}
-
-#[tokio::test]
-async fn an_organization_has_so_many_hostnames_and_no_more() {
-    let zone = Zone::new().await;
-    for n in 0..100 {
-        zone.app
-            .stub(zone.app.home.id, &format!("sibling {n}"))
-            .await;
-    }
-    let sql = "insert into custom_hostnames (project_id, id, host, state, not_before, created_at) \
-               select id, gen_random_uuid(), ref || '.customer.test', 'initiated', now(), now() from projects where organization_id = $1 and ref <> $2";
-    zone.app
-        .app
-        .db
-        .query(sql, &[&zone.app.home.id.0, &zone.app.home.project.as_str()])
-        .await
-        .unwrap();
-    let refused = zone.mine("/initialize").await.expect(400).message();
-    assert!(
-        refused.starts_with("The projects of an organization can have 100 custom hostnames."),
-        "{refused}"
-    );
-    zone.ask(&zone.app.stranger, &zone.app.foreign.project, "/initialize")
-        .await
-        .expect(201);
-    let sql = "delete from custom_hostnames where project_id = (select max(project_id) from custom_hostnames where host like '%.customer.test' and host <> $1)";
-    zone.app.app.db.query(sql, &[&HOST]).await.unwrap();
-    zone.mine("/initialize").await.expect(201);
 }

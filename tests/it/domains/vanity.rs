@@ -1,4 +1,4 @@
-//! Vanity subdomains: whose they are, and when nobody else may have them.
+//! Vanity subdomains: activation, reservation and release.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ async fn used(app: &TestApp, who: &Actor, tenant: &Tenant) -> Value {
 }
 
 #[tokio::test]
-async fn a_name_is_activated_told_and_let_go_in_both_spellings() {
+async fn vanity_subdomain_is_activated_read_and_deactivated() {
     let app = TestApp::new().await;
     assert_eq!(
         used(&app, &app.owner, &app.home).await,
@@ -83,7 +83,7 @@ async fn a_name_is_activated_told_and_let_go_in_both_spellings() {
 }
 
 #[tokio::test]
-async fn a_name_is_one_projects_alone() {
+async fn vanity_subdomain_of_another_project_is_rejected() {
     let app = TestApp::new().await;
     activate(&app, &app.owner, &app.home, "shop")
         .await
@@ -128,7 +128,7 @@ async fn a_name_is_one_projects_alone() {
 }
 
 #[tokio::test]
-async fn a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it() {
+async fn reserved_vanity_subdomain_is_rejected_but_kept_by_its_holder() {
     let app = TestApp::new().await;
     for reserved in [
         "mta-sts",
@@ -144,7 +144,7 @@ async fn a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it() {
             .await
             .expect(400);
     }
-    // As before the name was reserved.
+    // As if the name had been reserved after its activation.
     let sql = "insert into vanity_subdomains (project_id, name, created_at) select id, 'metrics', now() from projects where ref = $1";
     app.app
         .db
@@ -171,7 +171,7 @@ async fn a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it() {
 }
 
 #[tokio::test]
-async fn of_many_who_want_a_name_at_once_one_gets_it() {
+async fn concurrent_activations_have_one_winner() {
     let app = TestApp::new().await;
     let mut tenants = Vec::new();
     for n in 0..4 {
@@ -194,7 +194,7 @@ async fn of_many_who_want_a_name_at_once_one_gets_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_was_let_go_is_kept_for_its_organization_for_a_while() {
+async fn released_vanity_subdomain_is_reserved_for_the_organization() {
     let app = TestApp::new().await;
     let sibling = Tenant {
         project: app.stub(app.home.id, "sibling").await,
@@ -203,7 +203,7 @@ async fn a_name_that_was_let_go_is_kept_for_its_organization_for_a_while() {
     activate(&app, &app.owner, &app.home, "shop")
         .await
         .expect(201);
-    // Another name lets the first one go as well.
+    // Activating another name releases the first one.
     activate(&app, &app.owner, &app.home, "store")
         .await
         .expect(201);
@@ -214,7 +214,7 @@ async fn a_name_that_was_let_go_is_kept_for_its_organization_for_a_while() {
     activate(&app, &app.owner, &sibling, "shop")
         .await
         .expect(201);
-    // So does the removal of the project.
+    // Deleting the project releases the name.
     app.delete(&app.at(""))
         .as_(&app.owner)
         .send()
@@ -239,7 +239,7 @@ async fn a_name_that_was_let_go_is_kept_for_its_organization_for_a_while() {
 }
 
 #[tokio::test]
-async fn a_vanity_subdomain_excludes_a_custom_hostname_and_is_in_the_audit_log() {
+async fn vanity_subdomain_excludes_custom_hostname() {
     let app = TestApp::new().await;
     activate(&app, &app.owner, &app.home, "shop")
         .await
@@ -306,16 +306,16 @@ async fn a_vanity_subdomain_excludes_a_custom_hostname_and_is_in_the_audit_log()
 }
 
 #[tokio::test]
-async fn an_organization_keeps_some_names_from_others_and_not_any_number() {
+async fn released_vanity_subdomains_are_limited() {
     let app = TestApp::new().await;
     for n in 0..22 {
         activate(&app, &app.owner, &app.home, &format!("name-{n}"))
             .await
             .expect(201);
-        // In limits of requests, and so that each is let go at another time.
+        // Stays below rate limits, and gives each release another time.
         app.advance(10);
     }
-    // Twenty-one were let go.
+    // Twenty-one names were released.
     let free = async |n| available(&app, &app.stranger, &app.foreign, &format!("name-{n}")).await;
     assert!(free(0).await && !free(1).await && !free(20).await && !free(21).await);
 }

@@ -1,20 +1,20 @@
-//! Which certificate a client sees, and when it is exchanged.
+//! Certificate selection and reloading.
 
 use std::{fs, path::Path};
 
-use gantry::data_plane::service_proxy::Wildcard;
+use gantry::data_plane::service_proxy::WildcardCertificate;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::{Client, Gate, connect, trusting};
 
-/// A certificate of its own authority for the projects, in two files.
+/// Writes a certificate and key of another authority.
 fn write(dir: &Path) {
     let key = KeyPair::generate().unwrap();
     let cert = CertificateParams::new(vec!["*.example.test".to_owned()])
         .unwrap()
         .self_signed(&key)
         .unwrap();
-    // The key first: a pair that does not fit is not taken, and read again when the other file changes.
+    // The key first: a mismatched pair is not used, and is reloaded when the other file changes.
     for (name, text) in [
         ("edge-key.pem", key.serialize_pem()),
         ("edge.pem", cert.pem()),
@@ -25,13 +25,17 @@ fn write(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_exchanged_without_dropping_a_connection() {
+async fn replaced_certificate_keeps_open_connections() {
     let files = |dir: &Path| {
         write(dir);
-        Some(Wildcard::from_files(&dir.join("edge.pem"), &dir.join("edge-key.pem")).unwrap())
+        Some(
+            WildcardCertificate::from_files(&dir.join("edge.pem"), &dir.join("edge-key.pem"))
+                .unwrap(),
+        )
     };
     let gate = Gate::with(files, gantry::data_plane::service_proxy::Options::default()).await;
-    let (host, dir) = (gate.host(), gate.app.machine.dir().to_owned());
+    let host = gate.host();
+    let dir = gate.app.machine.dir().to_owned();
     let request = format!("GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n\r\n");
     let before = trusting(&dir.join("edge.pem"));
     let mut first = Client(connect(gate.https, &host, before.clone()).await.unwrap());
@@ -67,7 +71,7 @@ async fn a_certificate_is_exchanged_without_dropping_a_connection() {
     );
 }
 
-/// The same trust, without sessions to resume.
+/// Trusts the same authority, without session resumption.
 fn trusting_only(config: &rustls::ClientConfig) -> rustls::ClientConfig {
     let mut config = config.clone();
     config.resumption = rustls::client::Resumption::disabled();

@@ -1,13 +1,13 @@
-//! Certificates that are proven by DNS: of hostnames whose owners lead the authority to the operator's zone, and of the projects' domain.
+//! DNS-01 challenges: hostnames delegated to the operator's zone, and the wildcard certificate.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use gantry::{
     base::sealing::SealingKey,
     data_plane::domains::{
-        hostnames::{dns::Resolver, keeper},
+        hostnames::{dns::DnsResolver, hostname_reconciler},
         zone,
-        zone::{Writer, Zone, challenge_name},
+        zone::{Zone, ZoneWriter, challenge_name},
     },
 };
 use serde_json::json;
@@ -23,19 +23,20 @@ use crate::support::{
     pebble::free,
 };
 
-/// The zone that answers stand in, and the hostname is in.
+/// Zone of the challenge records and of the hostname.
 const ZONE: &str = "customer.test";
 
-/// How records get into the zone.
+/// Way to update the zone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Update,
     Hook,
 }
 
-/// A program that does what `--acme-dns-hook` wants with `knsupdate`, and writes down what it was told.
-fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
-    let (program, port) = (dir.join("hook"), knot.address.port());
+/// Writes a hook that runs `knsupdate` and logs its arguments.
+fn hook(dir: &Path, knot: &Knot) -> zone::ZoneHook {
+    let program = dir.join("hook");
+    let port = knot.address.port();
     let text = format!(
         "#!/bin/sh\necho \"$1 $2 $#\" >> {dir}/hooked\nenv >> {dir}/environment\n\
          [ \"$1\" = present ] && verb=add || verb=del\n\
@@ -44,20 +45,22 @@ fn hook(dir: &Path, knot: &Knot) -> zone::Hook {
     );
     fs::write(&program, text).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    zone::Hook::new(&program).unwrap()
+    zone::ZoneHook::new(&program).unwrap()
 }
 
-/// A town whose authority asks knot, and whose edge the authority does not reach.
+/// Starts an authority that queries Knot DNS and cannot reach the proxy.
 async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Town, Knot) {
     let mut knot = None;
     let town = Town::over(true, async |dir, project, settings| {
-        // The sealing key and the project are known, so the owner's record is.
+        // Sealing key and project are known, so the delegation record is known as well.
         let place = place(&settings.sealing, project);
         let name = if wildcard { "example.test" } else { ZONE };
         let server = Knot::start(dir, name, &more(&place)).await;
         let writer = match by {
-            By::Update => Writer::Update(server.address, zone::Key::read(&server.key).unwrap()),
-            By::Hook => Writer::Hook(hook(dir, &server)),
+            By::Update => {
+                ZoneWriter::Update(server.address, zone::TsigKey::read(&server.key).unwrap())
+            }
+            By::Hook => ZoneWriter::Hook(hook(dir, &server)),
         };
         let authority = settings.authority.as_mut().unwrap();
         authority.zone = Some(Zone::new(name, writer).unwrap());
@@ -69,14 +72,17 @@ async fn town(by: By, wildcard: bool, more: impl FnOnce(&str) -> String) -> (Tow
     .await;
     let knot = knot.unwrap();
     *town.said.zone.lock() = Some(Arc::new(
-        Resolver::with_port(&[knot.address], knot.address.port()).unwrap(),
+        DnsResolver::with_port(&[knot.address], knot.address.port()).unwrap(),
     ));
     (town, knot)
 }
 
-/// Where the hostname's answers stand.
+/// Returns the name of the hostname's challenge record.
 fn place(sealing: &SealingKey, project: &str) -> String {
-    let writer = Writer::Update(([127, 0, 0, 1], 1).into(), zone::Key::parse(KEY).unwrap());
+    let writer = ZoneWriter::Update(
+        ([127, 0, 0, 1], 1).into(),
+        zone::TsigKey::parse(KEY).unwrap(),
+    );
     Zone::new(ZONE, writer)
         .unwrap()
         .place(sealing, HOST, project)
@@ -86,7 +92,8 @@ fn delegated(place: &str) -> String {
     format!("{}. CNAME {place}.\n", challenge_name(HOST))
 }
 
-/// Has everything looked at until this holds. Time stands still: name servers take no updates of other times.
+/// Runs the reconciler until a condition holds. The clock stands still, because name servers reject
+/// updates with another time.
 async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bool) {
     for _ in 0..10 {
         for sql in DUE {
@@ -97,7 +104,7 @@ async fn until(town: &Town, node: &Node, what: &str, holds: impl AsyncFn() -> bo
                 .await
                 .unwrap();
         }
-        keeper::pass(&node.app).await.unwrap();
+        hostname_reconciler::pass(&node.app).await.unwrap();
         town.node.app.set_subscribed(true);
         if holds().await {
             return;
@@ -130,7 +137,7 @@ async fn answers(town: &Town) -> i64 {
 }
 
 #[tokio::test]
-async fn who_leads_the_authority_to_the_zone_needs_no_port() {
+async fn delegated_challenge_needs_no_open_port() {
     for by in [By::Update, By::Hook] {
         let (town, knot) = town(by, false, delegated).await;
         town.prove().await;
@@ -141,7 +148,7 @@ async fn who_leads_the_authority_to_the_zone_needs_no_port() {
         connect(town.https, HOST, trusting(&town.roots))
             .await
             .unwrap();
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         let place = place(&town.settings.sealing, town.app.home.project.as_str());
         assert_eq!(
             (answers(&town).await, knot.texts(&place).await.unwrap()),
@@ -158,7 +165,7 @@ async fn who_leads_the_authority_to_the_zone_needs_no_port() {
                 .lines()
                 .filter(|line| !line.starts_with("PATH=") && !line.starts_with("LANG="))
                 .count();
-            // What the shell adds by itself: PWD, OLDPWD, SHLVL, _.
+            // Variables that the shell itself sets: PWD, OLDPWD, SHLVL, _.
             assert!(
                 names <= 8 && !said("environment").contains("CARGO"),
                 "{}",
@@ -169,7 +176,7 @@ async fn who_leads_the_authority_to_the_zone_needs_no_port() {
 }
 
 #[tokio::test]
-async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gone() {
+async fn deleted_hostname_has_its_challenge_records_removed() {
     let (town, knot) = town(By::Update, false, delegated).await;
     let place = place(&town.settings.sealing, town.app.home.project.as_str());
     town.prove().await;
@@ -189,7 +196,7 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
         .clone()
         .unwrap();
     zone.write(
-        zone::Change::Present,
+        zone::RecordChange::Present,
         &place,
         "left",
         (town.app.clock.now(), 7),
@@ -203,7 +210,7 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
         .send()
         .await
         .expect(200);
-    keeper::pass(&town.node.app).await.unwrap();
+    hostname_reconciler::pass(&town.node.app).await.unwrap();
     assert_eq!(
         (answers(&town).await, knot.texts(&place).await.unwrap()),
         (0, vec![])
@@ -211,7 +218,7 @@ async fn what_an_order_left_in_the_zone_is_taken_away_though_its_hostname_is_gon
 }
 
 #[tokio::test]
-async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
+async fn unusable_delegation_falls_back_to_http() {
     let (town, _knot) = town(By::Update, false, |_| {
         format!(
             "{}. CNAME {}.{ZONE}.\n",
@@ -246,11 +253,11 @@ async fn records_that_lead_elsewhere_or_cannot_be_written_are_no_way() {
 }
 
 #[tokio::test]
-async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
+async fn unwritable_zone_postpones_the_order() {
     let (mut town, _knot) = town(By::Update, false, delegated).await;
-    let writer = Writer::Update(
+    let writer = ZoneWriter::Update(
         ([127, 0, 0, 1], free()).into(),
-        zone::Key::parse(KEY).unwrap(),
+        zone::TsigKey::parse(KEY).unwrap(),
     );
     let authority = town.settings.authority.as_mut().unwrap();
     let right = authority.zone.replace(Zone::new(ZONE, writer).unwrap());
@@ -289,7 +296,7 @@ async fn while_the_zone_cannot_be_written_nothing_is_told_to_the_authority() {
 }
 
 #[tokio::test]
-async fn a_silent_name_server_is_waited_for_but_not_for_ever() {
+async fn unresponsive_name_server_is_ignored_after_a_timeout() {
     let (town, _knot) = town(By::Update, false, |place| {
         delegated(place) + "@ NS silent\nsilent A 127.0.0.2\n"
     })
@@ -312,7 +319,7 @@ async fn a_silent_name_server_is_waited_for_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
+async fn wildcard_certificate_is_issued_and_renewed() {
     let (town, knot) = town(By::Update, true, |_| String::new()).await;
     let host = format!("{}.example.test", town.app.home.project);
     assert!(
@@ -346,7 +353,7 @@ async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
         (answer.status, answer.saw("x-project-ref")),
         (200, Some(town.app.home.project.to_string()))
     );
-    keeper::pass(&town.node.app).await.unwrap();
+    hostname_reconciler::pass(&town.node.app).await.unwrap();
     assert_eq!(
         (
             answers(&town).await,
@@ -356,7 +363,7 @@ async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
     );
     let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
 
-    // Another node, which has no hand in it, keeps still; in time there is another certificate.
+    // Another node does not order while the certificate is valid; later it is renewed.
     let other = town
         .app
         .another_with(town.settings.clone(), town.app.machine.clone());
@@ -388,19 +395,19 @@ async fn the_projects_domain_gets_its_certificate_and_another_in_time() {
 }
 
 #[tokio::test]
-async fn a_hook_is_bounded_and_heard_out() {
+async fn hook_has_a_timeout_and_reports_its_error() {
     let (town, knot) = town(By::Update, false, |_| String::new()).await;
     let dir = town.app.machine.dir();
     let write = |text: &str, mode| {
         let program = dir.join("hook");
         fs::write(&program, text).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-        zone::Hook::new(&program)
+        zone::ZoneHook::new(&program)
     };
     let run = async |hook| {
-        let zone = Zone::new(ZONE, Writer::Hook(hook)).unwrap();
+        let zone = Zone::new(ZONE, ZoneWriter::Hook(hook)).unwrap();
         zone.write(
-            zone::Change::Present,
+            zone::RecordChange::Present,
             "a.customer.test",
             "$(touch /tmp/x); `id`",
             (town.app.clock.now(), 1),
@@ -426,7 +433,7 @@ async fn a_hook_is_bounded_and_heard_out() {
         "$(touch /tmp/x); `id`",
         "no shell reads it"
     );
-    // More than any pipe holds, and a child that would hold the pipe for long.
+    // More output than a pipe holds, and a child process that keeps the pipe open.
     let text = "#!/bin/sh\nsleep 300 &\nyes complaint | head -c 300000 >&2\nexit 3\n";
     let said = run(write(text, 0o700).unwrap()).await.unwrap_err();
     assert!(

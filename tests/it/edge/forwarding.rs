@@ -1,4 +1,4 @@
-//! Where requests go, and what services are told.
+//! Forwarding of requests to upstreams.
 
 use gantry::{
     data_plane::{service_proxy, service_proxy::upstreams::Service},
@@ -16,7 +16,7 @@ use tokio::{
 use super::{Gate, once, read_head};
 
 #[tokio::test]
-async fn a_path_leads_to_its_service_and_what_is_not_configured_says_so() {
+async fn path_selects_the_service() {
     let gate = Gate::new().await;
     let cases = [
         ("/rest/v1/todos?select=*", "/base/todos?select=*"),
@@ -61,9 +61,10 @@ async fn a_path_leads_to_its_service_and_what_is_not_configured_says_so() {
 }
 
 #[tokio::test]
-async fn a_service_believes_the_edge_and_not_the_client() {
+async fn upstream_receives_forwarding_headers_of_the_proxy_only() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let sent = "Connection: close, X-Hidden\r\nX-Hidden: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\n\
                 Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Ssl: on\r\nX-Real-IP: 1.2.3.4\r\n\
                 X-Project-Ref: evil\r\nauthorization: Bearer t\r\napikey: k\r\nCookie: a=b";
@@ -87,7 +88,7 @@ async fn a_service_believes_the_edge_and_not_the_client() {
 }
 
 #[tokio::test]
-async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_them() {
+async fn headers_with_underscores_are_dropped_by_default() {
     let sent = "X_Project_Ref: evil\r\nX_Forwarded_For: 1.2.3.4\r\nx_real_ip: 1.2.3.4\r\nX_Custom: 1\r\nX-Forwarded_Host: evil\r\n";
     for underscore_headers in [false, true] {
         let gate = Gate::with(
@@ -98,7 +99,8 @@ async fn a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_th
             },
         )
         .await;
-        let (host, mut client) = (gate.host(), gate.client().await);
+        let host = gate.host();
+        let mut client = gate.client().await;
         client
             .send(&format!(
                 "GET /rest/v1/ HTTP/1.1\r\nHost: {host}\r\n{sent}\r\n"
@@ -166,7 +168,7 @@ async fn cookies_of_http_2_reach_a_service_as_one_field() {
 }
 
 #[tokio::test]
-async fn trailers_of_a_client_do_not_reach_a_service() {
+async fn request_trailers_are_dropped() {
     let gate = Gate::new().await;
     let (lines, mut heard) = mpsc::channel(1);
     let (address, _service) = once(async move |mut stream| {
@@ -186,7 +188,8 @@ async fn trailers_of_a_client_do_not_reach_a_service() {
     })
     .await;
     gate.point(Service::Functions, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let chunks = "3\r\nabc\r\n0\r\nX-Project-Ref: evil\r\n\r\n";
     client
         .send(&format!(
@@ -200,9 +203,10 @@ async fn trailers_of_a_client_do_not_reach_a_service() {
 }
 
 #[tokio::test]
-async fn bodies_pass_both_ways_and_a_connection_is_used_again() {
+async fn bodies_are_forwarded_over_a_kept_connection() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     for bytes in [0, 1, 100_000, 3_000_000] {
         client
             .send(&format!(
@@ -246,7 +250,7 @@ async fn bodies_pass_both_ways_and_a_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
+async fn upstream_connection_is_reused_unless_closed() {
     let gate = Gate::new().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     gate.point(Service::Functions, listener.local_addr().unwrap())
@@ -256,7 +260,7 @@ async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
     connections.spawn(async move {
         for connection in 0.. {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // With its length, without it, and with a last word that nobody announced.
+            // With `Content-Length`, chunked, and chunked with a trailer.
             let answers = [
                 format!("content-length: 3\r\n\r\n{connection} 0"),
                 format!("transfer-encoding: chunked\r\n\r\n3\r\n{connection} 1\r\n0\r\n\r\n"),
@@ -273,8 +277,9 @@ async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
             ended.send(()).await.unwrap();
         }
     });
-    // What one client's requests left is there for the next of the same lane: its own are.
-    let (mut client, host) = (gate.client().await, gate.host());
+    // The same client reuses the upstream connection of its worker thread.
+    let mut client = gate.client().await;
+    let host = gate.host();
     for connection in 0..2 {
         assert_eq!(
             client.get(&host, "/functions/v1/").await.body,
@@ -292,13 +297,13 @@ async fn a_connection_to_a_service_is_used_again_unless_the_service_ended_it() {
             format!("{connection} 2")
         );
         ends.recv().await.unwrap();
-        // By its answer the end, which came before, was heard too.
+        // After this response the proxy has processed the earlier close as well.
         client.get(&host, "/rest/v1/").await;
     }
 }
 
 #[tokio::test]
-async fn a_service_that_fails_is_named() {
+async fn failing_upstream_is_named_in_the_error() {
     let gate = Gate::new().await;
     let (gone, tasks) = once(async |stream| drop(stream)).await;
     drop(tasks);
@@ -329,7 +334,7 @@ async fn a_service_that_fails_is_named() {
 }
 
 #[tokio::test]
-async fn a_project_is_served_while_it_is_there_and_under_each_of_its_names() {
+async fn project_is_served_under_each_name_until_deleted() {
     let gate = Gate::new().await;
     let activate = async |name: &str| {
         let call = gate
@@ -388,7 +393,7 @@ async fn a_project_is_served_while_it_is_there_and_under_each_of_its_names() {
 }
 
 #[tokio::test]
-async fn a_new_project_is_reached_at_once() {
+async fn new_project_is_served_immediately() {
     let gate = Gate::new().await;
     gate.connect(&gate.host(), &[]).await.unwrap();
     let name = format!(
@@ -401,12 +406,13 @@ async fn a_new_project_is_reached_at_once() {
 }
 
 #[tokio::test]
-async fn each_request_is_one_row_of_the_log() {
+async fn request_writes_one_log_row() {
     let gate = Gate::new().await;
-    let (log, mut rows) = (&gate.node.app.edge.log, Vec::new());
+    let log = &gate.node.app.service_proxy.log;
+    let mut rows = Vec::new();
     gate.get("/rest/v1/todos?apikey=secret&select=*").await;
     gate.get("/nothing").await;
-    log.any().await;
+    log.wait_for_item().await;
     log.take(&mut rows);
     let [row, other] = &rows[..] else {
         panic!("{rows:?}")

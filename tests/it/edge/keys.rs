@@ -1,4 +1,4 @@
-//! API keys of projects, where the edge checks them.
+//! API key checks.
 
 use gantry::{data_plane::service_proxy, platform::tables::Table};
 use serde_json::{Value, json};
@@ -28,14 +28,14 @@ impl Gate {
         client.answer().await
     }
 
-    /// What became of a request with this key.
+    /// Returns the status of a request with this key.
     async fn with_key(&self, key: &str) -> u16 {
         self.send("/rest/v1/todos", &format!("apikey: {key}\r\n"))
             .await
             .status
     }
 
-    /// The project's keys in clear.
+    /// Returns the project's keys in plain text.
     pub(super) async fn keys(&self, path: &str) -> Vec<Value> {
         let answer = self
             .node
@@ -56,7 +56,7 @@ fn key(keys: &[Value], field: &str, value: &str) -> String {
 }
 
 #[tokio::test]
-async fn only_keys_of_the_project_open_its_services() {
+async fn key_of_another_project_is_rejected() {
     let gate = Gate::checking_keys().await;
     let none = gate.get("/rest/v1/todos").await;
     assert_eq!(
@@ -89,7 +89,7 @@ async fn only_keys_of_the_project_open_its_services() {
             200
         );
     }
-    // A user's token beside the key is the service's to judge.
+    // A user's token in addition to the key is validated by the service.
     let both = gate
         .send(
             "/rest/v1/todos",
@@ -140,10 +140,11 @@ async fn only_keys_of_the_project_open_its_services() {
 }
 
 #[tokio::test]
-async fn a_key_that_was_taken_away_opens_nothing_any_more() {
+async fn revoked_key_is_rejected() {
     let gate = Gate::checking_keys().await;
     let keys = gate.keys(&gate.app.at("")).await;
-    let (secret, anon) = (key(&keys, "type", "secret"), key(&keys, "id", "anon"));
+    let secret = key(&keys, "type", "secret");
+    let anon = key(&keys, "id", "anon");
     assert_eq!(
         (gate.with_key(&secret).await, gate.with_key(&anon).await),
         (200, 200)
@@ -207,7 +208,7 @@ impl Gate {
 }
 
 #[tokio::test]
-async fn the_operator_switches_the_key_check_of_one_project() {
+async fn operator_sets_key_check_of_one_project() {
     for general in [false, true] {
         let options = service_proxy::Options {
             check_keys: general,
@@ -216,10 +217,8 @@ async fn the_operator_switches_the_key_check_of_one_project() {
         let gate = Gate::with(|_| None, options).await;
         let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
         gate.node.app.table_changed(Table::Projects);
-        let (host, by_default) = (
-            format!("{sibling}.example.test"),
-            if general { 401 } else { 200 },
-        );
+        let host = format!("{sibling}.example.test");
+        let by_default = if general { 401 } else { 200 };
         for (enabled, status) in [
             (None, by_default),
             (Some(true), 401),

@@ -1,4 +1,4 @@
-//! Certificates for custom hostnames, of a real authority: pebble, on this machine.
+//! Certificates of custom hostnames, issued by a local Pebble server.
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -13,13 +13,13 @@ use gantry::{
     data_plane::{
         domains::hostnames::{
             Host,
-            acme::Authority,
-            check::Seen,
-            dns::{Dns, Looking, Resolver, Told},
-            keeper,
+            acme::CertificateAuthority,
+            dns::{Dns, DnsFuture, DnsResolver, Propagation},
+            hostname_reconciler,
+            required_records::DnsRecords,
         },
         service_proxy,
-        service_proxy::Listeners,
+        service_proxy::ServiceProxyListeners,
     },
     platform::{http::Transport, notifications},
 };
@@ -43,21 +43,21 @@ use crate::{
 
 pub(super) const HOST: &str = "api.customer.test";
 
-/// What DNS says of every name.
+/// DNS records of every name.
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    pub(super) seen: Mutex<Seen>,
-    /// What says where names lead, and what stands in zones.
-    pub(super) zone: Mutex<Option<Arc<Resolver>>>,
+    pub(super) seen: Mutex<DnsRecords>,
+    /// Zones for delegation tests.
+    pub(super) zone: Mutex<Option<Arc<DnsResolver>>>,
 }
 
 impl Dns for Said {
-    fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> Looking<'a> {
+    fn look<'a>(&'a self, _: &'a Host, _: &'a str) -> DnsFuture<'a> {
         let seen = self.seen.lock().clone();
         Box::pin(async { Ok(seen) })
     }
 
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>> {
         let zone = self.zone.lock().clone();
         Box::pin(async move {
             if let Some(zone) = zone {
@@ -68,29 +68,29 @@ impl Dns for Said {
         })
     }
 
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation> {
         let zone = self.zone.lock().clone();
         Box::pin(async move {
             if let Some(zone) = zone {
                 zone.told(name, text).await
             } else {
-                Ok(Told::NotYet)
+                Ok(Propagation::NotYet)
             }
         })
     }
 
-    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async { Ok(vec![Ipv4Addr::LOCALHOST.into()]) })
     }
 }
 
-/// An application with an authority, and an edge that the authority finds.
+/// An application with a certificate authority that can reach its proxy.
 pub(super) struct Town {
     pub(super) app: TestApp,
     pub(super) node: Node,
     pub(super) said: Arc<Said>,
     pub(super) https: SocketAddr,
-    /// The authority's root.
+    /// Root certificate of the authority.
     pub(super) roots: PathBuf,
     pub(super) settings: Settings,
     pub(super) pebble: Pebble,
@@ -100,8 +100,8 @@ pub(super) struct Town {
 }
 
 impl Town {
-    /// Where the authority looks by HTTP it finds the edge, unless `deaf`.
-    async fn new(deaf: bool) -> Self {
+    /// Starts the authority and the proxy. With `deaf`, HTTP-01 challenges do not reach the proxy.
+    pub(super) async fn new(deaf: bool) -> Self {
         let names = NameServer::start().await;
         names.remember(HOST, RecordType::A, RData::A(A::new(127, 0, 0, 1)));
         let address = names.address;
@@ -111,30 +111,33 @@ impl Town {
         }
     }
 
-    /// With an authority that suggests when to renew.
+    /// Starts an authority that suggests renewal windows.
     pub(super) async fn suggesting() -> (Self, Suggestions) {
         let mut town = Self::new(false).await;
         let suggestions = Suggestions::before(town.app.machine.dir(), town.pebble.port).await;
-        let authority = Authority {
+        let authority = CertificateAuthority {
             directory: suggestions.directory.clone(),
             ..town.settings.authority.clone().unwrap()
         };
         town.settings.authority = Some(authority);
-        // The edge stays the other node's, which hears of what this one writes.
+        // The proxy belongs to the other node, which receives this node's notifications.
         town.node = town
             .app
             .another_with(town.settings.clone(), town.app.machine.clone());
         (town, suggestions)
     }
 
-    /// The same, with settings that are made for the folder and the project, and the authority asking another name server.
+    /// Starts with settings built for the data folder and the project, and another name server for
+    /// the authority.
     pub(super) async fn over(
         deaf: bool,
         change: impl AsyncFnOnce(&Path, &str, &mut Settings) -> SocketAddr,
     ) -> Self {
-        let (app, echo) = (TestApp::new().await, Echo::start().await);
+        let app = TestApp::new().await;
+        let echo = Echo::start().await;
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (https, http) = (bind().await, bind().await);
+        let https = bind().await;
+        let http = bind().await;
         let ports = (
             if deaf {
                 free()
@@ -144,12 +147,13 @@ impl Town {
             https.local_addr().unwrap(),
         );
         let dir = app.machine.dir().to_owned();
-        // The authority's certificates begin now, and name servers take no updates of yesterday.
+        // Certificates of the authority begin now, and name servers reject updates with another
+        // time.
         app.clock.step_wall(TimeDelta::seconds(
             (Clock::system().now() - app.clock.now()).num_seconds(),
         ));
         let said = Arc::new(Said::default());
-        let authority = Authority {
+        let authority = CertificateAuthority {
             directory: String::new(),
             root: Some(dir.join("pebble-ca.pem")),
             contact: None,
@@ -162,7 +166,7 @@ impl Town {
             .collect();
         let mut settings = Settings {
             upstreams,
-            edge: service_proxy::Options {
+            service_proxy: service_proxy::Options {
                 ports: service_proxy::Ports {
                     http: ports.0,
                     https: ports.1.port(),
@@ -181,7 +185,7 @@ impl Town {
         let node = app.another_with(settings.clone(), app.machine.clone());
         let mut tasks = service_proxy::listen(
             &node.app,
-            Listeners {
+            ServiceProxyListeners {
                 https: vec![https],
                 http: vec![http],
                 ..Listeners::default()
@@ -189,7 +193,7 @@ impl Town {
             None,
         )
         .unwrap();
-        // It hears what other nodes write, and says so.
+        // Subscribes to notifications of other nodes.
         tasks.spawn(notifications::run(node.app.platform.clone()));
         let roots = dir.join("pebble-root.pem");
         let fetched = Command::new("curl")
@@ -244,15 +248,15 @@ impl Town {
         }
     }
 
-    /// Asks for the hostname, and proves it.
+    /// Requests the hostname and publishes the required records.
     pub(super) async fn prove(&self) {
         let told = self.ask("/initialize").await;
         let result = &told["data"]["result"];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let seen = Seen {
+        let seen = DnsRecords {
             alias: Some(text(&result["custom_origin_server"])),
             texts: vec![text(&result["ownership_verification"]["value"])],
-            ..Seen::default()
+            ..DnsRecords::default()
         };
         *self.said.seen.lock() = seen;
         assert_eq!(
@@ -261,10 +265,11 @@ impl Town {
         );
     }
 
-    /// Lets the keeper work until the hostname is at this step. What an authority refuses at random is tried again.
+    /// Runs the reconciler until the hostname has this status. Pebble rejects random requests,
+    /// which are retried.
     pub(super) async fn until(&self, node: &Node, step: &str) -> Value {
         for _ in 0..10 {
-            keeper::pass(&node.app).await.unwrap();
+            hostname_reconciler::pass(&node.app).await.unwrap();
             self.node.app.set_subscribed(true);
             let told = self.ask("").await;
             if told["status"] == step {
@@ -286,7 +291,7 @@ impl Town {
 }
 
 #[tokio::test]
-async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated() {
+async fn verified_hostname_is_certified_and_served_after_activation() {
     let town = Town::new(false).await;
     town.prove().await;
     let told = town.until(&town.node, "4_origin_setup_completed").await;
@@ -349,7 +354,7 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
         "who opted for it"
     );
 
-    // Renewed in time, without a word from anybody.
+    // Renewed without any request.
     let before = client.0.get_ref().1.peer_certificates().unwrap()[0].clone();
     let sql = "update hostname_certificates set renew_at = $1";
     town.app
@@ -360,7 +365,7 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
         .unwrap();
     town.app.advance(24 * 3600);
     for _ in 0..10 {
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
         town.app.advance(2 * 3600);
     }
     let renewed = connect(town.https, HOST, trusting(&town.roots))
@@ -395,7 +400,7 @@ async fn a_proven_hostname_gets_a_certificate_and_is_served_when_it_is_activated
 }
 
 #[tokio::test]
-async fn what_the_authority_does_not_find_is_told_and_tried_by_tls() {
+async fn failed_http_challenge_is_reported_and_retried_by_tls() {
     let town = Town::new(true).await;
     town.prove().await;
     let told = town.until(&town.node, "2_initiated").await;
@@ -417,11 +422,11 @@ async fn what_the_authority_does_not_find_is_told_and_tried_by_tls() {
 }
 
 #[tokio::test]
-async fn an_order_that_was_cut_off_is_finished_by_another_node() {
+async fn interrupted_order_is_resumed_by_another_node() {
     let town = Town::new(false).await;
     town.prove().await;
     let working = town.node.app.clone();
-    let worker = tokio::spawn(async move { keeper::pass(&working).await });
+    let worker = tokio::spawn(async move { hostname_reconciler::pass(&working).await });
     let begun = async {
         while town.count("acme_orders").await == 0 {
             tokio::task::yield_now().await;
@@ -441,7 +446,7 @@ async fn an_order_that_was_cut_off_is_finished_by_another_node() {
     );
 }
 
-/// The checks as `name status`, and one of them.
+/// Returns the checks as `name status`, and one of them.
 pub(super) fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let checks = told["checks"].as_array().unwrap();
@@ -460,7 +465,7 @@ pub(super) fn checked(told: &Value, name: &str) -> (Vec<String>, Value) {
 }
 
 #[tokio::test]
-async fn checks_follow_a_hostname_to_its_certificate() {
+async fn checks_report_each_stage_up_to_the_certificate() {
     let town = Town::new(false).await;
     town.prove().await;
     let (all, https) = checked(&town.ask("/checks").await, "https");
@@ -498,7 +503,7 @@ async fn checks_follow_a_hostname_to_its_certificate() {
         observed.starts_with(&format!("for {HOST}, by CN=Pebble Intermediate CA")),
         "{observed}"
     );
-    // Whoever else answers there is not taken for this server.
+    // Another server at the port is detected.
     let (port, _serving) = super::once(|mut stream| async move {
         let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 200 OK\r\n\r\nwelcome")
             .await;
@@ -509,7 +514,7 @@ async fn checks_follow_a_hostname_to_its_certificate() {
         https: free(),
     };
     let elsewhere = Settings {
-        edge: service_proxy::Options {
+        service_proxy: service_proxy::Options {
             ports,
             ..service_proxy::Options::default()
         },
@@ -540,7 +545,7 @@ async fn checks_follow_a_hostname_to_its_certificate() {
             port.port()
         )
     );
-    // An end without the authority's own certificate.
+    // A chain without the authority's own certificate.
     let sql = "update hostname_certificates set chain = split_part(chain, '-----END CERTIFICATE-----', 1) || '-----END CERTIFICATE-----'";
     town.app.app.db.query(sql, &[]).await.unwrap();
     let (all, chain) = checked(&town.ask("/checks").await, "chain");
@@ -550,205 +555,5 @@ async fn checks_follow_a_hostname_to_its_certificate() {
             "chain failed",
             &json!("the certificate of the authority itself is missing")
         )
-    );
-}
-
-#[tokio::test]
-async fn the_authority_is_asked_for_no_more_than_it_allows_and_for_nothing_unproven() {
-    let town = Town::new(false).await;
-    town.ask("/initialize").await;
-    for _ in 0..12 {
-        keeper::pass(&town.node.app).await.unwrap();
-        town.app.advance(10 * 60);
-    }
-    assert_eq!(
-        town.count("acme_begun").await,
-        0,
-        "DNS did not say whose it is"
-    );
-    town.node
-        .delete(&town.app.at("/custom-hostname"))
-        .as_(&town.app.owner)
-        .send()
-        .await
-        .expect(200);
-    let db = &town.app.app.db;
-    let organization = town.app.home.id.0;
-    for (host, organization, count, why) in [
-        (
-            Some(HOST),
-            None,
-            4,
-            "as many certificates were asked for this hostname as may be in an hour",
-        ),
-        (
-            None,
-            Some(organization),
-            25,
-            "the organization has asked for as many certificates as it may in three hours",
-        ),
-        (
-            None,
-            None,
-            250,
-            "this server has asked for as many certificates as its authority allows",
-        ),
-    ] {
-        town.prove().await;
-        let at = town.app.clock.now() - TimeDelta::minutes(5);
-        let sql = "insert into acme_begun (at, host, organization_id) select $1, $2, $3 from generate_series(1, $4::int)";
-        db.query(sql, &[&at, &host, &organization, &count])
-            .await
-            .unwrap();
-        keeper::pass(&town.node.app).await.unwrap();
-        let told = town.ask("").await;
-        let message = told["data"]["result"]["ssl"]["validation_errors"][0]["message"]
-            .as_str()
-            .unwrap();
-        assert_eq!(
-            (message, &told["status"]),
-            (
-                format!("{why}; it is tried again by itself").as_str(),
-                &json!("3_challenge_verified")
-            )
-        );
-        assert_eq!(
-            (
-                town.count("acme_begun").await,
-                town.count("acme_orders").await
-            ),
-            (i64::from(count), 0)
-        );
-        town.node
-            .delete(&town.app.at("/custom-hostname"))
-            .as_(&town.app.owner)
-            .send()
-            .await
-            .expect(200);
-        db.query("delete from acme_begun", &[]).await.unwrap();
-        town.app.advance(60);
-    }
-}
-
-#[tokio::test]
-async fn a_certificate_is_not_renewed_for_a_name_that_leads_elsewhere() {
-    let town = Town::new(false).await;
-    town.prove().await;
-    town.until(&town.node, "4_origin_setup_completed").await;
-    let begun = town.count("acme_begun").await;
-    town.said.seen.lock().alias = Some("elsewhere.test".into());
-    town.app
-        .app
-        .db
-        .query(
-            "update hostname_certificates set renew_at = $1",
-            &[&town.app.clock.now()],
-        )
-        .await
-        .unwrap();
-    for _ in 0..3 {
-        town.app.advance(24 * 3600);
-        keeper::pass(&town.node.app).await.unwrap();
-    }
-    assert_eq!(town.count("acme_begun").await, begun);
-    let told = town.ask("").await;
-    assert!(
-        told["data"]["result"]["verification_errors"][0]
-            .as_str()
-            .unwrap()
-            .contains("found elsewhere.test"),
-        "{told}"
-    );
-}
-
-/// What the authority thinks of the certificate with this serial number.
-async fn status(town: &Town, serial: &str) -> Value {
-    let url = format!("{}/cert-status-by-serial/{serial}", town.pebble.management);
-    let said = Command::new("curl")
-        .args(["-ksSf", &url])
-        .output()
-        .await
-        .unwrap();
-    serde_json::from_slice::<Value>(&said.stdout).unwrap()["Status"].clone()
-}
-
-#[tokio::test]
-async fn a_hostname_is_deleted_at_once_and_its_certificate_revoked_when_the_authority_is_there() {
-    let town = Town::new(false).await;
-    town.prove().await;
-    town.until(&town.node, "4_origin_setup_completed").await;
-    let shown = connect(town.https, HOST, trusting(&town.roots))
-        .await
-        .unwrap();
-    let certificate = shown.get_ref().1.peer_certificates().unwrap()[0].clone();
-    let certificate =
-        <x509_cert::Certificate as x509_cert::der::Decode>::from_der(&certificate).unwrap();
-    let serial = hex::encode(certificate.tbs_certificate.serial_number.as_bytes());
-    assert_eq!(status(&town, &serial).await, "Valid");
-    town.node
-        .delete(&town.app.at("/custom-hostname"))
-        .as_(&town.app.owner)
-        .send()
-        .await
-        .expect(200);
-    // Whoever does not trust it cannot speak with it.
-    let mut settings = town.settings.clone();
-    settings.authority.as_mut().unwrap().root = None;
-    let strange = town.app.another_with(settings, town.app.machine.clone());
-    let left = async || -> i64 {
-        town.app
-            .app
-            .db
-            .query("select count(*) from acme_revocations", &[])
-            .await
-            .unwrap()[0]
-            .get(0)
-    };
-    keeper::pass(&strange.app).await.unwrap();
-    assert_eq!(
-        (left().await, status(&town, &serial).await),
-        (1, json!("Valid"))
-    );
-    for _ in 0..5 {
-        town.app.advance(3601);
-        keeper::pass(&town.node.app).await.unwrap();
-    }
-    assert_eq!(
-        (left().await, status(&town, &serial).await),
-        (0, json!("Revoked"))
-    );
-}
-
-#[tokio::test]
-async fn a_revocation_is_given_up_when_it_is_of_no_use() {
-    let town = Town::new(false).await;
-    let now = town.app.clock.now();
-    let sql = "insert into acme_revocations (directory, chain, not_after, attempts) values ($1, 'x', $2, 48), ($1, 'x', $3, 0), ('other', 'x', $2, 0)";
-    let (later, directory) = (
-        now + TimeDelta::days(9),
-        town.settings.authority.as_ref().unwrap().directory.clone(),
-    );
-    town.app
-        .app
-        .db
-        .query(sql, &[&directory, &later, &now])
-        .await
-        .unwrap();
-    keeper::pass(&town.node.app).await.unwrap();
-    let left = town
-        .app
-        .app
-        .db
-        .query("select directory, attempts from acme_revocations", &[])
-        .await
-        .unwrap();
-    assert_eq!(
-        (
-            left.len(),
-            left[0].get::<_, &str>(0),
-            left[0].get::<_, i32>(1)
-        ),
-        (1, "other", 0),
-        "another authority's wait for it"
     );
 }

@@ -1,7 +1,7 @@
-//! When certificates are renewed, as their authority suggests (RFC 9773).
+//! Renewal windows suggested by the authority (RFC 9773).
 
 use chrono::{DateTime, TimeDelta, Utc};
-use gantry::data_plane::domains::hostnames::keeper;
+use gantry::data_plane::domains::hostnames::hostname_reconciler;
 
 use super::orders::Town;
 use crate::support::{
@@ -9,7 +9,7 @@ use crate::support::{
     suggestions::{Replacing, Suggestions},
 };
 
-/// What is written down about the only certificate.
+/// Returns the stored schedule of the only certificate.
 async fn written(
     town: &Town,
 ) -> (
@@ -47,10 +47,11 @@ fn in_six_hours(town: &Town, at: DateTime<Utc>) -> bool {
 
 async fn pass_after(town: &Town, node: &Node, hours: u32) {
     town.app.advance(hours * 3600);
-    keeper::pass(&node.app).await.unwrap();
+    hostname_reconciler::pass(&node.app).await.unwrap();
 }
 
-/// Days go by until there is another certificate. What pebble refuses at random is tried again.
+/// Advances the clock by days until the certificate is renewed. Pebble rejects random requests,
+/// which are retried.
 async fn until_second(town: &Town) {
     for _ in 0..10 {
         pass_after(town, &town.node, 20).await;
@@ -66,7 +67,7 @@ async fn until_second(town: &Town) {
 }
 
 #[tokio::test]
-async fn a_certificate_is_renewed_at_a_moment_in_the_window_that_is_chosen_once() {
+async fn renewal_time_in_the_window_is_chosen_once() {
     let (town, suggestions) = Town::suggesting().await;
     let now = certified(&suggestions, &town, Some((30, 60))).await;
     let (chosen, start, ask_at, _) = written(&town).await;
@@ -83,7 +84,7 @@ async fn a_certificate_is_renewed_at_a_moment_in_the_window_that_is_chosen_once(
         in_six_hours(&town, ask_at),
         "as often as it wants: {ask_at}"
     );
-    // Another node, which knows nothing but the rows.
+    // Another node, which only has the stored rows.
     let other = town
         .app
         .another_with(town.settings.clone(), town.app.machine.clone());
@@ -98,7 +99,7 @@ async fn a_certificate_is_renewed_at_a_moment_in_the_window_that_is_chosen_once(
         (chosen, 2),
         "it does not choose again"
     );
-    // Another window is another choice.
+    // Another window selects another time.
     suggestions.conduct.lock().window = Some((now + TimeDelta::days(3), now + TimeDelta::days(4)));
     pass_after(&town, &town.node, 7).await;
     let (chosen, ..) = written(&town).await;
@@ -122,7 +123,7 @@ async fn a_certificate_is_renewed_at_a_moment_in_the_window_that_is_chosen_once(
 }
 
 #[tokio::test]
-async fn an_order_does_without_replacing_what_the_authority_thinks_is_replaced() {
+async fn order_rejected_for_replaces_is_retried_without() {
     for replacing in [Replacing::Refused, Replacing::Ignored] {
         let (town, suggestions) = Town::suggesting().await;
         suggestions.conduct.lock().replacing = replacing;
@@ -137,7 +138,7 @@ async fn an_order_does_without_replacing_what_the_authority_thinks_is_replaced()
 }
 
 #[tokio::test]
-async fn a_window_that_is_over_renews_soon_but_not_over_and_over() {
+async fn past_renewal_window_renews_at_most_once_a_day() {
     let (town, suggestions) = Town::suggesting().await;
     suggestions.conduct.lock().retry_after = 0;
     certified(&suggestions, &town, Some((-20, -10))).await;
@@ -145,19 +146,19 @@ async fn a_window_that_is_over_renews_soon_but_not_over_and_over() {
     // Every half hour for ten hours.
     for _ in 0..20 {
         town.app.advance(1800);
-        keeper::pass(&town.node.app).await.unwrap();
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
     }
     assert!(
         (5..=11).contains(&(suggestions.conduct.lock().asked.len() - asked)),
         "no more than once an hour"
     );
     assert_eq!(town.pebble.said("Issued certificate"), 1, "it is new still");
-    // It has been revoked, or is about to be.
+    // The certificate is revoked or about to be.
     until_second(&town).await;
 }
 
 #[tokio::test]
-async fn without_a_word_of_use_a_certificate_is_renewed_after_two_thirds_of_its_life() {
+async fn missing_renewal_window_defaults_to_two_thirds() {
     let (town, suggestions) = Town::suggesting().await;
     let now = certified(&suggestions, &town, None).await;
     let (renew_at, window, ask_at, until) = written(&town).await;
@@ -176,7 +177,7 @@ async fn without_a_word_of_use_a_certificate_is_renewed_after_two_thirds_of_its_
         let (renew_at, window, ..) = written(&town).await;
         assert_eq!((renew_at, window), (fallback, None));
     }
-    // What was chosen stands while nobody says anything else.
+    // The schedule is kept while the authority returns no window.
     suggestions.conduct.lock().window =
         Some((now + TimeDelta::days(30), now + TimeDelta::days(31)));
     pass_after(&town, &town.node, 7).await;
@@ -185,4 +186,35 @@ async fn without_a_word_of_use_a_certificate_is_renewed_after_two_thirds_of_its_
     suggestions.conduct.lock().window = None;
     pass_after(&town, &town.node, 7).await;
     assert_eq!(written(&town).await.0, chosen);
+}
+
+#[tokio::test]
+async fn misrouted_hostname_is_not_renewed() {
+    let town = Town::new(false).await;
+    town.prove().await;
+    town.until(&town.node, "4_origin_setup_completed").await;
+    let begun = town.count("acme_begun").await;
+    town.said.seen.lock().alias = Some("elsewhere.test".into());
+    town.app
+        .app
+        .db
+        .query(
+            "update hostname_certificates set renew_at = $1",
+            &[&town.app.clock.now()],
+        )
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        town.app.advance(24 * 3600);
+        hostname_reconciler::pass(&town.node.app).await.unwrap();
+    }
+    assert_eq!(town.count("acme_begun").await, begun);
+    let told = town.ask("").await;
+    assert!(
+        told["data"]["result"]["verification_errors"][0]
+            .as_str()
+            .unwrap()
+            .contains("found elsewhere.test"),
+        "{told}"
+    );
 }

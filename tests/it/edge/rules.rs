@@ -1,4 +1,4 @@
-//! What is turned away, and how.
+//! Rejected connections and requests.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,10 @@ use super::{Client, Gate, SHORTLY};
 use crate::support::machine::PATIENCE;
 
 #[tokio::test]
-async fn nobody_is_answered_under_a_name_that_is_nobodys() {
+async fn unknown_server_name_gets_no_response() {
     let gate = Gate::new().await;
-    let (other, beyond) = (
-        "a".repeat(20) + ".example.test",
-        format!("x.{}", gate.host()),
-    );
+    let other = "a".repeat(20) + ".example.test";
+    let beyond = format!("x.{}", gate.host());
     for name in [
         "example.test",
         "shop.example.test",
@@ -31,11 +29,11 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
     }
     gate.counts_to("gantry_edge_connections_total{outcome=\"unknown name\"}", 5)
         .await;
-    // An address is no name: nothing is said about it in the handshake.
+    // TLS sends no server name for an IP address.
     assert!(gate.connect("127.0.0.1", &[]).await.is_err());
     gate.counts_to("gantry_edge_connections_total{outcome=\"no name\"}", 1)
         .await;
-    // What an authority asks is not answered unless it was asked for.
+    // Without a pending challenge, the ACME protocol is rejected.
     assert!(gate.connect(&gate.host(), &["acme-tls/1"]).await.is_err());
     let mut stream = TcpStream::connect(gate.https).await.unwrap();
     stream
@@ -43,7 +41,7 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
         .await
         .unwrap();
     let mut said = Vec::new();
-    // An alert at most, however the connection ends.
+    // At most a TLS alert, however the connection ends.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut said))
         .await
         .unwrap();
@@ -54,11 +52,12 @@ async fn nobody_is_answered_under_a_name_that_is_nobodys() {
 }
 
 #[tokio::test]
-async fn the_host_is_the_one_the_connection_was_made_for() {
+async fn host_other_than_the_server_name_is_misdirected() {
     let gate = Gate::new().await;
     let sibling = gate.app.stub(gate.app.home.id, "sibling").await;
     gate.node.app.table_changed(Table::Projects);
-    let (host, other) = (gate.host(), format!("{sibling}.example.test"));
+    let host = gate.host();
+    let other = format!("{sibling}.example.test");
     let cases = [
         (
             format!("GET /rest/v1/ HTTP/1.1\r\nHost: {other}\r\n\r\n"),
@@ -113,7 +112,7 @@ async fn the_host_is_the_one_the_connection_was_made_for() {
 }
 
 #[tokio::test]
-async fn a_request_that_can_be_read_in_two_ways_is_refused() {
+async fn ambiguous_request_is_rejected() {
     let gate = Gate::new().await;
     let host = gate.host();
     let smuggled = format!("GET /rest/v1/smuggled HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -159,10 +158,10 @@ async fn a_request_that_can_be_read_in_two_ways_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_whose_chunks_cannot_be_read_is_the_clients_mistake() {
+async fn malformed_chunk_returns_400() {
     let gate = Gate::new().await;
     let host = gate.host();
-    // Before the request is passed on, and after.
+    // Before and after the request is forwarded.
     for chunks in [
         "zz\r\nabc\r\n",
         "-1\r\n",
@@ -183,7 +182,7 @@ async fn a_body_whose_chunks_cannot_be_read_is_the_clients_mistake() {
 }
 
 #[tokio::test]
-async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
+async fn duplicate_credentials_and_path_traversal_are_rejected() {
     let gate = Gate::new().await;
     let host = gate.host();
     for (path, headers, status) in [
@@ -219,9 +218,10 @@ async fn credentials_are_sent_once_and_paths_stay_in_their_service() {
 }
 
 #[tokio::test]
-async fn after_a_body_of_unknown_length_a_connection_is_not_used_again() {
+async fn connection_is_closed_after_a_chunked_body() {
     let gate = Gate::new().await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     let next = format!("GET /rest/v1/next HTTP/1.1\r\nHost: {host}\r\n\r\n");
     client
         .send(&format!(
@@ -249,7 +249,7 @@ async fn after_a_body_of_unknown_length_a_connection_is_not_used_again() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_is_refused() {
+async fn oversized_requests_are_rejected() {
     let gate = Gate::new().await;
     let host = gate.host();
     let mut client = gate.client().await;
@@ -294,7 +294,7 @@ async fn what_is_too_much_is_refused() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_let_go() {
+async fn silent_client_is_disconnected() {
     let gate = Gate::new().await;
     let mut silent = TcpStream::connect(gate.https).await.unwrap();
     let mut half = TcpStream::connect(gate.https).await.unwrap();
@@ -309,7 +309,7 @@ async fn who_says_nothing_is_let_go() {
         .await;
 }
 
-/// What is answered in clear, in lower case.
+/// Returns the response to a plain HTTP request, in lower case.
 async fn plainly(address: SocketAddr, host: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream
@@ -325,10 +325,11 @@ async fn plainly(address: SocketAddr, host: &str, path: &str) -> String {
 }
 
 #[tokio::test]
-async fn plain_http_leads_to_https_and_nowhere_else() {
+async fn plain_http_redirects_to_https() {
     let gate = Gate::new().await;
     let ask = async |host: &str, path: &str| plainly(gate.http, host, path).await;
-    let (host, port) = (gate.host(), gate.https.port());
+    let host = gate.host();
+    let port = gate.https.port();
     let led = ask(&host, "/rest/v1/x?a=b").await;
     assert!(
         led.starts_with("http/1.1 308")
@@ -399,14 +400,14 @@ async fn over_http_2_the_same_rules_hold() {
 }
 
 #[tokio::test]
-async fn when_the_edge_stops_what_was_begun_is_finished() {
+async fn shutdown_finishes_requests_in_flight() {
     let mut gate = Gate::new().await;
     let host = gate.host();
     let mut client: Client = gate.client().await;
     client.send(&format!("POST /rest/v1/ HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")).await;
     assert_eq!(client.answer().await.status, 100, "it has begun");
     let mut idle = gate.client().await;
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(idle.is_closed().await);
     client.send("abcd").await;
     let answer = client.answer().await;
@@ -420,7 +421,7 @@ async fn when_the_edge_stops_what_was_begun_is_finished() {
 }
 
 #[tokio::test]
-async fn a_proxy_is_told_which_names_are_ours_and_of_no_other() {
+async fn on_demand_tls_check_accepts_own_names_only() {
     let gate = Gate::new().await;
     let db = &gate.app.app.db;
     let hostname = async |project: &ProjectRef, host: &str, state: &str| {

@@ -1,4 +1,4 @@
-//! How clients share the edge: requests whose bodies do not come, and WebSockets.
+//! Capacity limits of projects and clients: stalled request bodies and WebSockets.
 
 use std::{
     convert::Infallible,
@@ -34,17 +34,17 @@ use tokio_rustls::TlsConnector;
 use super::{Client, Gate, read_head};
 use crate::support::machine::PATIENCE;
 
-/// Request bodies that one client may leave unfinished, and that a project may have.
+/// Limits on unfinished request bodies of a client and of a project.
 const CLIENT_BODIES: usize = 125;
 const PROJECT_BODIES: usize = 500;
-/// WebSockets that one client may have of a project.
+/// Limit on WebSockets of a client.
 const CLIENT_WEBSOCKETS: usize = 125;
-/// Streams of one HTTP/2 connection.
+/// Concurrent streams of an HTTP/2 connection.
 const STREAMS: usize = 100;
 
 const WISH: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
-/// A body of which these bytes arrive, and then either its end or nothing.
+/// A request body that ends after these bytes, or stalls.
 enum Sent {
     Whole(Option<Bytes>),
     Stalled(Option<Bytes>),
@@ -115,7 +115,8 @@ impl Gate {
 }
 
 impl Caller {
-    /// Begins a request; its status comes when it is answered. `proxied` is the client's address as a proxy says it.
+    /// Sends a request. Returns a future of its status. `proxied` is the client address that a
+    /// trusted proxy forwards.
     fn begin(&mut self, body: Sent, proxied: &str) -> impl Future<Output = u16> + Send + 'static {
         let method = if body.is_end_stream() { "GET" } else { "POST" };
         let request = Request::builder()
@@ -128,7 +129,7 @@ impl Caller {
         async move {
             let answer = answered.await.unwrap();
             let status = answer.status().as_u16();
-            // Read to its end, so that its connection to the service is free again.
+            // Read completely, so that its upstream connection becomes free.
             answer.into_body().collect().await.unwrap();
             status
         }
@@ -144,7 +145,8 @@ impl Caller {
     }
 }
 
-/// Requests whose bodies stall, begun over as many connections as they need. Their statuses arrive as they are answered.
+/// Requests with stalled bodies over several connections. Their statuses arrive in order of
+/// completion.
 struct Stalled {
     statuses: mpsc::UnboundedReceiver<u16>,
     callers: Vec<Caller>,
@@ -159,19 +161,18 @@ impl Stalled {
         first: Option<&'static [u8]>,
     ) -> Self {
         let (tells, statuses) = mpsc::unbounded_channel();
-        let (mut callers, mut waiting) = (Vec::new(), JoinSet::new());
+        let mut callers = Vec::new();
+        let mut waiting = JoinSet::new();
         for _ in 0..count.div_ceil(STREAMS) {
             callers.push(gate.caller(address).await);
         }
         for n in 0..count {
             let caller: &mut Caller = &mut callers[n / STREAMS];
             caller.sender.ready().await.unwrap();
-            let (answered, tells) = (
-                caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1"),
-                tells.clone(),
-            );
+            let answered = caller.begin(Sent::Stalled(first.map(Bytes::from_static)), "192.0.2.1");
+            let tells = tells.clone();
             waiting.spawn(async move {
-                // The test may have seen enough.
+                // The receiver may be dropped.
                 let _ = tells.send(answered.await);
             });
         }
@@ -182,7 +183,7 @@ impl Stalled {
         }
     }
 
-    /// The next that is answered.
+    /// Returns the next status.
     async fn next(&mut self) -> u16 {
         timeout(PATIENCE, self.statuses.recv())
             .await
@@ -190,7 +191,8 @@ impl Stalled {
             .unwrap()
     }
 
-    /// Waits until the edge has seen all that were begun: what is sent behind them is answered.
+    /// Waits until the proxy has received all requests: later requests on the same connections are
+    /// answered.
     async fn settled(&mut self) {
         for caller in &mut self.callers {
             timeout(PATIENCE, caller.sender.ready())
@@ -212,7 +214,7 @@ fn no_body() -> Sent {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out() {
     let gate = Gate::new().await;
-    // Eleven connections of a hundred each: more than a project may have at once.
+    // Eleven connections with a hundred requests each exceed the project's limit.
     let mut stalled = Stalled::begin(&gate, [127, 0, 0, 1], 11 * STREAMS, None).await;
     for _ in CLIENT_BODIES..11 * STREAMS {
         assert_eq!(stalled.next().await, 429, "what is over its share");
@@ -222,13 +224,13 @@ async fn a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out
         (other.ask(no_body()).await, other.ask(whole()).await),
         (200, 200)
     );
-    // The client itself is served where it needs no more of what it uses up.
+    // The client is still served with requests that do not need the exhausted resource.
     let mut same = gate.caller([127, 0, 0, 1]).await;
     assert_eq!(
         (same.ask(no_body()).await, same.ask(whole()).await),
         (200, 429)
     );
-    // Its oldest gives way to its next once it has stalled.
+    // The client's oldest stalled body is aborted for its next request.
     gate.app.clock.advance(Duration::from_secs(2));
     assert_eq!((same.ask(whole()).await, stalled.next().await), (200, 408));
     gate.counts_to("gantry_edge_websockets", 0).await;
@@ -244,7 +246,7 @@ async fn when_a_project_is_full_the_oldest_stalled_request_gives_way() {
         rest.push(Stalled::begin(&gate, [127, 0, 0, last], CLIENT_BODIES, None).await);
     }
     let mut late = gate.caller([127, 0, 0, 5]).await;
-    // Until the edge has seen all of them there is room. What broke off meanwhile is replaced.
+    // Until the proxy has received all requests there is capacity. Aborted ones are replaced.
     let mut more = Vec::new();
     while late.ask(whole()).await != 503 {
         assert!(
@@ -319,7 +321,7 @@ async fn a_client_has_a_share_of_a_projects_websockets() {
     assert_eq!(open([127, 0, 0, 1]).await.0, 429);
     let (status, _other) = open([127, 0, 0, 2]).await;
     assert_eq!(status, 101);
-    // Room is there again when one has ended.
+    // Capacity is available after one has ended.
     drop(clients.pop());
     gate.counts_to("gantry_edge_websockets", CLIENT_WEBSOCKETS as u64)
         .await;

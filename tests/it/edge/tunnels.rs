@@ -1,4 +1,4 @@
-//! WebSockets: asked for in one way only, then bytes both ways.
+//! WebSockets: upgrade, relayed bytes, and closing after changes.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const GRANT: &[u8] =
                        Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 #[tokio::test]
-async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
+async fn websocket_relays_bytes_until_one_side_closes() {
     let gate = Gate::new().await;
     let (address, _service) = once(async |mut stream| {
         let head = read_head(&mut stream).await.to_lowercase();
@@ -41,14 +41,15 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
                 && head.contains("x-project-ref"),
             "{head}"
         );
-        // The first words come with the grant.
+        // The first bytes are sent together with the upgrade response.
         stream.write_all(&[GRANT, b"hello"].concat()).await.unwrap();
         let (mut from, mut to) = stream.split();
         tokio::io::copy(&mut from, &mut to).await.unwrap();
     })
     .await;
     gate.point(Service::Realtime, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     client
         .send(&format!(
             "GET /realtime/v1/websocket?vsn=1.0.0 HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
@@ -71,7 +72,7 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
         .map(|n| format!("message {n}"))
         .chain(["a".repeat(300_000)])
     {
-        // Both ways at once: neither side need take all of it before it answers.
+        // Concurrently in both directions.
         let (mut from, mut to) = tokio::io::split(&mut client.0);
         let mut back = vec![0; message.len()];
         let said = async {
@@ -91,7 +92,7 @@ async fn a_websocket_carries_bytes_both_ways_until_a_side_hangs_up() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_upgraded_to_and_a_refusal_is_passed_on() {
+async fn other_upgrades_are_rejected() {
     let gate = Gate::new().await;
     let host = gate.host();
     for wish in [
@@ -142,7 +143,7 @@ async fn nothing_else_is_upgraded_to_and_a_refusal_is_passed_on() {
 }
 
 #[tokio::test]
-async fn when_the_edge_stops_its_websockets_end() {
+async fn shutdown_closes_websockets() {
     let gate = Gate::new().await;
     let (address, mut service) = once(async |mut stream| {
         read_head(&mut stream).await;
@@ -151,14 +152,15 @@ async fn when_the_edge_stops_its_websockets_end() {
     })
     .await;
     gate.point(Service::Realtime, address).await;
-    let (host, mut client) = (gate.host(), gate.client().await);
+    let host = gate.host();
+    let mut client = gate.client().await;
     client
         .send(&format!(
             "GET /realtime/v1/ HTTP/1.1\r\nHost: {host}\r\n{WISH}\r\n"
         ))
         .await;
     assert_eq!(client.answer().await.status, 101);
-    gate.node.app.edge.stop();
+    gate.node.app.service_proxy.stop();
     assert!(client.is_closed().await);
     timeout(PATIENCE, service.join_next())
         .await
@@ -167,10 +169,10 @@ async fn when_the_edge_stops_its_websockets_end() {
         .unwrap();
 }
 
-/// How soon a WebSocket ends that would not be granted any more.
+/// Time within which an invalid WebSocket is closed.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A service that grants every WebSocket, and repeats what it is told.
+/// An upstream that accepts every WebSocket and echoes its bytes.
 struct Granting {
     gate: Gate,
     _service: JoinSet<()>,
@@ -223,7 +225,7 @@ impl Granting {
             .expect(201);
     }
 
-    /// Says what is wanted of the project, as another node does.
+    /// Sets the desired state of the project, as another node does.
     async fn want(&self, desired: &str, status: &str) {
         let sql = "update projects set desired = $2, status = $3 where ref = $1";
         self.gate
@@ -238,7 +240,7 @@ impl Granting {
 }
 
 impl Client {
-    /// Whether what is said comes back.
+    /// Returns whether bytes are echoed.
     async fn is_open(&mut self) -> bool {
         self.send("still there?").await;
         let mut back = [0; 12];
@@ -247,7 +249,7 @@ impl Client {
             .is_ok_and(|read| read.is_ok())
     }
 
-    /// Whether it ends within a second.
+    /// Returns whether the WebSocket is closed within a second.
     async fn ends(&mut self) -> bool {
         let ended = timeout(SECOND, self.0.read(&mut [0; 1])).await;
         ended.is_ok_and(|read| !matches!(read, Ok(1..)))
@@ -255,13 +257,11 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
+async fn removed_name_closes_its_websockets() {
     let town = Granting::new(Gate::new().await).await;
     town.vanity("shop").await;
-    let (mut by_name, mut by_reference) = (
-        town.open("shop.example.test", "").await,
-        town.open(&town.gate.host(), "").await,
-    );
+    let mut by_name = town.open("shop.example.test", "").await;
+    let mut by_reference = town.open(&town.gate.host(), "").await;
     town.gate
         .node
         .delete(&town.gate.app.at("/vanity-subdomain"))
@@ -274,7 +274,7 @@ async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
         by_reference.is_open().await,
         "its own name leads there still"
     );
-    // A name that another project has by now leads elsewhere.
+    // The name belongs to another project now.
     town.vanity("shop").await;
     let mut by_name = town.open("shop.example.test", "").await;
     let other = town.gate.app.stub(town.gate.app.home.id, "other").await;
@@ -291,7 +291,7 @@ async fn a_websocket_ends_with_the_name_that_it_was_opened_under() {
 }
 
 #[tokio::test]
-async fn a_websocket_ends_with_its_project() {
+async fn deleted_project_closes_its_websockets() {
     for (desired, status) in [("paused", "PAUSING"), ("removed", "GOING_DOWN")] {
         let town = Granting::new(Gate::new().await).await;
         let mut client = town.open(&town.gate.host(), "").await;
@@ -314,20 +314,19 @@ async fn a_websocket_ends_with_its_project() {
 }
 
 #[tokio::test]
-async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
+async fn revoked_key_closes_its_websockets() {
     let options = service_proxy::Options {
         check_keys: true,
         ..service_proxy::Options::default()
     };
     let town = Granting::new(Gate::with(|_| None, options).await).await;
-    let (gate, host) = (&town.gate, town.gate.host());
+    let gate = &town.gate;
+    let host = town.gate.host();
     let keys = gate.keys(&gate.app.at("")).await;
     let of = |kind: &str| keys.iter().find(|key| key["type"] == kind).unwrap();
     let with = |kind: &str| format!("?apikey={}", of(kind)["api_key"].as_str().unwrap());
-    let (mut revoked, mut kept) = (
-        town.open(&host, &with("secret")).await,
-        town.open(&host, &with("publishable")).await,
-    );
+    let mut revoked = town.open(&host, &with("secret")).await;
+    let mut kept = town.open(&host, &with("publishable")).await;
     let id = of("secret")["id"].as_str().unwrap();
     gate.node
         .delete(&gate.app.at(&format!("/api-keys/{id}")))
@@ -337,7 +336,8 @@ async fn a_websocket_ends_with_the_key_that_it_was_opened_with() {
         .expect(200);
     assert!(revoked.ends().await);
     assert!(kept.is_open().await);
-    // Without the check, keys end nothing; switched on again, it ends what has none that is good.
+    // Without the check, revoked keys close nothing; enabling it closes WebSockets without a valid
+    // key.
     gate.set_key_check(Some(false)).await;
     let mut without = town.open(&host, "").await;
     gate.set_key_check(Some(true)).await;

@@ -1,4 +1,5 @@
-//! Stands between a node and a store on a Unix socket: slows it down or stops it, for this node alone.
+//! A proxy between a node and a store on a Unix socket that slows down or stops the traffic of this
+//! node.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,20 +22,20 @@ pub(super) struct Gate {
     _tasks: JoinSet<()>,
 }
 
-/// What becomes of what is sent.
+/// Treatment of the traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Flow {
-    /// It gets through at once.
+    /// Forward at once.
     Open,
-    /// Each piece is held up for 20 to 150 ms, in each direction.
+    /// Delay each piece by 20 to 150 ms, in each direction.
     Slow,
-    /// Nothing gets through, and nothing is lost.
+    /// Stop forwarding without losing data.
     Frozen,
-    /// Connections end, and new ones are not taken.
+    /// Close connections and accept no new ones.
     Cut,
 }
 
-/// The name that PostgreSQL's clients look for.
+/// Name of the socket file of PostgreSQL.
 const SOCKET: &str = ".s.PGSQL.5432";
 
 impl Gate {
@@ -51,7 +52,7 @@ impl Gate {
                     continue;
                 }
                 let (from, to) = client.into_split();
-                // A server that is being started again.
+                // The server may be restarting.
                 let Ok(server) = UnixStream::connect(&server).await else {
                     continue;
                 };

@@ -1,5 +1,5 @@
-//! Requests at random against a model that is too simple to be wrong: whatever is asked, by whom and about what, the
-//! status and the headers are the model's.
+//! Random requests against a simple model of the counters. Status and headers of each response must
+//! match the model.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::support::{
 const RUNS: u64 = 2;
 const STEPS: usize = 600;
 
-/// A counter's name, and the windows of its operation: requests and seconds.
+/// The name of a counter, and the windows of its operation as requests and seconds.
 type Counter = String;
 type Windows = &'static [(u32, u32)];
 
@@ -23,7 +23,7 @@ const ANALYTICS: Windows = &[(30, 60)];
 const CONTEXT: Windows = &[(10, 60), (1, 1)];
 const MIGRATIONS: Windows = &[(120, 180)];
 
-/// Open windows: when each ends, and what it admitted.
+/// End and count of the open windows.
 #[derive(Default)]
 struct Model {
     now: u32,
@@ -31,7 +31,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether a request is admitted, and the quota it is told.
+    /// Returns whether a request is admitted, and the quota in its headers.
     fn ask(&mut self, counter: &str, windows: Windows) -> (bool, Quota) {
         let key = |index| (counter.to_owned(), index);
         let standing = |index: usize, secs: u32| match self.open.get(&key(index)) {
@@ -75,7 +75,7 @@ impl Model {
     }
 }
 
-/// A request that can be sent again, and what it is counted as.
+/// A repeatable request and the counter it belongs to.
 struct Ask {
     method: &'static str,
     path: String,
@@ -103,7 +103,7 @@ impl Ask {
         let (method, path, windows) = match dice.roll(6) {
             0 => ("GET", "/v1/profile".to_owned(), MINUTE),
             1 => ("GET", format!("/v1/organizations/{slug}"), MINUTE),
-            // Two spellings of one operation.
+            // The operation has two paths.
             2 => (
                 "GET",
                 format!(
@@ -126,7 +126,8 @@ impl Ask {
         };
         let in_body = path == "/v1/projects";
         let body = in_body.then(|| json!({ "organization_slug": slug }));
-        // What is nobody's, or not the caller's, is one counter for all such names; nobody's body is not read.
+        // All unknown and foreign names share one counter. Bodies of anonymous clients are not
+        // read.
         let scope = match &actor {
             _ if path == "/v1/profile" => "own",
             None if in_body => "own",
@@ -155,7 +156,7 @@ impl Ask {
     }
 
     fn call(&self, app: &TestApp) -> Call {
-        // A proxy of this machine says who the client is, and that it came over https.
+        // A local proxy reports the client's address and https.
         let call = app
             .request(self.method, &self.path)
             .header("x-forwarded-for", self.address)
@@ -173,7 +174,7 @@ impl Ask {
     }
 }
 
-/// Repeatable: a run that fails fails again.
+/// A repeatable source of random numbers.
 struct Dice(Entropy);
 
 impl Dice {
@@ -183,7 +184,7 @@ impl Dice {
 }
 
 #[tokio::test]
-async fn every_answer_is_the_models() {
+async fn responses_match_the_model() {
     for seed in 0..RUNS {
         let transport = gantry::platform::http::Transport {
             trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
@@ -197,7 +198,7 @@ async fn every_answer_is_the_models() {
         let (mut dice, mut model) = (Dice(Entropy::seeded(seed)), Model::default());
         let mut refused = 0;
         for step in 0..STEPS {
-            // Mostly at once, so that limits are reached; now and then a window ends.
+            // Most requests follow at once, so that limits are reached. Sometimes a window ends.
             let pause = if dice.roll(40) == 0 {
                 [1, 9, 50, 61][dice.roll(4)]
             } else {
@@ -206,7 +207,7 @@ async fn every_answer_is_the_models() {
             app.advance(pause);
             model.now += pause;
             let ask = Ask::random(&app, &mut dice);
-            // Several times in a row now and then, or few counters would ever be used up.
+            // Sometimes a request is repeated, because few counters would be exhausted otherwise.
             let times = if dice.roll(30) == 0 { 121 } else { 1 };
             for _ in 0..times {
                 let answer = ask.call(&app).send().await;

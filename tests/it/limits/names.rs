@@ -1,4 +1,5 @@
-//! Names are resolved before they are charged: what a caller mistypes, or does not belong to, refuses nothing of its own.
+//! Unknown names are charged to a counter of their own: mistyped and foreign names do not use up
+//! quotas of the caller's projects.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::support::{
     client::{Answer, Quota},
 };
 
-/// The `n`th of many names of projects that do not exist.
+/// Returns the `n`th of many references of projects that do not exist.
 fn nowhere(n: usize) -> String {
     let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).unwrap());
     format!(
@@ -33,7 +34,7 @@ async fn context(app: &TestApp, actor: &Actor, project: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn own_projects_asked_at_once_for_their_context_are_none_refused() {
+async fn concurrent_context_requests_of_own_projects_are_admitted() {
     let app = TestApp::new().await;
     let mut projects = vec![app.home.project.clone()];
     for n in 0..5 {
@@ -47,7 +48,7 @@ async fn own_projects_asked_at_once_for_their_context_are_none_refused() {
         )
         .await;
         for answer in answers {
-            // Nothing answers behind a stub, and its own second is used up.
+            // The project has no database, and its quota of this second is used up.
             assert_eq!(
                 (answer.status.as_u16(), answer.quota),
                 (
@@ -61,13 +62,13 @@ async fn own_projects_asked_at_once_for_their_context_are_none_refused() {
                 "{answer:?}"
             );
         }
-        // Longer than anything is cached.
+        // Longer than the lifetime of cache entries.
         app.advance(32);
     }
 }
 
 #[tokio::test]
-async fn mistyped_names_refuse_names_like_them_and_no_project_of_ones_own() {
+async fn unknown_names_do_not_use_up_quotas_of_own_projects() {
     let app = TestApp::new().await;
     for n in 0..10 {
         context(&app, &app.owner, &nowhere(n)).await.expect(404);
@@ -85,7 +86,7 @@ async fn mistyped_names_refuse_names_like_them_and_no_project_of_ones_own() {
     context(&app, &app.owner, app.home.project.as_str())
         .await
         .expect(544);
-    // Neither has the other's counter.
+    // Each project has its own counter.
     let other = context(&app, &app.owner, app.foreign.project.as_str())
         .await
         .expect(429);
@@ -96,7 +97,7 @@ async fn mistyped_names_refuse_names_like_them_and_no_project_of_ones_own() {
 }
 
 #[tokio::test]
-async fn look_ups_are_bounded_and_what_is_cached_is_served_beyond_the_bound() {
+async fn look_ups_are_bounded_and_cached_names_are_not() {
     let app = TestApp::new().await;
     let cached = app.at("");
     let uncached = app.stub(app.home.id, "Uncached").await;
@@ -133,7 +134,7 @@ async fn look_ups_are_bounded_and_what_is_cached_is_served_beyond_the_bound() {
             refused.message()
         );
     }
-    // Names that were looked up before cost nothing.
+    // Cached names cost no look-up.
     assert_eq!(
         ask(&format!("/v1/projects/{}", nowhere(0)))
             .await
@@ -141,7 +142,7 @@ async fn look_ups_are_bounded_and_what_is_cached_is_served_beyond_the_bound() {
             .limit,
         120
     );
-    // Others have look-ups of their own.
+    // Look-ups are counted for each user.
     app.get(&uncached)
         .as_(&app.administrator)
         .send()
@@ -155,7 +156,7 @@ async fn look_ups_are_bounded_and_what_is_cached_is_served_beyond_the_bound() {
 async fn own_names_cost_no_look_ups() {
     let app = TestApp::new().await;
     for _ in 0..8 {
-        // Expired each time: every one is looked up again.
+        // The entries have expired, so each name is looked up again.
         for _ in 0..120 {
             app.advance(31);
             app.get(&app.at(""))
@@ -167,8 +168,8 @@ async fn own_names_cost_no_look_ups() {
     }
 }
 
-/// What answers say beside what differs from one to the next in any case.
-fn told(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
+/// Returns the parts of a response that do not differ between requests in any case.
+fn comparable(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
     let mut headers = answer.headers.clone();
     headers.remove("x-request-id");
     (
@@ -180,7 +181,7 @@ fn told(answer: &Answer) -> (u16, HeaderMap, Quota, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn a_strangers_answers_are_the_same_whether_a_name_exists_or_not() {
+async fn responses_to_strangers_do_not_reveal_existing_names() {
     for (path, flood) in [("", false), ("/database/context", false), ("", true)] {
         let (here, there) = (TestApp::new().await, TestApp::new().await);
         for round in 0..130 {
@@ -191,8 +192,8 @@ async fn a_strangers_answers_are_the_same_whether_a_name_exists_or_not() {
                     .as_(&app.stranger)
                     .send()
                     .await;
-                let mut said = told(&answer);
-                // Another person in each world.
+                let mut said = comparable(&answer);
+                // The user differs between the two worlds.
                 said.1.remove("x-gotrue-id");
                 said
             };
@@ -214,7 +215,7 @@ async fn a_strangers_answers_are_the_same_whether_a_name_exists_or_not() {
 }
 
 #[tokio::test]
-async fn a_name_that_was_hidden_is_found_once_the_caller_joins() {
+async fn hidden_name_is_found_after_joining() {
     let app = TestApp::running().await;
     let ask = async || {
         app.get(&app.at(""))
@@ -235,7 +236,7 @@ async fn a_name_that_was_hidden_is_found_once_the_caller_joins() {
     )
     .await
     .unwrap();
-    // The clock of the test stands still, so nothing but the notification ends what is cached.
+    // The clock of the test stands still, so only the notification can invalidate the cache.
     let found = async {
         while ask().await != 200 {
             sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,5 @@
-//! Whole applications: no round trip for what is refused, overrides, what is left, and real processes.
+//! Rate limits of whole applications: no round trip for refused keys, overrides, remaining quotas,
+//! and several processes.
 
 use std::{
     fs::{self, Permissions},
@@ -16,7 +17,7 @@ use gantry::{
     platform::{
         access::{Role, organization_by_slug},
         http::Response,
-        rate_limits::{Options, Place, overrides, overrides::About},
+        rate_limits::{Options, PolicyContext, overrides, overrides::OverrideTarget},
     },
 };
 use http::StatusCode;
@@ -30,16 +31,16 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::support::{Node, PATIENT, Valkey, header, options};
+use super::support::{LONG_DEADLINE, Node, Valkey, header, options};
 use crate::support::{
     machine::{Janitor, Machine, engine, place, templates},
     postgres::database,
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_key_costs_no_statement() {
+async fn refused_key_costs_no_statement() {
     let config = database().await;
-    let node = Node::new(&config, &options("postgres", PATIENT));
+    let node = Node::new(&config, &options("postgres", LONG_DEADLINE));
     let db = Db::new(config.clone()).unwrap();
     let refused = loop {
         let response = node.ask().await;
@@ -72,10 +73,10 @@ async fn a_refused_key_costs_no_statement() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_key_costs_no_script() {
+async fn refused_key_costs_no_script() {
     let valkey = Valkey::start().await;
     let config = database().await;
-    let node = Node::new(&config, &options(&valkey.url(), PATIENT));
+    let node = Node::new(&config, &options(&valkey.url(), LONG_DEADLINE));
     node.until_shared().await;
     while node.ask().await.status() != StatusCode::TOO_MANY_REQUESTS {}
     let scripts = async || {
@@ -96,7 +97,7 @@ async fn a_refused_key_costs_no_script() {
     assert_eq!(scripts().await, before);
 }
 
-/// A user with a token, and an organization of theirs.
+/// Creates a user with a token and an organization.
 async fn owner(app: &App) -> (String, OrganizationId, String) {
     let now = app.clock.now();
     let name = app.entropy.letters(8);
@@ -136,9 +137,9 @@ async fn body(response: Response) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_override_reaches_other_nodes_within_a_second() {
+async fn override_reaches_other_nodes_within_a_second() {
     let config = database().await;
-    let mut nodes = [0, 1].map(|_| Node::new(&config, &options("postgres", PATIENT)));
+    let mut nodes = [0, 1].map(|_| Node::new(&config, &options("postgres", LONG_DEADLINE)));
     let _tasks: Vec<JoinSet<()>> = nodes
         .iter_mut()
         .map(|node| node.background.take().unwrap().spawn())
@@ -159,20 +160,20 @@ async fn an_override_reaches_other_nodes_within_a_second() {
         "120"
     );
 
-    let about = About {
+    let about = OverrideTarget {
         operation: Some("v1-get-an-organization".into()),
         organization: Some(slug.parse().unwrap()),
         application: None,
     };
     let follows = async |requests: u32| {
-        let place = Place {
+        let place = PolicyContext {
             organization: Some(id),
             application: None,
         };
         let changed = Instant::now();
         while nodes[1].app.limits.policy(operation, place).windows()[0].requests != requests {
-            // A second is promised; a busy machine may take longer.
-            assert!(changed.elapsed() < PATIENT, "not effective");
+            // One second is promised; a busy machine may take longer.
+            assert!(changed.elapsed() < LONG_DEADLINE, "not effective");
             sleep(Duration::from_millis(1)).await;
         }
     };
@@ -215,7 +216,7 @@ async fn an_override_reaches_other_nodes_within_a_second() {
         StatusCode::TOO_MANY_REQUESTS
     );
 
-    // Raised while a refusal is remembered: the next request passes.
+    // Raised while a refusal is cached: the next request is admitted.
     assert_eq!(
         overrides::set(
             &nodes[0].app.db,
@@ -269,9 +270,9 @@ async fn an_override_reaches_other_nodes_within_a_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asking_what_is_left_is_not_counted() {
+async fn listing_quotas_is_not_counted() {
     let config = database().await;
-    for counting in [Options::default(), options("postgres", PATIENT)] {
+    for counting in [Options::default(), options("postgres", LONG_DEADLINE)] {
         let node = Node::new(&config, &counting);
         let ((token, _, slug), (stranger, ..)) = (owner(&node.app).await, owner(&node.app).await);
         for _ in 0..3 {
@@ -347,7 +348,7 @@ async fn asking_what_is_left_is_not_counted() {
         ] {
             assert_eq!(node.get(&path, token).await.status(), status, "{path}");
         }
-        // Names that do not exist, and callers who are nobody, are counted: each costs a look-up.
+        // Unknown names and anonymous callers are counted, because each costs a look-up.
         for token in [Some(token.as_str()), None] {
             let statuses = async {
                 for _ in 0..130 {
@@ -383,9 +384,9 @@ fn url(config: &tokio_postgres::Config) -> String {
     )
 }
 
-/// `gantry serve`, and where it answers.
+/// Starts `gantry serve` and returns its address.
 async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -> (Child, String) {
-    // Servers on one control database open each other's secrets.
+    // Servers of one control database share the sealing key.
     let sealing_key = dir.join("shared-key");
     fs::write(&sealing_key, "5e".repeat(32)).unwrap();
     fs::set_permissions(&sealing_key, Permissions::from_mode(0o600)).unwrap();
@@ -428,7 +429,7 @@ async fn process(config: &tokio_postgres::Config, dir: &Path, limits: &[&str]) -
         said.push_str(&line);
         said.push('\n');
     };
-    // Read on: a full pipe would stop the server.
+    // Keeps reading, because a full pipe would block the server.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, address)
 }
@@ -483,7 +484,8 @@ async fn three_processes_are_exact_over_valkey() {
     three_processes_are_exact(&valkey.url()).await;
 }
 
-/// Asks until it is refused for longer than a second, or until the process is gone; how often it was admitted.
+/// Sends requests until they are refused for more than a second, or until the process ends. Returns
+/// the number of admitted requests.
 async fn asks(address: String) -> usize {
     let mut admitted = 0;
     loop {
@@ -509,8 +511,8 @@ async fn asks(address: String) -> usize {
     }
 }
 
-/// At the default deadline, with 24 clients; one of the processes is killed in the middle.
-async fn one_of_two_processes_is_killed(limits: &str) {
+/// Kills one of two processes while 24 clients send requests, at the default deadline.
+async fn kill_one_of_two_processes(limits: &str) {
     const CLIENTS: usize = 24;
     let config = database().await;
     let _machine = Machine::new().await;
@@ -531,7 +533,7 @@ async fn one_of_two_processes_is_killed(limits: &str) {
             .unwrap();
         rows[0].get::<_, i32>(0)
     };
-    // Over Valkey nothing tells how far it is; then the moment is as it comes.
+    // With Valkey the progress is unknown, so the moment varies.
     while limits == "postgres" && used().await < 30 {}
     started[0].0.start_kill().unwrap();
     let admitted: usize = timeout(Duration::from_secs(50), tasks.join_all())
@@ -539,7 +541,7 @@ async fn one_of_two_processes_is_killed(limits: &str) {
         .expect("within one window")
         .into_iter()
         .sum();
-    // What the killed process was answering is counted, and nobody heard of it.
+    // Requests in flight in the killed process are counted without a response.
     assert!(
         (120 - CLIENTS / 2..=120).contains(&admitted),
         "{admitted} of 120"
@@ -547,12 +549,12 @@ async fn one_of_two_processes_is_killed(limits: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_takes_nothing_with_it_over_postgres() {
-    one_of_two_processes_is_killed("postgres").await;
+async fn killed_process_keeps_counts_over_postgres() {
+    kill_one_of_two_processes("postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_process_takes_nothing_with_it_over_valkey() {
+async fn killed_process_keeps_counts_over_valkey() {
     let valkey = Valkey::start().await;
-    one_of_two_processes_is_killed(&valkey.url()).await;
+    kill_one_of_two_processes(&valkey.url()).await;
 }

@@ -1,4 +1,4 @@
-//! The store goes away in the middle, and comes back.
+//! An outage of the store and the recovery.
 
 use std::time::Duration;
 
@@ -12,8 +12,9 @@ use super::{
 };
 use crate::support::postgres::database;
 
-/// What a node does while its store is away and after: `stop` makes it go away, `resume` lets it come back.
-async fn an_outage_is_survived(node: &Node, stop: impl AsyncFnOnce(), resume: impl AsyncFnOnce()) {
+/// Checks a node during an outage of its store and after it. `stop` starts the outage, `resume`
+/// ends it.
+async fn check_outage(node: &Node, stop: impl AsyncFnOnce(), resume: impl AsyncFnOnce()) {
     node.until_shared().await;
     assert_eq!(node.ask().await.status(), StatusCode::OK);
     stop().await;
@@ -33,9 +34,10 @@ async fn an_outage_is_survived(node: &Node, stop: impl AsyncFnOnce(), resume: im
         );
         admitted += usize::from(response.status().is_success());
     }
-    // The only process goes on from the request that the store counted.
+    // The only process continues from the request that the store counted.
     assert_eq!(admitted, 119);
-    // The deadline is 50 ms here; the rest is for a busy machine. Without a deadline it would be two seconds, or for ever.
+    // The deadline is 50 ms, with a margin for a busy machine. Without a deadline it would be at
+    // least two seconds.
     assert!(slowest < Duration::from_millis(1_900), "{slowest:?}");
     assert!(node.decided_by("this process alone") > 200);
     resume().await;
@@ -45,10 +47,10 @@ async fn an_outage_is_survived(node: &Node, stop: impl AsyncFnOnce(), resume: im
 const QUICK: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_valkey_is_done_without() {
+async fn frozen_valkey_falls_back_to_local_counters() {
     let valkey = Valkey::start().await;
     let node = Node::new(&database().await, &options(&valkey.url(), QUICK));
-    an_outage_is_survived(
+    check_outage(
         &node,
         async || valkey.signal(Signal::STOP),
         async || valkey.signal(Signal::CONT),
@@ -57,11 +59,11 @@ async fn a_frozen_valkey_is_done_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_valkey_is_done_without() {
+async fn killed_valkey_falls_back_to_local_counters() {
     let valkey = Valkey::start().await;
     let node = Node::new(&database().await, &options(&valkey.url(), QUICK));
     let valkey = tokio::sync::Mutex::new(valkey);
-    an_outage_is_survived(
+    check_outage(
         &node,
         async || valkey.lock().await.kill().await,
         async || valkey.lock().await.start_again().await,
@@ -69,12 +71,12 @@ async fn a_killed_valkey_is_done_without() {
     .await;
 }
 
-async fn an_outage_of_postgres_is_survived(outage: Flow) {
+async fn check_outage_of_postgres(outage: Flow) {
     let config = database().await;
     let gate = Gate::before_postgres(&config);
     let node = Node::new(&gate.config(&config), &options("postgres", QUICK));
     let turn = async |flow| gate.turn(flow);
-    an_outage_is_survived(
+    check_outage(
         &node,
         async || turn(outage).await,
         async || turn(Flow::Open).await,
@@ -83,11 +85,11 @@ async fn an_outage_of_postgres_is_survived(outage: Flow) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_postgres_is_done_without() {
-    an_outage_of_postgres_is_survived(Flow::Frozen).await;
+async fn frozen_postgres_falls_back_to_local_counters() {
+    check_outage_of_postgres(Flow::Frozen).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_cut_its_connections_is_done_without() {
-    an_outage_of_postgres_is_survived(Flow::Cut).await;
+async fn disconnected_postgres_falls_back_to_local_counters() {
+    check_outage_of_postgres(Flow::Cut).await;
 }

@@ -1,5 +1,6 @@
-//! Two processes at the default deadline over a store that is slow, freezes or comes back empty: together they never admit
-//! more than the limit, and exactly the limit as long as the store answers.
+//! Two processes at the default deadline over a store that is slow, frozen, or restarted without
+//! data: together they never admit more than the limit, and exactly the limit while the store
+//! responds.
 
 use std::{
     sync::{
@@ -17,7 +18,8 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, Limits, Memory, Options, Scope, Shared, Tally, Window, per,
+        CounterKey, CounterScope, Identifier, Memory, Options, RateLimiter, Shared, StoreMetrics,
+        Window, per,
     },
 };
 use tokio::{
@@ -27,24 +29,24 @@ use tokio::{
 
 use super::{
     gate::{Flow, Gate},
-    support::{PATIENT, Valkey},
+    support::{LONG_DEADLINE, Valkey},
 };
 use crate::support::postgres::database;
 
 const HOUR: &[Window] = &[per(120, 3600)];
-const KEY: Key = Key {
+const KEY: CounterKey = CounterKey {
     identifier: Identifier::User(UserId(1)),
-    scope: Scope::User,
+    scope: CounterScope::User,
     operation: 0,
 };
 const CLIENTS: usize = 24;
-/// Pause of a client that was told to come again at once.
+/// Pause of a client before an immediate retry.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// A store with two processes behind a gate each.
+/// A store and two processes with a gate each.
 struct World {
     gates: [Gate; 2],
-    nodes: [Arc<Limits>; 2],
+    nodes: [Arc<RateLimiter>; 2],
     clock: Clock,
     valkey: Option<Valkey>,
 }
@@ -91,9 +93,13 @@ impl World {
                 process,
                 options.deadline,
                 clock.clone(),
-                Tally::default(),
+                StoreMetrics::default(),
             );
-            Arc::new(Limits::new(operations, Memory::default(), Some(shared)))
+            Arc::new(RateLimiter::new(
+                operations,
+                Memory::default(),
+                Some(shared),
+            ))
         });
         let world = Self {
             gates,
@@ -101,12 +107,12 @@ impl World {
             clock,
             valkey,
         };
-        // Until each has heard of the other: a heartbeat takes a second.
+        // Waits for the first heartbeats of all processes, which take a second.
         for node in &world.nodes {
             let heard = async {
                 while !node
                     .take(
-                        Key {
+                        CounterKey {
                             operation: 1,
                             ..KEY
                         },
@@ -119,7 +125,7 @@ impl World {
                     sleep(AGAIN).await;
                 }
             };
-            timeout(PATIENT, heard).await.expect("connected");
+            timeout(LONG_DEADLINE, heard).await.expect("connected");
         }
         sleep(Duration::from_millis(1_500)).await;
         world
@@ -129,7 +135,8 @@ impl World {
         self.gates.iter().for_each(|gate| gate.turn(flow));
     }
 
-    /// Clients of both processes that ask until they are told that the window is used up, or until `patience` is over.
+    /// Starts clients of both processes that send requests until the window is exhausted or
+    /// `patience` is over.
     fn drive(&self, admitted: &Arc<AtomicUsize>, patience: Duration) -> JoinSet<()> {
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
@@ -151,30 +158,30 @@ impl World {
                         }
                     }
                 };
-                // Not every client needs to be told.
+                // Some clients may not see the exhausted window.
                 let _ = timeout(patience, until_used_up).await;
             });
         }
         clients
     }
 
-    /// Returns when so many were admitted.
+    /// Waits until this many requests were admitted.
     async fn until(&self, admitted: &AtomicUsize, count: usize) {
         let reached = async {
             while admitted.load(Ordering::Relaxed) < count {
                 sleep(Duration::from_millis(1)).await;
             }
         };
-        timeout(PATIENT, reached)
+        timeout(LONG_DEADLINE, reached)
             .await
             .expect("admitted by a store that answers");
     }
 }
 
-async fn a_slow_store_is_exact(world: World) {
+async fn check_slow_store(world: World) {
     let admitted = Arc::new(AtomicUsize::new(0));
     world.turn(Flow::Slow);
-    // Heartbeats tell how slow it is.
+    // Heartbeats measure the latency.
     sleep(Duration::from_secs(3)).await;
     world
         .drive(&admitted, Duration::from_mins(1))
@@ -185,16 +192,16 @@ async fn a_slow_store_is_exact(world: World) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_are_exact_over_a_slow_postgres() {
-    a_slow_store_is_exact(World::over_postgres().await).await;
+    check_slow_store(World::over_postgres().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_are_exact_over_a_slow_valkey() {
-    a_slow_store_is_exact(World::over_valkey().await).await;
+    check_slow_store(World::over_valkey().await).await;
 }
 
-/// The store stops in the middle of the window, for both or for one, and comes back.
-async fn an_interrupted_store_admits_no_more(world: World, outage: Flow, of: &[usize]) {
+/// Interrupts the store in the middle of the window, for one or both processes, and restores it.
+async fn check_interrupted_store(world: World, outage: Flow, of: &[usize]) {
     let admitted = Arc::new(AtomicUsize::new(0));
     world.turn(Flow::Slow);
     let clients = world.drive(&admitted, Duration::from_secs(8));
@@ -215,22 +222,22 @@ async fn an_interrupted_store_admits_no_more(world: World, outage: Flow, of: &[u
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_admit_no_more_while_postgres_is_frozen() {
-    an_interrupted_store_admits_no_more(World::over_postgres().await, Flow::Frozen, &[0, 1]).await;
+    check_interrupted_store(World::over_postgres().await, Flow::Frozen, &[0, 1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_admit_no_more_while_one_is_cut_off_from_postgres() {
-    an_interrupted_store_admits_no_more(World::over_postgres().await, Flow::Cut, &[1]).await;
+    check_interrupted_store(World::over_postgres().await, Flow::Cut, &[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_admit_no_more_while_valkey_is_frozen() {
-    an_interrupted_store_admits_no_more(World::over_valkey().await, Flow::Frozen, &[0, 1]).await;
+    check_interrupted_store(World::over_valkey().await, Flow::Frozen, &[0, 1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_processes_admit_no_more_while_one_is_cut_off_from_valkey() {
-    an_interrupted_store_admits_no_more(World::over_valkey().await, Flow::Cut, &[1]).await;
+    check_interrupted_store(World::over_valkey().await, Flow::Cut, &[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

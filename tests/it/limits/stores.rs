@@ -1,4 +1,4 @@
-//! The stores: exact over three nodes, and what becomes of windows.
+//! The stores: exact counts over three nodes, and the end of windows.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -10,12 +10,13 @@ use gantry::{
         ids::UserId,
     },
     platform::rate_limits::{
-        Identifier, Key, Limits, Memory, Scope, Shared, Tally, Verdict, Window, per, reclaim,
+        CounterKey, CounterScope, Identifier, LimitDecision, Memory, RateLimiter, Shared,
+        StoreMetrics, Window, per, reclaim,
     },
 };
 use tokio::{task::JoinSet, time::sleep};
 
-use super::support::{PATIENT, Valkey, options};
+use super::support::{LONG_DEADLINE, Valkey, options};
 use crate::support::postgres::database;
 
 const HOUR: &[Window] = &[per(120, 3600)];
@@ -23,8 +24,8 @@ const SHORT: &[Window] = &[per(1, 1)];
 const SEVEN: &[Window] = &[per(7, 3600)];
 const BOTH: &[Window] = &[per(10, 3600), per(1, 2)];
 
-/// The counters of one node.
-fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limits {
+/// Returns the counters of one node.
+fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> RateLimiter {
     let store = options(url, deadline)
         .store(&Db::new(config.clone()).unwrap())
         .unwrap()
@@ -32,7 +33,7 @@ fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limit
     let operations = endpoints::all()
         .iter()
         .map(|endpoint| (endpoint.id, endpoint.limit));
-    Limits::new(
+    RateLimiter::new(
         operations,
         Memory::default(),
         Some(Shared::new(
@@ -40,24 +41,24 @@ fn node(config: &tokio_postgres::Config, url: &str, deadline: Duration) -> Limit
             Entropy::system().letters(20),
             deadline,
             Clock::system(),
-            Tally::default(),
+            StoreMetrics::default(),
         )),
     )
 }
 
-fn key(user: i64) -> Key {
-    Key {
+fn key(user: i64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(user)),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
 
-/// Three nodes on one store.
-async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
+/// Returns three nodes on one store.
+async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<RateLimiter>>) {
     let config = database().await;
     let nodes = (0..3)
-        .map(|_| Arc::new(node(&config, url, PATIENT)))
+        .map(|_| Arc::new(node(&config, url, LONG_DEADLINE)))
         .collect::<Vec<_>>();
     for node in &nodes {
         // Connecting takes longer than a request waits.
@@ -66,11 +67,11 @@ async fn trio(url: &str) -> (tokio_postgres::Config, Vec<Arc<Limits>>) {
     (config, nodes)
 }
 
-/// Whether the store answers: what it counts, another node's table does not know.
-async fn connected(node: &Limits) -> bool {
+/// Returns whether the store responds: the key is counted there and not in the node.
+async fn connected(node: &RateLimiter) -> bool {
     let (key, windows) = (
-        Key {
-            scope: Scope::Unresolved,
+        CounterKey {
+            scope: CounterScope::Unresolved,
             ..key(i64::MAX)
         },
         &[per(1_000_000, 3600)],
@@ -80,13 +81,13 @@ async fn connected(node: &Limits) -> bool {
     shared
 }
 
-/// Takes `times` from each node at once, for each key; everything that was said.
+/// Takes each key `times` times from each node concurrently. Returns all decisions.
 async fn drive(
-    nodes: &[Arc<Limits>],
-    keys: &[Key],
+    nodes: &[Arc<RateLimiter>],
+    keys: &[CounterKey],
     windows: &'static [Window],
     times: usize,
-) -> Vec<(Key, Verdict)> {
+) -> Vec<(CounterKey, LimitDecision)> {
     let mut tasks = JoinSet::new();
     for node in nodes {
         for _ in 0..4 {
@@ -108,7 +109,8 @@ async fn drive(
 async fn three_nodes_are_exact(url: &str) {
     let (_config, nodes) = trio(url).await;
 
-    // One key, hammered: exactly the quota, and every number of what remains is said once.
+    // One key under load: exactly the quota is admitted, and each remaining number is reported
+    // once.
     let said = drive(&nodes, &[key(1)], HOUR, 100).await;
     let remaining: Vec<u32> = said
         .iter()
@@ -129,7 +131,7 @@ async fn three_nodes_are_exact(url: &str) {
             .all(|(_, v)| (3_590..=3_600).contains(&v.quota().reset_secs))
     );
 
-    // Many keys at once, in whatever order: no deadlock, and each exact.
+    // Many keys concurrently in different orders: no deadlock, and each count is exact.
     let keys: Vec<_> = (100..140).map(key).collect();
     let said = drive(&nodes, &keys, SEVEN, 8).await;
     for key in keys {
@@ -139,7 +141,7 @@ async fn three_nodes_are_exact(url: &str) {
         );
     }
 
-    // Both windows or neither: what the second refuses, the hour does not count.
+    // Both windows count or neither: a request that the second refuses is not counted in the hour.
     let said = drive(&nodes, &[key(2)], BOTH, 40).await;
     let admitted: Vec<_> = said.iter().filter(|(_, v)| v.admitted).collect();
     let taken = nodes[0].peek(&[(key(2), BOTH)], 0).await[0].as_slice()[0];
@@ -147,7 +149,7 @@ async fn three_nodes_are_exact(url: &str) {
         taken.limit - taken.remaining,
         u32::try_from(admitted.len()).unwrap()
     );
-    // The machine may be slow enough for a second window, not for three.
+    // A slow machine may reach a second window, but not a third.
     assert!((1..=3).contains(&admitted.len()), "{}", admitted.len());
 }
 
@@ -162,7 +164,7 @@ async fn three_nodes_are_exact_over_valkey() {
     three_nodes_are_exact(&valkey.url()).await;
 }
 
-async fn a_window_ends_and_is_whole_again(url: &str) {
+async fn check_window_end(url: &str) {
     let (_config, nodes) = trio(url).await;
     let clock = Clock::system();
     let windows = &[per(2, 1)];
@@ -177,18 +179,18 @@ async fn a_window_ends_and_is_whole_again(url: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_ends_over_postgres() {
-    a_window_ends_and_is_whole_again("postgres").await;
+async fn window_ends_over_postgres() {
+    check_window_end("postgres").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_ends_over_valkey() {
+async fn window_ends_over_valkey() {
     let valkey = Valkey::start().await;
-    a_window_ends_and_is_whole_again(&valkey.url()).await;
+    check_window_end(&valkey.url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn valkey_mends_a_window_without_an_end() {
+async fn valkey_repairs_a_window_without_expiry() {
     let valkey = Valkey::start().await;
     let (_config, nodes) = trio(&valkey.url()).await;
     let operation = endpoints::all()[0].id;
@@ -213,7 +215,7 @@ async fn valkey_mends_a_window_without_an_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_counters_give_their_room_back_and_live_ones_stay() {
+async fn ended_counters_are_deleted_and_live_ones_kept() {
     let (config, nodes) = trio("postgres").await;
     for user in 0..5_000 {
         let windows = if user % 100 == 0 { HOUR } else { SHORT };

@@ -1,4 +1,4 @@
-//! A Valkey and nodes of the test's own.
+//! A Valkey server and nodes of a test.
 
 use std::{
     env,
@@ -14,7 +14,7 @@ use gantry::{
         clock::{Clock, Entropy},
         db::Db,
     },
-    data_plane::clusters::Embedded,
+    data_plane::clusters::LocalDriver,
     platform::{
         http::{Api, Response, Transport},
         rate_limits::{Memory, Options},
@@ -37,10 +37,10 @@ use crate::support::{
     settings,
 };
 
-/// Long enough that a busy machine is not taken for a store that is away.
-pub(super) const PATIENT: Duration = Duration::from_secs(10);
+/// A deadline long enough for a busy machine.
+pub(super) const LONG_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A Valkey or Redis of the test's own, on a Unix socket.
+/// A Valkey or Redis server of a test, on a Unix socket.
 pub(super) struct Valkey {
     process: Child,
     program: PathBuf,
@@ -106,7 +106,7 @@ impl Valkey {
         self.process = Self::spawn(&self.program, self.dir.path()).await;
     }
 
-    /// One command, and the answer as it comes.
+    /// Sends one command and returns the raw response.
     pub(super) async fn say(&self, line: &str) -> String {
         let mut stream = UnixStream::connect(self.dir.path().join("valkey.sock"))
             .await
@@ -128,7 +128,7 @@ pub(super) fn options(url: &str, deadline: Duration) -> Options {
     }
 }
 
-/// A whole application, as one of several, by the real clock.
+/// A whole application with the real clock, one of several nodes.
 pub(super) struct Node {
     pub(super) app: App,
     api: Api,
@@ -143,14 +143,15 @@ impl Node {
             counting: counting.clone(),
             ..settings(Transport::default(), Uuid::nil())
         };
-        let clusters = Embedded::open(machine.home.clone(), host(), Entropy::system());
+        let clusters = LocalDriver::open(machine.home.clone(), host(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
         let (app, background) = App::new(
             settings,
             Clock::system(),
             Entropy::system(),
             db,
-            clusters,
+            std::sync::Arc::new(clusters),
+            machine.home.clone(),
             Memory::default(),
         )
         .unwrap();
@@ -174,7 +175,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Counted by address, and reads no database.
+    /// Sends a request that is counted by address and reads no database.
     pub(super) async fn ask(&self) -> Response {
         self.get("/v1/compatibility", None).await
     }
@@ -199,7 +200,7 @@ impl Node {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENT, asked)
+        timeout(LONG_DEADLINE, asked)
             .await
             .unwrap_or_else(|_| panic!("never shared; {before} before"));
     }

@@ -1,25 +1,25 @@
-//! The matrix for applications that act for members: by scope, by what was approved, and by role.
+//! The access matrix for OAuth applications: by scope, approved reach, and role.
 
 use std::sync::Arc;
 
 use gantry::{
     base::error::{Denial, Error},
-    platform::access::{Access, Caller, Role, Standing, decide},
+    platform::access::{Access, Caller, CallerRelation, Role, decide},
 };
 
 use super::{
-    ApplicationId, Approval, ApprovalId, HOME, LEGEND, OauthScope, PROJECT, Question, ROLES, Reach,
-    Scopes, User, letter,
-    live::{World, names_more, told},
+    ApplicationId, ApprovalId, HOME, LEGEND, OauthApproval, OauthScope, PROJECT, Question, ROLES,
+    Reach, Scopes, User, letter,
+    live::{World, names_more, response_letter},
     questions, reaches, standing, subject, user, within,
 };
 use crate::support::{Actor, TestApp};
 
-/// Where an application learns who issues tokens with more scopes.
+/// URL where an application finds the authorization server.
 const METADATA: &str = "http://api.example/.well-known/oauth-protected-resource";
 
 fn application(scopes: Scopes, reach: Reach, acts_as: Option<Role>) -> User {
-    let approval = Approval {
+    let approval = OauthApproval {
         id: ApprovalId(1),
         application: ApplicationId(1),
         client_id: uuid::Uuid::nil(),
@@ -34,7 +34,7 @@ fn application(scopes: Scopes, reach: Reach, acts_as: Option<Role>) -> User {
     }
 }
 
-/// What can be approved: an organization or projects, never an account.
+/// Reaches that can be approved: an organization or projects, never an account.
 fn approved() -> impl Iterator<Item = Reach> {
     reaches()
         .into_iter()
@@ -69,7 +69,8 @@ fn without(scope: OauthScope) -> Scopes {
         .collect()
 }
 
-/// Rows of one question: an application with its scope, bound and not, and one with all others.
+/// Returns the rows of one question: an application with its scope, with and without a role, and
+/// one with all other scopes.
 pub(super) fn rows(question: &Question) -> Vec<(String, Vec<String>)> {
     let Some(scope) = question.endpoint.access.oauth() else {
         return vec![(
@@ -94,9 +95,9 @@ pub(super) fn rows(question: &Question) -> Vec<(String, Vec<String>)> {
     ]
 }
 
-/// In words of the contract rather than of the decision.
+/// Compares the decision with the contract, independent of its implementation.
 #[test]
-fn an_application_is_let_in_exactly_where_scope_reach_and_role_say() {
+fn application_is_admitted_by_scope_reach_and_role() {
     let mut cells = 0;
     for question in questions()
         .into_iter()
@@ -139,9 +140,9 @@ fn an_application_is_let_in_exactly_where_scope_reach_and_role_say() {
     assert!(cells > 20_000, "{cells}");
 }
 
-/// Where no scope is declared no application comes in, whatever was approved and whoever approved it.
+/// An operation without a scope rejects every application.
 #[test]
-fn what_has_no_scope_is_closed_to_applications() {
+fn operation_without_scope_rejects_applications() {
     let closed = questions()
         .into_iter()
         .filter(|it| it.endpoint.access != Access::Public && it.endpoint.access.oauth().is_none());
@@ -165,8 +166,8 @@ fn what_has_no_scope_is_closed_to_applications() {
     );
 }
 
-/// Stored as it is: the decision is what is tested, not who may approve what.
-async fn token(app: &TestApp, actor: &Actor, approval: &Approval) -> String {
+/// Stores the approval directly, because the decision is tested and not the approval.
+async fn token(app: &TestApp, actor: &Actor, approval: &OauthApproval) -> String {
     let (db, now) = (&app.app.db, app.clock.now());
     let client_id = app.app.entropy.uuid();
     let (reach, projects) = match &approval.reach {
@@ -213,7 +214,7 @@ async fn token(app: &TestApp, actor: &Actor, approval: &Approval) -> String {
         )
         .await
         .unwrap();
-    let minted = gantry::api::oauth::Minted::access(&app.app.entropy);
+    let minted = gantry::api::oauth::GeneratedSecret::access(&app.app.entropy);
     let sql = "insert into oauth_access_tokens (digest, grant_id, scopes, created_at, expires_at) values ($1, $2, $3, $4, $5)";
     let expires_at = now + chrono::TimeDelta::days(300);
     let grant: i64 = rows[0].get(0);
@@ -233,7 +234,7 @@ async fn token(app: &TestApp, actor: &Actor, approval: &Approval) -> String {
 }
 
 #[tokio::test]
-async fn an_application_gets_what_the_decision_says() {
+async fn application_requests_match_the_decision() {
     let world = World::new().await;
     let reaches = world.reaches().await;
     let members = world.app.members();
@@ -279,7 +280,7 @@ async fn an_application_gets_what_the_decision_says() {
                 world.app.advance(60);
             }
             cells += 1;
-            let standing: Standing = standing(user, &subject, Some(*role));
+            let standing: CallerRelation = standing(user, &subject, Some(*role));
             let decided = letter(&decide(
                 &Caller::User(user.clone().into()),
                 &question.endpoint.access,
@@ -300,7 +301,7 @@ async fn an_application_gets_what_the_decision_says() {
                 );
                 lacking += 1;
             }
-            let live = told(&answer, head);
+            let live = response_letter(&answer, head);
             let live = if live == '4' && decided == '.' && names_more(question.endpoint) {
                 '.'
             } else {

@@ -1,4 +1,4 @@
-//! The matrix against the whole application: what the decision says is what a request gets.
+//! The access matrix of the whole application: requests are answered as the decision says.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use gantry::{
     base::ids::{ProjectRef, TokenId},
     platform::{
         access::{
-            Access, Caller, Grant, Permission, Permissions, Reach, Role, Standing, Subject, User,
-            decide,
+            Access, Caller, CallerRelation, Permission, Permissions, Reach, Role, Subject,
+            TokenGrant, User, decide,
         },
         http::{
             Endpoint,
@@ -24,14 +24,14 @@ use uuid::Uuid;
 use super::{Question, all, grant, letter, one, questions, standing};
 use crate::support::{Actor, Tenant, TestApp, client::Answer, dawn};
 
-/// A token of somebody, and what the decision is told about both.
-struct Holder {
+/// A token with its owner's role and its grant.
+struct TestToken {
     token: String,
     user: User,
     role: Option<Role>,
 }
 
-/// What stands behind the names of the matrix.
+/// The resources behind the names of the matrix.
 pub(super) struct World {
     pub(super) app: TestApp,
     sibling: ProjectRef,
@@ -50,8 +50,8 @@ impl World {
         }
     }
 
-    /// The stranger, and everybody of the organization.
-    fn people(&self) -> Vec<(&Actor, Option<Role>)> {
+    /// The stranger and all members of the organization.
+    fn callers(&self) -> Vec<(&Actor, Option<Role>)> {
         let members = self.app.members().map(|(actor, role)| (actor, Some(role)));
         [(&self.app.stranger, None)]
             .into_iter()
@@ -86,8 +86,8 @@ impl World {
         ]
     }
 
-    /// Stored as it is, whatever the owner belongs to: the decision is what is tested, not who may make what.
-    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: Grant) -> Holder {
+    /// Stores the token directly, because the decision is tested and not the creation of tokens.
+    async fn holder(&self, (actor, role): (&Actor, Option<Role>), grant: TokenGrant) -> TestToken {
         let minted = scoped::mint(&self.app.app.entropy);
         let (db, now) = (&self.app.app.db, dawn());
         let stored = scoped::create(
@@ -107,25 +107,25 @@ impl World {
             token: Some(TokenId(stored.id)),
             grant: Some(Arc::new(grant)),
             approval: None,
-            lately: None,
+            activity: None,
         };
-        Holder {
+        TestToken {
             token: minted.expose().to_owned(),
             user,
             role,
         }
     }
 
-    fn classic((actor, role): (&Actor, Option<Role>)) -> Holder {
+    fn classic((actor, role): (&Actor, Option<Role>)) -> TestToken {
         let user = User {
             id: actor.user,
             gotrue_id: Uuid::nil(),
             token: Some(actor.token_id),
             grant: None,
             approval: None,
-            lately: None,
+            activity: None,
         };
-        Holder {
+        TestToken {
             token: actor.token.clone(),
             user,
             role,
@@ -133,7 +133,7 @@ impl World {
     }
 
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
-        let (path, body) = self.spelled(question);
+        let (path, body) = self.path_and_body(question);
         let imagined = SimulatedRequest {
             method: question.endpoint.method.name(),
             path: &path,
@@ -157,7 +157,7 @@ impl World {
     }
 
     pub(super) async fn ask(&self, question: &Question, token: &str) -> Answer {
-        let (path, body) = self.spelled(question);
+        let (path, body) = self.path_and_body(question);
         let call = self
             .app
             .request(
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// Path and body of a question about what is at home.
-    fn spelled(&self, question: &Question) -> (String, String) {
+    /// Returns path and body of a question about the home organization.
+    fn path_and_body(&self, question: &Question) -> (String, String) {
         let Question { endpoint, body, .. } = question;
         let path = endpoint
             .path
@@ -218,8 +218,9 @@ impl World {
     }
 }
 
-/// The letter of the matrix for a real answer. What a handler finds wanting was let in.
-pub(super) fn told(answer: &Answer, head: bool) -> char {
+/// Returns the letter of the matrix for a response. A request that the handler rejects counts as
+/// admitted.
+pub(super) fn response_letter(answer: &Answer, head: bool) -> char {
     let message = if head || answer.status.is_success() {
         String::new()
     } else {
@@ -248,9 +249,10 @@ pub(super) fn told(answer: &Answer, head: bool) -> char {
     }
 }
 
-/// Whether a token of this set, in this place among the reaches, of this person is asked. A token with everything is asked for
-/// all where it reaches, and every token where nothing but the reach can refuse; the pure matrix has all of them.
-fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
+/// Returns whether the live test covers a token with this set and reach. A token with all
+/// permissions is tested for all roles where it reaches, and every token where only the reach can
+/// refuse. The pure matrix covers the rest.
+fn is_relevant(set: Permissions, place: usize, role: Option<Role>) -> bool {
     match place {
         0..=2 if set == all() => true,
         0..=2 => matches!(role, None | Some(Role::ReadOnly | Role::Owner)),
@@ -258,13 +260,13 @@ fn tells(set: Permissions, place: usize, role: Option<Role>) -> bool {
     }
 }
 
-/// Whether the path names something besides organization and project.
+/// Returns whether the path names something besides organization and project.
 pub(super) fn names_more(endpoint: &Endpoint) -> bool {
     placeholders(endpoint.path).any(|name| !["ref", "slug"].contains(&name))
 }
 
-/// Tokens that can make a difference to a question: everything, each permission it names, each group it names, and one
-/// permission that it does not name. That all others are as good as these the pure matrix shows.
+/// Returns the sets of permissions that can make a difference: all, each named permission, each
+/// named group, and one other permission. The pure matrix shows that the others are equivalent.
 fn sets(question: &Question) -> Vec<Permissions> {
     let required = question.endpoint.access.required(&question.asked()).0;
     let named: Permissions = required.concat().into_iter().collect();
@@ -291,11 +293,11 @@ fn sets(question: &Question) -> Vec<Permissions> {
 }
 
 #[tokio::test]
-async fn a_request_gets_what_the_decision_says() {
+async fn requests_match_the_decision() {
     let world = World::new().await;
     let reaches = world.reaches().await;
-    let mut holders: Vec<(Permissions, Vec<Holder>)> = Vec::new();
-    // What is public is open to whoever; what it answers is its own affair.
+    let mut holders: Vec<(Permissions, Vec<TestToken>)> = Vec::new();
+    // Public operations admit every caller, so their responses are not compared.
     let mut questions: Vec<_> = questions()
         .into_iter()
         .filter(|question| question.endpoint.access != Access::Public)
@@ -310,17 +312,17 @@ async fn a_request_gets_what_the_decision_says() {
             .windows
             .iter()
             .any(|window| window.requests < 120);
-        let classic: Vec<_> = world.people().into_iter().map(World::classic).collect();
-        let mut asked: Vec<&Holder> = classic.iter().collect();
+        let classic: Vec<_> = world.callers().into_iter().map(World::classic).collect();
+        let mut asked: Vec<&TestToken> = classic.iter().collect();
         let sets = sets(question);
         for set in &sets {
             if !holders.iter().any(|(known, _)| known == set) {
                 let mut made = Vec::new();
                 for (place, reach) in reaches.iter().enumerate() {
                     for person in world
-                        .people()
+                        .callers()
                         .into_iter()
-                        .filter(|(_, role)| tells(*set, place, *role))
+                        .filter(|(_, role)| is_relevant(*set, place, *role))
                     {
                         made.push(world.holder(person, grant(*set, reach.clone())).await);
                     }
@@ -339,7 +341,7 @@ async fn a_request_gets_what_the_decision_says() {
                 world.app.advance(60);
             }
             cells += 1;
-            let standing: Standing = standing(&holder.user, &subject, holder.role);
+            let standing: CallerRelation = standing(&holder.user, &subject, holder.role);
             let letter = letter(&decide(
                 &Caller::User(holder.user.clone().into()),
                 &question.endpoint.access,
@@ -349,7 +351,7 @@ async fn a_request_gets_what_the_decision_says() {
             let answer = world.ask(question, &holder.token).await;
             let head = question.endpoint.method.name() == "HEAD";
             let (live, decided) = (
-                told(&answer, head),
+                response_letter(&answer, head),
                 if head && "rpucso".contains(letter) {
                     '3'
                 } else {
@@ -357,7 +359,7 @@ async fn a_request_gets_what_the_decision_says() {
                 },
             );
             let simulated = world.simulate(question, &holder.user).await;
-            // Whom the decision lets in the handler may tell that there is no such thing.
+            // The handler may answer an admitted request with 404.
             let live = if live == '4' && letter == '.' && names_more(question.endpoint) {
                 '.'
             } else {
@@ -370,7 +372,7 @@ async fn a_request_gets_what_the_decision_says() {
                 ));
             }
         }
-        // Another minute, for the next question of the same operation.
+        // A new window for the next question of this operation.
         world.app.advance(60);
     }
     assert!(

@@ -1,4 +1,4 @@
-//! What holds for any token whatsoever.
+//! Properties of decisions about arbitrary tokens.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ fn question() -> impl Strategy<Value = Question> {
     (0..QUESTIONS.len()).prop_map(|n| QUESTIONS[n])
 }
 
-/// Few permissions or many, and most often some that matter.
+/// Sets of few or many permissions, mostly with some relevant ones.
 fn permissions(question: Question) -> impl Strategy<Value = Permissions> {
     let required: Vec<_> = question
         .endpoint
@@ -52,7 +52,7 @@ fn case() -> impl Strategy<Value = (Question, Permissions, Reach, Option<Role>)>
     question().prop_flat_map(|question| (Just(question), permissions(question), reach(), role()))
 }
 
-/// What reaches at least as much.
+/// Returns wider reaches.
 fn wider(reach: &Reach) -> Vec<Reach> {
     match reach {
         Reach::Account => vec![],
@@ -67,14 +67,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_a_token_can_do_is_outside_what_its_owner_can((question, permissions, reach, role) in case()) {
+    fn token_has_no_more_rights_than_its_owner((question, permissions, reach, role) in case()) {
         if outcome(&question, Some(grant(permissions, reach)), role).is_ok() {
             prop_assert!(outcome(&question, None, role).is_ok(), "{}", question.endpoint.id);
         }
     }
 
     #[test]
-    fn more_permissions_a_wider_reach_and_a_higher_role_take_nothing_away(
+    fn more_rights_never_revoke_access(
         (question, permissions, reach, role) in case(), more in proptest::sample::select(Permission::ALL)
     ) {
         if outcome(&question, Some(grant(permissions, reach.clone())), role).is_ok() {
@@ -89,9 +89,9 @@ proptest! {
         }
     }
 
-    /// Who follows the message gets in; who follows half of it does not.
+    /// The permissions in the error message are sufficient, and all of them are necessary.
     #[test]
-    fn what_is_named_as_missing_is_what_is_missing((question, permissions, reach, role) in case()) {
+    fn missing_permissions_are_sufficient_and_necessary((question, permissions, reach, role) in case()) {
         if let Err(Error::Forbidden(Denial::Permissions(missing))) = outcome(&question, Some(grant(permissions, reach.clone())), role) {
             let missing: Vec<_> = missing.iter().filter_map(|name| Permission::from_name(name)).collect();
             prop_assert!(!missing.is_empty());
@@ -103,9 +103,9 @@ proptest! {
         }
     }
 
-    /// If the answer is about the role, no token of this owner would do.
+    /// After a refusal because of the role, no token of this owner is admitted.
     #[test]
-    fn what_is_said_of_the_role_is_true((question, permissions, reach, role) in case()) {
+    fn role_refusal_holds_for_every_token((question, permissions, reach, role) in case()) {
         if matches!(outcome(&question, Some(grant(permissions, reach)), role), Err(Error::Forbidden(Denial::Role))) {
             prop_assert!(matches!(outcome(&question, None, role), Err(Error::Forbidden(Denial::Role))));
             let everything = grant(Permission::ALL.iter().copied().collect(), Reach::Account);

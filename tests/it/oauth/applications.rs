@@ -1,21 +1,21 @@
-//! Applications of an organization: who may see and change them, and what cannot be changed back.
+//! Operations on an organization's applications: permissions, limits and verification.
 
 use gantry::{
-    api::oauth::applications::{verify, verify::Candidate},
+    api::oauth::applications::{verify, verify::VerificationCandidate},
     base::{clock::Entropy, error::Error},
     platform::{
         audit::Recorder,
-        rate_limits::{Place, overrides, overrides::About},
+        rate_limits::{PolicyContext, overrides, overrides::OverrideTarget},
     },
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::flow::{CALLBACK, add_secret, anywhere, apps, register, tried};
+use super::flow::{CALLBACK, add_secret, apps, from_any_address, list_projects_status, register};
 use crate::{support::TestApp, web::browser::olga};
 
 #[tokio::test]
-async fn administrators_change_what_every_member_sees() {
+async fn manage_applications_requires_administrator() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let (list, one) = (apps(&app), format!("{}/{}", apps(&app), client.id));
@@ -55,7 +55,7 @@ async fn administrators_change_what_every_member_sees() {
         .send()
         .await
         .expect(403);
-    // Another organization's path does not lead to it.
+    // The path of another organization returns not found.
     let elsewhere = format!(
         "/v1/organizations/{}/oauth/apps/{}",
         app.foreign.slug, client.id
@@ -84,7 +84,7 @@ async fn administrators_change_what_every_member_sees() {
 }
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_by_name() {
+async fn create_application_with_invalid_field_is_rejected() {
     let app = TestApp::new().await;
     let create = async |field: &str, value: Value| {
         let mut body =
@@ -117,9 +117,9 @@ async fn what_cannot_work_is_refused_by_name() {
     }
 }
 
-/// What restricts an application was approved as a restriction.
+/// Restrictions cannot be lifted, because members granted access under them.
 #[tokio::test]
-async fn restrictions_stay() {
+async fn update_application_cannot_lift_restrictions() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let one = format!("{}/{}", apps(&app), client.id);
@@ -156,9 +156,9 @@ async fn restrictions_stay() {
     );
 }
 
-/// A redirect URI that somebody takes away is not brought back by who changes the name at the same moment.
+/// A concurrent change of the name does not restore a removed redirect URI.
 #[tokio::test]
-async fn of_changes_at_once_none_undoes_another() {
+async fn concurrent_updates_are_not_lost() {
     let app = TestApp::new().await;
     let client = register(
         &app,
@@ -198,9 +198,9 @@ async fn of_changes_at_once_none_undoes_another() {
     }
 }
 
-/// What an application has less of, its tokens have less of at once; what it has more of, nobody approved.
+/// Removed scopes are removed from existing tokens; added scopes require a new approval.
 #[tokio::test]
-async fn scopes_that_are_taken_away_are_gone_and_new_ones_are_asked_for() {
+async fn update_scopes_narrows_existing_tokens() {
     let app = TestApp::new().await;
     let client = register(
         &app,
@@ -209,7 +209,7 @@ async fn scopes_that_are_taken_away_are_gone_and_new_ones_are_asked_for() {
     .await;
     let one = format!("{}/{}", apps(&app), client.id);
     let pair = client.tokens(&app, &app.owner).await;
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
     let change = async |scopes: Value| {
         app.patch(&one)
             .as_(&app.owner)
@@ -238,14 +238,14 @@ async fn scopes_that_are_taken_away_are_gone_and_new_ones_are_asked_for() {
     assert_eq!(renewed.json()["scope"], "organizations:read");
     change(json!(["projects:read", "organizations:read"])).await;
     assert_eq!(
-        tried(&app.node, &pair.access).await,
+        list_projects_status(&app.node, &pair.access).await,
         200,
         "what was approved is approved"
     );
 }
 
 #[tokio::test]
-async fn an_application_has_five_secrets_at_most_and_a_public_one_none() {
+async fn create_secret_above_maximum_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let mut last = 0;
@@ -271,7 +271,7 @@ async fn an_application_has_five_secrets_at_most_and_a_public_one_none() {
         .send()
         .await
         .expect(400);
-    // A secret of one is none of another.
+    // A secret cannot be revoked through another application.
     let other = register(&app, json!({})).await;
     let detail = app
         .get(&format!("{}/{}", apps(&app), client.id))
@@ -289,7 +289,7 @@ async fn an_application_has_five_secrets_at_most_and_a_public_one_none() {
 }
 
 #[tokio::test]
-async fn an_icon_is_taken_away_by_an_empty_one() {
+async fn update_with_empty_icon_removes_icon() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"icon": "https://app.example/icon.png"})).await;
     let one = format!("{}/{}", apps(&app), client.id);
@@ -320,7 +320,7 @@ async fn an_icon_is_taken_away_by_an_empty_one() {
     assert_eq!(shown["icon"], Value::Null);
 }
 
-async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Error> {
+async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<VerificationCandidate, Error> {
     let audit = Recorder::operator("operator", &Entropy::system(), "gantry application verify");
     verify::set(
         &app.app.db,
@@ -332,9 +332,9 @@ async fn vouch(app: &TestApp, id: &str, verified: bool) -> Result<Candidate, Err
     .await
 }
 
-/// The operator looked at a name, a website, an icon, redirect URIs and scopes: a change of one ends it, except to fewer scopes.
+/// A change of name, website, icon or redirect URIs ends the verification, and so do added scopes.
 #[tokio::test]
-async fn what_the_operator_vouched_for_is_what_they_looked_at() {
+async fn update_application_ends_verification() {
     let app = TestApp::new().await;
     let client = register(&app, json!({"website": "https://app.example"})).await;
     let one = format!("{}/{}", apps(&app), client.id);
@@ -368,7 +368,7 @@ async fn what_the_operator_vouched_for_is_what_they_looked_at() {
         json!({"icon": "https://app.example/icon.png"}),
         json!({"icon": ""}),
         json!({"redirect_uris": [CALLBACK, "https://other.example/callback"]}),
-        // Fewer scopes were seen than it asks for now. The loop before left it with one.
+        // The previous iteration left a single scope, so this adds one.
         json!({"scopes": ["projects:read", "database:write"]}),
         json!({"scopes": ["projects:read", "database:write", "secrets:read"]}),
     ] {
@@ -396,9 +396,9 @@ async fn what_the_operator_vouched_for_is_what_they_looked_at() {
     assert!(!verified().await);
 }
 
-/// The very page that is open says it when it is loaded again.
+/// The consent page of a pending request shows the new state when it is reloaded.
 #[tokio::test]
-async fn who_is_asked_reads_that_the_operator_vouches() {
+async fn consent_page_shows_verification() {
     let app = TestApp::new().await;
     let (client, mut browser) = (register(&app, json!({})).await, olga(&app).await);
     let page = format!("/authorize?auth_id={}", client.ask(&app.node, &[]).await);
@@ -420,13 +420,13 @@ async fn who_is_asked_reads_that_the_operator_vouches() {
         .await
         .expect(200)
         .says(">Verified<")
-        .says("The operator vouches for this name");
+        .says("The operator verified the name");
     vouch(&app, &client.id, false).await.unwrap();
     browser.get(&page).await.expect(200).says(warning);
 }
 
 #[tokio::test]
-async fn vouching_is_recorded_where_the_application_belongs() {
+async fn verification_is_in_audit_log_of_organization() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for verified in [true, true, false, false] {
@@ -470,7 +470,7 @@ async fn vouching_is_recorded_where_the_application_belongs() {
             .is_empty()
     );
     let body = json!({"client_name": "Assistant", "redirect_uris": [CALLBACK]});
-    let itself = anywhere(app.post("/platform/oauth/apps/register"))
+    let itself = from_any_address(app.post("/platform/oauth/apps/register"))
         .json(&body)
         .send()
         .await
@@ -490,9 +490,9 @@ async fn vouching_is_recorded_where_the_application_belongs() {
     ));
 }
 
-/// All that it does for one member counts together, whichever tokens it has.
+/// All tokens of an application for one member share a limit.
 #[tokio::test]
-async fn the_operator_gives_an_application_a_limit_of_its_own() {
+async fn application_rate_limit_can_be_overridden() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let (first, second) = (
@@ -500,9 +500,9 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
         client.tokens(&app, &app.owner).await,
     );
     let application = Some(client.id.parse().unwrap());
-    let about = About {
+    let about = OverrideTarget {
         application,
-        ..About::default()
+        ..OverrideTarget::default()
     };
     overrides::set(&app.app.db, &about, 3, "test", app.app.clock.now(), None)
         .await
@@ -519,7 +519,7 @@ async fn the_operator_gives_an_application_a_limit_of_its_own() {
         .limits
         .policy(
             number,
-            Place {
+            PolicyContext {
                 application,
                 organization: None,
             },

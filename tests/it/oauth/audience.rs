@@ -1,17 +1,17 @@
-//! Tokens are accepted by the resource they were asked for, and by no other (RFC 8707).
+//! Audience restriction: a token is accepted only by the resource it was requested for (RFC 8707).
 
 use serde_json::json;
 
-use super::flow::{CALLBACK, Client, Pair, VERIFIER, parameter, register, tried};
+use super::flow::{CALLBACK, Client, Pair, VERIFIER, list_projects_status, parameter, register};
 use crate::support::{ISSUER, TestApp};
 
-/// Tokens for a resource, by the whole way.
+/// Runs the whole flow with a resource.
 async fn tokens(app: &TestApp, client: &Client, resource: &str) -> Pair {
     let asked: Vec<_> = [("resource", resource)]
         .into_iter()
         .filter(|(_, resource)| !resource.is_empty())
         .collect();
-    let address = client.approved(app, &app.owner, &asked, &json!({})).await;
+    let address = client.approve(app, &app.owner, &asked, &json!({})).await;
     let code = parameter(&address, "code");
     let mut fields = vec![
         ("grant_type", "authorization_code"),
@@ -30,20 +30,24 @@ async fn tokens(app: &TestApp, client: &Client, resource: &str) -> Pair {
 }
 
 #[tokio::test]
-async fn a_token_for_the_api_works_there() {
+async fn token_for_api_is_accepted() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for resource in ["", ISSUER, &format!("{ISSUER}/"), &format!("{ISSUER}/v1")] {
         let pair = tokens(&app, &client, resource).await;
-        assert_eq!(tried(&app.node, &pair.access).await, 200, "{resource}");
+        assert_eq!(
+            list_projects_status(&app.node, &pair.access).await,
+            200,
+            "{resource}"
+        );
         let pair = Pair::of(&client.refresh(&app.node, &pair.refresh).await.expect(200));
         assert_eq!(
-            tried(&app.node, &pair.access).await,
+            list_projects_status(&app.node, &pair.access).await,
             200,
             "{resource}, renewed"
         );
     }
-    // The resource that the metadata names is one of them.
+    // The resource in the metadata is accepted.
     let metadata = app
         .get("/.well-known/oauth-protected-resource")
         .send()
@@ -51,11 +55,11 @@ async fn a_token_for_the_api_works_there() {
         .expect(200)
         .json();
     let pair = tokens(&app, &client, metadata["resource"].as_str().unwrap()).await;
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
 }
 
 #[tokio::test]
-async fn a_token_for_an_mcp_server_does_not_work_at_the_api() {
+async fn token_for_mcp_server_is_rejected_by_api() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let metadata = app
@@ -85,7 +89,7 @@ async fn a_token_for_an_mcp_server_does_not_work_at_the_api() {
             .contains("error=\"invalid_token\""),
         "{refused:?}"
     );
-    // The MCP server finds out whom the token is for.
+    // The MCP server reads the audience by introspection.
     let told = client
         .call(
             &app.node,
@@ -102,9 +106,9 @@ async fn a_token_for_an_mcp_server_does_not_work_at_the_api() {
     );
 }
 
-/// Approvals of a former version may name any address below the issuer.
+/// A previous version accepted any resource below the issuer.
 #[tokio::test]
-async fn a_token_that_was_issued_for_something_else_before_is_refused() {
+async fn token_for_former_resource_is_rejected() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let pair = tokens(&app, &client, "").await;
@@ -116,7 +120,7 @@ async fn a_token_that_was_issued_for_something_else_before_is_refused() {
         )
         .await
         .unwrap();
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
     let unused: bool = app
         .app
         .db

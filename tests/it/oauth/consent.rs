@@ -1,24 +1,24 @@
-//! The page that asks, in a browser without JavaScript: who may answer, once, from where, and what the page says before.
+//! The consent page in a browser without JavaScript: sessions, roles and displayed details.
 
 use serde_json::json;
 
-use super::flow::{Client, Pair, apps, bound, parameter, register, tried};
+use super::flow::{Pair, apps, list_projects_status, parameter, register_bound};
 use crate::{
     support::{ISSUER, TestApp},
-    web::browser::{Browser, PASSWORD, Seen, email, give_password, olga, signed_in},
+    web::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga, signed_in},
 };
 
-fn page(id: &str) -> String {
+pub(super) fn page(id: &str) -> String {
     format!("/authorize?auth_id={id}")
 }
 
-async fn press(
+pub(super) async fn press(
     browser: &mut Browser,
     id: &str,
     decision: &str,
     more: &[(&str, &str)],
     slug: &str,
-) -> Seen {
+) -> BrowserResponse {
     let mut fields = vec![
         ("auth_id", id),
         ("decision", decision),
@@ -28,25 +28,25 @@ async fn press(
     browser.submit(&page(id), "/authorize", &fields).await
 }
 
-fn location(seen: &Seen) -> String {
+fn location(seen: &BrowserResponse) -> String {
     seen.header("location").unwrap().to_owned()
 }
 
 #[tokio::test]
-async fn a_member_reads_what_is_asked_and_allows_it() {
+async fn consent_page_approves_request() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let asked = browser
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Allow Acme to act for you?")
+        .says("Authorize Acme?")
         .says("olga@example.com");
     let asked = asked
         .says("app.example")
         .says("Not verified")
-        .says("See projects and their state")
+        .says("Read projects and their status")
         .says("Home")
         .says("Owner");
     assert!(
@@ -69,14 +69,14 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
             .await
             .expect(200),
     );
-    assert_eq!(tried(&app.node, &pair.access).await, 200);
-    // The way back shows what was allowed; pressing again does nothing.
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 200);
+    // The back button shows the result; submitting again changes nothing.
     let receipt = browser
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You allowed Acme")
-        .says("See projects and their state");
+        .says("Acme is authorized")
+        .says("Read projects and their status");
     assert!(!receipt.html.contains("value=\"approve\""));
     let token = receipt.form_token();
     let fields = [
@@ -89,7 +89,7 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
         .post("/authorize", &fields)
         .await
         .leads_to(&page(&id));
-    // And it is among what can be taken back.
+    // The authorization is listed on the account page.
     let listed = browser
         .get("/account/applications")
         .await
@@ -113,20 +113,21 @@ async fn a_member_reads_what_is_asked_and_allows_it() {
         )
         .await;
     taken.leads_to("/account/applications?done=revoked");
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
     browser
         .get("/account/applications?done=revoked")
         .await
         .expect(200)
-        .says("The application is revoked")
+        .says("Authorization revoked")
         .says("No applications");
 }
 
-/// Impatient fingers: the first press leads to the application, and every other shows what it did.
+/// Of concurrent submissions, the first redirects to the application and the others show the
+/// result.
 #[tokio::test]
-async fn pressing_twice_is_no_error() {
+async fn consent_submitted_twice_succeeds_once() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let token = browser.get(&page(&id)).await.expect(200).form_token();
     let fields = [
@@ -145,9 +146,9 @@ async fn pressing_twice_is_no_error() {
 }
 
 #[tokio::test]
-async fn a_member_refuses_and_the_application_is_told() {
+async fn consent_page_denies_request() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let address = location(&press(&mut browser, &id, "deny", &[], "").await.expect(303));
     assert_eq!(
@@ -162,7 +163,7 @@ async fn a_member_refuses_and_the_application_is_told() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You refused Acme");
+        .says("You denied access to Acme");
     // Whatever else is pressed is no approval.
     for odd in ["", "Approve", "yes"] {
         let id = client.ask(&app.node, &[]).await;
@@ -183,11 +184,11 @@ async fn a_member_refuses_and_the_application_is_told() {
     assert_eq!(grants, 0);
 }
 
-/// The browser session that opens a request is the only one that can answer it: neither another's, nor a token.
+/// Only the browser session that opened a request can answer it; other sessions and tokens cannot.
 #[tokio::test]
-async fn a_request_belongs_to_the_browser_that_opened_it() {
+async fn request_is_bound_to_browser_session() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     browser.get(&page(&id)).await.expect(200);
     let mut other = signed_in(&app, &app.administrator).await;
@@ -195,7 +196,7 @@ async fn a_request_belongs_to_the_browser_that_opened_it() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let token = other.get("/account").await.form_token();
     let fields = [
         ("form_token", token.as_str()),
@@ -204,7 +205,7 @@ async fn a_request_belongs_to_the_browser_that_opened_it() {
         ("organization", app.home.slug.as_str()),
     ];
     other.post("/authorize", &fields).await.leads_to(&page(&id));
-    // The same person in another browser is another session.
+    // The same user in another browser has another session.
     let mut second = Browser::new(&app.node);
     second
         .sign_in(&email("olga"), PASSWORD)
@@ -232,9 +233,9 @@ async fn a_request_belongs_to_the_browser_that_opened_it() {
 }
 
 #[tokio::test]
-async fn who_is_not_signed_in_signs_in_first_and_comes_back() {
+async fn consent_page_requires_sign_in() {
     let app = TestApp::new().await;
-    let client = bound(&app).await;
+    let client = register_bound(&app).await;
     give_password(&app, &app.owner).await;
     let (mut browser, id) = (Browser::new(&app.node), client.ask(&app.node, &[]).await);
     let next = format!("/authorize?auth_id={id}");
@@ -262,7 +263,7 @@ async fn who_is_not_signed_in_signs_in_first_and_comes_back() {
         .await
         .expect(200)
         .says("olga@example.com");
-    // As somebody else: the request is let go of, and answered by the next session.
+    // Switching accounts releases the request, and the next session can answer it.
     let away = browser
         .submit(&next, "/authorize/switch", &[("auth_id", &id)])
         .await;
@@ -275,9 +276,9 @@ async fn who_is_not_signed_in_signs_in_first_and_comes_back() {
 }
 
 #[tokio::test]
-async fn an_answer_comes_from_our_own_page() {
+async fn consent_from_other_origin_is_rejected() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let mut stranger = signed_in(&app, &app.stranger).await;
     let id = client.ask(&app.node, &[]).await;
     let right = browser.get(&page(&id)).await.expect(200).form_token();
@@ -301,7 +302,7 @@ async fn an_answer_comes_from_our_own_page() {
     };
     for (case, token) in [
         ("none", ""),
-        ("somebody else's", foreign.as_str()),
+        ("token of another session", foreign.as_str()),
         ("invented", &"0".repeat(64)),
         ("longer", &format!("{right}0")),
     ] {
@@ -326,7 +327,7 @@ async fn an_answer_comes_from_our_own_page() {
         "nobody says where it is from"
     );
     browser.origin = ours;
-    // By its address alone nothing is answered.
+    // A request for the URL alone answers nothing.
     browser
         .get(&format!(
             "{}&decision=approve&organization={slug}&form_token={right}",
@@ -334,7 +335,7 @@ async fn an_answer_comes_from_our_own_page() {
         ))
         .await
         .expect(200)
-        .says("Allow Acme");
+        .says("Authorize Acme");
     let waits: i64 = app
         .app
         .db
@@ -350,9 +351,9 @@ async fn an_answer_comes_from_our_own_page() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_over_or_invented_asks_nothing() {
+async fn expired_or_unknown_request_shows_error_page() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     let id = client.ask(&app.node, &[]).await;
     let token = browser.get(&page(&id)).await.expect(200).form_token();
     app.advance(600);
@@ -360,7 +361,7 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let fields = [
         ("form_token", token.as_str()),
         ("auth_id", &id),
@@ -381,12 +382,12 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
         .get("/authorize/problem?why=client")
         .await
         .expect(400)
-        .says("This application is unknown");
+        .says("Unknown application");
     browser
         .get("/authorize/problem?why=%3Cscript%3E")
         .await
         .expect(400)
-        .says("This link is not right");
+        .says("Invalid link");
     let deleted = client.ask(&app.node, &[]).await;
     app.delete(&format!("{}/{}", apps(&app), client.id))
         .as_(&app.owner)
@@ -396,9 +397,9 @@ async fn a_request_that_is_over_or_invented_asks_nothing() {
     browser.get(&page(&deleted)).await.expect(410);
 }
 
-/// Projects, roles, names: what depends on who looks, and where.
+/// A grant without scopes would look valid, although every operation would reject its tokens.
 #[tokio::test]
-async fn the_page_says_what_it_is_about() {
+async fn request_without_remaining_scopes_cannot_be_approved() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
     let all = json!(["projects:write", "database:write"]);
@@ -508,15 +509,15 @@ async fn the_page_says_what_it_is_about() {
     rhea.get(&page(&id))
         .await
         .expect(200)
-        .says("It asks for more than your role allows")
-        .says("Your role does not include this.");
+        .says("The application requests more access than your role permits")
+        .says("Your role does not permit this.");
     let free = register(&app, json!({})).await;
     let id = free.ask(&app.node, &[]).await;
     let low = rhea
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Your role is too low");
+        .says("Only administrators and owners can authorize this application");
     assert!(!low.html.contains("value=\"approve\""));
     press(&mut rhea, &id, "approve", &[], app.home.slug.as_str())
         .await
@@ -578,14 +579,14 @@ async fn an_application_is_kept_by_its_pages() {
         .get(&made)
         .await
         .expect(200)
-        .says("The application is registered")
+        .says("Application registered")
         .says("https://app.example/callback");
     shown.says("value=\"https://app.example/icon.png\"");
     let secret = browser
         .submit(&one, &format!("{one}/secrets"), &[])
         .await
         .expect(200)
-        .says("shown only now");
+        .says("It is not shown again");
     let text = secret
         .html
         .split("id=\"secret\">")
@@ -600,7 +601,7 @@ async fn an_application_is_kept_by_its_pages() {
         secret: Some(text.clone()),
     };
     client.tokens(&app, &app.owner).await;
-    let shown = browser.get(&one).await.expect(200).says("One approval");
+    let shown = browser.get(&one).await.expect(200).says("1 authorization");
     assert!(!shown.html.contains(&text) && shown.html.contains(&text[40..]));
     let changed = [
         ("name", "Shop 2"),
@@ -648,7 +649,7 @@ async fn an_application_is_kept_by_its_pages() {
         .get(&format!("{one}/delete"))
         .await
         .expect(200)
-        .says("One approval of a member ends");
+        .says("This revokes 1 authorization");
     browser
         .submit(&format!("{one}/delete"), &format!("{one}/delete"), &[])
         .await
@@ -662,9 +663,9 @@ async fn an_application_is_kept_by_its_pages() {
     for shown in [rhea.get(&mine).await, rhea.get(&new).await] {
         let shown = shown
             .expect(200)
-            .says("Needs the role Administrator; yours is Read-only.");
+            .says("Requires the Administrator role. Your role is Read-only.");
         shown
-            .hides("New secret")
+            .hides("New client secret")
             .hides(">Save<")
             .hides(">Delete<")
             .hides(">Register<");
@@ -736,7 +737,7 @@ async fn an_application_that_lost_its_scopes_is_allowed_nothing_and_the_member_i
         .unwrap()[0]
         .get(0);
     assert_eq!(grants, 1, "the one before");
-    super::flow::fails(
+    super::flow::assert_oauth_error(
         "a code of before",
         &client.exchange(&app.node, &code).await,
         "invalid_scope",
@@ -747,11 +748,11 @@ async fn an_application_that_lost_its_scopes_is_allowed_nothing_and_the_member_i
         .expect(303);
 }
 
-/// A redirect URI that was registered before hosts were checked puts no words into the policy of the page.
+/// A redirect URI from before hosts were validated cannot add directives to the page's policy.
 #[tokio::test]
-async fn the_policy_of_the_page_names_hosts_only() {
+async fn form_action_policy_contains_plain_hosts_only() {
     let app = TestApp::new().await;
-    let (client, mut browser) = (bound(&app).await, olga(&app).await);
+    let (client, mut browser) = (register_bound(&app).await, olga(&app).await);
     for address in [
         "https://a;sandbox/cb",
         "https://a,b/cb",

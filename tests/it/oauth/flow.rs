@@ -1,4 +1,4 @@
-//! An application that does everything right: what the attacks of the other tests differ from.
+//! The regular flow of an application. Other tests vary it.
 
 use std::{
     net::Ipv4Addr,
@@ -18,15 +18,15 @@ pub(super) const CALLBACK: &str = "https://app.example/callback";
 pub(super) const VERIFIER: &str = "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk";
 pub(super) const CHALLENGE: &str = "E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
 
-/// Every request is from somewhere else on this machine: what is counted by address is not what is tested.
+/// Every request has another client address, so that limits per address do not interfere.
 static CLIENTS: AtomicU32 = AtomicU32::new(0);
 
-pub(super) fn anywhere(call: Call) -> Call {
+pub(super) fn from_any_address(call: Call) -> Call {
     let number = CLIENTS.fetch_add(1, Ordering::Relaxed) % 0x00ff_0000;
     call.from(&Ipv4Addr::from_bits(0x7f00_0100 + number).to_string())
 }
 
-/// An application at home, and how it talks to a node.
+/// A registered application that calls a node.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) id: String,
@@ -40,7 +40,7 @@ pub(super) struct Pair {
     pub(super) refresh: String,
 }
 
-/// Registers an application at home.
+/// Registers an application in the home organization.
 pub(super) async fn register(app: &TestApp, more: Value) -> Client {
     let mut body = json!({"name": "Acme", "redirect_uris": [CALLBACK], "scopes": ["organizations:read", "projects:read", "database:read"]});
     body.as_object_mut()
@@ -67,9 +67,9 @@ pub(super) fn apps(app: &TestApp) -> String {
     format!("/v1/organizations/{}/oauth/apps", app.home.slug)
 }
 
-/// Another secret of an application, and its number.
+/// Creates a secret. Returns it with its id.
 pub(super) async fn add_secret(app: &TestApp, id: &str) -> (String, i64) {
-    // More secrets than a minute's requests may be made in a test.
+    // Inserted directly, because tests create more secrets than the rate limit permits.
     let made = app
         .post(&format!("{}/{id}/secrets", apps(app)))
         .as_(&app.owner)
@@ -83,19 +83,19 @@ pub(super) async fn add_secret(app: &TestApp, id: &str) -> (String, i64) {
     )
 }
 
-/// One that nobody vouches for: bound to its member.
-pub(super) async fn bound(app: &TestApp) -> Client {
+/// Registers an application bound to the role of its member.
+pub(super) async fn register_bound(app: &TestApp) -> Client {
     register(app, json!({"bind_to_authorizing_user": true})).await
 }
 
-/// What an application asks for, as a query.
+/// Encodes parameters as a query.
 pub(super) fn query(fields: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new())
         .extend_pairs(fields)
         .finish()
 }
 
-/// The fields of an address's query.
+/// Decodes the query of a URL.
 pub(super) fn parameters(address: &str) -> Vec<(String, String)> {
     let (_, query) = address
         .split_once('?')
@@ -113,8 +113,8 @@ pub(super) fn parameter(address: &str, name: &str) -> String {
 }
 
 impl Client {
-    /// The fields of a request that is right.
-    pub(super) fn asks(&self) -> Vec<(&'static str, String)> {
+    /// Returns the parameters of a valid authorization request.
+    pub(super) fn authorization_parameters(&self) -> Vec<(&'static str, String)> {
         vec![
             ("client_id", self.id.clone()),
             ("redirect_uri", CALLBACK.to_owned()),
@@ -125,9 +125,9 @@ impl Client {
         ]
     }
 
-    /// The number of a request that waits.
+    /// Sends an authorization request. Returns the id of the pending request.
     pub(super) async fn ask(&self, node: &Node, more: &[(&'static str, &str)]) -> String {
-        let mut fields = self.asks();
+        let mut fields = self.authorization_parameters();
         for (name, value) in more {
             fields.retain(|(known, _)| known != name);
             fields.push((name, (*value).to_owned()));
@@ -137,7 +137,7 @@ impl Client {
             .filter(|(_, value)| !value.is_empty())
             .map(|(name, value)| (*name, value.as_str()))
             .collect();
-        let answer = anywhere(node.get(&format!("/v1/oauth/authorize?{}", query(&fields))))
+        let answer = from_any_address(node.get(&format!("/v1/oauth/authorize?{}", query(&fields))))
             .send()
             .await
             .expect(303);
@@ -153,8 +153,8 @@ impl Client {
         parameter(location, "auth_id")
     }
 
-    /// Where a member who approves is sent.
-    pub(super) async fn approved(
+    /// Approves a request. Returns the redirect URI.
+    pub(super) async fn approve(
         &self,
         app: &TestApp,
         by: &Actor,
@@ -178,12 +178,12 @@ impl Client {
             .to_owned()
     }
 
-    /// A code that was made for it.
+    /// Obtains a code.
     pub(super) async fn code(&self, app: &TestApp, by: &Actor) -> String {
-        parameter(&self.approved(app, by, &[], &json!({})).await, "code")
+        parameter(&self.approve(app, by, &[], &json!({})).await, "code")
     }
 
-    /// A request to an endpoint of the protocol that is right about who asks.
+    /// Builds a protocol request with valid client authentication.
     pub(super) fn call(&self, node: &Node, path: &str, fields: &[(&str, &str)]) -> Call {
         let mut fields = fields.to_vec();
         fields.push(("client_id", &self.id));
@@ -192,7 +192,7 @@ impl Client {
                 .as_deref()
                 .map(|secret| ("client_secret", secret)),
         );
-        anywhere(node.post(path)).form(&fields)
+        from_any_address(node.post(path)).form(&fields)
     }
 
     pub(super) async fn exchange(&self, node: &Node, code: &str) -> Answer {
@@ -215,7 +215,7 @@ impl Client {
         .await
     }
 
-    /// The whole way.
+    /// Runs the whole flow.
     pub(super) async fn tokens(&self, app: &TestApp, by: &Actor) -> Pair {
         let code = self.code(app, by).await;
         Pair::of(&self.exchange(&app.node, &code).await.expect(200))
@@ -249,8 +249,8 @@ impl Pair {
     }
 }
 
-/// What an access token gets at the list of projects.
-pub(super) async fn tried(node: &Node, access: &str) -> u16 {
+/// Lists projects with an access token. Returns the status.
+pub(super) async fn list_projects_status(node: &Node, access: &str) -> u16 {
     node.get("/v1/projects")
         .token(access)
         .send()
@@ -259,9 +259,9 @@ pub(super) async fn tried(node: &Node, access: &str) -> u16 {
         .as_u16()
 }
 
-/// That an answer is an error of the protocol: its name, in the shape of both worlds.
+/// Asserts an OAuth error, in the shapes of RFC 6749 and of the contract.
 #[track_caller]
-pub(super) fn fails(case: &str, answer: &Answer, error: &str) {
+pub(super) fn assert_oauth_error(case: &str, answer: &Answer, error: &str) {
     let body = answer.json();
     assert_eq!(body["error"], error, "{case}: {answer:?}");
     assert_eq!(
@@ -278,11 +278,11 @@ pub(super) fn fails(case: &str, answer: &Answer, error: &str) {
 }
 
 #[tokio::test]
-async fn an_application_gets_tokens_uses_renews_and_returns_them() {
+async fn application_obtains_refreshes_and_revokes_tokens() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let address = client
-        .approved(&app, &app.owner, &[("scope", "all")], &json!({}))
+        .approve(&app, &app.owner, &[("scope", "all")], &json!({}))
         .await;
     assert!(
         address.starts_with("https://app.example/callback?code=sbc_"),
@@ -329,8 +329,8 @@ async fn an_application_gets_tokens_uses_renews_and_returns_them() {
     let second = Pair::of(&client.refresh(&app.node, &first.refresh).await.expect(200));
     assert_eq!(
         (
-            tried(&app.node, &first.access).await,
-            tried(&app.node, &second.access).await
+            list_projects_status(&app.node, &first.access).await,
+            list_projects_status(&app.node, &second.access).await
         ),
         (200, 200)
     );
@@ -341,16 +341,16 @@ async fn an_application_gets_tokens_uses_renews_and_returns_them() {
         .expect(200);
     assert_eq!(
         (
-            tried(&app.node, &first.access).await,
-            tried(&app.node, &second.access).await
+            list_projects_status(&app.node, &first.access).await,
+            list_projects_status(&app.node, &second.access).await
         ),
         (401, 401)
     );
 }
 
-/// The contract's own paths and statuses; its answer has no other fields.
+/// The paths and statuses of the contract. Its response has no additional fields.
 #[tokio::test]
-async fn the_contracts_clients_are_served_as_they_expect() {
+async fn contract_token_endpoints_answer_as_published() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let code = client.code(&app, &app.owner).await;
@@ -360,7 +360,8 @@ async fn the_contracts_clients_are_served_as_they_expect() {
         ("redirect_uri", CALLBACK),
         ("code_verifier", VERIFIER),
     ];
-    let call = anywhere(app.post("/v1/oauth/token")).header("authorization", &client.basic());
+    let call =
+        from_any_address(app.post("/v1/oauth/token")).header("authorization", &client.basic());
     let answer = call.form(&fields).send().await.expect(201);
     let mut names: Vec<_> = answer.json().as_object().unwrap().keys().cloned().collect();
     names.sort();
@@ -375,8 +376,8 @@ async fn the_contracts_clients_are_served_as_they_expect() {
         .send()
         .await
         .expect(204);
-    assert_eq!(tried(&app.node, &pair.access).await, 401);
-    // Again, and of nobody: the same answer.
+    assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
+    // A second revocation and an unknown token return the same response.
     app.post("/v1/oauth/revoke")
         .json(&body)
         .send()
@@ -385,7 +386,7 @@ async fn the_contracts_clients_are_served_as_they_expect() {
 }
 
 #[tokio::test]
-async fn a_public_application_proves_itself_by_pkce_alone() {
+async fn public_client_exchanges_code_with_pkce() {
     let app = TestApp::new().await;
     let client = register(
         &app,
@@ -393,7 +394,7 @@ async fn a_public_application_proves_itself_by_pkce_alone() {
     )
     .await;
     let address = client
-        .approved(
+        .approve(
             &app,
             &app.owner,
             &[("redirect_uri", "http://127.0.0.1:4711/callback")],
@@ -419,9 +420,9 @@ async fn a_public_application_proves_itself_by_pkce_alone() {
 }
 
 #[tokio::test]
-async fn clients_find_out_by_themselves() {
+async fn metadata_describes_endpoints() {
     let app = TestApp::new().await;
-    // Whatever a client calls this server, the issuer is the operator's word.
+    // The issuer is configured by the operator, not derived from the `Host` header.
     let ask = async |path: &str| {
         app.get(path)
             .header("host", "evil.example")

@@ -1,15 +1,15 @@
-//! Sixteen at once: whatever the order, one pair of tokens is good in the end, or none.
+//! Sixteen concurrent requests: at most one pair of tokens is valid afterwards.
 
 use futures_util::future::join_all;
 use serde_json::json;
 
-use super::flow::{Pair, parameter, register, tried};
+use super::flow::{Pair, list_projects_status, parameter, register};
 use crate::support::TestApp;
 
 const AT_ONCE: usize = 16;
 
 #[tokio::test]
-async fn of_sixteen_who_bring_a_code_one_gets_tokens_and_nobody_keeps_them() {
+async fn concurrent_code_exchange_revokes_grant() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for _ in 0..4 {
@@ -27,15 +27,15 @@ async fn of_sixteen_who_bring_a_code_one_gets_tokens_and_nobody_keeps_them() {
                 .filter(|answer| answer.status != 200)
                 .all(|answer| answer.json()["error"] == "invalid_grant")
         );
-        // The others were replays.
-        assert_eq!(tried(&app.node, &won[0].access).await, 401);
+        // The others were replays, so the grant is revoked.
+        assert_eq!(list_projects_status(&app.node, &won[0].access).await, 401);
         client.refresh(&app.node, &won[0].refresh).await.expect(400);
     }
 }
 
-/// Nobody used any of the pairs, so each who came late looks like one whose answer was lost: the last pair is good, alone.
+/// No pair was used, so each later request counts as a retry: only the last pair is valid.
 #[tokio::test]
-async fn of_sixteen_who_bring_a_refresh_token_one_has_a_pair_that_is_good() {
+async fn concurrent_refresh_leaves_one_valid_pair() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for _ in 0..4 {
@@ -50,7 +50,7 @@ async fn of_sixteen_who_bring_a_refresh_token_one_has_a_pair_that_is_good() {
         assert_eq!(pairs.len(), AT_ONCE, "{answers:?}");
         let mut live = Vec::new();
         for pair in &pairs {
-            if tried(&app.node, &pair.access).await == 200 {
+            if list_projects_status(&app.node, &pair.access).await == 200 {
                 live.push(pair);
             }
         }
@@ -62,14 +62,14 @@ async fn of_sixteen_who_bring_a_refresh_token_one_has_a_pair_that_is_good() {
     }
 }
 
-/// Somebody used the new pair meanwhile: one more with the old token is a thief.
+/// A token of the new pair was used, so another exchange of the old one counts as theft.
 #[tokio::test]
-async fn of_sixteen_late_ones_all_are_refused_and_nothing_is_left() {
+async fn concurrent_refresh_after_use_revokes_grant() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let first = client.tokens(&app, &app.owner).await;
     let second = Pair::of(&client.refresh(&app.node, &first.refresh).await.expect(200));
-    assert_eq!(tried(&app.node, &second.access).await, 200);
+    assert_eq!(list_projects_status(&app.node, &second.access).await, 200);
     let answers = join_all((0..AT_ONCE).map(|_| client.refresh(&app.node, &first.refresh))).await;
     assert!(
         answers
@@ -79,15 +79,15 @@ async fn of_sixteen_late_ones_all_are_refused_and_nothing_is_left() {
     );
     assert_eq!(
         (
-            tried(&app.node, &first.access).await,
-            tried(&app.node, &second.access).await
+            list_projects_status(&app.node, &first.access).await,
+            list_projects_status(&app.node, &second.access).await
         ),
         (401, 401)
     );
 }
 
 #[tokio::test]
-async fn of_sixteen_answers_to_a_request_one_counts() {
+async fn concurrent_answers_to_request_succeed_once() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     let id = client.ask(&app.node, &[]).await;
@@ -112,9 +112,9 @@ async fn of_sixteen_answers_to_a_request_one_counts() {
         .expect(200);
 }
 
-/// Taken back in the same moment as it is renewed: whichever is first, no token is left.
+/// Concurrent revocation and refresh leave no valid token, in either order.
 #[tokio::test]
-async fn what_is_taken_back_while_it_is_renewed_is_over() {
+async fn concurrent_revocation_and_refresh_leave_no_token() {
     let app = TestApp::new().await;
     let client = register(&app, json!({})).await;
     for _ in 0..4 {
@@ -132,9 +132,12 @@ async fn what_is_taken_back_while_it_is_renewed_is_over() {
             app.delete(&path).as_(&app.owner).send()
         );
         taken.expect(200);
-        assert_eq!(tried(&app.node, &pair.access).await, 401);
+        assert_eq!(list_projects_status(&app.node, &pair.access).await, 401);
         if renewed.status == 200 {
-            assert_eq!(tried(&app.node, &Pair::of(&renewed).access).await, 401);
+            assert_eq!(
+                list_projects_status(&app.node, &Pair::of(&renewed).access).await,
+                401
+            );
         }
     }
 }

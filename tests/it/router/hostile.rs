@@ -1,4 +1,4 @@
-//! What strangers may send, and shall not get.
+//! Malicious clients and servers.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use tokio_postgres::{NoTls, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, number, packet, refusal, startup};
 
-/// Roles that exist in every project, and are nobody's to log in as.
+/// Reserved roles that exist in every project.
 const OURS: [&str; 7] = [
     "supabase_admin",
     "gantry_owner",
@@ -21,7 +21,7 @@ const OURS: [&str; 7] = [
 ];
 
 #[tokio::test]
-async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
+async fn reserved_role_or_wrong_password_is_rejected() {
     let way = Way::new().await;
     for role in OURS {
         for password in ["", PASSWORD, role] {
@@ -42,7 +42,7 @@ async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
         config.password(password);
         assert!(connect(&config).await.is_err(), "{password:?}");
     }
-    // Nor by a name that PostgreSQL would make into one of ours.
+    // Names that PostgreSQL would truncate to a reserved one are rejected as well.
     for role in [
         "Supabase_Admin",
         "\"supabase_admin\"",
@@ -64,10 +64,10 @@ async fn nobody_comes_as_one_of_our_roles_or_without_the_password() {
 }
 
 #[tokio::test]
-async fn the_server_itself_asks_everybody_but_us_for_a_password() {
+async fn server_requires_scram_of_local_clients() {
     let way = Way::new().await;
-    // At the socket, where the router is: without it in front.
-    let socket = way.app.app.clusters.socket_path(&way.project);
+    // Connects directly to the server's socket, as the proxy does.
+    let socket = way.app.machine.clusters.socket_path(&way.project);
     for role in [
         "postgres",
         "authenticator",
@@ -93,12 +93,13 @@ async fn the_server_itself_asks_everybody_but_us_for_a_password() {
 }
 
 #[tokio::test]
-async fn a_server_that_trusts_anybody_is_not_believed() {
+async fn server_without_scram_is_rejected() {
     let way = Way::new().await;
-    let (machine, data) = (&way.app.machine, way.app.machine.data(&way.project));
-    let admin = machine.clusters.admin(&way.project).await.unwrap();
+    let machine = &way.app.machine;
+    let data = way.app.machine.data(&way.project);
+    let admin = machine.clusters.admin_session(&way.project).await.unwrap();
     admin.batch_execute("create role plain login; alter role plain password 'md5aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'").await.unwrap();
-    // Whoever runs the tests may be postgres, too.
+    // The account that runs the tests may be called postgres.
     let me = fs::read_to_string(data.join("pg_ident.conf")).unwrap();
     fs::write(
         data.join("pg_ident.conf"),
@@ -114,7 +115,7 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
         let loaded = async || {
             machine
                 .clusters
-                .admin(&way.project)
+                .admin_session(&way.project)
                 .await
                 .unwrap()
                 .query_one("select pg_conf_load_time()::text", &[])
@@ -133,14 +134,7 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
         if method == "trust" || method.starts_with("peer") {
             let mut direct = tokio_postgres::Config::new();
             direct
-                .host_path(
-                    way.app
-                        .app
-                        .clusters
-                        .socket_path(&way.project)
-                        .parent()
-                        .unwrap(),
-                )
+                .host_path(machine.clusters.socket_path(&way.project).parent().unwrap())
                 .user(role)
                 .dbname("postgres");
             drop(
@@ -164,7 +158,7 @@ async fn a_server_that_trusts_anybody_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_a_client_may_ask_for_at_the_start_makes_it_nobody_else() {
+async fn startup_parameters_do_not_change_the_role() {
     let way = Way::new().await;
     for options in [
         "-c session_authorization=supabase_admin",
@@ -205,7 +199,7 @@ async fn what_a_client_may_ask_for_at_the_start_makes_it_nobody_else() {
             (name, value),
         ]))
         .await;
-        // It is asked for its password before anything else is looked at.
+        // The server requests a password first.
         let mut first = [0];
         raw.0.read_exact(&mut first).await.unwrap();
         assert_eq!(first[0], b'R');
@@ -222,7 +216,7 @@ async fn what_a_client_may_ask_for_at_the_start_makes_it_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_cancel_key_is_of_use_only_to_who_has_it() {
+async fn cancel_request_needs_the_exact_key() {
     let way = Way::new().await;
     let client = way.connect().await;
     let pid: i32 = client
@@ -252,7 +246,7 @@ async fn a_cancel_key_is_of_use_only_to_who_has_it() {
 }
 
 #[tokio::test]
-async fn packets_that_are_none_are_refused_in_words() {
+async fn malformed_startup_packet_returns_an_error() {
     let way = Way::new().await;
     let user = format!("postgres.{}", way.project);
     let long = "x".repeat(9000);
@@ -319,7 +313,7 @@ async fn packets_that_are_none_are_refused_in_words() {
             assert_eq!(raw.refused().await.as_deref(), Some(code), "{what}");
         }
     }
-    // Nothing of it harmed anybody.
+    // The project still works.
     assert_eq!(number(&way.connect().await, "select 1::bigint").await, 1);
     assert_eq!(
         refusal(&config(way.address, "x.aaaaaaaaaaaaaaaaaaaa"))
@@ -330,10 +324,10 @@ async fn packets_that_are_none_are_refused_in_words() {
 }
 
 #[tokio::test]
-async fn words_sent_before_the_question_for_tls_is_answered_do_not_become_the_clients() {
+async fn plain_text_before_the_tls_handshake_is_discarded() {
     let way = Way::new().await;
     let mut raw = way.raw().await;
-    // In one segment with the question: what somebody on the way could have put there.
+    // In one segment with the request: an attacker in the network could have inserted it.
     let injected = [
         packet(&80_877_103_u32.to_be_bytes()),
         startup(&[("user", &format!("postgres.{}", way.project))]),
@@ -344,9 +338,9 @@ async fn words_sent_before_the_question_for_tls_is_answered_do_not_become_the_cl
     assert!(rest[0] == b'S' && !rest.contains(&b'R'), "{rest:?}");
 }
 
-/// Packets that nearly are some, for as long as it takes to see that the router stays.
+/// Random variations of valid packets.
 #[tokio::test]
-async fn garbage_is_survived() {
+async fn random_bytes_do_not_crash_the_proxy() {
     let way = Way::new().await;
     let valid = startup(&[
         ("user", &format!("postgres.{}", way.project)),
@@ -374,7 +368,7 @@ async fn garbage_is_survived() {
         raw.send(&bytes).await;
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut raw.0).await;
         let rest = raw.rest().await;
-        // A challenge at most: nobody is in.
+        // At most a challenge, no session.
         assert!(
             rest.is_empty() || [b'E', b'R', b'N', b'S'].contains(&rest[0]),
             "{rest:?}"

@@ -1,4 +1,5 @@
-//! What the API says about who may come, held by the router: TLS, networks, bans, and roles for some minutes.
+//! Access rules of the API, enforced by the proxy: TLS, network restrictions, bans and temporary
+//! roles.
 
 use gantry::{
     base::{clock::Clock, ids::ProjectId},
@@ -80,7 +81,7 @@ async fn tls_can_be_required() {
 }
 
 #[tokio::test]
-async fn networks_are_let_in_by_list() {
+async fn network_restrictions_limit_client_addresses() {
     let way = Way::new().await;
     let everywhere = json!({"dbAllowedCidrs": ["0.0.0.0/0"], "dbAllowedCidrsV6": ["::/0"]});
     let told = way
@@ -135,7 +136,7 @@ async fn networks_are_let_in_by_list() {
         network("10.0.0.0/8", "v4")
     );
     way.connect().await;
-    // A list that is left out stays.
+    // An omitted list is unchanged.
     way.ask(
         "POST",
         "/network-restrictions/apply",
@@ -174,7 +175,7 @@ async fn networks_are_let_in_by_list() {
 }
 
 #[tokio::test]
-async fn a_temporary_login_comes_from_the_networks_of_its_grant() {
+async fn temporary_login_is_limited_to_granted_networks() {
     let way = Way::new().await;
     way.app
         .clock
@@ -198,7 +199,7 @@ async fn a_temporary_login_comes_from_the_networks_of_its_grant() {
         config.password(answer["login"]["password"].as_str().unwrap());
         config
     };
-    // What a member says of its address opens a login, and does not let it in from elsewhere.
+    // The address in the request does not permit logins from other addresses.
     let elsewhere = login(json!([{"cidr": "198.51.100.0/24"}]), "198.51.100.7").await;
     assert_eq!(
         refusal(&elsewhere).await.1,
@@ -216,7 +217,7 @@ async fn a_temporary_login_comes_from_the_networks_of_its_grant() {
 }
 
 #[tokio::test]
-async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
+async fn repeated_wrong_passwords_ban_the_address_until_unbanned() {
     let way = Way::new().await;
     let banned = async || {
         way.ask("POST", "/network-bans/retrieve", None)
@@ -231,7 +232,7 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
         for _ in 0..10 {
             assert_eq!(refusal(&wrong).await.0, SqlState::INVALID_PASSWORD);
         }
-        // The last answer is sent before the ban is written.
+        // The ban is written after the last response.
         while banned().await["banned_ipv4_addresses"] == json!([]) {}
         let (code, message) = refusal(&way.config("postgres")).await;
         assert_eq!(code, SqlState::INVALID_AUTHORIZATION_SPECIFICATION);
@@ -254,10 +255,10 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
         enriched["banned_ipv4_addresses"][0],
         json!({"banned_address": "127.0.0.1", "identifier": way.project, "type": "postgres"})
     );
-    // The ban is in the control database: another node has it too.
+    // The ban is stored in the control database, so another node enforces it.
     let there = way.app.another(2, std::sync::Arc::clone(&way.app.machine));
     assert!(
-        database_access::door(&there.app, &way.project, [127, 0, 0, 1].into())
+        database_access::admission(&there.app, &way.project, [127, 0, 0, 1].into())
             .await
             .unwrap()
             .unwrap()
@@ -286,7 +287,7 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
     way.connect().await;
 
     exhaust().await;
-    // By the address of who asks, whatever it is.
+    // Removes the caller's own address.
     way.ask(
         "DELETE",
         "/network-bans",
@@ -314,7 +315,7 @@ async fn too_many_wrong_passwords_ban_an_address_until_it_is_let_in_again() {
 }
 
 #[tokio::test]
-async fn a_login_role_is_the_owner_for_some_minutes() {
+async fn login_role_acts_as_owner_until_expiry() {
     let way = Way::new().await;
     let make = async |read_only: bool| {
         let made = way
@@ -332,7 +333,7 @@ async fn a_login_role_is_the_owner_for_some_minutes() {
     };
     let (role, password) = make(false).await;
     assert!(role.starts_with("cli_login_postgres_"), "{role}");
-    // By its name alone, which says the project; and as poolers want it.
+    // With the role alone, which contains the reference, and with the suffix of poolers.
     for user in [role.clone(), format!("{role}.{}", way.project)] {
         let mut config = config(way.address, &user);
         config.password(&password);
@@ -382,7 +383,13 @@ async fn a_login_role_is_the_owner_for_some_minutes() {
         (2, 2),
         "the server knows when they end"
     );
-    let admin = way.app.machine.clusters.admin(&way.project).await.unwrap();
+    let admin = way
+        .app
+        .machine
+        .clusters
+        .admin_session(&way.project)
+        .await
+        .unwrap();
     admin
         .batch_execute(&format!(
             "alter role {role} valid until '2000-01-01'; create role cli_login_of_a_customer"
@@ -437,7 +444,7 @@ async fn a_login_role_is_the_owner_for_some_minutes() {
 }
 
 #[tokio::test]
-async fn clients_are_told_the_truth_about_the_way_in() {
+async fn pooler_configuration_matches_the_listener() {
     let app = TestApp::new().await;
     let project = &app.home.project;
     let string = format!(
@@ -495,7 +502,7 @@ async fn clients_are_told_the_truth_about_the_way_in() {
 }
 
 #[tokio::test]
-async fn what_was_said_about_a_project_goes_with_it() {
+async fn deleted_project_loses_its_access_rules() {
     let app = TestApp::new().await;
     let project = app
         .app
@@ -517,7 +524,7 @@ async fn what_was_said_about_a_project_goes_with_it() {
         .send()
         .await
         .expect(200);
-    let block = database_access::bans::block("2001:db8::7".parse().unwrap());
+    let block = database_access::bans::network_of("2001:db8::7".parse().unwrap());
     database_access::bans::ban(
         &app.app,
         project.id,

@@ -1,4 +1,4 @@
-//! What works through the router: everything that works without it.
+//! Features of PostgreSQL sessions through the proxy.
 
 use std::{pin::pin, process::Command};
 
@@ -12,7 +12,7 @@ use super::{PASSWORD, Way, config, connect, notification, number, refusal};
 use crate::support::machine::PATIENCE;
 
 #[tokio::test]
-async fn a_project_is_reached_by_each_of_its_names() {
+async fn session_starts_under_each_project_name() {
     let way = Way::new().await;
     let mut by_option = config(way.address, "postgres");
     by_option.options(format!(
@@ -67,7 +67,7 @@ async fn a_project_is_reached_by_each_of_its_names() {
 }
 
 #[tokio::test]
-async fn a_password_opens_its_own_project_only() {
+async fn password_of_another_project_is_rejected() {
     let way = Way::new().await;
     let other = way.app.post("/v1/projects").as_(&way.app.owner).json(&{
         let mut body = way.app.new_project("other");
@@ -78,7 +78,7 @@ async fn a_password_opens_its_own_project_only() {
         .as_str()
         .unwrap()
         .to_owned();
-    // Right after it was asked for: a connection waits until it is there.
+    // Immediately after the creation: the connection waits for the project.
     let mut there = config(way.address, &format!("postgres.{other}"));
     assert_eq!(refusal(&there).await.0, SqlState::INVALID_PASSWORD);
     there.password("another horse");
@@ -102,7 +102,7 @@ async fn a_password_opens_its_own_project_only() {
     wrong.password("another horse");
     assert_eq!(refusal(&wrong).await.0, SqlState::INVALID_PASSWORD);
 
-    // A new password is known at once: nothing is kept.
+    // A changed password applies at once, because the proxy caches none.
     let changed = way
         .app
         .patch(&format!("/v1/projects/{other}/database/password"))
@@ -118,13 +118,13 @@ async fn a_password_opens_its_own_project_only() {
 }
 
 #[tokio::test]
-async fn notifications_copies_and_great_rows_pass() {
+async fn notifications_copy_and_large_rows_are_relayed() {
     let way = Way::new().await;
     let (listening, mut connection) = way.config("postgres").connect(NoTls).await.unwrap();
     let client = way.connect().await;
     {
         let mut listen = pin!(listening.batch_execute("listen news"));
-        // The connection is driven by whoever waits for its messages.
+        // The connection is driven by the task that waits for its messages.
         timeout(PATIENCE, async {
             loop {
                 tokio::select! {
@@ -180,7 +180,7 @@ async fn notifications_copies_and_great_rows_pass() {
         .get(0);
     assert_eq!(back, 16_000_000);
 
-    // As a client with a pipeline sends them.
+    // Pipelined.
     let many = join_all((0..200_i32).map(|n| {
         let client = &client;
         async move {
@@ -216,7 +216,7 @@ async fn interrupted(client: &tokio_postgres::Client, token: CancelToken, tls: b
 }
 
 #[tokio::test]
-async fn a_statement_is_cancelled_also_after_many_connections() {
+async fn cancel_request_reaches_its_session() {
     let way = Way::new().await;
     let client = way.connect().await;
     interrupted(&client, client.cancel_token(), false, &way).await;
@@ -243,7 +243,7 @@ async fn a_statement_is_cancelled_also_after_many_connections() {
 }
 
 #[tokio::test]
-async fn a_crowd_is_served_as_far_as_the_server_goes() {
+async fn connections_beyond_the_server_limit_are_rejected() {
     let way = Way::new().await;
     let come = (0..100).map(|_| async {
         match connect(&way.config("postgres")).await {
@@ -310,7 +310,7 @@ async fn psql_connects_and_verifies_the_certificate() {
             "{ways}: {output:?}"
         );
     }
-    // What is offered does not lie: the channel ends at the router, and nobody can bind to it.
+    // Channel binding is not offered, because the TLS channel ends at the proxy.
     let output = run(format!("{user} {ca} channel_binding=require"))
         .await
         .unwrap();
@@ -321,7 +321,7 @@ async fn psql_connects_and_verifies_the_certificate() {
 }
 
 #[tokio::test]
-async fn logical_replication_passes_and_physical_does_not() {
+async fn logical_replication_is_relayed_and_physical_rejected() {
     let way = Way::new().await;
     let parameters = |kind| {
         [

@@ -1,4 +1,4 @@
-//! What a connection meets while the project comes, goes, or breaks.
+//! Connections during state changes of a project.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn ended(client: &tokio_postgres::Client) {
 }
 
 #[tokio::test]
-async fn a_paused_project_says_so_and_comes_back() {
+async fn paused_project_rejects_sessions_until_restored() {
     let way = Way::new().await;
     let client = way.connect().await;
     ask(&way, "pause").await;
@@ -47,12 +47,12 @@ async fn a_paused_project_says_so_and_comes_back() {
     assert!(error.hint().unwrap().contains("/restore"), "{error:?}");
 
     ask(&way, "restore").await;
-    // It is not there yet; the connection waits.
+    // The project is starting; the connection waits.
     assert_eq!(number(&way.connect().await, "select 1::bigint").await, 1);
 }
 
 #[tokio::test]
-async fn a_restart_and_a_killed_server_end_sessions_and_let_new_ones_in() {
+async fn restarted_or_killed_server_accepts_new_sessions() {
     let way = Way::new().await;
     let client = way.connect().await;
     client.batch_execute("create table kept ()").await.unwrap();
@@ -63,7 +63,7 @@ async fn a_restart_and_a_killed_server_end_sessions_and_let_new_ones_in() {
     kill(way.app.machine.pid(&way.project).await).await;
     ended(&client).await;
     let again = async {
-        // For a moment the row still says that it is healthy.
+        // For a moment the status is still healthy.
         loop {
             match connect(&way.config("postgres")).await {
                 Ok(client) => break client,
@@ -89,7 +89,7 @@ async fn a_restart_and_a_killed_server_end_sessions_and_let_new_ones_in() {
 }
 
 #[tokio::test]
-async fn a_project_that_is_gone_or_elsewhere_is_not_there() {
+async fn deleted_or_remote_project_is_rejected() {
     let way = Way::new().await;
     let elsewhere = super::config(way.address, &format!("postgres.{}", way.app.home.project));
     assert_eq!(
@@ -113,9 +113,10 @@ async fn a_project_that_is_gone_or_elsewhere_is_not_there() {
 }
 
 #[tokio::test]
-async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
+async fn shutdown_waits_for_active_sessions() {
     let way = Way::new().await;
-    let (idle, working) = (way.connect().await, way.connect().await);
+    let idle = way.connect().await;
+    let working = way.connect().await;
     let work = tokio::spawn(async move {
         let slept = working.simple_query("select pg_sleep(1)").await.map(drop);
         (slept, working)
@@ -124,7 +125,7 @@ async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     while number(&idle, busy).await == 0 {
         tokio::task::yield_now().await;
     }
-    way.app.app.router.stop();
+    way.app.app.postgres_proxy.stop();
     ended(&idle).await;
     let (slept, working) = work.await.unwrap();
     slept.expect("a statement was cut off");
@@ -136,9 +137,9 @@ async fn stopping_ends_idle_sessions_and_waits_for_those_that_work() {
     );
 }
 
-/// With no project: nobody who says nothing holds a place for long.
+/// Without a project: a silent connection does not hold a permit for long.
 #[tokio::test]
-async fn who_says_nothing_is_hung_up_on() {
+async fn silent_connection_is_closed() {
     let app = TestApp::new().await;
     let project = app.home.project.clone();
     let way = Way::to(app, project).await;

@@ -1,16 +1,16 @@
-//! What a query may not do: take too long, answer too much, or write when it may only read.
+//! Limits of a query: time, size of the result, and writes in read-only queries.
 
 use std::time::Duration;
 
 use gantry::{
     api::database::{
         migrations,
-        query::{Query, run_query},
+        query::{SqlQuery, run_query},
     },
     base::error::Error,
     data_plane::database_session::{
         READER,
-        session::{Limits, Target},
+        session::{ConnectTarget, SessionLimits},
     },
 };
 use serde_json::json;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout};
 use super::{LIMITS, message, one, our_own, read, run, server, wait_until_idle};
 
 #[tokio::test]
-async fn a_result_over_a_limit_names_it() {
+async fn result_over_limit_is_rejected_with_limit() {
     let target = server().await;
     assert_eq!(
         message(run(&target, "select generate_series(1, 1001)").await),
@@ -67,23 +67,23 @@ async fn a_result_over_a_limit_names_it() {
 }
 
 #[tokio::test]
-async fn notices_and_notifications_are_dropped() {
+async fn notices_and_notifications_are_discarded() {
     let target = server().await;
     let text = "listen a; do $$ begin for i in 1..20000 loop raise notice '%', repeat('x', 1000); end loop; end $$; notify a; select 1 as a";
     assert_eq!(run(&target, text).await.unwrap(), json!([{"a": 1}]));
 }
 
-async fn overdue(target: &Target, text: &str) -> Duration {
+async fn overdue(target: &ConnectTarget, text: &str) -> Duration {
     let start = Instant::now();
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
     let result = run_query(
         target,
-        &Query {
+        &SqlQuery {
             text: text.into(),
-            ..Query::default()
+            ..SqlQuery::default()
         },
         limits,
     )
@@ -96,7 +96,7 @@ async fn overdue(target: &Target, text: &str) -> Duration {
 }
 
 #[tokio::test]
-async fn a_statement_over_its_time_is_cancelled() {
+async fn statement_over_deadline_is_cancelled() {
     let target = server().await;
     assert!(
         overdue(&target, "set statement_timeout = 0; select pg_sleep(30)").await
@@ -115,7 +115,7 @@ async fn a_statement_over_its_time_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_statement_that_survives_a_cancel_is_ended() {
+async fn statement_surviving_cancel_is_terminated() {
     let target = server().await;
     let stubborn = "do $$ begin loop begin perform pg_sleep(30); exception when query_canceled then null; end; end loop; end $$";
     let took = overdue(&target, stubborn).await;
@@ -127,18 +127,18 @@ async fn a_statement_that_survives_a_cancel_is_ended() {
 }
 
 #[tokio::test]
-async fn a_statement_done_within_the_grace_counts() {
+async fn statement_completed_in_grace_period_succeeds() {
     let target = server().await;
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
     let text = "create table t (); do $$ begin perform pg_sleep(5); exception when query_canceled then null; end $$; select 1 as a";
     let rows = run_query(
         &target,
-        &Query {
+        &SqlQuery {
             text: text.into(),
-            ..Query::default()
+            ..SqlQuery::default()
         },
         limits,
     )
@@ -152,7 +152,7 @@ async fn a_statement_done_within_the_grace_counts() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_takes_its_statement_along() {
+async fn disconnected_caller_cancels_statement() {
     let target = server().await;
     let stubborn = "set client_connection_check_interval = 0;
         do $$ begin loop begin perform pg_sleep(30); exception when query_canceled then null; end; end loop; end $$";
@@ -163,16 +163,16 @@ async fn a_caller_that_leaves_takes_its_statement_along() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unreachable() {
+async fn missing_server_is_unreachable() {
     let folder = tempfile::tempdir().unwrap();
-    let nobody = Target::new(our_own(folder.path().join(".s.PGSQL.5432")));
+    let nobody = ConnectTarget::new(our_own(folder.path().join(".s.PGSQL.5432")));
     assert_eq!(
         message(run(&nobody, "select 1").await),
         "Connection terminated due to connection timeout"
     );
 
     let _silent = std::os::unix::net::UnixListener::bind(nobody.socket().path()).unwrap();
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(200),
         ..LIMITS
     };
@@ -183,7 +183,7 @@ async fn a_server_that_is_not_there_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_session_cut_off_says_so() {
+async fn terminated_session_returns_error() {
     let target = server().await;
     assert!(
         message(run(&target, "select pg_terminate_backend(pg_backend_pid())").await)
@@ -194,7 +194,7 @@ async fn a_session_cut_off_says_so() {
 // Read-only.
 
 #[tokio::test]
-async fn a_plain_write_is_refused_as_read_only() {
+async fn write_in_read_only_query_is_rejected() {
     let target = server().await;
     run(
         &target,
@@ -226,12 +226,12 @@ async fn a_plain_write_is_refused_as_read_only() {
 }
 
 #[tokio::test]
-async fn a_write_with_parameters_is_refused_as_read_only() {
+async fn parameterized_write_in_read_only_query_is_rejected() {
     let target = server().await;
     run(&target, "create table public.t (id int)")
         .await
         .unwrap();
-    let query = |text: &str| Query {
+    let query = |text: &str| SqlQuery {
         text: text.into(),
         parameters: vec![json!(1)],
         read_only: true,

@@ -1,15 +1,15 @@
-//! A migration that is cut off — Gantry killed, or its connection — at every message it sends: applied and recorded, or
-//! neither, and a second request with the same key makes it right.
+//! A migration interrupted at every message, by a killed process or a lost connection: it is applied
+//! with its record or not at all, and a second request with the same key completes it.
 
 use std::{io, path::PathBuf};
 
 use gantry::{
     api::database::{
         migrations,
-        migrations::{NewMigration, Patch, apply, patch, roll_back},
+        migrations::{MigrationPatch, NewMigration, apply, patch, roll_back},
     },
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -19,36 +19,36 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{BUDGET, LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
+use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, one, our_own, run, server, wait_until_idle};
 
-/// Where a connection is cut: after so many messages of ours, and whether the last one still arrives.
+/// Position of an interruption: the number of sent messages, and whether the last one arrives.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     messages: usize,
     delivered: bool,
 }
 
-/// Stands between us and the server, for one connection.
+/// A proxy between client and server for one connection.
 struct Wire {
-    target: Target,
+    target: ConnectTarget,
     cut: JoinHandle<bool>,
     _folder: TempDir,
 }
 
 impl Wire {
-    fn to(server: &Target, cut: Cut) -> Self {
+    fn to(server: &ConnectTarget, cut: Cut) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
         let server: PathBuf = server.socket().path().into();
         let cut = tokio::spawn(async move { carry(&listener, server, cut).await.unwrap() });
         Self {
-            target: Target::new(our_own(folder.path().join("socket"))),
+            target: ConnectTarget::new(our_own(folder.path().join("socket"))),
             cut,
             _folder: folder,
         }
     }
 
-    /// Whether it was cut, or ended before that.
+    /// Returns whether the connection was interrupted before its end.
     async fn was_cut(self) -> bool {
         self.cut.await.unwrap()
     }
@@ -70,7 +70,7 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
                     }
                     if seen == cut.messages {
                         if cut.delivered {
-                            // Its answer shows that it arrived, and is lost.
+                            // The answer proves that the message arrived, and is then discarded.
                             let _ = server.read(&mut from_server).await?;
                         }
                         return Ok(true);
@@ -85,8 +85,8 @@ async fn carry(listener: &UnixListener, server: PathBuf, cut: Cut) -> io::Result
     }
 }
 
-/// Both or neither.
-async fn assert_whole(server: &Target, n: usize, what: &str) -> bool {
+/// Asserts that migration and record both exist or both are missing.
+async fn assert_whole(server: &ConnectTarget, n: usize, what: &str) -> bool {
     wait_until_idle(server).await;
     let made = one(server, &format!("select to_regclass('t{n}') is not null")).await == json!(true);
     let recorded = migrations::list(server, LIMITS)
@@ -120,13 +120,13 @@ fn cuts() -> impl Iterator<Item = Cut> {
 }
 
 #[tokio::test]
-async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
+async fn interrupted_apply_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
     let (mut applied, mut not) = (0, 0);
     for (n, cut) in cuts().enumerate() {
         let wire = Wire::to(&server, cut);
-        let outcome = apply(&wire.target, &clock(), &migration(n), BUDGET).await;
+        let outcome = apply(&wire.target, &clock(), &migration(n), MIGRATION_LIMITS).await;
         let was_cut = wire.was_cut().await;
         assert_eq!(
             matches!(outcome, Err(Error::DatabaseUnreachable)),
@@ -142,8 +142,8 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
         } else {
             not += 1;
         }
-        // Sent again by a client that never heard of the first.
-        let again = apply(&server, &clock(), &migration(n), BUDGET)
+        // The client repeats the request without knowing the outcome of the first.
+        let again = apply(&server, &clock(), &migration(n), MIGRATION_LIMITS)
             .await
             .unwrap();
         assert_eq!(again.replayed, whole, "{cut:?}");
@@ -153,22 +153,22 @@ async fn cut_anywhere_it_is_applied_and_recorded_or_neither() {
             "{cut:?}"
         );
     }
-    // Only the loss of the commit's answer leaves it applied.
+    // The migration stays applied only if the answer to the commit was lost.
     assert!(applied == 1 && not > 12, "{applied} applied, {not} not");
 }
 
 #[tokio::test]
-async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
+async fn interrupted_rollback_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
     let (mut undone, mut not) = (0, 0);
     for (n, cut) in cuts().enumerate() {
-        let version = apply(&server, &clock(), &migration(n), BUDGET)
+        let version = apply(&server, &clock(), &migration(n), MIGRATION_LIMITS)
             .await
             .unwrap()
             .version;
         let wire = Wire::to(&server, cut);
-        let outcome = roll_back(&wire.target, &version, BUDGET).await;
+        let outcome = roll_back(&wire.target, &version, MIGRATION_LIMITS).await;
         let was_cut = wire.was_cut().await;
         assert_eq!(
             matches!(outcome, Err(Error::DatabaseUnreachable)),
@@ -184,7 +184,7 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
         } else {
             undone += 1;
         }
-        roll_back(&server, &version, BUDGET)
+        roll_back(&server, &version, MIGRATION_LIMITS)
             .await
             .expect("again is no error");
         assert!(!assert_whole(&server, n, "again").await);
@@ -193,10 +193,10 @@ async fn cut_anywhere_it_is_rolled_back_and_removed_or_neither() {
 }
 
 #[tokio::test]
-async fn cut_anywhere_a_rename_is_done_or_not() {
+async fn interrupted_patch_is_atomic() {
     let server = server().await;
     run(&server, "create table log (n int)").await.unwrap();
-    let version = apply(&server, &clock(), &migration(0), BUDGET)
+    let version = apply(&server, &clock(), &migration(0), MIGRATION_LIMITS)
         .await
         .unwrap()
         .version;
@@ -206,11 +206,11 @@ async fn cut_anywhere_a_rename_is_done_or_not() {
         let _ = patch(
             &wire.target,
             &version,
-            &Patch {
+            &MigrationPatch {
                 name: Some(name.clone()),
                 rollback: Some(name.clone()),
             },
-            BUDGET,
+            MIGRATION_LIMITS,
         )
         .await;
         let was_cut = wire.was_cut().await;

@@ -1,16 +1,16 @@
-//! The history of migrations: reading it, changing it without SQL, taking back, and sharing it with the command line.
+//! History of migrations: reading, patching, rollback, and sharing with the command line.
 
 use gantry::{
     api::database::{
         migrations,
-        migrations::{NewMigration, Patch, apply, get, patch, record, roll_back},
+        migrations::{MigrationPatch, NewMigration, apply, get, patch, record, roll_back},
     },
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use serde_json::{Value, json};
 
-use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server};
+use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, message, new, one, run, server};
 
 fn undoable(query: &str, rollback: &str) -> NewMigration {
     NewMigration {
@@ -19,14 +19,14 @@ fn undoable(query: &str, rollback: &str) -> NewMigration {
     }
 }
 
-async fn add(target: &Target, migration: &NewMigration) -> String {
-    apply(target, &clock(), migration, BUDGET)
+async fn add(target: &ConnectTarget, migration: &NewMigration) -> String {
+    apply(target, &clock(), migration, MIGRATION_LIMITS)
         .await
         .unwrap()
         .version
 }
 
-async fn versions(target: &Target) -> Vec<String> {
+async fn versions(target: &ConnectTarget) -> Vec<String> {
     migrations::list(target, LIMITS)
         .await
         .unwrap()
@@ -35,7 +35,7 @@ async fn versions(target: &Target) -> Vec<String> {
         .collect()
 }
 
-/// The command line's own history, as it creates and fills it.
+/// The history as the command line creates and fills it.
 const THEIRS: &str = "create schema if not exists supabase_migrations;
     create table if not exists supabase_migrations.schema_migrations (version text not null primary key);
     alter table supabase_migrations.schema_migrations add column if not exists statements text[];
@@ -44,7 +44,7 @@ const THEIRS: &str = "create schema if not exists supabase_migrations;
         values ('20250101000000', 'theirs', array['create table theirs ()', 'select 1'])";
 
 #[tokio::test]
-async fn one_migration_is_shown_with_all_that_is_known() {
+async fn get_migration_returns_all_columns() {
     let target = server().await;
     assert!(
         matches!(
@@ -79,18 +79,22 @@ async fn one_migration_is_shown_with_all_that_is_known() {
 }
 
 #[tokio::test]
-async fn what_is_only_recorded_does_not_run() {
+async fn recorded_migration_is_not_run() {
     let target = server().await;
     let migration = NewMigration {
         name: Some("by hand".into()),
         ..keyed("create index concurrently on nowhere (a)", "k")
     };
-    let first = record(&target, &clock(), &migration, BUDGET).await.unwrap();
+    let first = record(&target, &clock(), &migration, MIGRATION_LIMITS)
+        .await
+        .unwrap();
     assert_eq!(
         (first.version.as_str(), first.replayed),
         ("20261101091503", false)
     );
-    let again = record(&target, &clock(), &migration, BUDGET).await.unwrap();
+    let again = record(&target, &clock(), &migration, MIGRATION_LIMITS)
+        .await
+        .unwrap();
     assert_eq!(
         (again.version, again.replayed),
         (first.version.clone(), true)
@@ -100,12 +104,12 @@ async fn what_is_only_recorded_does_not_run() {
         (&shown["name"], &shown["statements"]),
         (&json!("by hand"), &json!([migration.query]))
     );
-    // The next one comes after it, applied or not.
+    // The next version follows, whether or not the migration was run.
     assert_eq!(add(&target, &new("select 1")).await, "20261101091504");
 }
 
 #[tokio::test]
-async fn a_key_stands_for_one_request() {
+async fn key_of_other_request_conflicts() {
     let target = server().await;
     let first = NewMigration {
         name: Some("a".into()),
@@ -133,27 +137,27 @@ async fn a_key_stands_for_one_request() {
     for other in &others {
         assert!(
             matches!(
-                apply(&target, &clock(), other, BUDGET).await,
+                apply(&target, &clock(), other, MIGRATION_LIMITS).await,
                 Err(Error::Conflict(_))
             ),
             "{other:?}"
         );
     }
-    let recorded = record(&target, &clock(), &first, BUDGET).await;
+    let recorded = record(&target, &clock(), &first, MIGRATION_LIMITS).await;
     assert!(
         matches!(recorded, Err(Error::Conflict(_))),
         "recording is not applying"
     );
 
-    // Neither another caller nor a later name makes it another request.
+    // Another user or a later name does not change the request.
     patch(
         &target,
         &version,
-        &Patch {
+        &MigrationPatch {
             name: Some("renamed".into()),
             rollback: Some("drop table a".into()),
         },
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await
     .unwrap();
@@ -162,17 +166,19 @@ async fn a_key_stands_for_one_request() {
         ..first.clone()
     };
     assert!(
-        apply(&target, &clock(), &again, BUDGET)
+        apply(&target, &clock(), &again, MIGRATION_LIMITS)
             .await
             .unwrap()
             .replayed
     );
     assert_eq!(versions(&target).await, [version.as_str()]);
 
-    // Taken back, the key is free again: also for something else.
-    roll_back(&target, &version, BUDGET).await.unwrap();
+    // After a rollback, the key can be used for another migration.
+    roll_back(&target, &version, MIGRATION_LIMITS)
+        .await
+        .unwrap();
     assert!(
-        !apply(&target, &clock(), &others[0], BUDGET)
+        !apply(&target, &clock(), &others[0], MIGRATION_LIMITS)
             .await
             .unwrap()
             .replayed
@@ -184,29 +190,40 @@ async fn a_key_stands_for_one_request() {
 }
 
 #[tokio::test]
-async fn a_history_without_the_requests_goes_by_the_text() {
+async fn history_without_request_table_compares_sql() {
     let target = server().await;
     add(&target, &keyed("create table a ()", "k")).await;
     run(&target, "drop table supabase_migrations.gantry_requests")
         .await
         .unwrap();
     assert!(
-        apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
-            .await
-            .unwrap()
-            .replayed
+        apply(
+            &target,
+            &clock(),
+            &keyed("create table a ()", "k"),
+            MIGRATION_LIMITS
+        )
+        .await
+        .unwrap()
+        .replayed
     );
     assert!(matches!(
-        apply(&target, &clock(), &keyed("create table b ()", "k"), BUDGET).await,
+        apply(
+            &target,
+            &clock(),
+            &keyed("create table b ()", "k"),
+            MIGRATION_LIMITS
+        )
+        .await,
         Err(Error::Conflict(_))
     ));
 }
 
 #[tokio::test]
-async fn name_and_rollback_can_be_changed() {
+async fn patch_changes_name_and_rollback() {
     let target = server().await;
     run(&target, THEIRS).await.unwrap();
-    let change = |name: Option<&str>, rollback: Option<&str>| Patch {
+    let change = |name: Option<&str>, rollback: Option<&str>| MigrationPatch {
         name: name.map(Into::into),
         rollback: rollback.map(Into::into),
     };
@@ -214,7 +231,7 @@ async fn name_and_rollback_can_be_changed() {
         &target,
         "20250101000000",
         &change(Some("ours"), None),
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await
     .unwrap();
@@ -222,26 +239,31 @@ async fn name_and_rollback_can_be_changed() {
         &target,
         "20250101000000",
         &change(None, Some("drop table theirs")),
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await
     .unwrap();
-    patch(&target, "20250101000000", &change(None, None), BUDGET)
-        .await
-        .unwrap();
+    patch(
+        &target,
+        "20250101000000",
+        &change(None, None),
+        MIGRATION_LIMITS,
+    )
+    .await
+    .unwrap();
     assert_eq!(
         json!(get(&target, "20250101000000", LIMITS).await.unwrap()),
         json!({"version": "20250101000000", "name": "ours", "statements": ["create table theirs ()", "select 1"],
             "rollback": ["drop table theirs"]})
     );
-    let missing = patch(&target, "2025", &change(Some("x"), None), BUDGET).await;
+    let missing = patch(&target, "2025", &change(Some("x"), None), MIGRATION_LIMITS).await;
     assert!(matches!(missing, Err(Error::NotFound)));
 }
 
-// Taking back.
+// Rollback.
 
 #[tokio::test]
-async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
+async fn rollback_runs_newest_first_and_deletes_rows() {
     let target = server().await;
     run(&target, "create table log (at serial, what text)")
         .await
@@ -265,7 +287,9 @@ async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
     )
     .await
     .unwrap();
-    roll_back(&target, &made[1], BUDGET).await.unwrap();
+    roll_back(&target, &made[1], MIGRATION_LIMITS)
+        .await
+        .unwrap();
     assert_eq!(
         run(&target, "select what from log order by at")
             .await
@@ -277,13 +301,13 @@ async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
         [made[0].as_str(), "init"],
         "a version that is no number has no place in the order"
     );
-    roll_back(&target, &made[1], BUDGET)
+    roll_back(&target, &made[1], MIGRATION_LIMITS)
         .await
         .expect("again is no error");
-    // Versions sort as text: one of other length is where its digits put it.
-    roll_back(&target, "3", BUDGET).await.unwrap();
+    // Versions sort as text, including those of other lengths.
+    roll_back(&target, "3", MIGRATION_LIMITS).await.unwrap();
     assert_eq!(versions(&target).await, [made[0].as_str(), "init"]);
-    roll_back(&target, "2", BUDGET).await.unwrap();
+    roll_back(&target, "2", MIGRATION_LIMITS).await.unwrap();
     assert_eq!(versions(&target).await, ["init"]);
     assert_eq!(
         one(
@@ -296,7 +320,7 @@ async fn rolling_back_runs_the_newest_first_and_removes_the_rows() {
 }
 
 #[tokio::test]
-async fn rolling_back_is_all_or_nothing() {
+async fn rollback_is_atomic() {
     let target = server().await;
     let first = add(&target, &undoable("create table a ()", "drop table a")).await;
     let second = add(
@@ -318,24 +342,24 @@ async fn rolling_back_is_all_or_nothing() {
         );
     };
     assert_eq!(
-        message(roll_back(&target, &first, BUDGET).await),
+        message(roll_back(&target, &first, MIGRATION_LIMITS).await),
         format!(
             "Failed to run sql query: ERROR:  42P01: table \"nope\" does not exist\nCONTEXT:  rollback of {second}\n"
         )
     );
     untouched().await;
-    let change = |rollback: &str| Patch {
+    let change = |rollback: &str| MigrationPatch {
         rollback: Some(rollback.into()),
-        ..Patch::default()
+        ..MigrationPatch::default()
     };
     for (rollback, refused) in [
         ("drop table b; commit", "cannot contain COMMIT (line 1)"),
         ("\nvacuum", "does not run VACUUM (line 2)"),
     ] {
-        patch(&target, &second, &change(rollback), BUDGET)
+        patch(&target, &second, &change(rollback), MIGRATION_LIMITS)
             .await
             .unwrap();
-        let refusal = message(roll_back(&target, &first, BUDGET).await);
+        let refusal = message(roll_back(&target, &first, MIGRATION_LIMITS).await);
         assert!(
             refusal.starts_with(&format!("rollback of {second}: ")) && refusal.contains(refused),
             "{refusal}"
@@ -344,23 +368,25 @@ async fn rolling_back_is_all_or_nothing() {
     }
     run(&target, &format!("update supabase_migrations.schema_migrations set rollback = null where version <> '{third}'")).await.unwrap();
     assert_eq!(
-        message(roll_back(&target, &first, BUDGET).await),
+        message(roll_back(&target, &first, MIGRATION_LIMITS).await),
         format!(
             "No rollback is recorded for {second}, {first}: nothing was rolled back. Record one with PATCH, an empty one if there is nothing to undo."
         )
     );
     untouched().await;
     for version in [&first, &second] {
-        patch(&target, version, &change(""), BUDGET).await.unwrap();
+        patch(&target, version, &change(""), MIGRATION_LIMITS)
+            .await
+            .unwrap();
     }
-    roll_back(&target, &first, BUDGET).await.unwrap();
+    roll_back(&target, &first, MIGRATION_LIMITS).await.unwrap();
     assert_eq!(versions(&target).await, [""; 0]);
 }
 
-// With the command line.
+// Interoperation with the command line.
 
 #[tokio::test]
-async fn the_command_line_reads_and_repairs_what_we_wrote() {
+async fn command_line_reads_and_repairs_history() {
     let target = server().await;
     let version = add(
         &target,
@@ -370,7 +396,8 @@ async fn the_command_line_reads_and_repairs_what_we_wrote() {
         },
     )
     .await;
-    // `migration list`, `migration fetch`, then `migration repair` in both directions, and without versions.
+    // `migration list`, `migration fetch`, then `migration repair` in both directions, and without
+    // versions.
     let listed = run(
         &target,
         "select version from supabase_migrations.schema_migrations order by version",
@@ -396,18 +423,23 @@ async fn the_command_line_reads_and_repairs_what_we_wrote() {
     run(&target, "truncate supabase_migrations.schema_migrations")
         .await
         .expect("nothing refers to it");
-    // The key went with the row.
+    // The key was deleted with the row.
     run(&target, "drop table a").await.unwrap();
     assert!(
-        !apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
-            .await
-            .unwrap()
-            .replayed
+        !apply(
+            &target,
+            &clock(),
+            &keyed("create table a ()", "k"),
+            MIGRATION_LIMITS
+        )
+        .await
+        .unwrap()
+        .replayed
     );
 }
 
 #[tokio::test]
-async fn we_read_and_go_on_from_what_the_command_line_wrote() {
+async fn history_of_command_line_is_continued() {
     let target = server().await;
     run(&target, THEIRS).await.unwrap();
     let theirs = json!({"version": "20250101000000", "name": "theirs", "statements": ["create table theirs ()", "select 1"]});
@@ -417,7 +449,7 @@ async fn we_read_and_go_on_from_what_the_command_line_wrote() {
     );
     let ours = add(&target, &undoable("create table a ()", "drop table a")).await;
     assert_eq!(versions(&target).await, ["20250101000000", ours.as_str()]);
-    roll_back(&target, &ours, BUDGET).await.unwrap();
+    roll_back(&target, &ours, MIGRATION_LIMITS).await.unwrap();
     assert_eq!(versions(&target).await, ["20250101000000"]);
     assert_eq!(one(&target, "select to_regclass('a')").await, Value::Null);
 }

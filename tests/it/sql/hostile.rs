@@ -1,24 +1,26 @@
-//! What customers may send and shall not get: a way out of read-only, out of the role, out of the database, out of bounds.
+//! Hostile SQL: attempts to leave read-only mode, role, database or limits.
 
 use std::time::Duration;
 
 use gantry::{
     api::database::{
         migrations::apply,
-        query::{Query, run_query},
+        query::{SqlQuery, run_query},
     },
     base::error::Error,
     data_plane::database_session::{
         READER,
-        session::{Limits, Session},
+        session::{DatabaseSession, SessionLimits},
     },
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{BUDGET, LIMITS, clock, message, new, one, read, run, server, wait_until_idle};
+use super::{
+    LIMITS, MIGRATION_LIMITS, clock, message, new, one, read, run, server, wait_until_idle,
+};
 
-/// Everything that stays: roles and their settings, and what belongs to somebody.
+/// Returns the persistent state: roles with their settings, and owned objects.
 const WHAT_STAYS: &str = "
     select (select count(*) from pg_class where oid >= 16384) as relations, (select count(*) from pg_proc where oid >= 16384) as functions,
         (select count(*) from pg_largeobject_metadata) as objects, (select count(*) from pg_database) as databases,
@@ -29,7 +31,7 @@ const WHAT_STAYS: &str = "
 const SCENE: &str = "create table public.t (id serial); create function public.own() returns void language sql as 'delete from public.t';
     insert into t default values";
 
-/// What writes, one way or another.
+/// Statements that write in different ways.
 const WRITES: [&str; 31] = [
     "insert into public.t values (7)",
     "truncate public.t",
@@ -65,7 +67,7 @@ const WRITES: [&str; 31] = [
 ];
 
 #[tokio::test]
-async fn no_text_makes_the_reader_write() {
+async fn read_only_query_never_writes() {
     let target = server().await;
     run(&target, SCENE).await.unwrap();
     let before = run(&target, WHAT_STAYS).await.unwrap();
@@ -87,7 +89,7 @@ async fn no_text_makes_the_reader_write() {
         "end; begin;".into(),
     ];
     let last = ["", "; commit", "; end; select 1"];
-    // Allowed as such: a role may change itself. It must not stay.
+    // Permitted, because a role may change its own settings. The change must not persist.
     let itself = [
         "alter role current_user set statement_timeout = 1",
         "alter role current_user password 'x'",
@@ -121,13 +123,13 @@ async fn no_text_makes_the_reader_write() {
     assert_eq!(run(&target, WHAT_STAYS).await.unwrap(), before);
 }
 
-/// Whatever got it out of the transaction: the role itself may nothing.
+/// Even outside the read-only transaction, the role has no write privileges.
 #[tokio::test]
-async fn the_reader_has_no_privilege_to_write() {
+async fn reader_role_has_no_write_privilege() {
     let target = server().await;
     run(&target, SCENE).await.unwrap();
     let before = run(&target, WHAT_STAYS).await.unwrap();
-    let mut session = Session::open(
+    let mut session = DatabaseSession::open(
         &target,
         READER,
         "postgres",
@@ -137,16 +139,16 @@ async fn the_reader_has_no_privilege_to_write() {
     .await
     .unwrap();
     for write in WRITES {
-        let refusal = message(session.simple(write).await);
+        let refusal = message(session.simple_query(write).await);
         assert!(refusal.contains("42501"), "{write}: {refusal}");
     }
     drop(session);
     assert_eq!(run(&target, WHAT_STAYS).await.unwrap(), before);
 }
 
-/// The others keep what everybody has in PostgreSQL.
+/// Other roles keep PostgreSQL's default privileges.
 #[tokio::test]
-async fn everybody_else_keeps_temporary_tables_and_large_objects() {
+async fn other_roles_keep_temporary_tables_and_large_objects() {
     let target = server().await;
     for role in ["postgres", "anon", "authenticated", "service_role"] {
         let text = format!(
@@ -162,7 +164,7 @@ async fn everybody_else_keeps_temporary_tables_and_large_objects() {
 }
 
 #[tokio::test]
-async fn a_read_only_text_may_have_its_own_begin_and_commit_around() {
+async fn read_only_query_with_outer_begin_and_commit_succeeds() {
     let target = server().await;
     assert_eq!(
         read(&target, "begin; select 1 as a; commit").await.unwrap(),
@@ -173,7 +175,7 @@ async fn a_read_only_text_may_have_its_own_begin_and_commit_around() {
         "query: a read-only query runs in one transaction, so it cannot contain COMMIT (line 2); \
          leave it out, or put begin and commit around the whole text"
     );
-    let with_parameters = Query {
+    let with_parameters = SqlQuery {
         text: "commit".into(),
         parameters: vec![json!(1)],
         read_only: true,
@@ -185,7 +187,7 @@ async fn a_read_only_text_may_have_its_own_begin_and_commit_around() {
 }
 
 #[tokio::test]
-async fn the_owner_gets_out_of_neither_its_role_nor_its_database() {
+async fn owner_cannot_leave_role_or_database() {
     let target = server().await;
     for text in [
         "reset role; create role boss superuser",
@@ -241,7 +243,7 @@ async fn the_owner_gets_out_of_neither_its_role_nor_its_database() {
 }
 
 #[tokio::test]
-async fn ten_gigabytes_end_at_the_limit() {
+async fn result_of_ten_gigabytes_is_rejected() {
     let target = server().await;
     let start = Instant::now();
     for text in [
@@ -257,7 +259,7 @@ async fn ten_gigabytes_end_at_the_limit() {
             );
         }
     }
-    // More than one value can hold: the server's own limit.
+    // Larger than the server's own limit for a value.
     assert!(
         message(
             run(
@@ -268,12 +270,12 @@ async fn ten_gigabytes_end_at_the_limit() {
         )
         .contains("ERROR:  ")
     );
-    // A migration's rows are nobody's.
+    // Rows of a migration are discarded.
     apply(
         &target,
         &clock(),
         &new("select repeat('x', 10000) from generate_series(1, 20000)"),
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await
     .unwrap();
@@ -282,7 +284,7 @@ async fn ten_gigabytes_end_at_the_limit() {
 }
 
 #[tokio::test]
-async fn a_megabyte_of_parentheses_is_an_error_like_any_other() {
+async fn megabyte_of_parentheses_returns_sql_error() {
     let target = server().await;
     let nested = |open: &str, close: &str| {
         format!("select {}1{}", open.repeat(500_000), close.repeat(500_000))
@@ -302,7 +304,7 @@ async fn a_megabyte_of_parentheses_is_an_error_like_any_other() {
         failed(run(&target, &text).await);
         failed(read(&target, &text).await);
         failed(
-            apply(&target, &clock(), &new(&text), BUDGET)
+            apply(&target, &clock(), &new(&text), MIGRATION_LIMITS)
                 .await
                 .map(|_| Value::Null),
         );
@@ -314,15 +316,15 @@ async fn a_megabyte_of_parentheses_is_an_error_like_any_other() {
     }
 }
 
-/// PostgreSQL would read it for minutes, and end for no signal.
+/// PostgreSQL's lexer would take minutes, without reacting to signals.
 #[tokio::test]
-async fn a_megabyte_of_comments_in_comments_is_refused() {
+async fn megabyte_of_nested_comments_is_rejected() {
     let target = server().await;
     let text = format!("select {}1", "/*".repeat(500_000));
     for result in [
         run(&target, &text).await,
         read(&target, &text).await,
-        apply(&target, &clock(), &new(&text), BUDGET)
+        apply(&target, &clock(), &new(&text), MIGRATION_LIMITS)
             .await
             .map(|_| Value::Null),
     ] {
@@ -331,13 +333,13 @@ async fn a_megabyte_of_comments_in_comments_is_refused() {
             "query: more than 100 comments begin one inside the other"
         );
     }
-    // Up to there it takes no time.
+    // Below the limit, parsing takes no noticeable time.
     let text = format!("select {}1", "/*".repeat(100) + &" /*".repeat(300_000));
     assert!(message(run(&target, &text).await).contains("unterminated /* comment"));
 }
 
 #[tokio::test]
-async fn a_flood_of_notifications_reaches_nobody() {
+async fn notification_flood_is_discarded() {
     let target = server().await;
     let flood = "listen a; do $$ begin for i in 1..50000 loop perform pg_notify('a', i || repeat('x', 7000)); end loop; end $$";
     for _ in 0..2 {
@@ -367,9 +369,9 @@ async fn a_flood_of_notifications_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn no_text_outlives_its_deadline() {
+async fn every_statement_ends_at_the_deadline() {
     let target = server().await;
-    let limits = Limits {
+    let limits = SessionLimits {
         time: Duration::from_millis(500),
         ..LIMITS
     };
@@ -406,10 +408,10 @@ async fn no_text_outlives_its_deadline() {
         let start = Instant::now();
         let result = run_query(
             &target,
-            &Query {
+            &SqlQuery {
                 text: text.into(),
                 read_only: reader,
-                ..Query::default()
+                ..SqlQuery::default()
             },
             limits,
         )

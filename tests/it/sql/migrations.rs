@@ -1,4 +1,4 @@
-//! Migrations, applied and recorded or neither, and the list of schemas.
+//! Atomicity of migrations with their records, and the list of schemas.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use gantry::{
     api::database::{
         context::context,
         migrations,
-        migrations::{Applied, Budget, NewMigration, apply},
+        migrations::{AppliedMigration, MigrationLimits, NewMigration, apply},
     },
     base::error::Error,
     data_plane::database_session::{
         OWNER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 use serde_json::{Value, json};
 
 use super::{
-    BUDGET, LIMITS, clock, keyed, message, new, one, our_own, run, server, wait_until_idle,
+    LIMITS, MIGRATION_LIMITS, clock, keyed, message, new, one, our_own, run, server,
+    wait_until_idle,
 };
 
-async fn versions(target: &Target) -> Vec<String> {
+async fn versions(target: &ConnectTarget) -> Vec<String> {
     migrations::list(target, LIMITS)
         .await
         .unwrap()
@@ -31,7 +32,7 @@ async fn versions(target: &Target) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_migration_is_applied_and_recorded() {
+async fn apply_migration_records_it() {
     let target = server().await;
     assert_eq!(versions(&target).await, [""; 0], "no history yet");
     let migration = NewMigration {
@@ -41,10 +42,12 @@ async fn a_migration_is_applied_and_recorded() {
         idempotency_key: Some("k".into()),
         created_by: Some("me@example.com".into()),
     };
-    let applied = apply(&target, &clock(), &migration, BUDGET).await.unwrap();
+    let applied = apply(&target, &clock(), &migration, MIGRATION_LIMITS)
+        .await
+        .unwrap();
     assert_eq!(
         applied,
-        Applied {
+        AppliedMigration {
             version: "20261101091503".into(),
             replayed: false
         }
@@ -79,7 +82,7 @@ async fn a_migration_is_applied_and_recorded() {
 }
 
 #[tokio::test]
-async fn the_command_lines_history_gets_the_missing_columns() {
+async fn history_of_command_line_gets_missing_columns() {
     let target = server().await;
     run(
         &target,
@@ -90,9 +93,14 @@ async fn the_command_lines_history_gets_the_missing_columns() {
     .await
     .unwrap();
     assert_eq!(versions(&target).await, ["20300101000000", "init"]);
-    let applied = apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
-        .await
-        .unwrap();
+    let applied = apply(
+        &target,
+        &clock(),
+        &keyed("create table a ()", "k"),
+        MIGRATION_LIMITS,
+    )
+    .await
+    .unwrap();
     assert_eq!(
         applied.version, "20300101000001",
         "after theirs, though it is dated in the future"
@@ -105,13 +113,13 @@ async fn the_command_lines_history_gets_the_missing_columns() {
 }
 
 #[tokio::test]
-async fn a_failing_migration_leaves_nothing() {
+async fn failing_migration_is_rolled_back() {
     let target = server().await;
     let failed = apply(
         &target,
         &clock(),
         &new("create table a ();\nselect 1/0"),
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await;
     assert_eq!(
@@ -124,7 +132,9 @@ async fn a_failing_migration_leaves_nothing() {
         "create procedure p() language plpgsql as 'begin commit; end'; create table a (); call p()",
     ] {
         assert!(
-            apply(&target, &clock(), &new(late), BUDGET).await.is_err(),
+            apply(&target, &clock(), &new(late), MIGRATION_LIMITS)
+                .await
+                .is_err(),
             "{late}"
         );
     }
@@ -133,7 +143,7 @@ async fn a_failing_migration_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn no_text_parts_the_migration_from_its_record() {
+async fn every_migration_text_is_atomic_with_its_record() {
     let target = server().await;
     for text in [
         "create table a (); commit; select 1/0",
@@ -142,7 +152,7 @@ async fn no_text_parts_the_migration_from_its_record() {
         "begin; create table a ()",
     ] {
         assert!(
-            message(apply(&target, &clock(), &new(text), BUDGET).await)
+            message(apply(&target, &clock(), &new(text), MIGRATION_LIMITS).await)
                 .starts_with("query: a migration runs in one transaction")
         );
     }
@@ -156,7 +166,7 @@ async fn no_text_parts_the_migration_from_its_record() {
         "savepoint s; create table b (); rollback to s; release s",
         "set standard_conforming_strings = off",
     ] {
-        apply(&target, &clock(), &new(text), BUDGET)
+        apply(&target, &clock(), &new(text), MIGRATION_LIMITS)
             .await
             .unwrap_or_else(|error| panic!("{text}: {error}"));
     }
@@ -172,7 +182,7 @@ async fn no_text_parts_the_migration_from_its_record() {
     );
 }
 
-/// Every sequence of up to `length` of `parts`, put together.
+/// Returns every concatenation of up to `length` of `parts`.
 fn sequences(parts: &[&str], length: usize) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut start = 0;
@@ -191,7 +201,7 @@ fn sequences(parts: &[&str], length: usize) -> Vec<String> {
     all
 }
 
-/// Texts with a `commit` that is, or is not, inside a literal, a comment or the body of a function.
+/// Returns texts with a `commit` inside or outside a literal, a comment or the body of a function.
 fn texts_about_commit() -> impl Iterator<Item = String> {
     let opens = ["'", "e'", "E'x'\n'", "\"", "$$", "$a$", "x$a$", "--", "/*"];
     let insides = sequences(&["\\", "\\'", "'", "\"", "$$", "$a$", "\n", "/*", "*/"], 2);
@@ -213,41 +223,44 @@ fn texts_about_commit() -> impl Iterator<Item = String> {
     )
 }
 
-/// The server is the judge of what ends a transaction: no text that is let through may.
+/// Compares with PostgreSQL: no accepted text may end a transaction.
 #[tokio::test]
-async fn the_server_agrees_on_where_statements_begin() {
+async fn statement_boundaries_match_postgresql() {
     let target = server().await;
-    let nowhere = Target::new(our_own("/nowhere/socket".into()));
-    let mut session = Session::open(
+    let nowhere = ConnectTarget::new(our_own("/nowhere/socket".into()));
+    let mut session = DatabaseSession::open(
         &target,
         OWNER,
         "postgres",
         &[],
-        Limits {
+        SessionLimits {
             time: Duration::from_mins(2),
             ..LIMITS
         },
     )
     .await
     .unwrap();
-    session.simple("create table marker ()").await.unwrap();
+    session
+        .simple_query("create table marker ()")
+        .await
+        .unwrap();
     let (mut passed, mut ran) = (0, 0);
     for text in texts_about_commit() {
-        // Texts are refused before the server is asked.
+        // Rejected texts are not sent to the server.
         if matches!(
-            apply(&nowhere, &clock(), &new(&text), BUDGET).await,
+            apply(&nowhere, &clock(), &new(&text), MIGRATION_LIMITS).await,
             Err(Error::Invalid { .. })
         ) {
             continue;
         }
         passed += 1;
         session
-            .simple("begin; insert into marker default values")
+            .simple_query("begin; insert into marker default values")
             .await
             .unwrap();
-        ran += usize::from(session.simple(&text).await.is_ok());
+        ran += usize::from(session.simple_query(&text).await.is_ok());
         let left = session
-            .simple("rollback; select from marker")
+            .simple_query("rollback; select from marker")
             .await
             .unwrap();
         assert!(left.rows.is_empty(), "{text:?} ended the transaction");
@@ -259,52 +272,78 @@ async fn the_server_agrees_on_where_statements_begin() {
 }
 
 #[tokio::test]
-async fn a_blanked_begin_keeps_the_lines() {
+async fn outer_begin_keeps_error_lines() {
     let server = server().await;
     let failed = apply(
         &server,
         &clock(),
         &new("begin;\nselect nope;\ncommit;"),
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await;
     assert!(message(failed).ends_with("\nLINE 2: select nope;\n               ^\n"));
 }
 
 #[tokio::test]
-async fn a_key_is_applied_once() {
+async fn key_is_applied_once() {
     let target = server().await;
     let clock = clock();
-    let first = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET)
-        .await
-        .unwrap();
+    let first = apply(
+        &target,
+        &clock,
+        &keyed("create table a ()", "k"),
+        MIGRATION_LIMITS,
+    )
+    .await
+    .unwrap();
     clock.advance(Duration::from_mins(1));
-    let again = apply(&target, &clock, &keyed("create table a ()", "k"), BUDGET)
-        .await
-        .unwrap();
+    let again = apply(
+        &target,
+        &clock,
+        &keyed("create table a ()", "k"),
+        MIGRATION_LIMITS,
+    )
+    .await
+    .unwrap();
     assert_eq!(
         again,
-        Applied {
+        AppliedMigration {
             replayed: true,
             ..first
         }
     );
-    let other = apply(&target, &clock, &keyed("create table b ()", "k"), BUDGET).await;
+    let other = apply(
+        &target,
+        &clock,
+        &keyed("create table b ()", "k"),
+        MIGRATION_LIMITS,
+    )
+    .await;
     assert!(matches!(other, Err(Error::Conflict(_))));
     assert_eq!(versions(&target).await, ["20261101091503"]);
 
     assert!(
-        apply(&target, &clock, &keyed("select 1/0", "failed"), BUDGET)
-            .await
-            .is_err()
-    );
-    apply(&target, &clock, &keyed("select 1", "failed"), BUDGET)
+        apply(
+            &target,
+            &clock,
+            &keyed("select 1/0", "failed"),
+            MIGRATION_LIMITS
+        )
         .await
-        .expect("a failure does not use up its key");
+        .is_err()
+    );
+    apply(
+        &target,
+        &clock,
+        &keyed("select 1", "failed"),
+        MIGRATION_LIMITS,
+    )
+    .await
+    .expect("a failure does not use up its key");
 }
 
 #[tokio::test]
-async fn ten_at_once_are_ten_versions_in_a_row() {
+async fn ten_concurrent_migrations_get_consecutive_versions() {
     let target = server().await;
     let clock = clock();
     let tasks: Vec<_> = (0..10)
@@ -315,7 +354,7 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
                     &target,
                     &clock,
                     &new(&format!("create table t{n} ()")),
-                    BUDGET,
+                    MIGRATION_LIMITS,
                 )
                 .await
                 .unwrap()
@@ -338,7 +377,7 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
     assert_eq!(versions(&target).await, applied);
     clock.step_wall(TimeDelta::hours(-1));
     assert_eq!(
-        apply(&target, &clock, &new("select 1"), BUDGET)
+        apply(&target, &clock, &new("select 1"), MIGRATION_LIMITS)
             .await
             .unwrap()
             .version,
@@ -347,16 +386,21 @@ async fn ten_at_once_are_ten_versions_in_a_row() {
 }
 
 #[tokio::test]
-async fn one_key_at_once_runs_once() {
+async fn concurrent_requests_with_one_key_run_once() {
     let target = server().await;
     let tasks: Vec<_> = (0..6)
         .map(|_| {
             let target = target.clone();
             tokio::spawn(async move {
-                apply(&target, &clock(), &keyed("create table a ()", "k"), BUDGET)
-                    .await
-                    .unwrap()
-                    .replayed
+                apply(
+                    &target,
+                    &clock(),
+                    &keyed("create table a ()", "k"),
+                    MIGRATION_LIMITS,
+                )
+                .await
+                .unwrap()
+                .replayed
             })
         })
         .collect();
@@ -369,39 +413,42 @@ async fn one_key_at_once_runs_once() {
 }
 
 #[tokio::test]
-async fn a_lock_is_not_waited_for_long() {
+async fn lock_timeout_aborts_migration() {
     let target = server().await;
     run(&target, "create table a (id int)").await.unwrap();
-    let mut holder = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+    let mut holder = DatabaseSession::open(&target, OWNER, "postgres", &[], LIMITS)
         .await
         .unwrap();
-    holder.simple("begin; lock table a").await.unwrap();
-    let budget = Budget {
+    holder.simple_query("begin; lock table a").await.unwrap();
+    let budget = MigrationLimits {
         lock_timeout: Duration::from_millis(200),
-        ..BUDGET
+        ..MIGRATION_LIMITS
     };
     assert_eq!(
         message(apply(&target, &clock(), &new("alter table a add b int"), budget).await),
         "Failed to run sql query: ERROR:  55P03: canceling statement due to lock timeout\n\
          HINT:  a migration waits at most 200 ms for a lock\n"
     );
-    assert_eq!(Budget::default().lock_timeout, Duration::from_secs(4));
-    holder.simple("rollback").await.unwrap();
+    assert_eq!(
+        MigrationLimits::default().lock_timeout,
+        Duration::from_secs(4)
+    );
+    holder.simple_query("rollback").await.unwrap();
     let shown = "do $$ begin if current_setting('lock_timeout') <> '4s' then raise 'not set'; end if; end $$";
-    apply(&target, &clock(), &new(shown), Budget::default())
+    apply(&target, &clock(), &new(shown), MigrationLimits::default())
         .await
         .unwrap();
 }
 
 #[tokio::test]
-async fn a_migration_over_its_time_leaves_nothing() {
+async fn migration_over_deadline_is_rolled_back() {
     let target = server().await;
-    let budget = Budget {
-        limits: Limits {
+    let budget = MigrationLimits {
+        session: SessionLimits {
             time: Duration::from_secs(1),
             ..LIMITS
         },
-        ..BUDGET
+        ..MIGRATION_LIMITS
     };
     let overdue = message(
         apply(
@@ -422,7 +469,7 @@ async fn a_migration_over_its_time_leaves_nothing() {
     assert_eq!(versions(&target).await, [""; 0]);
 }
 
-// Context.
+// List of databases and schemas.
 
 #[tokio::test]
 async fn databases_and_schemas_are_listed() {

@@ -1,24 +1,24 @@
-//! Rehearsed migrations: what they tell, and that nothing of them stays.
+//! Rehearsals of migrations: their reports, and that nothing remains.
 
 use std::{process::Command, time::Duration};
 
 use gantry::{
     api::database::migrations::{
-        Budget, NewMigration, apply,
-        rehearsal::{Rehearsal, rehearse},
+        MigrationLimits, NewMigration, apply,
+        rehearsal::{MigrationRehearsal, rehearse},
     },
     base::error::Error,
     data_plane::{
         clusters::Engine,
         database_session::{
             OWNER,
-            session::{Session, Target},
+            session::{ConnectTarget, DatabaseSession},
         },
     },
 };
 use serde_json::{Value, json};
 
-use super::{BUDGET, LIMITS, clock, keyed, message, new, one, run, server, server_on};
+use super::{LIMITS, MIGRATION_LIMITS, clock, keyed, message, new, one, run, server, server_on};
 
 const SHOP: &str = "
     create table customers (id bigint generated always as identity primary key, name text not null);
@@ -31,14 +31,14 @@ const SHOP: &str = "
     insert into customers (name) select 'c' || n from generate_series(1, 10) n;
     insert into orders (customer, total) select n, n from generate_series(1, 10) n";
 
-async fn tell(target: &Target, query: &str) -> Rehearsal {
-    rehearse(target, &clock(), &new(query), BUDGET)
+async fn tell(target: &ConnectTarget, query: &str) -> MigrationRehearsal {
+    rehearse(target, &clock(), &new(query), MIGRATION_LIMITS)
         .await
         .unwrap_or_else(|error| panic!("{query}: {error}"))
 }
 
-/// Everything the server can say about its database, sequences included.
-fn dump(target: &Target) -> String {
+/// Returns a dump of the database, including sequences.
+fn dump(target: &ConnectTarget) -> String {
     let folder = target.socket().path().parent().unwrap();
     let mut dump = Command::new(Engine::find(None).unwrap().program("pg_dump"));
     let output = dump
@@ -64,7 +64,7 @@ fn dump(target: &Target) -> String {
         text.contains("setval") && text.contains("COPY public.orders"),
         "{text}"
     );
-    // These two lines carry a random key.
+    // These two lines contain a random key.
     text.lines()
         .filter(|line| !line.starts_with("\\restrict") && !line.starts_with("\\unrestrict"))
         .collect::<Vec<_>>()
@@ -72,7 +72,7 @@ fn dump(target: &Target) -> String {
 }
 
 #[tokio::test]
-async fn a_rehearsal_tells_what_would_change() {
+async fn rehearsal_returns_changes() {
     let target = server().await;
     run(&target, SHOP).await.unwrap();
     let told = tell(
@@ -169,7 +169,7 @@ async fn a_rehearsal_tells_what_would_change() {
 }
 
 #[tokio::test]
-async fn a_rehearsal_tells_what_is_locked_and_for_how_long() {
+async fn rehearsal_returns_locks_with_durations() {
     let target = server().await;
     run(&target, SHOP).await.unwrap();
     let told =
@@ -197,9 +197,9 @@ async fn a_rehearsal_tells_what_is_locked_and_for_how_long() {
             .any(|lock| lock.object.name.contains("schema_migrations")),
         "what we lock ourselves is not the migration's"
     );
-    // The strongest first.
+    // Strongest first.
     assert_eq!(told.locks[0].mode, "AccessExclusiveLock");
-    // Nobody waits any more.
+    // No session waits any more.
     run(
         &target,
         "begin; set lock_timeout = '1s'; lock table orders, legacy, customers; commit",
@@ -209,8 +209,8 @@ async fn a_rehearsal_tells_what_is_locked_and_for_how_long() {
 }
 
 #[tokio::test]
-async fn after_a_rehearsal_the_database_is_as_it_was() {
-    // The distribution's PostgreSQL, as it comes with pg_dump.
+async fn rehearsal_leaves_database_unchanged() {
+    // The distribution's PostgreSQL, which includes pg_dump.
     let target = server_on(Engine::find(None).unwrap()).await;
     run(&target, SHOP).await.unwrap();
     run(&target, "create sequence called start 5; create sequence fresh start 7 cache 3; select nextval('called')").await.unwrap();
@@ -231,7 +231,7 @@ async fn after_a_rehearsal_the_database_is_as_it_was() {
         "insert into orders default values; select 1/0",
         "select nextval('called'); commit",
     ] {
-        rehearse(&target, &clock(), &new(fails), BUDGET)
+        rehearse(&target, &clock(), &new(fails), MIGRATION_LIMITS)
             .await
             .unwrap_err();
         assert_eq!(dump(&target), before, "{fails}");
@@ -252,23 +252,26 @@ async fn after_a_rehearsal_the_database_is_as_it_was() {
 }
 
 #[tokio::test]
-async fn others_draw_from_sequences_before_and_after_but_not_meanwhile() {
+async fn sequences_are_blocked_during_rehearsal() {
     let target = server().await;
     run(&target, "create sequence s").await.unwrap();
-    let mut other = Session::open(&target, OWNER, "postgres", &[], LIMITS)
+    let mut other = DatabaseSession::open(&target, OWNER, "postgres", &[], LIMITS)
         .await
         .unwrap();
-    other.simple("begin; select nextval('s')").await.unwrap();
-    let budget = Budget {
+    other
+        .simple_query("begin; select nextval('s')")
+        .await
+        .unwrap();
+    let budget = MigrationLimits {
         lock_timeout: Duration::from_millis(200),
-        ..BUDGET
+        ..MIGRATION_LIMITS
     };
     let busy = message(rehearse(&target, &clock(), &new("select nextval('s')"), budget).await);
     assert!(
         busy.contains("55P03") && busy.contains("HINT:  a migration waits at most 200 ms"),
         "{busy}"
     );
-    other.simple("commit").await.unwrap();
+    other.simple_query("commit").await.unwrap();
     let drawn = tell(&target, "select nextval('s')");
     let drawn = tokio::join!(drawn, run(&target, "select nextval('s') as n"))
         .1
@@ -278,7 +281,7 @@ async fn others_draw_from_sequences_before_and_after_but_not_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_rehearsal_fails_as_the_migration_would() {
+async fn rehearsal_returns_error_of_migration() {
     let target = server().await;
     run(&target, SHOP).await.unwrap();
     for query in [
@@ -289,31 +292,31 @@ async fn a_rehearsal_fails_as_the_migration_would() {
         "select 'é'; /* é */ insert into orders (id) values (1)",
         "create procedure p() language plpgsql as 'begin commit; end'; call p()",
     ] {
-        let rehearsed = message(rehearse(&target, &clock(), &new(query), BUDGET).await);
+        let rehearsed = message(rehearse(&target, &clock(), &new(query), MIGRATION_LIMITS).await);
         assert_eq!(
             rehearsed,
-            message(apply(&target, &clock(), &new(query), BUDGET).await),
+            message(apply(&target, &clock(), &new(query), MIGRATION_LIMITS).await),
             "{query}"
         );
     }
 }
 
 #[tokio::test]
-async fn a_rehearsal_under_a_key_tells_what_a_request_would_get() {
+async fn rehearsal_with_used_key_is_replay() {
     let target = server().await;
     let migration = keyed("create table a ()", "k");
-    let told = rehearse(&target, &clock(), &migration, BUDGET)
+    let told = rehearse(&target, &clock(), &migration, MIGRATION_LIMITS)
         .await
         .unwrap();
     assert!(!told.replayed && told.created.len() == 1);
     assert!(
-        !apply(&target, &clock(), &migration, BUDGET)
+        !apply(&target, &clock(), &migration, MIGRATION_LIMITS)
             .await
             .unwrap()
             .replayed,
         "a rehearsal does not use up the key"
     );
-    let again = rehearse(&target, &clock(), &migration, BUDGET)
+    let again = rehearse(&target, &clock(), &migration, MIGRATION_LIMITS)
         .await
         .unwrap();
     assert_eq!(
@@ -327,14 +330,14 @@ async fn a_rehearsal_under_a_key_tells_what_a_request_would_get() {
             name: Some("b".into()),
             ..migration
         },
-        BUDGET,
+        MIGRATION_LIMITS,
     )
     .await;
     assert!(matches!(other, Err(Error::Conflict(_))));
 }
 
 #[tokio::test]
-async fn a_sequence_that_is_not_ours_is_told_of() {
+async fn rehearsal_reports_sequences_of_other_owners() {
     let target = server().await;
     run(
         &target,

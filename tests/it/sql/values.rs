@@ -1,9 +1,9 @@
-//! Values, rows and parameters, as clients see them.
+//! Values, rows and parameters in the format of clients.
 
 use gantry::{
-    api::database::query::{Query, run_query},
+    api::database::query::{SqlQuery, run_query},
     base::error::Error,
-    data_plane::database_session::session::Target,
+    data_plane::database_session::session::ConnectTarget,
 };
 use proptest::{
     prelude::*,
@@ -15,7 +15,7 @@ use serde_json::{Value, json, value::RawValue};
 use super::{LIMITS, message, one, run, run_with, server};
 
 #[tokio::test]
-async fn values_print_as_clients_know_them() {
+async fn values_are_printed_as_clients_expect() {
     let target = server().await;
     let rows = run(
         &target,
@@ -48,7 +48,7 @@ async fn values_print_as_clients_know_them() {
 }
 
 #[tokio::test]
-async fn a_type_of_the_open_transaction_is_known() {
+async fn type_of_open_transaction_is_resolved() {
     let target = server().await;
     let rows = run(
         &target,
@@ -68,7 +68,7 @@ async fn a_type_of_the_open_transaction_is_known() {
     );
 }
 
-/// A value as we print it, and as the server's own `to_json` does.
+/// A value as printed by Gantry and by the server's `to_json`.
 #[derive(Deserialize)]
 struct Both {
     ours: Box<RawValue>,
@@ -77,13 +77,13 @@ struct Both {
 
 impl Both {
     async fn of(
-        target: &Target,
+        target: &ConnectTarget,
         before: &str,
         value: &str,
         parameters: &[Value],
     ) -> Result<Self, Error> {
         let text = format!("{before} select {value} as ours, to_json({value})::text as theirs");
-        let query = Query {
+        let query = SqlQuery {
             text,
             parameters: parameters.to_owned(),
             read_only: false,
@@ -92,7 +92,7 @@ impl Both {
         Ok(both)
     }
 
-    /// To the digit, but for how control characters are escaped.
+    /// Compares exactly, except for the escapes of control characters.
     fn agree(&self) -> bool {
         let (ours, theirs) = (self.ours.get(), self.theirs.as_deref().unwrap_or("null"));
         let parsed = |text| serde_json::from_str::<Value>(text).unwrap();
@@ -101,7 +101,7 @@ impl Both {
 }
 
 #[tokio::test]
-async fn values_print_as_the_server_prints_them() {
+async fn values_equal_to_json() {
     let target = server().await;
     run(&target, "create type mood as enum ('sad', 'very happy'); create domain small as int; create domain smaller as small")
         .await
@@ -193,7 +193,7 @@ async fn values_print_as_the_server_prints_them() {
 }
 
 #[tokio::test]
-async fn whatever_the_value_it_prints_as_the_server_prints_it() {
+async fn random_values_equal_to_json() {
     let server = server().await;
     let runtime = tokio::runtime::Handle::current();
     let values = || {
@@ -211,7 +211,7 @@ async fn whatever_the_value_it_prints_as_the_server_prints_it() {
         let numbers = proptest::collection::vec("-?[0-9]{1,40}(\\.[0-9]{0,40})?", 0..4)
             .prop_map(|numbers| ("numeric[]", json!(numbers)));
         let integers = any::<i64>().prop_map(|integer| ("int8", json!(integer.to_string())));
-        // In microseconds: from 4700 years before this age to 30000 after.
+        // In microseconds, from 4700 BC to the year 30000.
         let times = (-210_000_000_000_000_000_i64..950_000_000_000_000_000)
             .prop_map(|at| ("timestamptz", json!(at)));
         prop_oneof![texts, floats, numbers, integers, times]
@@ -247,7 +247,7 @@ async fn whatever_the_value_it_prints_as_the_server_prints_it() {
 // Statements and parameters.
 
 #[tokio::test]
-async fn the_last_result_with_rows_is_the_answer() {
+async fn last_result_with_rows_is_returned() {
     let target = server().await;
     for (text, rows) in [
         ("", json!([])),
@@ -270,7 +270,7 @@ async fn the_last_result_with_rows_is_the_answer() {
 }
 
 #[tokio::test]
-async fn parameters_take_the_type_the_server_infers() {
+async fn parameters_have_inferred_types() {
     let target = server().await;
     run(&target, "create type mood as enum ('sad', 'glad')")
         .await
@@ -298,7 +298,7 @@ async fn parameters_take_the_type_the_server_infers() {
 }
 
 #[tokio::test]
-async fn an_error_shows_code_line_and_detail() {
+async fn error_contains_code_line_and_detail() {
     let target = server().await;
     assert_eq!(
         message(run(&target, "select 1;\nselect * from nope").await),
@@ -323,7 +323,7 @@ async fn an_error_shows_code_line_and_detail() {
 }
 
 #[tokio::test]
-async fn copy_is_refused_and_nothing_stays() {
+async fn copy_is_rejected_and_rolled_back() {
     let target = server().await;
     run(&target, "create table t (id int)").await.unwrap();
     for text in [

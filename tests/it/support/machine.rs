@@ -16,8 +16,9 @@ use std::{
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::clusters::{
-        Account, Cluster, ControlGroups, Embedded, Engine, Engines, Home, Host, Installed,
-        Launcher, Observed, OldVersions, Pace, ResourceLimits, Resources, sandbox_available,
+        Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home, Host, Installed,
+        Launcher, LocalDriver, ObservedState, OldVersions, ResourceLimits, Resources,
+        sandbox_available,
     },
 };
 use rustix::{
@@ -83,7 +84,7 @@ pub(crate) enum By {
 
 /// A home of its own in a directory that other accounts can enter.
 pub(crate) struct Machine {
-    pub(crate) clusters: Embedded,
+    pub(crate) clusters: LocalDriver,
     pub(crate) home: Arc<Home>,
     _janitor: Janitor,
 }
@@ -138,8 +139,8 @@ impl Machine {
             ResourceLimits::default(),
             ControlGroups::find(home.dir(), None),
         );
-        let clusters =
-            Embedded::open(Arc::clone(&home), host(), Entropy::system()).with_resources(resources);
+        let clusters = LocalDriver::open(Arc::clone(&home), host(), Entropy::system())
+            .with_resources(resources);
         Self {
             clusters,
             _janitor: Janitor::of(home.dir()),
@@ -157,11 +158,14 @@ impl Machine {
 
     /// Makes a project and waits until it accepts connections.
     pub(crate) async fn running(&self, n: u32) -> ProjectRef {
-        let cluster = Cluster {
+        let cluster = ClusterSpec {
             major: self.clusters.engines().default_engine().major(),
             ..cluster(n)
         };
-        self.clusters.create(&cluster, Pace::Now).await.unwrap();
+        self.clusters
+            .create(&cluster, CopyPriority::Foreground)
+            .await
+            .unwrap();
         self.up(&cluster.project).await;
         cluster.project
     }
@@ -191,7 +195,7 @@ impl Machine {
     /// The postmaster of a project that accepts connections.
     pub(crate) async fn pid(&self, project: &ProjectRef) -> Pid {
         match self.clusters.observe(project).await.unwrap() {
-            Observed::Running {
+            ObservedState::Running {
                 pid,
                 accepting: true,
             } => Pid::from_raw(pid).unwrap(),
@@ -200,8 +204,8 @@ impl Machine {
     }
 }
 
-pub(crate) fn cluster(n: u32) -> Cluster {
-    Cluster {
+pub(crate) fn cluster(n: u32) -> ClusterSpec {
+    ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
         uid: FIRST_UID + n,
         major: engine().major(),

@@ -23,14 +23,14 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
-        clusters::Provisioner,
+        cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
-            check::Seen,
-            dns::{Dns, Looking, Told},
+            dns::{Dns, DnsFuture, Propagation},
+            required_records::DnsRecords,
         },
-        postgres_proxy::Published,
-        projects::{Status, warm_pool::Wanted},
+        postgres_proxy::PublishedAddress,
+        projects::{Status, warm_pool::WarmPoolSize},
         service_proxy::upstreams::Upstreams,
     },
     platform::{
@@ -56,23 +56,23 @@ const NOBODY: Uuid = Uuid::from_u128(0xff);
 
 /// DNS records by name. Lookups of other names fail.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Said(pub(crate) Arc<Mutex<HashMap<String, Seen>>>);
+pub(crate) struct Said(pub(crate) Arc<Mutex<HashMap<String, DnsRecords>>>);
 
 impl Dns for Said {
-    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> Looking<'a> {
+    fn look<'a>(&'a self, host: &'a Host, _: &'a str) -> DnsFuture<'a> {
         let seen = self.0.lock().get(host.as_str()).cloned();
         Box::pin(async move { seen.ok_or_else(|| "no server answers".to_owned()) })
     }
 
-    fn alias<'a>(&'a self, _: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
-    fn told<'a>(&'a self, _: &'a str, _: &'a str) -> Looking<'a, Told> {
-        Box::pin(async { Ok(Told::NotYet) })
+    fn told<'a>(&'a self, _: &'a str, _: &'a str) -> DnsFuture<'a, Propagation> {
+        Box::pin(async { Ok(Propagation::NotYet) })
     }
 
-    fn addresses<'a>(&'a self, _: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, _: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }
@@ -96,26 +96,25 @@ pub(crate) struct Node {
 
 impl Node {
     fn new(config: &Config, settings: Settings, clock: &Clock, machine: Arc<Machine>) -> Self {
-        let provisioner = Arc::new(machine.clusters.clone());
-        Self::over(provisioner, config, settings, clock, machine)
+        let driver = Arc::new(machine.clusters.clone());
+        Self::with_driver(driver, config, settings, clock, machine)
     }
 
-    fn over(
-        provisioner: Arc<dyn Provisioner>,
+    fn with_driver(
+        driver: Arc<dyn ClusterDriver>,
         config: &Config,
         settings: Settings,
         clock: &Clock,
         machine: Arc<Machine>,
     ) -> Self {
-        let (clusters, entropy) = (machine.clusters.clone(), Entropy::system());
         let db = Db::new(config.clone()).unwrap();
-        let (app, background) = App::over(
-            provisioner,
+        let (app, background) = App::new(
             settings,
             clock.clone(),
-            entropy,
+            Entropy::system(),
             db,
-            clusters,
+            driver,
+            machine.home.clone(),
             Memory::default(),
         )
         .unwrap();
@@ -335,14 +334,14 @@ impl TestApp {
     }
 
     /// Returns another server with another provisioner.
-    pub(crate) fn another_over(
+    pub(crate) fn another_with_driver(
         &self,
-        provisioner: Arc<dyn Provisioner>,
+        driver: Arc<dyn ClusterDriver>,
         node: u128,
         machine: Arc<Machine>,
     ) -> Node {
-        Node::over(
-            provisioner,
+        Node::with_driver(
+            driver,
             &self.config,
             settings(Transport::default(), Uuid::from_u128(node)),
             &self.clock,
@@ -406,7 +405,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
     Settings {
         transport,
         project_domain: "example.test".to_owned(),
-        databases: Some(Published {
+        databases: Some(PublishedAddress {
             host: "pooler.example.test".to_owned(),
             port: 5432,
             tls: true,
@@ -415,16 +414,16 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         own_database: false,
         project_uid_base: FIRST_UID + 1000,
-        prepared: Wanted::default(),
+        prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),
         dns: Arc::new(Said::default()),
         authority: None,
         upstreams: Upstreams::default(),
-        edge: gantry::data_plane::service_proxy::Options::default(),
+        service_proxy: gantry::data_plane::service_proxy::Options::default(),
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         public_url: Some(ISSUER.to_owned()),
-        oauth: oauth::Settings::default(),
+        oauth: oauth::OAuthSettings::default(),
         provider: None,
         logs: logs::Options::default(),
     }

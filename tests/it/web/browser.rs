@@ -1,4 +1,5 @@
-//! A browser without JavaScript: keeps cookies, sends forms as pages made them, and looks at every answer's headers.
+//! A test browser without JavaScript: stores cookies, submits forms with their anti-CSRF token, and
+//! checks the security headers of every response.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +19,22 @@ use crate::support::{Actor, Node, TestApp};
 pub(crate) const PASSWORD: &str = "violin fjord lantern 9";
 const HOST: &str = "gantry.test";
 
-/// One browser, of one person.
+/// A browser with its cookies.
 pub(crate) struct Browser {
     api: Api,
     pub(crate) cookies: BTreeMap<String, String>,
-    /// What it says about where a form is from.
+    /// The header that states the origin of a form.
     pub(crate) origin: Option<(&'static str, String)>,
 }
 
-/// A page, or the way to one.
-pub(crate) struct Seen {
+/// The response to a request: a page or a redirect.
+pub(crate) struct BrowserResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) html: String,
 }
 
-impl Seen {
+impl BrowserResponse {
     #[track_caller]
     pub(crate) fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{:?} {}", self.headers, self.html);
@@ -63,7 +64,7 @@ impl Seen {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// What the page's forms carry.
+    /// Returns the anti-CSRF token of the page.
     pub(crate) fn form_token(&self) -> String {
         let (_, rest) = self
             .html
@@ -88,7 +89,7 @@ impl Browser {
         self
     }
 
-    /// The same person's browser, at another node.
+    /// Returns a browser with the same cookies at another node.
     pub(crate) fn at(&self, node: &Node) -> Self {
         Self {
             api: node.app.api(),
@@ -97,12 +98,12 @@ impl Browser {
         }
     }
 
-    pub(crate) async fn get(&mut self, path: &str) -> Seen {
+    pub(crate) async fn get(&mut self, path: &str) -> BrowserResponse {
         self.send(Request::get(path).body(Body::empty()).unwrap())
             .await
     }
 
-    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Seen {
+    pub(crate) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> BrowserResponse {
         let body = form_urlencoded::Serializer::new(String::new())
             .extend_pairs(fields)
             .finish();
@@ -114,8 +115,13 @@ impl Browser {
         self.send(request.body(body.into()).unwrap()).await
     }
 
-    /// Sends a form of the page at `at`.
-    pub(crate) async fn submit(&mut self, at: &str, path: &str, fields: &[(&str, &str)]) -> Seen {
+    /// Submits a form of the page at `at`.
+    pub(crate) async fn submit(
+        &mut self,
+        at: &str,
+        path: &str,
+        fields: &[(&str, &str)],
+    ) -> BrowserResponse {
         let token = self.get(at).await.expect(200).form_token();
         let fields: Vec<_> = [("form_token", token.as_str())]
             .into_iter()
@@ -124,7 +130,7 @@ impl Browser {
         self.post(path, &fields).await
     }
 
-    pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> Seen {
+    pub(crate) async fn sign_in(&mut self, email: &str, password: &str) -> BrowserResponse {
         self.post(
             "/sign-in",
             &[
@@ -136,7 +142,7 @@ impl Browser {
         .await
     }
 
-    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> Seen {
+    pub(crate) async fn send(&mut self, mut request: Request<Body>) -> BrowserResponse {
         let headers = request.headers_mut();
         headers.insert("host", HOST.parse().unwrap());
         headers.insert("sec-fetch-mode", "navigate".parse().unwrap());
@@ -157,7 +163,7 @@ impl Browser {
             .unwrap()
             .into_parts();
         let html = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
-        let seen = Seen {
+        let seen = BrowserResponse {
             status: parts.status,
             headers: parts.headers,
             html,
@@ -181,16 +187,16 @@ impl Browser {
     }
 }
 
-/// The one application that pages of tests lead to.
+/// The OAuth application that tests redirect to.
 const APPLICATION: &str = "https://app.example";
 
-fn leads_away(seen: &Seen) -> bool {
+fn redirects_to_application(seen: &BrowserResponse) -> bool {
     seen.header("location")
         .is_some_and(|to| to.starts_with(APPLICATION))
 }
 
-/// What holds for every page, form and redirect.
-fn check_headers(seen: &Seen) {
+/// Checks the headers of every page, form and redirect.
+fn check_headers(seen: &BrowserResponse) {
     if seen
         .header("content-type")
         .is_some_and(|kind| !kind.starts_with("text/html"))
@@ -199,19 +205,22 @@ fn check_headers(seen: &Seen) {
     }
     let policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
                   form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
-    // A form that asks for consent may lead to the application, and what leads there tells nothing.
-    let (leads, away) = (
-        seen.header("content-security-policy")
-            .unwrap()
-            .replace(&format!("'self' {APPLICATION};"), "'self';"),
-        leads_away(seen),
-    );
-    assert_eq!(leads, policy);
+    // The consent form may redirect to the application, without a `Referer`.
+    let actual = seen
+        .header("content-security-policy")
+        .unwrap()
+        .replace(&format!("'self' {APPLICATION};"), "'self';");
+    let is_external = redirects_to_application(seen);
+    assert_eq!(actual, policy);
     for (name, value) in [
         ("x-frame-options", "DENY"),
         (
             "referrer-policy",
-            if away { "no-referrer" } else { "same-origin" },
+            if is_external {
+                "no-referrer"
+            } else {
+                "same-origin"
+            },
         ),
         ("x-content-type-options", "nosniff"),
         ("cross-origin-opener-policy", "same-origin"),
@@ -242,7 +251,7 @@ pub(crate) fn email(name: &str) -> String {
     format!("{name}@example.com")
 }
 
-/// Gives an actor the password.
+/// Sets the password of an actor.
 pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     let owner = accounts::by_id(&app.app.db, actor.user).await.unwrap();
     passwords::set(
@@ -256,12 +265,12 @@ pub(crate) async fn give_password(app: &TestApp, actor: &Actor) {
     .unwrap();
 }
 
-/// Olga's browser, signed in.
+/// Returns the signed-in browser of the owner.
 pub(crate) async fn olga(app: &TestApp) -> Browser {
     signed_in(app, &app.owner).await
 }
 
-/// An actor's browser, signed in.
+/// Returns the signed-in browser of an actor.
 pub(crate) async fn signed_in(app: &TestApp, actor: &Actor) -> Browser {
     give_password(app, actor).await;
     let account = accounts::by_id(&app.app.db, actor.user).await.unwrap();

@@ -1,16 +1,16 @@
-//! Signing a command line tool in: what the page asks, what the tool fetches, and every way in which neither works.
+//! Sign-in of a command-line tool: the page, the token exchange, and the limits.
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey},
     agreement::{ECDH_P256, PrivateKey, UnparsedPublicKey, agree},
 };
 
-use super::browser::{Browser, Seen, olga};
+use super::browser::{Browser, BrowserResponse, olga};
 use crate::support::TestApp;
 
 const SESSION: &str = "e9c582c9-b9a2-44d1-b2ab-25e9f3b3d462";
 
-/// A tool, as it keeps its half of the agreement.
+/// A tool with its half of the key agreement.
 struct Tool {
     key: PrivateKey,
     point: String,
@@ -30,13 +30,13 @@ impl Tool {
         )
     }
 
-    async fn approve(&self, browser: &mut Browser, session: &str, may: &str) -> Seen {
+    async fn approve(&self, browser: &mut Browser, session: &str, access: &str) -> BrowserResponse {
         let fields = [
             ("session_id", session),
             ("public_key", &self.point),
             ("token_name", "laptop"),
             ("days", "7"),
-            ("may", may),
+            ("access", access),
         ];
         browser.submit(&self.link(), "/cli/login", &fields).await
     }
@@ -48,10 +48,8 @@ impl Tool {
             UnboundKey::new(&AES_256_GCM, secret).map_err(|_| ())
         })
         .unwrap();
-        let (nonce, mut text) = (
-            Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap(),
-            hex("access_token"),
-        );
+        let nonce = Nonce::try_assume_unique_for_key(&hex("nonce")).unwrap();
+        let mut text = hex("access_token");
         String::from_utf8(
             LessSafeKey::new(key)
                 .open_in_place(nonce, Aad::empty(), &mut text)
@@ -62,7 +60,7 @@ impl Tool {
     }
 }
 
-fn code(page: &Seen) -> String {
+fn code(page: &BrowserResponse) -> String {
     page.html
         .split("id=\"code\">")
         .nth(1)
@@ -78,16 +76,17 @@ fn fetch(session: &str, code: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
+async fn tool_fetches_its_token_once_with_the_code() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     browser
         .get(&tool.link())
         .await
         .expect(200)
         .says("cli_olga@laptop")
         .says("olga@example.com")
-        .says("start this yourself");
+        .says("started this sign-in yourself");
     app.get(&fetch(SESSION, "00000000"))
         .send()
         .await
@@ -124,9 +123,10 @@ async fn a_tool_fetches_its_token_once_and_with_the_code_only() {
 }
 
 #[tokio::test]
-async fn a_tool_that_may_only_see_changes_nothing() {
+async fn read_only_tool_token_cannot_write() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let code = code(
         &tool
             .approve(&mut browser, SESSION, "read")
@@ -153,9 +153,10 @@ async fn a_tool_that_may_only_see_changes_nothing() {
 }
 
 #[tokio::test]
-async fn five_codes_may_be_tried_within_ten_minutes() {
+async fn code_expires_after_five_attempts_or_ten_minutes() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let right = code(&tool.approve(&mut browser, SESSION, "all").await.expect(200));
     for _ in 0..5 {
         app.get(&fetch(SESSION, "00000000"))
@@ -173,9 +174,10 @@ async fn five_codes_may_be_tried_within_ten_minutes() {
 }
 
 #[tokio::test]
-async fn a_session_of_a_tool_is_good_for_one_login() {
+async fn cli_login_session_is_valid_once() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     tool.approve(&mut browser, SESSION, "all").await.expect(200);
     tool.approve(&mut browser, SESSION, "all")
         .await
@@ -205,9 +207,10 @@ async fn a_session_of_a_tool_is_good_for_one_login() {
 }
 
 #[tokio::test]
-async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
+async fn pending_cli_logins_are_limited_and_deleted_after_a_day() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     let session = |number: usize| format!("{number:08}-0000-4000-8000-000000000000");
     for number in 0..10 {
         tool.approve(&mut browser, &session(number), "all")
@@ -232,9 +235,10 @@ async fn few_logins_wait_at_once_and_old_ones_are_forgotten() {
 }
 
 #[tokio::test]
-async fn links_that_cannot_work_ask_nothing() {
+async fn invalid_cli_login_link_is_rejected() {
     let app = TestApp::new().await;
-    let (mut browser, tool) = (olga(&app).await, Tool::new());
+    let mut browser = olga(&app).await;
+    let tool = Tool::new();
     for wrong in [
         "",
         "?session_id=1",
@@ -244,7 +248,7 @@ async fn links_that_cannot_work_ask_nothing() {
             .get(&format!("/cli/login{wrong}"))
             .await
             .expect(400)
-            .says("That did not work");
+            .says("Request failed");
     }
     let named = format!("{}%3Cscript%3E", tool.link());
     browser

@@ -1,4 +1,4 @@
-//! Signing in through a provider of OpenID Connect: a small one, of this test, that lies when it is told to.
+//! Sign-in through an identity provider, against an OpenID Connect provider that can forge tokens.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as B64};
 use gantry::{
-    api::accounts::{provider, provider::Options},
+    api::accounts::{oidc, oidc::OidcOptions},
     app::Settings,
     platform::http::Transport,
 };
@@ -27,21 +27,21 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::browser::{Browser, Seen};
+use super::browser::{Browser, BrowserResponse};
 use crate::support::{Node, TestApp, dawn, machine::Machine, settings};
 
 const CLIENT: (&str, &str) = ("gantry", "client-secret");
-const UNTRUSTED: &str = "What came back could not be trusted.";
-const FOREIGN: &str = "This sign-in was not begun in this browser";
+const UNTRUSTED: &str = "The response of the identity provider is invalid.";
+const FOREIGN: &str = "This sign-in has expired or was started in another browser.";
 
-/// What a code is good for.
+/// The data of an authorization code.
 struct Grant {
     challenge: String,
     back: String,
     token: String,
 }
 
-/// The provider.
+/// An OpenID Connect provider.
 struct Provider {
     issuer: String,
     key: EcdsaKeyPair,
@@ -52,7 +52,7 @@ fn key() -> EcdsaKeyPair {
     EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()
 }
 
-impl Provider {
+impl OidcProvider {
     async fn start() -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
@@ -91,14 +91,15 @@ impl Provider {
 
     fn keys(State(provider): State<Arc<Self>>) -> Response {
         let point = provider.key.public_key().as_ref();
-        let (x, y) = (B64.encode(&point[1..33]), B64.encode(&point[33..]));
+        let x = B64.encode(&point[1..33]);
+        let y = B64.encode(&point[33..]);
         answer(
             200,
             &json!({"keys": [{"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "1", "x": x, "y": y}]}),
         )
     }
 
-    /// A code is good once, for who asked for it, and with the verifier of its challenge.
+    /// Redeems a code once, for its client and with the verifier of its challenge.
     fn token(State(provider): State<Arc<Self>>, headers: &HeaderMap, body: &str) -> Response {
         let fields: HashMap<_, _> = form_urlencoded::parse(body.as_bytes())
             .into_owned()
@@ -121,12 +122,12 @@ impl Provider {
         }
     }
 
-    /// What the provider says of somebody who was sent to it by this way.
-    fn claims(&self, way: &Way, subject: &str, email: &str) -> Value {
+    /// Returns valid claims for an authorization request.
+    fn claims(&self, authorization: &AuthorizationRequest, subject: &str, email: &str) -> Value {
         let now = dawn().timestamp();
         json!({
             "iss": self.issuer, "aud": CLIENT.0, "sub": subject, "email": email, "email_verified": true,
-            "iat": now, "exp": now + 300, "nonce": way.fields["nonce"],
+            "iat": now, "exp": now + 300, "nonce": authorization.fields["nonce"],
         })
     }
 
@@ -134,20 +135,20 @@ impl Provider {
         signed(&self.key, claims)
     }
 
-    /// Signs somebody in there: the way back, with a code for this token.
-    fn grant(&self, way: &Way, token: String) -> String {
+    /// Issues a code for an ID token and returns the callback path.
+    fn grant(&self, authorization: &AuthorizationRequest, token: String) -> String {
         let mut code = [0; 16];
         aws_lc_rs::rand::fill(&mut code).unwrap();
         let code = hex::encode(code);
         let grant = Grant {
-            challenge: way.fields["code_challenge"].clone(),
-            back: way.fields["redirect_uri"].clone(),
+            challenge: authorization.fields["code_challenge"].clone(),
+            back: authorization.fields["redirect_uri"].clone(),
             token,
         };
         self.grants.lock().unwrap().insert(code.clone(), grant);
         format!(
             "/sign-in/provider/return?code={code}&state={}",
-            way.fields["state"]
+            authorization.fields["state"]
         )
     }
 }
@@ -169,13 +170,13 @@ fn signed(key: &EcdsaKeyPair, claims: &Value) -> String {
     format!("{text}.{}", B64.encode(signature.as_ref()))
 }
 
-/// Where a browser is sent.
-struct Way {
+/// The authorization request to which a browser was redirected.
+struct AuthorizationRequest {
     fields: HashMap<String, String>,
 }
 
-impl Way {
-    fn of(seen: &Seen, provider: &Provider) -> Self {
+impl AuthorizationRequest {
+    fn of(seen: &BrowserResponse, provider: &Provider) -> Self {
         let (page, query) = seen.header("location").unwrap().split_once('?').unwrap();
         assert_eq!(page, format!("{}/authorize", provider.issuer));
         let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes())
@@ -198,7 +199,7 @@ impl Way {
     }
 }
 
-/// A node whose people can sign in through the provider.
+/// Returns a node with the provider configured.
 fn node(app: &TestApp, provider: &Provider) -> Node {
     let provider = provider::Provider::new(Options {
         issuer: provider.issuer.clone(),
@@ -217,8 +218,8 @@ fn node(app: &TestApp, provider: &Provider) -> Node {
     )
 }
 
-async fn begin(browser: &mut Browser, provider: &Provider) -> Way {
-    Way::of(
+async fn begin(browser: &mut Browser, provider: &Provider) -> AuthorizationRequest {
+    AuthorizationRequest::of(
         &browser
             .get("/sign-in/provider?next=%2Faccount")
             .await
@@ -228,9 +229,9 @@ async fn begin(browser: &mut Browser, provider: &Provider) -> Way {
 }
 
 #[tokio::test]
-async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then() {
+async fn first_sign_in_matches_the_verified_email_later_ones_the_subject() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let mut browser = Browser::new(&node(&app, &provider));
     let link = "href=\"/sign-in/provider?next=%2Faccount%2Ftokens\"";
     browser
@@ -239,10 +240,10 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
         .expect(200)
         .says("Continue with Example ID")
         .says(link);
-    let way = begin(&mut browser, &provider).await;
+    let authorization = begin(&mut browser, &provider).await;
     let back = provider.grant(
-        &way,
-        provider.sign(&provider.claims(&way, "1001", "OLGA@example.com")),
+        &authorization,
+        provider.sign(&provider.claims(&authorization, "1001", "OLGA@example.com")),
     );
     browser.get(&back).await.leads_to("/account");
     browser
@@ -253,17 +254,17 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
     assert_eq!(
         browser.cookies.keys().collect::<Vec<_>>(),
         ["gantry"],
-        "the journey is over"
+        "the pending sign-in has ended"
     );
     browser.get(&back).await.expect(422).says(FOREIGN);
 
-    // Whatever address the subject has later, the account is the same.
+    // Later sign-ins ignore the email address of the subject.
     let mut later = Browser::new(&node(&app, &provider));
-    let way = begin(&mut later, &provider).await;
-    let mut claims = provider.claims(&way, "1001", "adam@example.com");
+    let authorization = begin(&mut later, &provider).await;
+    let mut claims = provider.claims(&authorization, "1001", "adam@example.com");
     claims["email_verified"] = json!(false);
     later
-        .get(&provider.grant(&way, provider.sign(&claims)))
+        .get(&provider.grant(&authorization, provider.sign(&claims)))
         .await
         .leads_to("/account");
     later
@@ -296,9 +297,9 @@ async fn somebody_is_known_by_the_verified_address_first_and_by_the_subject_then
 }
 
 #[tokio::test]
-async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
+async fn unverified_or_unknown_email_is_rejected() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
     app.app
         .db
@@ -310,16 +311,16 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
         .unwrap();
     let try_as = async |subject: &str, email: &str, verified: Value| {
         let mut browser = Browser::new(&node);
-        let way = begin(&mut browser, &provider).await;
-        let mut claims = provider.claims(&way, subject, email);
+        let authorization = begin(&mut browser, &provider).await;
+        let mut claims = provider.claims(&authorization, subject, email);
         claims["email_verified"] = verified;
         let seen = browser
-            .get(&provider.grant(&way, provider.sign(&claims)))
+            .get(&provider.grant(&authorization, provider.sign(&claims)))
             .await;
         assert_eq!(browser.cookies.contains_key("gantry"), seen.status == 303);
         seen
     };
-    let unverified = "Your email address is not verified there.";
+    let unverified = "Your email address is not verified by the identity provider.";
     try_as("1", "olga@example.com", json!(false))
         .await
         .expect(422)
@@ -328,7 +329,7 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
         .await
         .expect(422)
         .says(unverified);
-    let nobody = "Nobody here is known by that account.";
+    let nobody = "No account uses this email address.";
     try_as("1", "eve@example.com", json!(true))
         .await
         .expect(422)
@@ -348,7 +349,7 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
     try_as("1", "olga@example.com", json!(true))
         .await
         .expect(303);
-    // The address went to somebody else there: the account does not go along.
+    // Another subject with the same email address does not get the account.
     try_as("2", "olga@example.com", json!(true))
         .await
         .expect(422)
@@ -356,9 +357,9 @@ async fn nobody_gets_an_account_by_an_address_that_is_not_vouched_for() {
 }
 
 #[tokio::test]
-async fn a_token_that_does_not_hold_lets_nobody_in() {
+async fn invalid_id_token_is_rejected() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
     let now = dawn().timestamp();
     let lies: [(&str, &str, Value); 7] = [
@@ -376,11 +377,11 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
     ];
     for (lie, field, value) in lies {
         let mut browser = Browser::new(&node);
-        let way = begin(&mut browser, &provider).await;
-        let mut claims = provider.claims(&way, "1001", "olga@example.com");
+        let authorization = begin(&mut browser, &provider).await;
+        let mut claims = provider.claims(&authorization, "1001", "olga@example.com");
         claims[field] = value;
         let seen = browser
-            .get(&provider.grant(&way, provider.sign(&claims)))
+            .get(&provider.grant(&authorization, provider.sign(&claims)))
             .await;
         assert!(
             seen.status == 422 && seen.html.contains(UNTRUSTED) && browser.cookies.is_empty(),
@@ -389,7 +390,7 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
             seen.html
         );
     }
-    let forgeries: [fn(&Provider, &Value) -> String; 4] = [
+    let forgeries: [fn(&OidcProvider, &Value) -> String; 4] = [
         |_, claims| {
             format!(
                 "{}.{}.",
@@ -414,13 +415,13 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
     ];
     for forge in forgeries {
         let mut browser = Browser::new(&node);
-        let way = begin(&mut browser, &provider).await;
+        let authorization = begin(&mut browser, &provider).await;
         let token = forge(
             &provider,
-            &provider.claims(&way, "1001", "olga@example.com"),
+            &provider.claims(&authorization, "1001", "olga@example.com"),
         );
         browser
-            .get(&provider.grant(&way, token))
+            .get(&provider.grant(&authorization, token))
             .await
             .expect(422)
             .says(UNTRUSTED);
@@ -437,17 +438,18 @@ async fn a_token_that_does_not_hold_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn only_the_browser_that_set_out_comes_back() {
+async fn callback_in_another_browser_is_rejected() {
     let app = TestApp::new().await;
-    let provider = Provider::start().await;
+    let provider = OidcProvider::start().await;
     let node = node(&app, &provider);
-    let (mut browser, mut other) = (Browser::new(&node), Browser::new(&node));
-    let way = begin(&mut browser, &provider).await;
+    let mut browser = Browser::new(&node);
+    let mut other = Browser::new(&node);
+    let authorization = begin(&mut browser, &provider).await;
     let back = provider.grant(
-        &way,
-        provider.sign(&provider.claims(&way, "1001", "olga@example.com")),
+        &authorization,
+        provider.sign(&provider.claims(&authorization, "1001", "olga@example.com")),
     );
-    // Somebody else's way back, in a browser without one of its own, and in one that set out as well.
+    // The callback is rejected in a browser without a pending sign-in and in one with another.
     other.get(&back).await.expect(422).says(FOREIGN);
     begin(&mut other, &provider).await;
     other.get(&back).await.expect(422).says(FOREIGN);
@@ -457,23 +459,23 @@ async fn only_the_browser_that_set_out_comes_back() {
         .await
         .expect(422)
         .says(FOREIGN);
-    let way = begin(&mut browser, &provider).await;
+    let authorization = begin(&mut browser, &provider).await;
     let denied = format!(
         "/sign-in/provider/return?error=access_denied&state={}",
-        way.fields["state"]
+        authorization.fields["state"]
     );
     browser
         .get(&denied)
         .await
         .expect(422)
-        .says("The sign-in was not finished there.");
-    // A code of another journey is of no use: its verifier is another.
-    let other_way = begin(&mut other, &provider).await;
+        .says("The sign-in was cancelled at the identity provider.");
+    // A code of another sign-in is rejected: its code verifier differs.
+    let other_request = begin(&mut other, &provider).await;
     let stolen = provider.grant(
-        &other_way,
-        provider.sign(&provider.claims(&other_way, "1001", "olga@example.com")),
+        &other_request,
+        provider.sign(&provider.claims(&other_request, "1001", "olga@example.com")),
     );
-    let way = begin(&mut browser, &provider).await;
+    let authorization = begin(&mut browser, &provider).await;
     let code = stolen
         .split("code=")
         .nth(1)
@@ -483,14 +485,14 @@ async fn only_the_browser_that_set_out_comes_back() {
         .unwrap();
     let mixed = format!(
         "/sign-in/provider/return?code={code}&state={}",
-        way.fields["state"]
+        authorization.fields["state"]
     );
     browser.get(&mixed).await.expect(422).says(UNTRUSTED);
     assert!(browser.cookies.is_empty());
 }
 
 #[tokio::test]
-async fn without_a_provider_there_is_no_way_and_one_that_is_away_is_waited_for() {
+async fn missing_provider_returns_404_and_unreachable_provider_503() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
     browser
@@ -503,7 +505,7 @@ async fn without_a_provider_there_is_no_way_and_one_that_is_away_is_waited_for()
         .get("/sign-in/provider/return?code=1&state=2")
         .await
         .expect(404);
-    let away = Provider {
+    let away = OidcProvider {
         issuer: "http://127.0.0.1:1".to_owned(),
         key: key(),
         grants: Mutex::default(),

@@ -1,11 +1,11 @@
-//! Passkeys, as far as no authenticator is needed: `tests/clients/passkeys.mjs` has one.
+//! Passkeys without an authenticator. `tests/clients/passkeys.mjs` tests the full flow.
 
 use serde_json::Value;
 
 use super::browser::{Browser, olga, signed_in};
 use crate::support::TestApp;
 
-/// What a page answers to its script.
+/// Parses the response to a challenge request.
 fn challenge(json: &str) -> (String, Value) {
     let value: Value = serde_json::from_str(json).unwrap();
     (
@@ -15,7 +15,7 @@ fn challenge(json: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn a_browser_is_asked_for_what_it_can_find_by_itself_and_for_who_is_there() {
+async fn challenges_require_discoverable_credentials_and_user_verification() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let asked = browser
@@ -55,12 +55,12 @@ async fn a_browser_is_asked_for_what_it_can_find_by_itself_and_for_who_is_there(
         (&options["rpId"], &options["userVerification"]),
         (&"gantry.test".into(), &"required".into())
     );
-    // Nobody is named before they are known.
+    // The challenge does not reveal accounts.
     assert_eq!(options["allowCredentials"], serde_json::json!([]));
 }
 
 #[tokio::test]
-async fn an_answer_that_does_not_hold_adds_nothing_and_lets_nobody_in() {
+async fn invalid_passkey_response_is_rejected() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let mut stan = signed_in(&app, &app.stranger).await;
@@ -71,7 +71,7 @@ async fn an_answer_that_does_not_hold_adds_nothing_and_lets_nobody_in() {
             .expect(200)
             .html,
     );
-    // Somebody else's challenge is none, and one is good once.
+    // A challenge is valid once and for one account.
     for who in [&mut stan, &mut browser] {
         let fields = [
             ("challenge", challenge_id.as_str()),
@@ -107,7 +107,7 @@ async fn an_answer_that_does_not_hold_adds_nothing_and_lets_nobody_in() {
             )
             .await
             .expect(422);
-        refused.says("This passkey signs nobody in here.");
+        refused.says("This passkey is not registered.");
     }
     assert!(nobody.cookies.is_empty());
     assert!(
@@ -121,9 +121,10 @@ async fn an_answer_that_does_not_hold_adds_nothing_and_lets_nobody_in() {
 }
 
 #[tokio::test]
-async fn challenges_end_and_passkeys_are_removed_by_their_owner_only() {
+async fn challenges_expire_and_only_the_owner_removes_a_passkey() {
     let app = TestApp::new().await;
-    let (mut browser, mut stan) = (olga(&app).await, signed_in(&app, &app.stranger).await);
+    let mut browser = olga(&app).await;
+    let mut stan = signed_in(&app, &app.stranger).await;
     browser
         .submit("/account", "/account/passkeys/ask", &[])
         .await
@@ -157,7 +158,7 @@ async fn challenges_end_and_passkeys_are_removed_by_their_owner_only() {
         .await
         .expect(200)
         .says("&#60;script&#62;alert(1)")
-        .says("For gantry.test")
+        .says("gantry.test, added")
         .hides("<script>alert");
     stan.submit("/account", "/account/passkeys/remove", &[("id", &id)])
         .await
@@ -170,6 +171,6 @@ async fn challenges_end_and_passkeys_are_removed_by_their_owner_only() {
         .get("/account?done=no-passkey")
         .await
         .expect(200)
-        .says("The passkey is removed.")
-        .hides("For gantry.test");
+        .says("Passkey removed.")
+        .hides("gantry.test, added");
 }

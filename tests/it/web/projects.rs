@@ -1,4 +1,4 @@
-//! Projects on the pages: made, watched, connected to, and taken care of.
+//! Projects on the pages: create, connect, pause, restore, restart, delete.
 
 use gantry::base::ids::ProjectRef;
 use serde_json::Value;
@@ -8,7 +8,7 @@ use crate::support::TestApp;
 
 const NEW: &str = "/projects/new";
 
-/// Makes a project by the form, and answers its ref.
+/// Creates a project with the form and returns its ref.
 async fn make(app: &TestApp, browser: &mut Browser, name: &str) -> ProjectRef {
     let fields = [
         ("name", name),
@@ -62,7 +62,7 @@ async fn operations(app: &TestApp) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_project_is_made_and_watched_until_it_is_settled() {
+async fn new_project_page_polls_until_the_status_is_settled() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let form = browser
@@ -84,10 +84,8 @@ async fn a_project_is_made_and_watched_until_it_is_settled() {
     browser.get(NEW).await.expect(200).hides(&suggested);
     let project = make(&app, &mut browser, "shop").await;
     let page = format!("/projects/{project}");
-    let (polls, reloads) = (
-        "hx-trigger=\"every 2s\"",
-        "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>",
-    );
+    let polls = "hx-trigger=\"every 2s\"";
+    let reloads = "<noscript><meta http-equiv=\"refresh\" content=\"3\"></noscript>";
     browser
         .get(&page)
         .await
@@ -114,7 +112,7 @@ async fn a_project_is_made_and_watched_until_it_is_settled() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_said_and_what_was_filled_in_is_kept() {
+async fn invalid_project_form_returns_422_and_keeps_its_values() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     make(&app, &mut browser, "shop").await;
@@ -166,12 +164,12 @@ async fn what_does_not_fit_is_said_and_what_was_filled_in_is_kept() {
             "Choose an organization.",
         ),
     ];
-    for (fields, said) in cases {
+    for (fields, message) in cases {
         let again = browser
             .submit(NEW, NEW, &fields)
             .await
             .expect(422)
-            .says(said)
+            .says(message)
             .says("role=\"alert\"");
         again
             .says(&format!("value=\"{}\"", fields[0].1))
@@ -180,16 +178,16 @@ async fn what_does_not_fit_is_said_and_what_was_filled_in_is_kept() {
 }
 
 #[tokio::test]
-async fn who_may_not_make_projects_is_told_why() {
+async fn developer_cannot_create_projects() {
     let app = TestApp::new().await;
     let mut dora = signed_in(&app, &app.developer).await;
-    let why = "Needs the role Administrator; yours is Developer.";
+    let why = "Requires the Administrator role. Your role is Developer.";
     dora.get(NEW)
         .await
         .expect(200)
-        .says("You cannot make projects")
+        .says("You cannot create projects")
         .says(why)
-        .hides("Make project");
+        .hides("Create project");
     let fields = [
         ("name", "x"),
         ("organization", app.home.slug.as_str()),
@@ -201,20 +199,18 @@ async fn who_may_not_make_projects_is_told_why() {
     adam.get(NEW)
         .await
         .expect(200)
-        .says("Make project")
+        .says("Create project")
         .hides(why);
 }
 
 #[tokio::test]
-async fn a_project_tells_how_to_connect_and_its_keys_when_asked() {
+async fn project_page_shows_connection_strings_and_reveals_keys() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let project = make(&app, &mut browser, "shop").await;
     set_status(&app, &project, "ACTIVE_HEALTHY", "active").await;
-    let (page, keys) = (
-        format!("/projects/{project}"),
-        format!("/projects/{project}/keys"),
-    );
+    let page = format!("/projects/{project}");
+    let keys = format!("/projects/{project}/keys");
     let direct =
         format!("postgresql://postgres:[YOUR-PASSWORD]@db.{project}.example.test:5432/postgres");
     let shared = format!(
@@ -226,7 +222,7 @@ async fn a_project_tells_how_to_connect_and_its_keys_when_asked() {
         .expect(200)
         .says(&direct)
         .says(&shared)
-        .says("Show keys")
+        .says("Reveal keys")
         .says("default");
     shown.hides("sb_secret_").hides("sb_publishable_");
     browser.get(&keys).await.expect(404);
@@ -236,18 +232,19 @@ async fn a_project_tells_how_to_connect_and_its_keys_when_asked() {
         .expect(200)
         .says("sb_secret_")
         .says("sb_publishable_")
-        .hides("Show keys");
+        .hides("Reveal keys");
     browser.get(&page).await.expect(200).hides("sb_secret_");
 
     let mut rhea = signed_in(&app, &app.read_only).await;
-    let why = "API keys are not shown to you. Needs the role Developer; yours is Read-only.";
+    let why =
+        "You do not have access to API keys. Requires the Developer role. Your role is Read-only.";
     rhea.get(&page)
         .await
         .expect(200)
         .says(&direct)
         .says(why)
-        .says("You cannot pause, restart or delete it.")
-        .hides("Show keys");
+        .says("You cannot pause, restart or delete this project.")
+        .hides("Reveal keys");
     rhea.submit("/account", &keys, &[])
         .await
         .expect(200)
@@ -256,15 +253,13 @@ async fn a_project_tells_how_to_connect_and_its_keys_when_asked() {
 }
 
 #[tokio::test]
-async fn pausing_and_deleting_ask_for_the_name() {
+async fn pause_and_delete_require_the_project_name() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let project = &app.home.project;
-    let (page, pause, delete) = (
-        format!("/projects/{project}"),
-        format!("/projects/{project}/pause"),
-        format!("/projects/{project}/delete"),
-    );
+    let page = format!("/projects/{project}");
+    let pause = format!("/projects/{project}/pause");
+    let delete = format!("/projects/{project}/delete");
     for form in [&pause, &delete] {
         browser
             .get(form)
@@ -277,7 +272,7 @@ async fn pausing_and_deleting_ask_for_the_name() {
                 .submit(form, form, &[("name", name)])
                 .await
                 .expect(422)
-                .says("This is not its name. Nothing was done.");
+                .says("The name does not match.");
         }
     }
     assert!(operations(&app).await.is_empty());
@@ -292,7 +287,7 @@ async fn pausing_and_deleting_ask_for_the_name() {
         .await
         .expect(200)
         .says("Pausing")
-        .says("Wait until it is paused.")
+        .says("The project cannot be deleted while it is being paused.")
         .hides(">Restart</a>");
     let early = browser
         .submit(&page, &format!("{page}/restore"), &[])
@@ -316,7 +311,7 @@ async fn pausing_and_deleting_ask_for_the_name() {
         .await
         .expect(200)
         .says("Restoring")
-        .says("Leave it paused");
+        .says("Cancel restore");
     browser
         .submit(&page, &format!("{page}/cancel"), &[])
         .await
@@ -349,13 +344,11 @@ async fn pausing_and_deleting_ask_for_the_name() {
 }
 
 #[tokio::test]
-async fn a_restart_is_asked_about_and_others_may_not() {
+async fn restart_requires_confirmation_and_permission() {
     let app = TestApp::new().await;
-    let (mut browser, mut dora, mut stan) = (
-        olga(&app).await,
-        signed_in(&app, &app.developer).await,
-        signed_in(&app, &app.stranger).await,
-    );
+    let mut browser = olga(&app).await;
+    let mut dora = signed_in(&app, &app.developer).await;
+    let mut stan = signed_in(&app, &app.stranger).await;
     let page = format!("/projects/{}", app.home.project);
     let forms = ["restart", "pause", "delete", "restore", "cancel", "keys"]
         .map(|action| format!("{page}/{action}"));
@@ -363,7 +356,7 @@ async fn a_restart_is_asked_about_and_others_may_not() {
         dora.get(form)
             .await
             .expect(200)
-            .says("You cannot do this. Needs the role Administrator; yours is Developer.");
+            .says("You do not have permission for this action. Requires the Administrator role. Your role is Developer.");
         stan.get(form).await.expect(404);
     }
     for form in &forms[..5] {
@@ -392,7 +385,7 @@ async fn a_restart_is_asked_about_and_others_may_not() {
 }
 
 #[tokio::test]
-async fn a_custom_hostname_is_shown_with_what_is_to_be_done() {
+async fn custom_hostname_page_shows_checks_and_next_steps() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let page = format!("/projects/{}", app.home.project);
@@ -429,5 +422,5 @@ async fn a_custom_hostname_is_shown_with_what_is_to_be_done() {
         .says("DNS could not be asked: no server answers");
     shown
         .says("See to it that the name servers of the domain answer to everybody")
-        .says("Not looked at");
+        .says("Skipped");
 }

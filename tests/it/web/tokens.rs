@@ -1,13 +1,13 @@
-//! Access tokens on the pages: made step by step, shown once, and taken back.
+//! Personal access tokens on the pages: create, show once, revoke.
 
 use gantry::base::ids::TokenId;
 
-use super::browser::{Browser, PASSWORD, Seen, email, give_password, olga};
+use super::browser::{Browser, BrowserResponse, PASSWORD, email, give_password, olga};
 use crate::support::{TestApp, machine::PATIENCE};
 
 const NEW: &str = "/account/tokens/new";
 
-/// A form that is filled in well, for olga's project.
+/// Returns a valid form for the project of the owner.
 fn filled(app: &TestApp) -> Vec<(&str, &str)> {
     vec![
         ("name", "deploy"),
@@ -18,19 +18,19 @@ fn filled(app: &TestApp) -> Vec<(&str, &str)> {
     ]
 }
 
-/// Goes on from a form to a token: where it is shown, and the page that shows it.
-async fn make(browser: &mut Browser, fields: &[(&str, &str)]) -> (String, Seen) {
-    let review = way(&browser.submit(NEW, NEW, fields).await.expect(303));
-    let token = way(&browser.submit(&review, &review, &[]).await.expect(303));
+/// Creates a token. Returns the path of its page and the page.
+async fn make(browser: &mut Browser, fields: &[(&str, &str)]) -> (String, BrowserResponse) {
+    let review = location(&browser.submit(NEW, NEW, fields).await.expect(303));
+    let token = location(&browser.submit(&review, &review, &[]).await.expect(303));
     let shown = browser.get(&token).await.expect(200);
     (token, shown)
 }
 
-fn way(seen: &Seen) -> String {
+fn location(seen: &BrowserResponse) -> String {
     seen.header("location").unwrap().to_owned()
 }
 
-fn secret(page: &Seen) -> Option<&str> {
+fn secret(page: &BrowserResponse) -> Option<&str> {
     page.html
         .split("id=\"secret\">")
         .nth(1)
@@ -38,10 +38,10 @@ fn secret(page: &Seen) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn a_token_is_made_shown_once_used_and_revoked() {
+async fn token_is_created_shown_once_and_revoked() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
+    let review = location(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
     browser
         .get(&review)
         .await
@@ -49,15 +49,15 @@ async fn a_token_is_made_shown_once_used_and_revoked() {
         .says("deploy")
         .says("Project settings")
         .says("in 7 days")
-        .says("Anywhere");
+        .says("Any");
     let other = browser.get(&review).await.expect(200);
-    assert!(!other.html.contains("sbp_"), "nothing is made yet");
-    let shown = way(&browser.submit(&review, &review, &[]).await.expect(303));
+    assert!(!other.html.contains("sbp_"), "the token is not created yet");
+    let shown = location(&browser.submit(&review, &review, &[]).await.expect(303));
     let page = browser
         .get(&shown)
         .await
         .expect(200)
-        .says("it is not shown again")
+        .says("It is not shown again")
         .says("curl -H");
     let token = secret(&page).unwrap().to_owned();
     for _ in 0..2 {
@@ -95,16 +95,17 @@ async fn a_token_is_made_shown_once_used_and_revoked() {
 }
 
 #[tokio::test]
-async fn only_the_session_that_made_a_token_is_shown_it_and_not_for_long() {
+async fn new_token_is_shown_only_to_its_session_within_ten_minutes() {
     let app = TestApp::new().await;
-    let (mut browser, mut second) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut second = Browser::new(&app.node);
     second
         .sign_in(&email("olga"), PASSWORD)
         .await
         .leads_to("/projects");
     let go_on = async |browser: &mut Browser| {
-        let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
-        way(&browser.submit(&review, &review, &[]).await.expect(303))
+        let review = location(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
+        location(&browser.submit(&review, &review, &[]).await.expect(303))
     };
     let shown = go_on(&mut browser).await;
     assert!(secret(&second.get(&shown).await.expect(200)).is_none());
@@ -128,7 +129,7 @@ async fn only_the_session_that_made_a_token_is_shown_it_and_not_for_long() {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
+async fn invalid_form_returns_422_and_keeps_its_values() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let with = |changes: &[(&'static str, &'static str)]| {
@@ -139,13 +140,13 @@ async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
         }
         fields
     };
-    for (changes, said) in [
-        (&[("name", " ")][..], "Give it a name"),
+    for (changes, message) in [
+        (&[("name", " ")][..], "Enter a name"),
         (
             &[("days", "custom"), ("until", "2020-01-01")],
-            "Choose a day",
+            "Choose a date",
         ),
-        (&[("days", "4000")], "Choose a day"),
+        (&[("days", "4000")], "Choose a date"),
         (
             &[("project", "abcdefghijklmnopqrst")],
             "there is no project",
@@ -154,7 +155,7 @@ async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
             &[("reach", "organizations")],
             "Choose at least one organization",
         ),
-        (&[("reach", "account")], "Tick the box"),
+        (&[("reach", "account")], "Confirm access"),
         (&[("reach", "anything")], "Choose at least one project"),
         (&[("may.project", "none")], "Choose at least one permission"),
         (
@@ -167,7 +168,7 @@ async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
             .submit(NEW, NEW, &with(changes))
             .await
             .expect(422)
-            .says(said)
+            .says(message)
             .says("role=\"alert\"");
         assert!(page.html.contains("value=\"deploy\"") || changes[0].0 == "name");
     }
@@ -197,10 +198,10 @@ async fn what_is_missing_is_said_and_what_was_filled_in_is_kept() {
 }
 
 #[tokio::test]
-async fn presets_and_search_need_no_script() {
+async fn presets_and_search_work_without_javascript() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
-    let checked = |page: &Seen, row: &str, level: &str| {
+    let checked = |page: &BrowserResponse, row: &str, level: &str| {
         page.html
             .contains(&format!("name=\"may.{row}\" value=\"{level}\" checked"))
     };
@@ -223,10 +224,10 @@ async fn presets_and_search_need_no_script() {
         .skip(1)
         .filter(|row| !row.split('>').next().unwrap().contains(" hidden"))
         .count();
-    assert_eq!(shown, 1, "only temporary access is found");
+    assert_eq!(shown, 1, "only one row matches");
     assert!(
         checked(&page, "project", "read"),
-        "what is not found is not lost"
+        "hidden rows keep their values"
     );
     let entries = app
         .app
@@ -237,11 +238,11 @@ async fn presets_and_search_need_no_script() {
         )
         .await
         .unwrap();
-    assert!(entries.is_empty(), "filling in changes nothing");
+    assert!(entries.is_empty(), "drafts write no audit entries");
 }
 
 #[tokio::test]
-async fn what_is_above_the_role_says_so() {
+async fn permissions_above_the_role_are_marked() {
     let app = TestApp::new().await;
     give_password(&app, &app.developer).await;
     let mut browser = Browser::new(&app.node);
@@ -253,7 +254,7 @@ async fn what_is_above_the_role_says_so() {
         .get(NEW)
         .await
         .expect(200)
-        .says("Needs the role Administrator; yours is Developer.");
+        .says("Requires the Administrator role. Your role is Developer.");
     assert!(
         page.html
             .contains("name=\"may.project\" value=\"write\" disabled")
@@ -263,9 +264,9 @@ async fn what_is_above_the_role_says_so() {
             .html
             .contains("name=\"may.database\" value=\"write\" disabled")
     );
-    // The role decides when the token is used, so what is sent all the same is made, and marked.
+    // Permissions above the role can be granted and are marked: the role is checked at each request.
     let fields = [&filled(&app)[..4], &[("may.project", "write")]].concat();
-    let review = way(&browser.submit(NEW, NEW, &fields).await.expect(303));
+    let review = location(&browser.submit(NEW, NEW, &fields).await.expect(303));
     browser
         .get(&review)
         .await
@@ -275,15 +276,16 @@ async fn what_is_above_the_role_says_so() {
 }
 
 #[tokio::test]
-async fn drafts_and_tokens_are_their_owners() {
+async fn drafts_and_tokens_of_another_account_return_404() {
     let app = TestApp::new().await;
-    let (mut browser, mut stranger) = (olga(&app).await, Browser::new(&app.node));
+    let mut browser = olga(&app).await;
+    let mut stranger = Browser::new(&app.node);
     give_password(&app, &app.stranger).await;
     stranger
         .sign_in(&email("stan"), PASSWORD)
         .await
         .leads_to("/projects");
-    let review = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
+    let review = location(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
     stranger.get(&review).await.expect(404);
     stranger.submit("/account", &review, &[]).await.expect(404);
     let draft = review.rsplit('/').next().unwrap();
@@ -294,7 +296,7 @@ async fn drafts_and_tokens_are_their_owners() {
         .says("value=\"deploy\"");
     browser.submit("/account", &review, &[]).await.expect(303);
     browser.submit("/account", &review, &[]).await.expect(404);
-    let late = way(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
+    let late = location(&browser.submit(NEW, NEW, &filled(&app)).await.expect(303));
     app.advance(3600);
     browser.get(&late).await.expect(404);
 
@@ -320,7 +322,7 @@ async fn drafts_and_tokens_are_their_owners() {
 }
 
 #[tokio::test]
-async fn lists_tell_what_is_over_soon_over_and_unused() {
+async fn list_marks_expired_expiring_and_unused_tokens() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let mut fields = filled(&app);
@@ -332,7 +334,7 @@ async fn lists_tell_what_is_over_soon_over_and_unused() {
         .await
         .expect(200)
         .says("192.0.2.0/24")
-        .says("Nothing yet")
+        .says("Not used yet")
         .says("Expires soon");
     browser
         .get("/account/tokens")
@@ -359,18 +361,18 @@ async fn lists_tell_what_is_over_soon_over_and_unused() {
 }
 
 #[tokio::test]
-async fn names_of_tokens_are_text() {
+async fn token_names_are_escaped() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
     let mut fields = filled(&app);
     fields[0].1 = "<script>alert(1)</script>\"'&";
-    let review = way(&browser.submit(NEW, NEW, &fields).await.expect(303));
+    let review = location(&browser.submit(NEW, NEW, &fields).await.expect(303));
     browser
         .get(&review)
         .await
         .expect(200)
         .says("&#60;script&#62;alert(1)");
-    let token = way(&browser.submit(&review, &review, &[]).await.expect(303));
+    let token = location(&browser.submit(&review, &review, &[]).await.expect(303));
     for path in [
         token.clone(),
         "/account/tokens".to_owned(),
@@ -386,7 +388,7 @@ async fn names_of_tokens_are_text() {
 }
 
 #[tokio::test]
-async fn where_a_token_was_last_used_is_shown() {
+async fn last_used_address_is_shown() {
     let mut app = TestApp::new().await;
     app.node.start();
     let mut browser = olga(&app).await;
@@ -398,7 +400,7 @@ async fn where_a_token_was_last_used_is_shown() {
         .send()
         .await
         .expect(200);
-    // Within the minute it is not written again.
+    // The address is updated at most once a minute.
     app.get("/v1/profile")
         .as_(&app.owner)
         .from("127.0.0.8")

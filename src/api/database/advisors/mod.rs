@@ -1,6 +1,6 @@
-//! Faults of a database that its catalog shows, with what to do about each.
+//! Advisors: checks of a database's catalog with remediations.
 //!
-//! A lint is a value: what is looked for, how bad it is, and the SQL that finds it.
+//! A lint is a value with title, level and the SQL that returns its findings.
 
 pub mod operations;
 pub mod performance;
@@ -13,80 +13,86 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
-/// Findings of one lint that are told. A thousand tables without a key are one decision, not a thousand.
+/// Maximum number of findings per lint.
 pub const FINDINGS_MAX: usize = 500;
 
-/// Something to look for.
+/// A check.
 #[derive(Debug)]
 pub struct Lint {
-    /// The contract's name.
+    /// Name in the contract.
     pub name: &'static str,
-    /// A few words.
+    /// Title.
     pub title: &'static str,
-    /// How bad it is.
-    pub level: Level,
-    /// What is wrong with it.
+    /// Level.
+    pub level: LintLevel,
+    /// Description of the problem.
     pub description: &'static str,
-    /// What to do.
+    /// Remediation.
     pub remediation: &'static str,
-    /// Finds it. Answers, for each place: schema, name and kind of the object; what is wrong there; what tells it from
-    /// others with that name; and more facts as JSON. `search_path` is `pg_catalog`.
+    /// SQL that returns one row per finding: schema, name and kind of the object; detail; key that
+    /// distinguishes findings of the object; additional metadata as JSON. `search_path` is
+    /// `pg_catalog`.
     pub sql: &'static str,
 }
 
-/// How bad it is.
+/// Level of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Level {
-    /// Data is, or may be, open to the wrong people.
+#[schemars(rename = "Level")]
+pub enum LintLevel {
+    /// Data is or may be exposed.
     Error,
-    /// Worth changing.
+    /// A change is recommended.
     Warn,
-    /// Worth knowing.
+    /// Information.
     Info,
 }
 
-/// What a lint is about.
+/// Category of a lint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Category {
-    /// Speed.
+#[schemars(rename = "Category")]
+pub enum LintCategory {
+    /// Performance.
     Performance,
-    /// Who gets at what.
+    /// Access control.
     Security,
 }
 
-/// Who can see the fault.
+/// Audience of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "UPPERCASE")]
-pub enum Facing {
-    /// The project's own people.
+#[schemars(rename = "Facing")]
+pub enum LintFacing {
+    /// Users of the project.
     External,
 }
 
-/// A fault that was found.
+/// A problem that was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Finding {
+#[schemars(rename = "Finding")]
+pub struct LintFinding {
     name: &'static str,
     title: &'static str,
-    level: Level,
-    facing: Facing,
-    categories: Vec<Category>,
+    level: LintLevel,
+    facing: LintFacing,
+    categories: Vec<LintCategory>,
     description: &'static str,
     detail: String,
     remediation: &'static str,
-    metadata: Metadata,
-    /// The same for the same fault, each time.
+    metadata: LintMetadata,
+    /// Stable identifier of the finding.
     cache_key: String,
 }
 
-/// Where a fault is.
+/// Object of a finding.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Metadata {
+#[schemars(rename = "Metadata")]
+pub struct LintMetadata {
     #[serde(default)]
     schema: String,
     #[serde(default)]
@@ -99,8 +105,8 @@ pub struct Metadata {
     fkey_columns: Option<Vec<i64>>,
 }
 
-impl Category {
-    /// What is looked for.
+impl LintCategory {
+    /// Returns the lints of the category.
     pub fn lints(self) -> &'static [Lint] {
         match self {
             Self::Performance => performance::LINTS,
@@ -109,14 +115,14 @@ impl Category {
     }
 }
 
-/// Looks for every fault of a category.
+/// Runs the lints of a category.
 ///
-/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the time is up.
+/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] after the time limit.
 pub async fn advise(
-    target: &Target,
-    category: Category,
-    limits: Limits,
-) -> Result<Vec<Finding>, Error> {
+    target: &ConnectTarget,
+    category: LintCategory,
+    limits: SessionLimits,
+) -> Result<Vec<LintFinding>, Error> {
     let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in category.lints() {
@@ -125,22 +131,26 @@ pub async fn advise(
     Ok(findings)
 }
 
-async fn open(target: &Target, limits: Limits) -> Result<Session, Error> {
+async fn open(target: &ConnectTarget, limits: SessionLimits) -> Result<DatabaseSession, Error> {
     let settings = [
         ("default_transaction_read_only", "on"),
         ("search_path", "pg_catalog"),
     ];
-    Session::open(target, READER, DATABASE, &settings, limits).await
+    DatabaseSession::open(target, READER, DATABASE, &settings, limits).await
 }
 
 impl Lint {
-    async fn look(&self, session: &mut Session, category: Category) -> Result<Vec<Finding>, Error> {
+    async fn look(
+        &self,
+        session: &mut DatabaseSession,
+        category: LintCategory,
+    ) -> Result<Vec<LintFinding>, Error> {
         let sql = format!(
             "select * from ({}) as found order by 1, 2, 5 limit {FINDINGS_MAX}",
             self.sql
         );
         session
-            .simple(&sql)
+            .simple_query(&sql)
             .await?
             .rows
             .texts()
@@ -149,12 +159,18 @@ impl Lint {
             .collect()
     }
 
-    fn finding(&self, category: Category, row: Vec<Option<String>>) -> Result<Finding, Error> {
+    fn finding(
+        &self,
+        category: LintCategory,
+        row: Vec<Option<String>>,
+    ) -> Result<LintFinding, Error> {
         let [schema, name, kind, detail, key, extra] = <[_; 6]>::try_from(row)
             .map_err(|row| format!("{} columns", row.len()))
             .context("reading a lint's findings")?;
-        let extra: Metadata = extra
-            .map_or(Ok(Metadata::default()), |text| serde_json::from_str(&text))
+        let extra: LintMetadata = extra
+            .map_or(Ok(LintMetadata::default()), |text| {
+                serde_json::from_str(&text)
+            })
             .context("reading a lint's facts")?;
         let key = key.unwrap_or_default();
         let parts = [
@@ -169,16 +185,16 @@ impl Lint {
             .filter(|part| !part.is_empty())
             .collect::<Vec<_>>()
             .join("_");
-        Ok(Finding {
+        Ok(LintFinding {
             name: self.name,
             title: self.title,
             level: self.level,
-            facing: Facing::External,
+            facing: LintFacing::External,
             categories: vec![category],
             description: self.description,
             detail: detail.unwrap_or_default(),
             remediation: self.remediation,
-            metadata: Metadata {
+            metadata: LintMetadata {
                 schema: schema.unwrap_or_default(),
                 name: name.unwrap_or_default(),
                 kind: kind.unwrap_or_default(),
@@ -189,7 +205,8 @@ impl Lint {
     }
 }
 
-/// Lints of the contract that are not looked for: most are about services that a project here does not have.
+/// Lints of the contract that are not implemented, mostly about services that a project does not
+/// have.
 const UNCHECKED: &[&str] = &[
     "auth_insufficient_mfa_options",
     "auth_leaked_password_protection",
@@ -220,19 +237,19 @@ const UNCHECKED: &[&str] = &[
     "vulnerable_postgres_version",
 ];
 
-/// A lint that can be asked for by its name.
+/// A lint selected by name.
 #[derive(Debug, Clone, Copy)]
-pub enum Asked {
-    /// One that is looked for.
-    Checked(Category, &'static Lint),
-    /// One that is not.
+pub enum LintSelection {
+    /// An implemented lint.
+    Checked(LintCategory, &'static Lint),
+    /// A lint of the contract that is not implemented.
     Unchecked(&'static str),
 }
 
-impl Asked {
-    /// The lint of this name, if the contract has one.
+impl LintSelection {
+    /// Returns the lint with this name, if the contract has one.
     pub fn named(name: &str) -> Option<Self> {
-        let checked = [Category::Performance, Category::Security]
+        let checked = [LintCategory::Performance, LintCategory::Security]
             .into_iter()
             .find_map(|category| {
                 let lint = category.lints().iter().find(|lint| lint.name == name)?;
@@ -247,52 +264,56 @@ impl Asked {
     }
 }
 
-/// Looks for these faults only. One that is not looked for is a finding that says so.
+/// Runs these lints. One that is not implemented yields a finding that reports so.
 ///
-/// Errors: as of [`advise`].
-pub async fn run(target: &Target, asked: &[Asked], limits: Limits) -> Result<Vec<Finding>, Error> {
+/// Errors: those of [`advise`].
+pub async fn run(
+    target: &ConnectTarget,
+    asked: &[LintSelection],
+    limits: SessionLimits,
+) -> Result<Vec<LintFinding>, Error> {
     let mut session = open(target, limits).await?;
     let mut findings = Vec::new();
     for lint in asked {
         match lint {
-            Asked::Checked(category, lint) => {
+            LintSelection::Checked(category, lint) => {
                 findings.append(&mut lint.look(&mut session, *category).await?)
             }
-            Asked::Unchecked(name) => findings.push(unavailable(name)),
+            LintSelection::Unchecked(name) => findings.push(unavailable(name)),
         }
     }
     Ok(findings)
 }
 
-fn unavailable(name: &str) -> Finding {
-    Finding {
+fn unavailable(name: &str) -> LintFinding {
+    LintFinding {
         name: "advisor_check_unavailable",
         title: "Check unavailable",
-        level: Level::Info,
-        facing: Facing::External,
+        level: LintLevel::Info,
+        facing: LintFacing::External,
         categories: Vec::new(),
-        description: "This server does not look for that fault.",
+        description: "This server does not implement the check.",
         detail: format!("`{name}` is not checked"),
-        remediation: "Nothing here says whether there is a fault: look for it in another way.",
-        metadata: Metadata {
+        remediation: "Check for the problem in another way.",
+        metadata: LintMetadata {
             name: name.to_owned(),
             kind: "health".to_owned(),
-            ..Metadata::default()
+            ..LintMetadata::default()
         },
         cache_key: format!("advisor_check_unavailable_{name}"),
     }
 }
 
-/// Conditions that several lints share.
+/// Conditions of several lints.
 macro_rules! customers {
-    // A schema of the customer's: neither PostgreSQL's own nor one that tools keep their state in.
+    // Schemas of the customer, except those of PostgreSQL and of tools.
     () => {
         "n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'extensions', 'supabase_migrations', 'auth', 'storage', 'realtime', 'vault')"
     };
 }
 
 macro_rules! exposed {
-    // A relation `c` in `n` that the data API serves, and that somebody without a password may reach.
+    // A relation `c` in `n` that the data API serves and that API roles can access.
     () => {
         "n.nspname = 'public' and exists (select from pg_roles api where api.rolname in ('anon', 'authenticated') \
          and has_table_privilege(api.oid, c.oid, 'SELECT, INSERT, UPDATE, DELETE'))"
@@ -300,7 +321,7 @@ macro_rules! exposed {
 }
 
 macro_rules! no_extensions {
-    // Objects of extensions are not the customer's to change.
+    // Excludes objects of extensions, which the customer cannot change.
     ($class:literal, $id:literal) => {
         concat!(
             "not exists (select from pg_depend d where d.classid = '",

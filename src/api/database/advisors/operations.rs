@@ -1,13 +1,13 @@
-//! Advice about a project's database.
+//! Operations that run advisors.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Category, Finding, advise};
+use super::{LintCategory, LintFinding, LintSelection, advise};
 use crate::{
     api::context::ApiContext,
     base::error::Error,
-    data_plane::{database_session::session::Limits, projects},
+    data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         http::{Endpoint, Json, Query, Tag, Verb, mount},
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of advisors.
 pub static ENDPOINTS: &[&Endpoint] = &[&PERFORMANCE, &SECURITY, &RUN];
 
 static PERFORMANCE: Endpoint = Endpoint {
@@ -44,25 +44,28 @@ static SECURITY: Endpoint = Endpoint {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectAdvisorsResponse")]
-struct Advice {
-    /// What was found.
-    lints: Vec<Finding>,
+struct AdvisorsResponse {
+    /// Findings.
+    lints: Vec<LintFinding>,
 }
 
-async fn performance(project: Project, context: ApiContext) -> Result<Json<Advice>, Error> {
-    advice(&context, &project, Category::Performance).await
+async fn performance(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<AdvisorsResponse>, Error> {
+    advice(&context, &project, LintCategory::Performance).await
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum LintType {
-    /// Found by SQL; there are no others.
+    /// Lints in SQL, which are all lints.
     Sql,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Which {
-    /// Kind of lints.
+struct SecurityAdvisorsQuery {
+    /// Type of lints.
     #[serde(rename = "lint_type")]
     _lint_type: Option<LintType>,
 }
@@ -70,25 +73,25 @@ struct Which {
 async fn security(
     project: Project,
     context: ApiContext,
-    Query(_): Query<Which>,
-) -> Result<Json<Advice>, Error> {
-    advice(&context, &project, Category::Security).await
+    Query(_): Query<SecurityAdvisorsQuery>,
+) -> Result<Json<AdvisorsResponse>, Error> {
+    advice(&context, &project, LintCategory::Security).await
 }
 
 async fn advice(
     context: &ApiContext,
     project: &Project,
-    category: Category,
-) -> Result<Json<Advice>, Error> {
+    category: LintCategory,
+) -> Result<Json<AdvisorsResponse>, Error> {
     let target = projects::target(context, project).await?;
-    Ok(Json(Advice {
-        lints: advise(&target, category, Limits::default()).await?,
+    Ok(Json(AdvisorsResponse {
+        lints: advise(&target, category, SessionLimits::default()).await?,
     }))
 }
 
 static RUN: Endpoint = Endpoint {
     id: "v2-run-project-advisors",
-    summary: "Look for the faults named",
+    summary: "Run selected advisor checks",
     tag: Tag::Advisors,
     method: Verb::Post,
     path: "/v2/projects/{ref}/advisors/run",
@@ -100,32 +103,34 @@ static RUN: Endpoint = Endpoint {
     },
 };
 
-/// Lints that can be asked for at once.
+/// Maximum number of lints in a request.
 const LINTS_MAX: usize = 15;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "RunProjectAdvisorsBody")]
-struct RunRequest {
-    data: Resource<Wanted>,
+struct RunAdvisorsRequest {
+    data: AdvisorsResource<RunAdvisorsAttributes>,
 }
 
-/// What v2 wraps things in.
+/// Resource object of the v2 API.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "{T}Resource")]
-struct Resource<T> {
-    r#type: ResourceType,
+struct AdvisorsResource<T> {
+    r#type: AdvisorsResourceType,
     attributes: T,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum ResourceType {
+#[schemars(rename = "ResourceType")]
+enum AdvisorsResourceType {
     ProjectAdvisors,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Wanted {
-    /// What to look for: 1 to 15.
+#[schemars(rename = "Wanted")]
+struct RunAdvisorsAttributes {
+    /// Lints to run: 1 to 15.
     #[schemars(length(min = 1, max = LINTS_MAX))]
     lints: Vec<LintName>,
 }
@@ -137,15 +142,15 @@ struct LintName {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RunProjectAdvisorsResponse")]
-struct RunResponse {
-    data: Resource<Advice>,
+struct RunAdvisorsResponse {
+    data: AdvisorsResource<AdvisorsResponse>,
 }
 
 async fn run(
     project: Project,
     context: ApiContext,
-    Json(request): Json<RunRequest>,
-) -> Result<Json<RunResponse>, Error> {
+    Json(request): Json<RunAdvisorsRequest>,
+) -> Result<Json<RunAdvisorsResponse>, Error> {
     let names = request.data.attributes.lints;
     if !(1..=LINTS_MAX).contains(&names.len()) {
         return Err(Error::invalid(
@@ -161,14 +166,14 @@ async fn run(
     };
     let asked = names
         .iter()
-        .map(|lint| Asked::named(&lint.name).ok_or_else(|| unknown(&lint.name)))
+        .map(|lint| LintSelection::named(&lint.name).ok_or_else(|| unknown(&lint.name)))
         .collect::<Result<Vec<_>, _>>()?;
     let target = projects::target(&context, &project).await?;
-    let lints = super::run(&target, &asked, Limits::default()).await?;
-    Ok(Json(RunResponse {
-        data: Resource {
-            r#type: ResourceType::ProjectAdvisors,
-            attributes: Advice { lints },
+    let lints = super::run(&target, &asked, SessionLimits::default()).await?;
+    Ok(Json(RunAdvisorsResponse {
+        data: AdvisorsResource {
+            r#type: AdvisorsResourceType::ProjectAdvisors,
+            attributes: AdvisorsResponse { lints },
         },
     }))
 }

@@ -1,13 +1,13 @@
-//! Lints about speed.
+//! Lints about performance.
 
-use super::{Level, Lint, customers, no_extensions};
+use super::{Lint, LintLevel, customers, no_extensions};
 
-/// What is looked for.
+/// Performance lints.
 pub static LINTS: &[Lint] = &[
     Lint {
         name: "unindexed_foreign_keys",
         title: "Unindexed foreign keys",
-        level: Level::Info,
+        level: LintLevel::Info,
         description: "A foreign key has no index that begins with its columns: joins over it, and every removal of what it refers to, read the whole table.",
         remediation: "Run `create index on …` with the columns of the key.",
         sql: concat!(
@@ -25,7 +25,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "no_primary_key",
         title: "No primary key",
-        level: Level::Info,
+        level: LintLevel::Info,
         description: "A table has no primary key: its rows cannot be told apart, updated one by one or replicated.",
         remediation: "Run `alter table … add primary key (…)`.",
         sql: concat!(
@@ -39,7 +39,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "unused_index",
         title: "Unused index",
-        level: Level::Info,
+        level: LintLevel::Info,
         description: "An index has not been used since statistics were last reset. Every write keeps it up to date all the same.",
         remediation: "Run `drop index …`, if replicas and rare jobs have no use for it either.",
         sql: concat!(
@@ -54,7 +54,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "duplicate_index",
         title: "Duplicate index",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "Several indexes of a table are the same: each costs writes and space, and one would do.",
         remediation: "Drop all but one with `drop index …`.",
         sql: concat!(
@@ -73,7 +73,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "multiple_permissive_policies",
         title: "Multiple permissive policies",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "Several permissive policies hold for one role and one action: each is asked about every row.",
         remediation: "Put them into one policy, with `or` between the conditions.",
         sql: concat!(
@@ -91,7 +91,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "auth_rls_initplan",
         title: "Auth RLS initialization plan",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "A policy calls current_setting() or a function of auth for every row, though it has one value for the whole statement.",
         remediation: "Write `(select auth.uid())` instead of `auth.uid()`: then it is asked once.",
         sql: concat!(

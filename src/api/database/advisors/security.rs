@@ -1,13 +1,13 @@
-//! Lints about who gets at what.
+//! Lints about access control.
 
-use super::{Level, Lint, customers, exposed, no_extensions};
+use super::{Lint, LintLevel, customers, exposed, no_extensions};
 
-/// What is looked for.
+/// Security lints.
 pub static LINTS: &[Lint] = &[
     Lint {
         name: "rls_disabled_in_public",
         title: "RLS disabled in public",
-        level: Level::Error,
+        level: LintLevel::Error,
         description: "A table in a schema that the data API serves has no row level security, and roles of the API hold privileges on it: whoever has the public key reads or writes every row.",
         remediation: "Run `alter table … enable row level security` and add policies, or revoke the privileges of anon and authenticated.",
         sql: concat!(
@@ -20,7 +20,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "policy_exists_rls_disabled",
         title: "Policy exists, RLS disabled",
-        level: Level::Error,
+        level: LintLevel::Error,
         description: "A table has policies, but row level security is not enabled on it: they do nothing.",
         remediation: "Run `alter table … enable row level security`, or drop the policies.",
         sql: concat!(
@@ -35,7 +35,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "rls_enabled_no_policy",
         title: "RLS enabled, no policy",
-        level: Level::Info,
+        level: LintLevel::Info,
         description: "A table has row level security and no policy: nobody but its owner, and roles that bypass it, sees a row.",
         remediation: "Add a policy with `create policy`, unless that is meant.",
         sql: concat!(
@@ -48,7 +48,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "security_definer_view",
         title: "Security definer view",
-        level: Level::Error,
+        level: LintLevel::Error,
         description: "A view that the data API serves reads with the rights of its owner: policies of the tables under it do not hold for who asks.",
         remediation: "Run `alter view … set (security_invoker = true)`.",
         sql: concat!(
@@ -62,7 +62,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "function_search_path_mutable",
         title: "Function search path mutable",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "A function looks names up in whatever schemas its caller put into search_path: a caller may slip in tables and functions of their own.",
         remediation: "Run `alter function … set search_path = ''` and write names with their schema.",
         sql: concat!(
@@ -76,7 +76,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "extension_in_public",
         title: "Extension in public",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "An extension is in the schema public, where the data API serves its functions and its names stand beside yours.",
         remediation: "Drop it and run `create extension … schema extensions`; columns of its types have to be kept aside meanwhile.",
         sql: "select n.nspname, e.extname, 'extension', format('Extension `%I` is installed in the public schema', e.extname), '', null::json
@@ -85,7 +85,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "materialized_view_in_api",
         title: "Materialized view in API",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "A materialized view is open to the data API. It has no row level security: whoever may read it reads all of it.",
         remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
         sql: concat!(
@@ -97,7 +97,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "foreign_table_in_api",
         title: "Foreign table in API",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "A foreign table is open to the data API. It has no row level security: whoever may read it reads all of it.",
         remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
         sql: concat!(
@@ -109,7 +109,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "auth_users_exposed",
         title: "Exposed auth users",
-        level: Level::Error,
+        level: LintLevel::Error,
         description: "A view that the data API serves reads auth.users: addresses and metadata of users may be open to everybody.",
         remediation: "Drop the view, revoke the privileges of anon and authenticated, or keep what is public in a table of its own.",
         sql: concat!(
@@ -125,7 +125,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "rls_references_user_metadata",
         title: "RLS references user metadata",
-        level: Level::Error,
+        level: LintLevel::Error,
         description: "A policy decides by user_metadata, which users write themselves.",
         remediation: "Decide by app_metadata, or by a table of yours.",
         sql: concat!(
@@ -139,7 +139,7 @@ pub static LINTS: &[Lint] = &[
     Lint {
         name: "unsupported_reg_types",
         title: "Unsupported reg types",
-        level: Level::Warn,
+        level: LintLevel::Warn,
         description: "A column has a type that stands for an object's identifier. Identifiers change with a major version, so the database cannot be upgraded in place.",
         remediation: "Store the name as text, and cast it where it is used.",
         sql: concat!(

@@ -1,4 +1,4 @@
-//! What a database contains, read once into values: what types and documents are generated from.
+//! Catalog of a database, from which types and documents are generated.
 
 mod views;
 
@@ -10,64 +10,64 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, READER,
-        session::{Limits, Session, Target},
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
 
-pub use views::{Relationship, View};
+pub use views::{CatalogView, Relationship};
 
-/// Reads the catalog. One statement, so that all of it is of one moment.
+/// Reads the catalog in one statement, so that it is consistent.
 const READ: &str = include_str!("read.sql");
 
-/// An object's identifier in its database.
+/// Object id.
 pub type Oid = u32;
 
-/// Everything of some schemas, and every type there is. Lists are sorted by name, byte by byte.
+/// Objects of some schemas and all types. Lists are ordered by name in byte order.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Catalog {
-    /// Those of the schemas asked for that exist.
+    /// Existing schemas among the requested ones.
     pub schemas: Vec<String>,
     /// Tables and views.
     pub relations: Vec<Relation>,
     /// Foreign keys, also of other schemas.
     pub foreign_keys: Vec<ForeignKey>,
-    /// Views, also of other schemas, and what they show.
-    pub views: Vec<View>,
+    /// Views, also of other schemas, with the origins of their columns.
+    pub views: Vec<CatalogView>,
     /// Functions.
     pub functions: Vec<Function>,
     /// Types, also of other schemas, by identifier.
     #[serde(deserialize_with = "by_id")]
-    pub types: BTreeMap<Oid, Type>,
+    pub types: BTreeMap<Oid, PgType>,
 }
 
 /// A table or view.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Relation {
-    /// Its identifier.
+    /// Object id.
     pub id: Oid,
-    /// Its schema.
+    /// Schema.
     pub schema: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it is.
+    /// Kind.
     pub kind: RelationKind,
     /// Whether rows can be inserted.
     pub insertable: bool,
     /// Whether rows can be updated.
     pub updatable: bool,
-    /// What somebody wrote about it.
+    /// Comment.
     pub comment: Option<String>,
-    /// Its columns, by name.
-    pub columns: Vec<Column>,
-    /// Columns of its primary key, in the key's order.
+    /// Columns, ordered by name.
+    pub columns: Vec<RelationColumn>,
+    /// Columns of the primary key, in its order.
     pub primary_key: Vec<String>,
 }
 
-/// What a relation is.
+/// Kind of a relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RelationKind {
-    /// A table: also a partitioned or a foreign one.
+    /// A table, including partitioned and foreign tables.
     Table,
     /// A view.
     View,
@@ -79,115 +79,121 @@ pub enum RelationKind {
 
 /// A column.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Column {
-    /// Its name.
+pub struct RelationColumn {
+    /// Name.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub kind: Oid,
-    /// The type as PostgreSQL writes it.
+    /// Type as printed by PostgreSQL.
     pub format: String,
-    /// Whether it may be null.
+    /// Whether it is nullable.
     pub nullable: bool,
-    /// Whether it gets a value by itself.
+    /// Whether it has a default value.
     pub has_default: bool,
-    /// Whether its value cannot be given: `generated always`.
+    /// Whether it is `generated always`, so that no value can be given.
     pub always_generated: bool,
-    /// What somebody wrote about it.
+    /// Comment.
     pub comment: Option<String>,
 }
 
 /// A foreign key.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ForeignKey {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The table that refers.
+    /// Referencing table.
     pub table: Oid,
-    /// Its schema.
+    /// Schema of the referencing table.
     pub schema: String,
-    /// Its name.
+    /// Name of the referencing table.
     table_name: String,
-    /// Its columns.
+    /// Referencing columns.
     pub columns: Vec<String>,
-    /// Their numbers.
+    /// Numbers of the referencing columns.
     column_numbers: Vec<i16>,
-    /// The table referred to.
+    /// Referenced table.
     referenced: Oid,
-    /// Its schema.
+    /// Schema of the referenced table.
     pub referenced_schema: String,
-    /// Its name.
+    /// Name of the referenced table.
     pub referenced_table: String,
-    /// Its columns.
+    /// Referenced columns.
     pub referenced_columns: Vec<String>,
-    /// Their numbers.
+    /// Numbers of the referenced columns.
     referenced_numbers: Vec<i16>,
-    /// Whether the columns that refer are unique together.
+    /// Whether the referencing columns are unique.
     pub one_to_one: bool,
 }
 
-/// A function; no trigger, aggregate or procedure.
+/// A function, except triggers, aggregates and procedures.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Function {
-    /// Its schema.
+    /// Schema.
     pub schema: String,
-    /// Its name, which others may share.
+    /// Name. Overloads share it.
     pub name: String,
-    /// Its arguments.
-    pub arguments: Vec<Argument>,
-    /// Columns it answers, if it has more than a type for that.
-    pub columns: Vec<Argument>,
-    /// What it answers.
+    /// Arguments.
+    pub arguments: Vec<FunctionArgument>,
+    /// Columns of the result, if they are declared in the signature.
+    pub columns: Vec<FunctionArgument>,
+    /// Result type.
     pub returns: Oid,
-    /// Whether it answers a set.
+    /// Whether it returns a set.
     pub set: bool,
-    /// What somebody wrote about it.
+    /// Comment.
     pub comment: Option<String>,
 }
 
-/// An argument of a function, or a column of its answer.
+/// An argument of a function, or a column of its result.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Argument {
-    /// Its name; may be empty.
+pub struct FunctionArgument {
+    /// Name. May be empty.
     pub name: String,
-    /// Its type.
+    /// Type.
     pub kind: Oid,
-    /// Whether it can be left out.
+    /// Whether it is optional.
     pub has_default: bool,
 }
 
 /// A type.
 #[derive(Debug, Clone, Deserialize)]
-pub struct Type {
+pub struct PgType {
     id: Oid,
-    /// Its schema.
+    /// Schema.
     pub schema: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Of an array, the type of its elements.
+    /// Element type of an array.
     pub element: Option<Oid>,
-    /// Of a domain, the type under it.
+    /// Base type of a domain.
     pub base: Option<Oid>,
-    /// Of an enum, its values in their order.
+    /// Labels of an enum, in their order.
     pub labels: Option<Vec<String>>,
-    /// Of the type of rows, whose they are.
+    /// Relation of a row type.
     pub relation: Option<Oid>,
 }
 
-fn by_id<'de, D: serde::Deserializer<'de>>(types: D) -> Result<BTreeMap<Oid, Type>, D::Error> {
-    let types = Vec::<Type>::deserialize(types)?;
+fn by_id<'de, D: serde::Deserializer<'de>>(types: D) -> Result<BTreeMap<Oid, PgType>, D::Error> {
+    let types = Vec::<PgType>::deserialize(types)?;
     Ok(types.into_iter().map(|kind| (kind.id, kind)).collect())
 }
 
 impl Catalog {
-    /// Reads what `schemas` contain.
+    /// Reads the objects of `schemas`.
     ///
-    /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Invalid`] if it is over the limits.
-    pub async fn read(target: &Target, schemas: &[String], limits: Limits) -> Result<Self, Error> {
+    /// Errors: [`Error::DatabaseUnreachable`]; [`Error::Invalid`] if the catalog exceeds the
+    /// limits.
+    pub async fn read(
+        target: &ConnectTarget,
+        schemas: &[String],
+        limits: SessionLimits,
+    ) -> Result<Self, Error> {
         let settings = [
             ("default_transaction_read_only", "on"),
             ("search_path", "pg_catalog"),
         ];
-        let mut session = Session::open(target, READER, DATABASE, &settings, limits).await?;
+        let mut session =
+            DatabaseSession::open(target, READER, DATABASE, &settings, limits).await?;
         let schemas = serde_json::to_string(schemas).context("writing a list of schemas")?;
         let answer = session
             .query(READ, &[Some(&schemas)])
@@ -201,7 +207,7 @@ impl Catalog {
         serde_json::from_str(&answer.unwrap_or_default()).context("reading a catalog")
     }
 
-    /// The relations of a schema that are `kind`.
+    /// Returns the relations of a schema with one of `kinds`.
     pub fn relations_of<'a>(
         &'a self,
         schema: &'a str,
@@ -212,7 +218,7 @@ impl Catalog {
             .filter(move |relation| relation.schema == schema && kinds.contains(&relation.kind))
     }
 
-    /// A relation by its identifier, if it is in one of the schemas.
+    /// Returns a relation of one of the schemas by object id.
     pub fn relation(&self, id: Oid) -> Option<&Relation> {
         self.relations.iter().find(|relation| relation.id == id)
     }

@@ -1,7 +1,8 @@
-//! What views show: which column of which table each of their columns is, and so which foreign keys reach through them.
+//! Origins of view columns, from which foreign keys of views are derived.
 //!
-//! PostgreSQL keeps a view as the tree of its query. In it, each column of the answer names the column it is taken from as it
-//! is, if it is one; that may be another view's. `read.sql` leaves of the tree only what is read here.
+//! PostgreSQL stores a view as a query tree, in which each output column names the column that it
+//! copies, if any; that column may belong to another view. `read.sql` reduces the tree to the parts
+//! that are read here.
 
 use std::collections::HashMap;
 
@@ -9,63 +10,63 @@ use serde::Deserialize;
 
 use super::{Catalog, ForeignKey, Oid};
 
-/// Views over views: no chain is deeper than this in earnest.
+/// Maximum depth of views over views.
 const DEPTH_MAX: u8 = 32;
-/// A view can show a column more than once, and several columns of a key: so many ways to take them are told.
+/// Maximum number of column combinations per key, because a view may contain a column repeatedly.
 const WAYS_MAX: usize = 16;
-/// Foreign keys that one relation has, with those through views.
+/// Maximum number of relationships of a relation, including those through views.
 const RELATIONSHIPS_MAX: usize = 1000;
 
-/// A view of any schema, materialized or not.
+/// A view of any schema, including materialized views.
 #[derive(Debug, Clone, Deserialize)]
-pub struct View {
-    /// Its identifier.
+pub struct CatalogView {
+    /// Object id.
     pub id: Oid,
-    /// Its schema.
+    /// Schema.
     pub schema: String,
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its columns, in their order.
+    /// Columns, in their order.
     columns: Vec<String>,
-    /// What is left of the tree of its query.
+    /// Reduced query tree.
     rule: String,
 }
 
-/// A way from one relation to another.
+/// A foreign key between relations, direct or through views.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Relationship<'a> {
     /// Name of the foreign key.
     pub key: &'a str,
-    /// The relation referred to, which is in the same schema.
+    /// Referenced relation, in the same schema.
     pub referenced: &'a str,
-    /// Columns that refer.
+    /// Referencing columns.
     pub columns: Vec<&'a str>,
-    /// Columns referred to.
+    /// Referenced columns.
     pub referenced_columns: Vec<&'a str>,
-    /// Whether the columns that refer are unique together, in their table.
+    /// Whether the referencing columns are unique in their table.
     pub one_to_one: bool,
 }
 
-/// A table, or a view that shows the columns of a key.
-struct Side<'a> {
+/// A table, or a view that contains the columns of a key.
+struct RelationshipEnd<'a> {
     relation: Oid,
     schema: &'a str,
     name: &'a str,
     columns: Vec<&'a str>,
 }
 
-/// A column of a table.
-type Origin = (Oid, i16);
+/// Table and number of a column.
+type ColumnOrigin = (Oid, i16);
 
-/// Of each view, under which names it shows a column.
-struct Shown<'a> {
-    view: &'a View,
-    columns: HashMap<Origin, Vec<&'a str>>,
+/// Names under which a view contains columns of tables.
+struct ViewColumns<'a> {
+    view: &'a CatalogView,
+    columns: HashMap<ColumnOrigin, Vec<&'a str>>,
 }
 
 impl Catalog {
-    /// Of each relation, the ways from it to others of its schema, in order: foreign keys of tables, and the same from and to
-    /// views that show all of the key's columns.
+    /// Returns for each relation its relationships to others of its schema, in order: foreign keys
+    /// of tables, and those from and to views that contain all columns of the key.
     pub fn relationships(&self) -> HashMap<Oid, Vec<Relationship<'_>>> {
         let shown = self.shown();
         let mut relationships: HashMap<Oid, Vec<Relationship<'_>>> = HashMap::new();
@@ -99,14 +100,14 @@ impl Catalog {
         relationships
     }
 
-    fn shown(&self) -> Vec<Shown<'_>> {
-        let taken: HashMap<Oid, Vec<Option<Origin>>> = self
+    fn shown(&self) -> Vec<ViewColumns<'_>> {
+        let taken: HashMap<Oid, Vec<Option<ColumnOrigin>>> = self
             .views
             .iter()
             .map(|view| (view.id, origins(&view.rule, view.columns.len())))
             .collect();
         let shown = self.views.iter().map(|view| {
-            let mut columns: HashMap<Origin, Vec<&str>> = HashMap::new();
+            let mut columns: HashMap<ColumnOrigin, Vec<&str>> = HashMap::new();
             for (name, origin) in
                 std::iter::zip(&view.columns, taken.get(&view.id).into_iter().flatten())
             {
@@ -114,13 +115,17 @@ impl Catalog {
                     columns.entry(origin).or_default().push(name);
                 }
             }
-            Shown { view, columns }
+            ViewColumns { view, columns }
         });
         shown.collect()
     }
 }
 
-fn relationship<'a>(key: &'a ForeignKey, from: &Side<'a>, to: &Side<'a>) -> Relationship<'a> {
+fn relationship<'a>(
+    key: &'a ForeignKey,
+    from: &RelationshipEnd<'a>,
+    to: &RelationshipEnd<'a>,
+) -> Relationship<'a> {
     Relationship {
         key: &key.name,
         referenced: to.name,
@@ -130,29 +135,29 @@ fn relationship<'a>(key: &'a ForeignKey, from: &Side<'a>, to: &Side<'a>) -> Rela
     }
 }
 
-/// The table, and every view that shows these columns of it.
+/// Returns the table, and every view that contains these columns of it.
 fn sides<'a>(
-    shown: &[Shown<'a>],
+    shown: &[ViewColumns<'a>],
     table: Oid,
     schema: &'a str,
     name: &'a str,
     columns: &'a [String],
     numbers: &[i16],
-) -> Vec<Side<'a>> {
-    let itself = Side {
+) -> Vec<RelationshipEnd<'a>> {
+    let itself = RelationshipEnd {
         relation: table,
         schema,
         name,
         columns: columns.iter().map(String::as_str).collect(),
     };
-    let through = shown.iter().flat_map(|Shown { view, columns }| {
+    let through = shown.iter().flat_map(|ViewColumns { view, columns }| {
         let ways = ways(numbers.iter().map(|number| {
             columns
                 .get(&(table, *number))
                 .map(Vec::as_slice)
                 .unwrap_or_default()
         }));
-        ways.into_iter().map(|columns| Side {
+        ways.into_iter().map(|columns| RelationshipEnd {
             relation: view.id,
             schema: &view.schema,
             name: &view.name,
@@ -162,7 +167,7 @@ fn sides<'a>(
     std::iter::once(itself).chain(through).collect()
 }
 
-/// One name of each list, in every combination. None if a list is empty.
+/// Returns combinations of one name per list, or no combination if a list is empty.
 fn ways<'a, 'b>(lists: impl Iterator<Item = &'b [&'a str]>) -> Vec<Vec<&'a str>>
 where
     'a: 'b,
@@ -175,8 +180,11 @@ where
     })
 }
 
-/// The column of a table behind one that may be a view's.
-fn follow(taken: &HashMap<Oid, Vec<Option<Origin>>>, mut origin: Origin) -> Option<Origin> {
+/// Returns the table column from which a column, possibly of a view, is copied.
+fn follow(
+    taken: &HashMap<Oid, Vec<Option<ColumnOrigin>>>,
+    mut origin: ColumnOrigin,
+) -> Option<ColumnOrigin> {
     for _ in 0..DEPTH_MAX {
         let Some(columns) = taken.get(&origin.0) else {
             return Some(origin);
@@ -186,13 +194,15 @@ fn follow(taken: &HashMap<Oid, Vec<Option<Origin>>>, mut origin: Origin) -> Opti
     None
 }
 
-/// Of each of a view's columns, what it is taken from. The rule is `{` and `}` of every node and, in order, of every column of
-/// an answer its number, table and column, as `:resno 1 :resorigtbl 16389 :resorigcol 2`; those of the view itself are two
-/// nodes deep: an entry in the list of the query.
-fn origins(rule: &str, columns: usize) -> Vec<Option<Origin>> {
+/// Returns the origin of each column of a view. The rule consists of `{` and `}` of every node and,
+/// in order, number, table and column of each output column, as `:resno 1 :resorigtbl 16389
+/// :resorigcol 2`. Columns of the view itself are two nodes deep.
+fn origins(rule: &str, columns: usize) -> Vec<Option<ColumnOrigin>> {
     const OWN: usize = 2;
     let mut origins = vec![None; columns];
-    let (mut depth, mut number, mut table): (usize, usize, Oid) = (0, 0, 0);
+    let mut depth = 0_usize;
+    let mut number = 0_usize;
+    let mut table: Oid = 0;
     let mut words = rule.split_whitespace();
     while let Some(word) = words.next() {
         match word {
@@ -228,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_tells_where_its_own_columns_come_from() {
+    fn origins_are_those_of_the_outer_query() {
         let rule = "{ { { { { } :resno 1 :resorigtbl 7 :resorigcol 7 } } } { { } :resno 1 :resorigtbl 10 :resorigcol 3 } \
                     { { } :resno 2 :resorigtbl 0 :resorigcol 0 } { :resno 3 :resorigtbl 11 :resorigcol 1 } { :resno 4 :resorigtbl 11 :resorigcol 2 } }";
         assert_eq!(
@@ -249,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_of_itself_leads_nowhere() {
+    fn recursive_view_has_no_origin() {
         let taken = HashMap::from([
             (1, vec![Some((2, 1))]),
             (2, vec![Some((1, 1)), Some((9, 4)), None]),
@@ -268,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_are_every_combination_up_to_a_bound() {
+    fn combinations_are_bounded() {
         let lists: [&[&str]; 2] = [&["a", "b"], &["x", "y"]];
         assert_eq!(
             ways(lists.into_iter()),

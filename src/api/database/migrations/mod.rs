@@ -1,13 +1,14 @@
-//! A project's migrations: which have been applied, applying one, and taking back.
+//! Migrations of a project: history, application, rollback.
 //!
-//! They stand in `supabase_migrations.schema_migrations` inside the project's own database, which the customer's
-//! command line reads and writes too (`behaviour.md` §8, `clients.md` §3). Every change happens in a turn: one
-//! transaction, alone with the history, with the customer's SQL and its record in it or neither.
+//! The history is `supabase_migrations.schema_migrations` in the project's own database, which the
+//! customer's command line also reads and writes (`behaviour.md` §8, `clients.md` §3). Each change
+//! is one transaction that holds a lock on the history and contains both the customer's SQL and its
+//! record.
 
 pub mod operations;
 pub mod rehearsal;
 
-mod turn;
+mod history;
 mod version;
 
 use std::time::Duration;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::turn::Turn;
+use self::history::HistoryTransaction;
 use crate::{
     base::{
         clock::Clock,
@@ -23,45 +24,47 @@ use crate::{
     },
     data_plane::database_session::{
         DATABASE, OWNER,
-        session::{Limits, Session, Target},
-        statements::Script,
+        session::{ConnectTarget, DatabaseSession, SessionLimits},
+        statements::TransactionScript,
     },
 };
 
 /// An applied migration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Migration {
-    /// Sorts as text in the order of application. Ours are 14 digits, `YYYYMMDDHHMMSS` in UTC.
+    /// Version. Versions sort as text in the order of application. Generated ones have 14 digits,
+    /// `YYYYMMDDHHMMSS` in UTC.
     pub version: String,
-    /// What its author called it.
+    /// Name given by the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// An applied migration with everything the history knows about it.
+/// An applied migration with all columns of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "V1GetMigrationResponse")]
-pub struct Recorded {
-    /// Sorts as text in the order of application.
+pub struct MigrationRecord {
+    /// Version. Versions sort as text in the order of application.
     pub version: String,
-    /// What its author called it.
+    /// Name given by the author.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its SQL.
+    /// SQL of the migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub statements: Option<Vec<String>>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollback: Option<Vec<String>>,
-    /// Who applied it.
+    /// E-mail address of the user that applied it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// The key of the request.
+    /// Idempotency key of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
 }
 
-/// A row of the history as the server prints it: the command line's has no more than the first three columns.
+/// A row of the history. A history created by the command line may have only the first three
+/// columns.
 #[derive(Deserialize)]
 struct Row {
     version: String,
@@ -77,59 +80,59 @@ struct Row {
 pub struct NewMigration {
     /// SQL, any number of statements.
     pub query: String,
-    /// What its author calls it.
+    /// Name given by the author.
     pub name: Option<String>,
-    /// SQL that takes it back. Only recorded.
+    /// SQL that reverts the migration. It is only recorded.
     pub rollback: Option<String>,
-    /// The same key is applied once.
+    /// Idempotency key. A key is applied once.
     pub idempotency_key: Option<String>,
-    /// Who applies it.
+    /// E-mail address of the user.
     pub created_by: Option<String>,
 }
 
-/// What changes about a migration that is in the history. What is `None` stays.
+/// Properties of a migration to change. `None` keeps a property.
 #[derive(Debug, Clone, Default)]
-pub struct Patch {
-    /// Its name.
+pub struct MigrationPatch {
+    /// New name.
     pub name: Option<String>,
-    /// SQL that takes it back.
+    /// New SQL that reverts the migration.
     pub rollback: Option<String>,
 }
 
-/// What became of a migration.
+/// Result of applying a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
-    /// The version it is recorded as.
+pub struct AppliedMigration {
+    /// Recorded version.
     pub version: String,
-    /// Whether an earlier request with the same key had applied it.
+    /// Whether an earlier request with the same key applied it.
     pub replayed: bool,
 }
 
-/// What changing the history may take.
+/// Limits of a change of the history.
 #[derive(Debug, Clone, Copy)]
-pub struct Budget {
-    /// In all: waiting for its turn, and every statement.
-    pub limits: Limits,
-    /// Waiting for one lock. Whoever comes after us in the lock's queue waits as long, so it is short.
+pub struct MigrationLimits {
+    /// Limits of the whole session: waiting for locks, and every statement.
+    pub session: SessionLimits,
+    /// Maximum wait for one lock. Short, because later transactions in the lock queue wait as long.
     pub lock_timeout: Duration,
 }
 
-impl Default for Budget {
-    /// 4 s for a lock, as the command line has it (`behaviour.md` §8).
+impl Default for MigrationLimits {
+    /// Returns 4 s for a lock, as the command line (`behaviour.md` §8).
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
+            session: SessionLimits::default(),
             lock_timeout: Duration::from_secs(4),
         }
     }
 }
 
-/// Every applied migration, by version. Empty if there is no history yet.
+/// Lists the applied migrations by version. Returns an empty list without a history.
 ///
-/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
-pub async fn list(target: &Target, limits: Limits) -> Result<Vec<Migration>, Error> {
-    let mut session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
-    let columns = turn::history_columns(&mut session).await?;
+/// Errors: [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the owner cannot read the history.
+pub async fn list(target: &ConnectTarget, limits: SessionLimits) -> Result<Vec<Migration>, Error> {
+    let mut session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
+    let columns = history::history_columns(&mut session).await?;
     if columns.is_empty() {
         return Ok(Vec::new());
     }
@@ -141,7 +144,7 @@ pub async fn list(target: &Target, limits: Limits) -> Result<Vec<Migration>, Err
     let sql = format!(
         r#"select version, {name} from supabase_migrations.schema_migrations order by version collate "C""#
     );
-    let rows = session.simple(&sql).await?.rows.texts();
+    let rows = session.simple_query(&sql).await?.rows.texts();
     Ok(rows.into_iter().filter_map(listed).collect())
 }
 
@@ -153,12 +156,17 @@ fn listed(row: Vec<Option<String>>) -> Option<Migration> {
     })
 }
 
-/// One applied migration.
+/// Returns one applied migration.
 ///
-/// Errors: [`Error::NotFound`]; [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the history is not ours to read.
-pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recorded, Error> {
-    let mut session = Session::open(target, OWNER, DATABASE, &[], limits).await?;
-    if turn::history_columns(&mut session).await?.is_empty() {
+/// Errors: [`Error::NotFound`]; [`Error::DatabaseUnreachable`]; [`Error::Sql`] if the owner cannot
+/// read the history.
+pub async fn get(
+    target: &ConnectTarget,
+    version: &str,
+    limits: SessionLimits,
+) -> Result<MigrationRecord, Error> {
+    let mut session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits).await?;
+    if history::history_columns(&mut session).await?.is_empty() {
         return Err(Error::NotFound);
     }
     let sql = "select pg_catalog.to_jsonb(h) from supabase_migrations.schema_migrations h where version = $1";
@@ -175,7 +183,7 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
         .context("reading a row of a history")?;
     let texts =
         |list: Option<Vec<Option<String>>>| list.map(|texts| texts.into_iter().flatten().collect());
-    Ok(Recorded {
+    Ok(MigrationRecord {
         version: row.version,
         name: row.name,
         statements: texts(row.statements),
@@ -185,59 +193,60 @@ pub async fn get(target: &Target, version: &str, limits: Limits) -> Result<Recor
     })
 }
 
-/// Applies `migration` and records it, both or neither.
+/// Applies `migration` and records it in one transaction.
 ///
-/// The row is written first, in the same transaction, so nothing the text sets — role, encoding, search path, a
-/// read-only transaction — can keep it from being recorded. Texts that would end the transaction, or that cannot run
-/// in one, are refused before anything runs.
+/// The row is written first, so that settings changed by the SQL (role, encoding, search path, a
+/// read-only transaction) cannot prevent the record. SQL that would end the transaction, or that
+/// cannot run in one, is rejected before anything runs.
 ///
-/// Errors: [`Error::Sql`] as the server says, with nothing applied; [`Error::Invalid`] for a text that is refused;
-/// [`Error::Conflict`] if the key was used for another request; [`Error::DatabaseUnreachable`], where a second request
-/// with the same key tells whether the first was applied.
+/// Errors: [`Error::Sql`] with the server's message, after a rollback; [`Error::Invalid`] for
+/// rejected SQL; [`Error::Conflict`] if the key was used for another request;
+/// [`Error::DatabaseUnreachable`], in which case a second request with the same key returns whether
+/// the first one was applied.
 pub async fn apply(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Applied, Error> {
-    let script = Script::read("a migration", "query", &migration.query)?;
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<AppliedMigration, Error> {
+    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied {
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(AppliedMigration {
             version,
             replayed: true,
         });
     }
-    let version = turn.record(clock, migration, &request).await?;
-    turn.run(&script.text()).await?;
-    turn.commit().await?;
-    Ok(Applied {
+    let version = history.record(clock, migration, &request).await?;
+    history.run(&script.text()).await?;
+    history.commit().await?;
+    Ok(AppliedMigration {
         version,
         replayed: false,
     })
 }
 
-/// Records `migration` as applied and runs nothing: for a change that was made in another way.
+/// Records `migration` as applied without running it, for a change that was made in another way.
 ///
-/// Errors: as of [`apply`].
+/// Errors: those of [`apply`].
 pub async fn record(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Applied, Error> {
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<AppliedMigration, Error> {
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("record");
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Applied {
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(AppliedMigration {
             version,
             replayed: true,
         });
     }
-    let version = turn.record(clock, migration, &request).await?;
-    turn.commit().await?;
-    Ok(Applied {
+    let version = history.record(clock, migration, &request).await?;
+    history.commit().await?;
+    Ok(AppliedMigration {
         version,
         replayed: false,
     })
@@ -245,25 +254,30 @@ pub async fn record(
 
 /// Changes name or rollback of a migration.
 ///
-/// Errors: [`Error::NotFound`]; else as of [`apply`].
+/// Errors: [`Error::NotFound`], and those of [`apply`].
 pub async fn patch(
-    target: &Target,
+    target: &ConnectTarget,
     version: &str,
-    patch: &Patch,
-    budget: Budget,
+    patch: &MigrationPatch,
+    limits: MigrationLimits,
 ) -> Result<(), Error> {
-    let mut turn = Turn::begin(target, budget).await?;
-    turn.patch(version, patch).await?;
-    turn.commit().await
+    let mut history = HistoryTransaction::begin(target, limits).await?;
+    history.patch(version, patch).await?;
+    history.commit().await
 }
 
-/// Takes back every migration from version `gte` on, the newest first, and removes them from the history: all or none.
-/// Nothing to take back is no error, so that a request whose answer was lost can be sent again.
+/// Reverts every migration from version `gte` on, the newest first, and removes them from the
+/// history, in one transaction. No matching migration is not an error, so that a lost request can
+/// be repeated.
 ///
-/// Errors: [`Error::Rejected`] if one of them has no rollback recorded; else as of [`apply`].
-pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(), Error> {
-    let mut turn = Turn::begin(target, budget).await?;
-    let taken = turn.take_out(gte).await?;
+/// Errors: [`Error::Rejected`] if a migration has no recorded rollback, and those of [`apply`].
+pub async fn roll_back(
+    target: &ConnectTarget,
+    gte: &str,
+    limits: MigrationLimits,
+) -> Result<(), Error> {
+    let mut history = HistoryTransaction::begin(target, limits).await?;
+    let taken = history.remove_from(gte).await?;
     let without: Vec<_> = taken
         .iter()
         .filter(|(_, rollback)| rollback.is_none())
@@ -278,17 +292,20 @@ pub async fn roll_back(target: &Target, gte: &str, budget: Budget) -> Result<(),
             .into(),
         ));
     }
-    // Each is read before the first one runs.
+    // All texts are parsed before the first one runs.
     let field = |version: &str| format!("rollback of {version}");
     let texts: Vec<_> = taken
         .iter()
         .flat_map(|(version, texts)| texts.iter().flatten().map(move |text| (version, text)))
         .collect();
-    let scripts = texts
-        .iter()
-        .map(|(version, text)| Ok((version, Script::read("a rollback", &field(version), text)?)));
+    let scripts = texts.iter().map(|(version, text)| {
+        Ok((
+            version,
+            TransactionScript::parse("a rollback", &field(version), text)?,
+        ))
+    });
     for (version, script) in scripts.collect::<Result<Vec<_>, Error>>()? {
-        turn.run_as(&field(version), &script.text()).await?;
+        history.run_as(&field(version), &script.text()).await?;
     }
-    turn.commit().await
+    history.commit().await
 }

@@ -5,7 +5,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Budget, Migration, NewMigration, Patch, Recorded, rehearsal, rehearsal::Rehearsal};
+use super::{
+    Migration, MigrationLimits, MigrationPatch, MigrationRecord, NewMigration, rehearsal,
+    rehearsal::MigrationRehearsal,
+};
 use crate::{
     api::{accounts, context::ApiContext, database::operations::required},
     base::error::Error,
@@ -20,7 +23,7 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of migrations.
 pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &GET, &APPLY, &RECORD, &PATCH, &ROLL_BACK];
 
 static LIST: Endpoint = Endpoint {
@@ -37,7 +40,9 @@ static LIST: Endpoint = Endpoint {
 
 async fn list(project: Project, context: ApiContext) -> Result<Json<Vec<Migration>>, Error> {
     let target = projects::target(&context, &project).await?;
-    Ok(Json(super::list(&target, Budget::default().limits).await?))
+    Ok(Json(
+        super::list(&target, MigrationLimits::default().session).await?,
+    ))
 }
 
 static GET: Endpoint = Endpoint {
@@ -54,12 +59,12 @@ static GET: Endpoint = Endpoint {
 
 async fn get(
     project: Project,
-    Version(version): Version,
+    VersionPath(version): VersionPath,
     context: ApiContext,
-) -> Result<Json<Recorded>, Error> {
+) -> Result<Json<MigrationRecord>, Error> {
     let target = projects::target(&context, &project).await?;
     Ok(Json(
-        super::get(&target, &version, Budget::default().limits).await?,
+        super::get(&target, &version, MigrationLimits::default().session).await?,
     ))
 }
 
@@ -75,7 +80,7 @@ static APPLY: Endpoint = Endpoint {
     handler: || mount(apply).audited_before().sample(SAMPLE),
 };
 
-/// A body that works.
+/// A valid request body.
 const SAMPLE: &str = r#"{"query": "create table notes (id bigint generated always as identity primary key, body text)", "name": "create_notes"}"#;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -84,9 +89,9 @@ struct MigrationRequest {
     /// SQL, any number of statements.
     #[schemars(length(min = 1))]
     query: String,
-    /// What its author calls it.
+    /// Name given by the author.
     name: Option<String>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     rollback: Option<String>,
 }
 
@@ -114,40 +119,40 @@ impl MigrationRequest {
     }
 }
 
-/// Ours, beyond the contract.
+/// Query parameters beyond the contract.
 #[derive(Debug, Deserialize, JsonSchema)]
-struct How {
-    /// Apply it, answer what it did, and roll it back.
+struct ApplyQuery {
+    /// Apply the migration, return its effects, and roll it back.
     #[serde(default)]
     dry_run: bool,
-    /// How long it may wait for one lock, in ms.
-    #[serde(default = "How::lock_timeout_ms")]
+    /// Maximum wait for one lock, in ms.
+    #[serde(default = "ApplyQuery::lock_timeout_ms")]
     #[schemars(range(min = 1, max = LOCK_TIMEOUT_MS_MAX))]
     lock_timeout_ms: u64,
 }
 
-/// Whoever waits behind a migration for its lock waits as long.
+/// Maximum of `lock_timeout_ms`. Transactions queued behind a migration wait as long.
 const LOCK_TIMEOUT_MS_MAX: u64 = 30_000;
 
-impl How {
+impl ApplyQuery {
     fn lock_timeout_ms() -> u64 {
-        Budget::default()
+        MigrationLimits::default()
             .lock_timeout
             .as_millis()
             .try_into()
             .unwrap_or(LOCK_TIMEOUT_MS_MAX)
     }
 
-    fn budget(&self) -> Result<Budget, Error> {
+    fn limits(&self) -> Result<MigrationLimits, Error> {
         if !(1..=LOCK_TIMEOUT_MS_MAX).contains(&self.lock_timeout_ms) {
             return Err(Error::invalid(
                 "lock_timeout_ms",
                 format!("Invalid input: expected 1 to {LOCK_TIMEOUT_MS_MAX}"),
             ));
         }
-        Ok(Budget {
+        Ok(MigrationLimits {
             lock_timeout: Duration::from_millis(self.lock_timeout_ms),
-            ..Budget::default()
+            ..MigrationLimits::default()
         })
     }
 }
@@ -157,17 +162,18 @@ async fn apply(
     user: User,
     context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
-    Query(how): Query<How>,
+    Query(how): Query<ApplyQuery>,
     Json(request): Json<MigrationRequest>,
-) -> Result<Option<Json<Rehearsal>>, Error> {
-    let (migration, budget) = (request.of(&context, &user, key).await?, how.budget()?);
+) -> Result<Option<Json<MigrationRehearsal>>, Error> {
+    let migration = request.of(&context, &user, key).await?;
+    let limits = how.limits()?;
     let target = projects::target(&context, &project).await?;
     if how.dry_run {
         return Ok(Some(Json(
-            rehearsal::rehearse(&target, &context.clock, &migration, budget).await?,
+            rehearsal::rehearse(&target, &context.clock, &migration, limits).await?,
         )));
     }
-    super::apply(&target, &context.clock, &migration, budget).await?;
+    super::apply(&target, &context.clock, &migration, limits).await?;
     Ok(None)
 }
 
@@ -192,7 +198,13 @@ async fn record(
 ) -> Result<OkEmpty, Error> {
     let migration = request.of(&context, &user, key).await?;
     let target = projects::target(&context, &project).await?;
-    super::record(&target, &context.clock, &migration, Budget::default()).await?;
+    super::record(
+        &target,
+        &context.clock,
+        &migration,
+        MigrationLimits::default(),
+    )
+    .await?;
     Ok(OkEmpty)
 }
 
@@ -214,25 +226,25 @@ static PATCH: Endpoint = Endpoint {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "V1PatchMigrationBody")]
-struct PatchRequest {
-    /// What its author calls it.
+struct PatchMigrationRequest {
+    /// Name given by the author.
     name: Option<String>,
-    /// SQL that takes it back.
+    /// SQL that reverts the migration.
     rollback: Option<String>,
 }
 
 async fn patch(
     project: Project,
-    Version(version): Version,
+    VersionPath(version): VersionPath,
     context: ApiContext,
-    Json(request): Json<PatchRequest>,
+    Json(request): Json<PatchMigrationRequest>,
 ) -> Result<OkEmpty, Error> {
     let target = projects::target(&context, &project).await?;
-    let patch = Patch {
+    let patch = MigrationPatch {
         name: request.name,
         rollback: request.rollback,
     };
-    super::patch(&target, &version, &patch, Budget::default()).await?;
+    super::patch(&target, &version, &patch, MigrationLimits::default()).await?;
     Ok(OkEmpty)
 }
 
@@ -253,8 +265,8 @@ static ROLL_BACK: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-struct Since {
-    /// The first version to take back: it and everything after it.
+struct RollbackQuery {
+    /// First version to revert. Later versions are reverted as well.
     #[schemars(regex(pattern = r"^\d+$"))]
     gte: String,
 }
@@ -262,18 +274,18 @@ struct Since {
 async fn roll_back(
     project: Project,
     context: ApiContext,
-    Query(Since { gte }): Query<Since>,
+    Query(RollbackQuery { gte }): Query<RollbackQuery>,
 ) -> Result<OkEmpty, Error> {
     let gte = digits("gte", &gte)?;
     let target = projects::target(&context, &project).await?;
-    super::roll_back(&target, &gte, Budget::default()).await?;
+    super::roll_back(&target, &gte, MigrationLimits::default()).await?;
     Ok(OkEmpty)
 }
 
 /// `{version}` of the path.
-struct Version(String);
+struct VersionPath(String);
 
-impl Input for Version {
+impl Input for VersionPath {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {

@@ -1,7 +1,7 @@
-//! What a migration would do, found out by doing it in a transaction that is rolled back.
+//! Rehearsal of a migration: runs it in a transaction that is rolled back and reports its effects.
 //!
-//! Everything a transaction does can be undone but drawing from a sequence. So each sequence gets a new file first, which
-//! goes with the transaction; until then nobody else draws from it.
+//! A rollback undoes everything except drawing from a sequence. Each sequence therefore gets a new
+//! file first, which is rolled back too; until then other sessions wait for it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,130 +12,138 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{Budget, NewMigration, turn::Turn};
+use super::{MigrationLimits, NewMigration, history::HistoryTransaction};
 use crate::{
     base::{clock::Clock, error::Error},
     data_plane::database_session::{
-        session::{Session, Target},
-        statements::Script,
+        session::{ConnectTarget, DatabaseSession},
+        statements::TransactionScript,
     },
 };
 
-/// What a migration would do.
+/// Effects of a migration.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "GantryRehearsal")]
-pub struct Rehearsal {
-    /// The version it would be recorded as.
+pub struct MigrationRehearsal {
+    /// Version that it would be recorded as.
     pub version: String,
-    /// Whether a request with the same key has applied it already: then it would do nothing more.
+    /// Whether a request with the same key has already applied it.
     pub replayed: bool,
-    /// How long its statements took, in ms.
+    /// Run time of the statements, in ms.
     pub duration_ms: f64,
-    /// How long it may wait for one lock, in ms.
+    /// Maximum wait for one lock, in ms.
     pub lock_timeout_ms: u64,
-    /// How long it may take in all, in ms.
+    /// Maximum run time, in ms.
     pub time_limit_ms: u64,
-    /// Each statement.
-    pub statements: Vec<Ran>,
-    /// Locks on what existed before, the strongest and longest held first.
-    pub locks: Vec<Lock>,
-    /// What comes to be. What belongs to a new table is not listed beside it, but for indexes, triggers and policies.
-    pub created: Vec<Object>,
-    /// What changes. A table's columns, constraints, triggers and policies are objects of their own.
-    pub altered: Vec<Object>,
-    /// What goes.
-    pub dropped: Vec<Object>,
-    /// Tables and indexes whose every row is written anew.
-    pub rewritten: Vec<Object>,
-    /// Rows written, by table.
-    pub rows: Vec<Touched>,
-    /// Sequences of other owners that it drew from. They could not be held, and stay where the rehearsal left them.
+    /// Statements of the migration.
+    pub statements: Vec<RehearsedStatement>,
+    /// Locks on existing objects, the strongest and longest held first.
+    pub locks: Vec<HeldLock>,
+    /// Created objects. Parts of a new table are not listed, except indexes, triggers and policies.
+    pub created: Vec<DatabaseObject>,
+    /// Changed objects. Columns, constraints, triggers and policies of a table are separate
+    /// objects.
+    pub altered: Vec<DatabaseObject>,
+    /// Dropped objects.
+    pub dropped: Vec<DatabaseObject>,
+    /// Tables and indexes whose files are rewritten.
+    pub rewritten: Vec<DatabaseObject>,
+    /// Numbers of written rows, by table.
+    pub rows: Vec<TableRowCounts>,
+    /// Sequences of other owners that advanced. They cannot be rolled back.
     pub sequences_left_advanced: Vec<String>,
 }
 
-/// A statement that ran.
+/// A statement with its run time.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Ran {
-    /// Line it begins on.
+#[schemars(rename = "Ran")]
+pub struct RehearsedStatement {
+    /// First line.
     pub line: usize,
-    /// What the server called it, such as `ALTER TABLE` or `UPDATE 3`.
+    /// Command tag, such as `ALTER TABLE` or `UPDATE 3`.
     pub command: String,
-    /// How long it took, in ms.
+    /// Run time, in ms.
     pub duration_ms: f64,
 }
 
-/// A lock that others may have to wait for.
+/// A lock that may block other sessions.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Lock {
-    /// Such as `AccessExclusiveLock`, which keeps readers out, too.
+#[schemars(rename = "Lock")]
+pub struct HeldLock {
+    /// Lock mode, such as `AccessExclusiveLock`, which also blocks readers.
     pub mode: String,
-    /// What is locked.
+    /// Locked object.
     #[serde(flatten)]
-    pub object: Object,
-    /// From the beginning of the statement that took it to the end, in ms.
+    pub object: DatabaseObject,
+    /// Time from the start of the statement that acquired it to the end, in ms.
     pub held_ms: f64,
 }
 
 /// A database object, as PostgreSQL names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
-pub struct Object {
-    /// Such as `table`, `table column` or `function`.
+#[schemars(rename = "Object")]
+pub struct DatabaseObject {
+    /// Type, such as `table`, `table column` or `function`.
     pub kind: String,
-    /// With its schema, and quoted where it must be.
+    /// Name with schema, quoted if necessary.
     pub name: String,
 }
 
-/// Rows of a table that were written.
+/// Numbers of written rows of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Touched {
-    /// With its schema, and quoted where it must be.
+#[schemars(rename = "Touched")]
+pub struct TableRowCounts {
+    /// Name with schema, quoted if necessary.
     pub table: String,
-    /// New rows.
+    /// Inserted rows.
     pub inserted: u64,
-    /// Changed rows.
+    /// Updated rows.
     pub updated: u64,
-    /// Removed rows.
+    /// Deleted rows.
     pub deleted: u64,
 }
 
-/// Does what [`super::apply`] does, rolls it back and answers what it was.
+/// Runs the migration like [`super::apply`], rolls it back and returns its effects.
 ///
-/// Errors: those of [`super::apply`]; a sequence that somebody draws from in a long transaction is a lock like any other.
+/// Errors: those of [`super::apply`]; a sequence that another transaction uses counts as a lock.
 pub async fn rehearse(
-    target: &Target,
+    target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
-    budget: Budget,
-) -> Result<Rehearsal, Error> {
-    let script = Script::read("a migration", "query", &migration.query)?;
-    let mut turn = Turn::begin(target, budget).await?;
+    limits: MigrationLimits,
+) -> Result<MigrationRehearsal, Error> {
+    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
-    let mut rehearsal = Rehearsal::new(budget);
-    if let Some(version) = turn.done_before(migration, &request).await? {
-        return Ok(Rehearsal {
+    let mut rehearsal = MigrationRehearsal::new(limits);
+    if let Some(version) = history.find_replay(migration, &request).await? {
+        return Ok(MigrationRehearsal {
             version,
             replayed: true,
             ..rehearsal
         });
     }
-    rehearsal.version = turn.record(clock, migration, &request).await?;
-    let held = hold_sequences(&mut turn.session).await;
-    held.map_err(|error| turn.with_hint(error))?;
+    rehearsal.version = history.record(clock, migration, &request).await?;
+    let held = hold_sequences(&mut history.session).await;
+    held.map_err(|error| history.with_hint(error))?;
 
-    let before = Scene::look(&mut turn.session).await?;
+    let before = CatalogSnapshot::look(&mut history.session).await?;
     let mut taken = Vec::new();
     let start = Instant::now();
     for part in script.statements() {
         let begun = start.elapsed();
         let line = migration.query[..part.start].matches('\n').count() + 1;
-        let ran = turn.session.part(&migration.query, part).await;
-        let command = ran.map_err(|error| turn.with_hint(error))?;
-        rehearsal.statements.push(Ran {
+        let ran = history
+            .session
+            .execute_statement(&migration.query, part)
+            .await;
+        let command = ran.map_err(|error| history.with_hint(error))?;
+        rehearsal.statements.push(RehearsedStatement {
             line,
             command,
             duration_ms: millis(start.elapsed().saturating_sub(begun)),
         });
-        let fresh = locks(&mut turn.session)
+        let fresh = locks(&mut history.session)
             .await?
             .into_iter()
             .filter(|lock| !before.locks.contains(lock));
@@ -145,9 +153,9 @@ pub async fn rehearse(
         taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
     }
     let took = start.elapsed();
-    turn.still_open().await?;
-    let after = Scene::look(&mut turn.session).await?;
-    turn.session.script("rollback").await?;
+    history.ensure_open().await?;
+    let after = CatalogSnapshot::look(&mut history.session).await?;
+    history.session.batch_execute("rollback").await?;
 
     rehearsal.duration_ms = millis(took);
     rehearsal.describe(&before, &after);
@@ -183,15 +191,15 @@ fn strength(mode: &str) -> Option<usize> {
     MODES.iter().position(|known| *known == mode)
 }
 
-impl Rehearsal {
-    fn new(budget: Budget) -> Self {
+impl MigrationRehearsal {
+    fn new(limits: MigrationLimits) -> Self {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Self {
             version: String::new(),
             replayed: false,
             duration_ms: 0.0,
-            lock_timeout_ms: millis(budget.lock_timeout),
-            time_limit_ms: millis(budget.limits.time),
+            lock_timeout_ms: millis(limits.lock_timeout),
+            time_limit_ms: millis(limits.session.time),
             statements: Vec::new(),
             locks: Vec::new(),
             created: Vec::new(),
@@ -203,8 +211,8 @@ impl Rehearsal {
         }
     }
 
-    /// The difference of two scenes.
-    fn describe(&mut self, before: &Scene, after: &Scene) {
+    /// Records the differences of two snapshots.
+    fn describe(&mut self, before: &CatalogSnapshot, after: &CatalogSnapshot) {
         self.created = after.without(before);
         self.dropped = before.without(after);
         let both = || {
@@ -233,7 +241,7 @@ impl Rehearsal {
             let then = before.rows.get(table).copied().unwrap_or_default();
             let [inserted, updated, deleted] =
                 std::array::from_fn(|n| now[n].saturating_sub(then[n]));
-            Touched {
+            TableRowCounts {
                 table: table.clone(),
                 inserted,
                 updated,
@@ -251,33 +259,33 @@ impl Rehearsal {
     }
 }
 
-/// A catalog row: its table, its identifier, and the number of a column.
-type Id = (String, String, String);
-/// What is locked, by its identifier, and how.
-type Held = (String, String);
+/// Key of a catalog row: table, object id and column number.
+type CatalogId = (String, String, String);
+/// Object id and mode of a lock.
+type RelationLock = (String, String);
 
-struct Thing {
-    object: Object,
-    /// The table it is part of, if it is listed only where that is not new.
+struct CatalogEntry {
+    object: DatabaseObject,
+    /// Table that contains it. It is not listed beside a new table.
     part_of: Option<String>,
-    /// Changes with its definition.
+    /// Hash of its definition.
     hash: String,
-    /// Changes when its rows are written anew; nothing for what has none.
+    /// Name of its data file, which changes when rows are rewritten. Empty without a file.
     file: String,
 }
 
-/// The database at one moment of the transaction.
-struct Scene {
-    things: HashMap<Id, Thing>,
-    locks: Vec<Held>,
-    /// Rows inserted, updated and deleted since the transaction began.
+/// State of the database at a moment of the transaction.
+struct CatalogSnapshot {
+    things: HashMap<CatalogId, CatalogEntry>,
+    locks: Vec<RelationLock>,
+    /// Numbers of rows inserted, updated and deleted since the transaction began.
     rows: BTreeMap<String, [u64; 3]>,
-    /// Sequences that are not held, and how far they are.
+    /// Last values of sequences that cannot be rolled back.
     sequences: BTreeMap<String, Option<String>>,
 }
 
-/// Everything of a customer's that has a name. What statistics and vacuum write, and what only follows from other
-/// objects, is not in the hash.
+/// Named objects of the customer. The hash excludes columns that are written by statistics and
+/// vacuum, or that follow from other objects.
 const THINGS: &str = r"
 with relation as (
     select c.* from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -337,11 +345,11 @@ const OTHERS_SEQUENCES: &str = "
     select pg_catalog.format('%I.%I', s.schemaname, s.sequencename), s.last_value
     from pg_catalog.pg_sequences s where not pg_catalog.pg_has_role(s.sequenceowner, 'USAGE')";
 
-impl Scene {
-    async fn look(session: &mut Session) -> Result<Self, Error> {
+impl CatalogSnapshot {
+    async fn look(session: &mut DatabaseSession) -> Result<Self, Error> {
         let locks = locks(session).await?;
         let things = session
-            .simple(THINGS)
+            .simple_query(THINGS)
             .await?
             .rows
             .texts()
@@ -349,14 +357,14 @@ impl Scene {
             .filter_map(thing)
             .collect();
         let rows = session
-            .simple(ROWS)
+            .simple_query(ROWS)
             .await?
             .rows
             .texts()
             .into_iter()
             .filter_map(counts)
             .collect();
-        let sequences = session.simple(OTHERS_SEQUENCES).await?.rows.texts();
+        let sequences = session.simple_query(OTHERS_SEQUENCES).await?.rows.texts();
         let sequences = sequences
             .into_iter()
             .filter_map(|row| <[_; 2]>::try_from(row).ok());
@@ -370,10 +378,10 @@ impl Scene {
         })
     }
 
-    /// What is here and not in `other`, without the parts of what is listed itself.
-    fn without(&self, other: &Self) -> Vec<Object> {
-        let listed = |id: &Id| !other.things.contains_key(id);
-        let beside = |thing: &Thing| {
+    /// Returns objects that are not in `other`, without parts of listed tables.
+    fn without(&self, other: &Self) -> Vec<DatabaseObject> {
+        let listed = |id: &CatalogId| !other.things.contains_key(id);
+        let beside = |thing: &CatalogEntry| {
             thing
                 .part_of
                 .as_deref()
@@ -386,9 +394,9 @@ impl Scene {
             .collect()
     }
 
-    fn lock(&self, id: &str, mode: String, held: Duration) -> Option<Lock> {
+    fn lock(&self, id: &str, mode: String, held: Duration) -> Option<HeldLock> {
         let thing = self.things.get(&relation(id))?;
-        Some(Lock {
+        Some(HeldLock {
             mode,
             object: thing.object.clone(),
             held_ms: millis(held),
@@ -396,20 +404,20 @@ impl Scene {
     }
 }
 
-/// A table, index, view or sequence. 1259 is `pg_class` in every PostgreSQL.
-fn relation(id: &str) -> Id {
+/// Returns the key of a table, index, view or sequence. 1259 is the object id of `pg_class`.
+fn relation(id: &str) -> CatalogId {
     ("1259".to_owned(), id.to_owned(), "0".to_owned())
 }
 
-fn thing(row: Vec<Option<String>>) -> Option<(Id, Thing)> {
+fn thing(row: Vec<Option<String>>) -> Option<(CatalogId, CatalogEntry)> {
     let [class, id, sub, kind, name, part_of, hash, file] = row.try_into().ok()?;
-    let object = Object {
+    let object = DatabaseObject {
         kind: kind?,
         name: name?,
     };
     Some((
         (class?, id?, sub?),
-        Thing {
+        CatalogEntry {
             object,
             part_of,
             hash: hash?,
@@ -430,11 +438,11 @@ fn counts(row: Vec<Option<String>>) -> Option<(String, [u64; 3])> {
     ))
 }
 
-async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
+async fn locks(session: &mut DatabaseSession) -> Result<Vec<RelationLock>, Error> {
     let sql = "select relation, mode from pg_catalog.pg_locks
                where locktype = 'relation' and granted and pid = pg_catalog.pg_backend_pid()";
     let rows = session
-        .simple(sql)
+        .simple_query(sql)
         .await?
         .rows
         .texts()
@@ -445,14 +453,14 @@ async fn locks(session: &mut Session) -> Result<Vec<Held>, Error> {
         .collect())
 }
 
-/// Gives each sequence that is ours to change a new file, with its value and everything else as it is.
-async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
+/// Gives each sequence that the owner can alter a new file, without changing its values.
+async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), Error> {
     let sql = "select pg_catalog.format('alter sequence %I.%I cache %s', n.nspname, c.relname, s.seqcache)
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                where pg_catalog.pg_has_role(c.relowner, 'USAGE') order by c.oid";
     let changes: Vec<_> = session
-        .simple(sql)
+        .simple_query(sql)
         .await?
         .rows
         .texts()
@@ -460,5 +468,5 @@ async fn hold_sequences(session: &mut Session) -> Result<(), Error> {
         .flatten()
         .flatten()
         .collect();
-    session.script(&changes.join(";")).await.map(drop)
+    session.batch_execute(&changes.join(";")).await.map(drop)
 }

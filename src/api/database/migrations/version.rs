@@ -1,11 +1,11 @@
-//! Versions: what orders migrations.
+//! Versions of migrations, which define their order.
 
 use chrono::{DateTime, NaiveDateTime, TimeDelta, Utc};
 
 use crate::base::error::Error;
 
-/// `now` as a version, or the next one after `latest` if that is not greater: several in one second, a clock that was
-/// set back, a file dated in the future.
+/// Returns `now` as a version, or the successor of `latest` if that is not smaller: several
+/// migrations in one second, a clock that was set back, or a version in the future.
 pub(super) fn next(now: DateTime<Utc>, latest: Option<&str>) -> Result<String, Error> {
     const FORM: &str = "%Y%m%d%H%M%S";
     let version = now.format(FORM).to_string();
@@ -16,7 +16,7 @@ pub(super) fn next(now: DateTime<Utc>, latest: Option<&str>) -> Result<String, E
         Ok(time) => time
             .checked_add_signed(TimeDelta::seconds(1))
             .map(|time| time.format(FORM).to_string()),
-        // 14 digits that are no date, such as 20261399000000: only the order matters.
+        // 14 digits that are not a date, such as 20261399000000. Only the order matters.
         Err(_) => latest
             .parse::<u64>()
             .ok()
@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_the_time_in_utc() {
+    fn version_is_the_utc_time() {
         assert_eq!(next(at("20261101091503"), None).unwrap(), "20261101091503");
         assert_eq!(
             next(at("20261101091503"), Some("20261101091502")).unwrap(),
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_in_one_second_are_ten_versions() {
+    fn ten_versions_in_one_second_are_distinct() {
         let mut versions: Vec<String> = Vec::new();
         for _ in 0..10 {
             versions.push(next(at("20261231235955"), versions.last().map(String::as_str)).unwrap());
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_set_back_does_not_reorder() {
+    fn clock_set_back_keeps_the_order() {
         assert_eq!(
             next(at("20261101091503"), Some("20271231235959")).unwrap(),
             "20280101000000"
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_are_no_dates_are_passed_too() {
+    fn version_other_than_a_date_has_a_successor() {
         assert_eq!(
             next(at("20261101091503"), Some("20261399999999")).unwrap(),
             "20261400000000"

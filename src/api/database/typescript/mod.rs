@@ -1,30 +1,32 @@
-//! The `Database` type of a project, for typed clients: what the hosted service's generator prints.
+//! Generator of the `Database` type for typed clients, in the format of the hosted service.
 
 mod print;
 
 use std::{collections::HashMap, fmt::Write as _};
 
 use super::catalog::{
-    Argument, Catalog, Column, Function, Oid, Relation, RelationKind, Relationship, Type,
+    Catalog, Function, FunctionArgument, Oid, PgType, Relation, RelationColumn, RelationKind,
+    Relationship,
 };
-use print::{Block, key, text};
+use print::{IndentedWriter, key, text};
 
-/// What clients are told about the data API's dialect.
+/// Version of PostgREST that typed clients assume.
 const POSTGREST_VERSION: &str = "13.0.5";
-/// `Json` and the beginning.
+/// `Json` and the beginning of the file.
 const HEAD: &str = include_str!("head.ts");
 /// `Tables`, `TablesInsert`, `TablesUpdate`, `Enums` and `CompositeTypes`.
 const TAIL: &str = include_str!("tail.ts");
-/// Arrays of arrays, domains over domains: no chain is deeper than this in earnest.
+/// Maximum depth of arrays of arrays and domains over domains.
 const DEPTH_MAX: u8 = 16;
 
-/// The file: a `Database` type with the catalog's schemas, shorthands, and constants of the enums.
+/// Returns a file with a `Database` type of the catalog's schemas, shorthands, and constants of the
+/// enums.
 pub fn generate(catalog: &Catalog) -> String {
-    let generator = Generator {
+    let generator = TypescriptGenerator {
         catalog,
         relationships: catalog.relationships(),
     };
-    let mut out = Block::new();
+    let mut out = IndentedWriter::new();
     out.open("export type Database = {");
     out.line("// Tells `createClient` which data API it speaks to.");
     out.open("__InternalSupabase: {");
@@ -39,21 +41,21 @@ pub fn generate(catalog: &Catalog) -> String {
     file
 }
 
-struct Generator<'a> {
+struct TypescriptGenerator<'a> {
     catalog: &'a Catalog,
     relationships: HashMap<Oid, Vec<Relationship<'a>>>,
 }
 
-/// What a row is for.
+/// Usage of a row type.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum RowUse {
     Read,
     Insert,
     Update,
 }
 
-impl<'a> Generator<'a> {
-    fn schema(&self, out: &mut Block, schema: &str) {
+impl<'a> TypescriptGenerator<'a> {
+    fn schema(&self, out: &mut IndentedWriter, schema: &str) {
         let of = |kinds| self.catalog.relations_of(schema, kinds).collect::<Vec<_>>();
         out.open(&format!("{}: {{", key(schema)));
         out.list("Tables", &of(&[RelationKind::Table]), |out, table| {
@@ -88,10 +90,10 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn relation(&self, out: &mut Block, relation: &Relation) {
+    fn relation(&self, out: &mut IndentedWriter, relation: &Relation) {
         out.open(&format!("{}: {{", key(&relation.name)));
         out.open("Row: {");
-        self.columns(out, relation, Use::Read);
+        self.columns(out, relation, RowUse::Read);
         for function in self.computed(relation) {
             out.line(&format!(
                 "{}: {} | null",
@@ -102,8 +104,8 @@ impl<'a> Generator<'a> {
         out.close("}");
         let table = relation.kind == RelationKind::Table;
         for (name, purpose, possible) in [
-            ("Insert", Use::Insert, relation.insertable),
-            ("Update", Use::Update, relation.updatable),
+            ("Insert", RowUse::Insert, relation.insertable),
+            ("Update", RowUse::Update, relation.updatable),
         ] {
             if table || possible {
                 out.open(&format!("{name}: {{"));
@@ -115,27 +117,27 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn columns(&self, out: &mut Block, relation: &Relation, purpose: Use) {
+    fn columns(&self, out: &mut IndentedWriter, relation: &Relation, purpose: RowUse) {
         for column in &relation.columns {
             out.line(&self.column(column, relation.kind != RelationKind::Table, purpose));
         }
     }
 
-    fn column(&self, column: &Column, of_view: bool, purpose: Use) -> String {
+    fn column(&self, column: &RelationColumn, of_view: bool, purpose: RowUse) -> String {
         let name = key(&column.name);
         let null = if column.nullable { " | null" } else { "" };
-        if purpose != Use::Read && column.always_generated {
+        if purpose != RowUse::Read && column.always_generated {
             return format!("{name}?: never");
         }
         let optional = match purpose {
-            Use::Read => "",
-            Use::Insert if !(column.nullable || column.has_default || of_view) => "",
-            Use::Insert | Use::Update => "?",
+            RowUse::Read => "",
+            RowUse::Insert if !(column.nullable || column.has_default || of_view) => "",
+            RowUse::Insert | RowUse::Update => "?",
         };
         format!("{name}{optional}: {}{null}", self.type_of(column.kind))
     }
 
-    fn relationships(&self, out: &mut Block, relation: &Relation) {
+    fn relationships(&self, out: &mut IndentedWriter, relation: &Relation) {
         let Some(ways) = self
             .relationships
             .get(&relation.id)
@@ -166,7 +168,7 @@ impl<'a> Generator<'a> {
         out.close("]");
     }
 
-    /// Functions that the data API can call, those of one name together.
+    /// Returns the functions that the data API can call, grouped by name.
     fn functions(&self, schema: &str) -> Vec<Vec<&'a Function>> {
         let mut named: Vec<Vec<&Function>> = Vec::new();
         for function in self
@@ -183,7 +185,8 @@ impl<'a> Generator<'a> {
         named
     }
 
-    /// By the names of its arguments, or with a single one without a name, of a type that a body or a row can be.
+    /// Returns whether the data API can call a function: by argument names, or with one unnamed
+    /// argument whose type can be a request body or a row.
     fn callable(&self, function: &Function) -> bool {
         match function.arguments.as_slice() {
             [only] if only.name.is_empty() => {
@@ -197,7 +200,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn overloads(&self, out: &mut Block, overloads: &[&Function]) {
+    fn overloads(&self, out: &mut IndentedWriter, overloads: &[&Function]) {
         let [only] = overloads else {
             out.open(&format!("{}:", key(&overloads[0].name)));
             for function in overloads {
@@ -212,8 +215,8 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    fn function(&self, out: &mut Block, function: &Function) {
-        let argument = |argument: &Argument| {
+    fn function(&self, out: &mut IndentedWriter, function: &Function) {
+        let argument = |argument: &FunctionArgument| {
             let optional = if argument.has_default { "?" } else { "" };
             format!(
                 "{}{optional}: {}",
@@ -262,7 +265,7 @@ impl<'a> Generator<'a> {
         out.close("}");
     }
 
-    /// Functions of one row of `relation`: the data API shows them as columns.
+    /// Returns the functions of one row of `relation`, which the data API displays as columns.
     fn computed(&self, relation: &Relation) -> Vec<&'a Function> {
         let of_row = |function: &&Function| match function.arguments.as_slice() {
             [only] => self
@@ -301,7 +304,7 @@ impl<'a> Generator<'a> {
                     relation
                         .columns
                         .iter()
-                        .map(|column| self.column(column, false, Use::Read)),
+                        .map(|column| self.column(column, false, RowUse::Read)),
                 ),
                 None => self.type_of(function.returns),
             },
@@ -318,7 +321,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn row_of(&self, kind: &Type) -> Option<&'a Relation> {
+    fn row_of(&self, kind: &PgType) -> Option<&'a Relation> {
         self.catalog
             .relation(kind.relation?)
             .filter(|relation| relation.kind != RelationKind::Composite)
@@ -381,9 +384,9 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// The values of enums, for programs that list them.
+    /// Writes the values of enums as constants.
     fn constants(&self, file: &mut String) {
-        let mut out = Block::new();
+        let mut out = IndentedWriter::new();
         out.open("export const Constants = {");
         for schema in &self.catalog.schemas {
             out.open(&format!("{}: {{", key(schema)));
@@ -416,7 +419,7 @@ fn union(labels: &[String]) -> String {
     }
 }
 
-/// How values of PostgreSQL's own types, and of extensions, come out of the data API's JSON.
+/// Returns the TypeScript type of values in the data API's JSON.
 fn builtin(name: &str) -> &'static str {
     match name {
         "bool" => "boolean",

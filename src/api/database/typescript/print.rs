@@ -1,12 +1,12 @@
 //! Indented lines of TypeScript.
 
-/// Lines that are being written.
-pub(super) struct Block {
+/// A writer of indented lines.
+pub(super) struct IndentedWriter {
     text: String,
     depth: usize,
 }
 
-impl Block {
+impl IndentedWriter {
     pub(super) fn new() -> Self {
         Self {
             text: String::new(),
@@ -36,7 +36,7 @@ impl Block {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// A field with an entry for each item. An empty list has no key at all.
+    /// Writes a field with an entry per item, or `[_ in never]: never` for an empty list.
     pub(super) fn list<T>(&mut self, name: &str, items: &[T], each: impl Fn(&mut Self, &T)) {
         self.open(&format!("{name}: {{"));
         if items.is_empty() {
@@ -53,7 +53,7 @@ impl Block {
     }
 }
 
-/// A name as the key of an object.
+/// Returns a name as an object key.
 pub(super) fn key(name: &str) -> String {
     let mut letters = name.chars();
     let plain = letters
@@ -63,9 +63,9 @@ pub(super) fn key(name: &str) -> String {
     if plain { name.to_owned() } else { text(name) }
 }
 
-/// A string literal.
+/// Returns a string literal.
 pub(super) fn text(value: &str) -> String {
-    // JSON's strings are TypeScript's.
+    // JSON strings are valid TypeScript strings.
     serde_json::Value::from(value).to_string()
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_quoted_where_they_must_be() {
+    fn key_is_quoted_if_necessary() {
         for (name, shown) in [
             ("a_1", "a_1"),
             ("A", "A"),

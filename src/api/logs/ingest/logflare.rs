@@ -1,4 +1,4 @@
-//! Lines as Logflare takes them: an object, an array of them, or `{"batch": […]}`. Pure.
+//! Parser for the Logflare ingest format: an object, an array of objects, or `{"batch": […]}`.
 
 use chrono::{DateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::{LINES_MAX, too_many, within_reach};
 use crate::base::error::Error;
 
-/// The lines of a body.
+/// Parses the lines of a body.
 pub(super) fn events(
     body: &[u8],
     source: Source,
@@ -73,7 +73,8 @@ fn event(
     )
 }
 
-/// A time as text, or as a number of microseconds, milliseconds or seconds: which, its size tells.
+/// Parses a time: text, or a number of microseconds, milliseconds or seconds, distinguished by its
+/// size.
 fn micros(at: &Json) -> Option<i64> {
     match at {
         Json::String(text) => match DateTime::parse_from_rfc3339(text) {
@@ -159,7 +160,7 @@ mod tests {
                 "{form}"
             );
         }
-        // What no calendar has near now is as good as nothing.
+        // Times outside the supported range are ignored.
         for form in [
             json!("yesterday"),
             json!(-1),

@@ -1,4 +1,5 @@
-//! Lines that others send: what a self-hosted stack's Vector posts, and OTLP over HTTP.
+//! Log ingestion: the Logflare format, as Vector of a self-hosted stack sends it, and OTLP over
+//! HTTP.
 
 mod logflare;
 pub mod operations;
@@ -13,12 +14,12 @@ use gantry_logs::event::Source;
 
 use crate::base::error::Error;
 
-/// Largest body, as it is sent and as it is unpacked.
+/// Maximum size of a body, compressed and decompressed.
 const BYTES_MAX: usize = 4 << 20;
-/// Lines of one request.
+/// Maximum number of lines in a request.
 const LINES_MAX: usize = 10_000;
 
-/// Names under which stacks send lines, and whose those are. Others are sources by their own name.
+/// Names that stacks send, and the corresponding sources. Other names become sources unchanged.
 const NAMES: [(&str, Source); 9] = [
     ("gotrue.logs.prod", Source::Auth),
     ("postgREST.logs.prod", Source::Postgrest),
@@ -31,7 +32,7 @@ const NAMES: [(&str, Source); 9] = [
     ("pgbouncer.logs.prod", Source::Pgbouncer),
 ];
 
-/// The source that a sender names. What Gantry itself writes is nobody else's.
+/// Returns the source for a sender's name. Sources that Gantry itself writes are reserved.
 fn source(name: &str) -> Result<Source, Error> {
     let known = NAMES
         .iter()
@@ -43,7 +44,7 @@ fn source(name: &str) -> Result<Source, Error> {
     found.ok_or_else(|| Error::invalid("source", format!("there is no source {name:?}")))
 }
 
-/// The body without its packing.
+/// Returns the decompressed body.
 fn unpacked(body: Bytes, encoding: Option<&str>) -> Result<Bytes, Error> {
     match encoding {
         None | Some("" | "identity") => Ok(body),
@@ -65,7 +66,7 @@ fn unpacked(body: Bytes, encoding: Option<&str>) -> Result<Bytes, Error> {
     }
 }
 
-/// Times that clients send and stores can hold: others say nothing.
+/// Times outside the range that clients send and stores support are ignored.
 fn within_reach(micros: i64, now: DateTime<Utc>) -> bool {
     const DAY: i64 = 86_400_000_000;
     (0..=now.timestamp_micros().saturating_add(DAY)).contains(&micros)

@@ -1,4 +1,5 @@
-//! Where stacks and collectors send lines. Who sends them shows an ingest key: it says whose lines they are.
+//! Ingest endpoints for stacks and collectors. The ingest key in the request identifies the
+//! project.
 
 use http::{HeaderMap, StatusCode, header};
 use schemars::JsonSchema;
@@ -9,7 +10,7 @@ use super::{BYTES_MAX, logflare, otlp, source, unpacked};
 use crate::{
     api::{context::ApiContext, logs::keys},
     base::{
-        error::{Credential, Error},
+        error::{CredentialProblem, Error},
         ids::ProjectRef,
     },
     platform::{
@@ -22,10 +23,10 @@ use crate::{
     },
 };
 
-/// Endpoints of this slice.
+/// Endpoints of this module.
 pub static ENDPOINTS: &[&Endpoint] = &[&LOGFLARE, &OTLP];
 
-/// Several senders of a stack, each with a batch a second, behind one address.
+/// Permits several senders behind one address, each with one batch per second.
 static LIMIT: Limit = Limit {
     key: LimitKey::Path,
     windows: &[per(1_200, 60)],
@@ -66,7 +67,7 @@ static OTLP: Endpoint = Endpoint {
     handler: || mount(otlp).sample(r#"{"resourceLogs": []}"#),
 };
 
-/// One object, or several: what is in them is the sender's matter.
+/// One object or an array of objects with arbitrary fields.
 #[derive(JsonSchema)]
 #[schemars(rename = "LogLines", untagged)]
 #[expect(
@@ -78,10 +79,10 @@ enum Lines {
     Several(Vec<Map<String, Value>>),
 }
 
-/// What was sent, and whose it is.
+/// An authenticated ingest request.
 struct Sent {
     project: ProjectRef,
-    /// The source that the request names.
+    /// Source named by the request.
     source: Option<String>,
     content_type: String,
     body: bytes::Bytes,
@@ -95,11 +96,11 @@ impl Input for Sent {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
-        let key = key.ok_or(Error::Unauthenticated(Credential::Missing))?;
-        // Nobody's body is not worth reading.
+        let key = key.ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
+        // Do not read the body of an unauthenticated caller.
         let project = keys::project(&context.db, &key, context.clock.now())
             .await?
-            .ok_or(Error::Unauthenticated(Credential::Unknown))?;
+            .ok_or(Error::Unauthenticated(CredentialProblem::Unknown))?;
         let body = call.body_within(BYTES_MAX).await?;
         Ok(Self {
             project,
@@ -110,10 +111,10 @@ impl Input for Sent {
     }
 }
 
-/// The source, the key, the content's type and how it is packed, as far as they are said.
+/// Source, key, content type and content encoding of a request, where present.
 fn said(call: &Call<'_>) -> [Option<String>; 4] {
-    let mut asked = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
-    let named = asked
+    let mut query = form_urlencoded::parse(call.uri().query().unwrap_or_default().as_bytes());
+    let named = query
         .find(|(name, _)| name == "source_name" || name == "source")
         .map(|(_, value)| value.into_owned());
     let [source, key, content_type, encoding] =
@@ -145,15 +146,18 @@ async fn logflare(context: ApiContext, sent: Sent) -> Result<Json<Ingested>, Err
         context.entropy.uuid().to_string()
     })?;
     if !events.is_empty() {
-        context.analytics.keep(&sent.project, events, None).await?;
+        context
+            .analytics
+            .append(&sent.project, events, None)
+            .await?;
     }
     Ok(Json(Ingested { message: "Logged!" }))
 }
 
-/// An empty `ExportLogsServiceResponse`, written as the request was.
+/// An empty `ExportLogsServiceResponse`, in the encoding of the request.
 struct Exported(otlp::Encoding);
 
-/// All lines were taken.
+/// All lines were accepted.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LogsExported")]
 struct AllTaken {}
@@ -189,7 +193,10 @@ async fn otlp(context: ApiContext, sent: Sent) -> Result<Exported, Error> {
         context.entropy.uuid().to_string()
     })?;
     if !events.is_empty() {
-        context.analytics.keep(&sent.project, events, None).await?;
+        context
+            .analytics
+            .append(&sent.project, events, None)
+            .await?;
     }
     Ok(Exported(encoding))
 }

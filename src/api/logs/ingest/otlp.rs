@@ -1,4 +1,5 @@
-//! Log records of OpenTelemetry: protobuf and JSON of `opentelemetry.proto.collector.logs.v1`, as much of it as a line keeps.
+//! OpenTelemetry log records in protobuf and JSON: the fields of
+//! `opentelemetry.proto.collector.logs.v1` that log lines store.
 
 use chrono::{DateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source};
@@ -126,7 +127,7 @@ struct KvlistValue {
     values: Vec<KeyValue>,
 }
 
-/// Numbers of 64 bits are texts in JSON, and numbers where somebody did not know.
+/// Parses a 64-bit number: a string in OTLP JSON, and a number from senders that deviate from it.
 fn number<'de, D: Deserializer<'de>, T: TryFrom<i128>>(from: D) -> Result<T, D::Error> {
     let number = match Json::deserialize(from)? {
         Json::String(text) => text.parse().ok(),
@@ -145,7 +146,7 @@ fn hex_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     hex::decode(String::deserialize(from)?).map_err(|_| D::Error::custom("expected hex digits"))
 }
 
-/// Base64 stays base64: bytes are told as text in any case.
+/// Base64 is stored unchanged, because attributes are text.
 fn text_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
     String::deserialize(from).map(String::into_bytes)
 }
@@ -173,15 +174,15 @@ fn object(list: Vec<KeyValue>) -> Map<String, Json> {
         .collect()
 }
 
-/// How a body is written.
+/// Encoding of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Protobuf,
     Json,
 }
 
-/// The lines of a body. `named` is the source that the request names for all of them; without it each resource's
-/// `service.name` does.
+/// Parses the lines of a body. `named` is the source of all lines; without it, each resource's
+/// `service.name` is used.
 pub(super) fn events(
     body: &[u8],
     encoding: Encoding,
@@ -284,7 +285,7 @@ fn event(
     Event::new(id, at, source, message, Attributes::of_json(&body))
 }
 
-/// The word for a number of severity.
+/// Returns the name of a severity number.
 const fn level(number: i32) -> &'static str {
     match number {
         1..=4 => "TRACE",

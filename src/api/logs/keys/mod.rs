@@ -1,4 +1,4 @@
-//! Keys that let others add log lines of one project.
+//! Ingest keys: credentials that permit adding log lines to one project.
 
 pub mod operations;
 
@@ -23,25 +23,25 @@ use crate::{
     },
 };
 
-/// Keys of one project.
+/// Maximum number of keys of a project.
 const KEYS_MAX: i64 = 10;
-/// When a key was last used is not written more often.
+/// Minimum interval between updates of `last_used_at`.
 const USED_EVERY: TimeDelta = TimeDelta::minutes(1);
 const PREFIX: &str = "gik_";
 
-/// A key, as it is told about.
+/// An ingest key without its secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "IngestKey")]
 pub struct Key {
-    /// Row of `ingest_keys`.
+    /// Id in `ingest_keys`.
     pub id: i64,
-    /// What it is for.
+    /// Name.
     pub name: String,
-    /// Its end.
+    /// Last characters of the key.
     pub hint: String,
-    /// When it was made.
+    /// Creation time.
     pub created_at: DateTime<Utc>,
-    /// When it was last used, to the minute.
+    /// Time of last use, to the minute.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
@@ -55,7 +55,7 @@ fn read(row: &Row) -> Key {
     }
 }
 
-/// A project's keys, newest first.
+/// Lists the keys of a project, newest first.
 pub async fn list(db: &Db, project: ProjectId) -> Result<Vec<Key>, Error> {
     let sql = "select id, name, hint, created_at, last_used_at from ingest_keys where project_id = $1 order by id desc limit $2";
     let rows = db
@@ -65,7 +65,7 @@ pub async fn list(db: &Db, project: ProjectId) -> Result<Vec<Key>, Error> {
     Ok(rows.iter().map(read).collect())
 }
 
-/// Makes a key. It is in the answer, and nowhere else.
+/// Creates a key. Only the returned value contains the secret.
 pub async fn create(
     db: &Db,
     entropy: &Entropy,
@@ -83,7 +83,7 @@ pub async fn create(
     );
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Two at once are counted one after the other, and none is made of a project that is being removed.
+    // The row lock serializes concurrent creations, and excludes projects that are being removed.
     let sql = "select 1 from projects where id = $1 and desired <> 'removed' for update";
     transaction
         .query_opt(sql, &[&project.id.0])
@@ -128,7 +128,7 @@ pub async fn create(
     Ok((key, secret))
 }
 
-/// Deletes a key: who has only it is refused from now on.
+/// Deletes a key. Requests with it are rejected from now on.
 pub async fn delete(
     db: &Db,
     project: &Project,
@@ -152,7 +152,7 @@ pub async fn delete(
     transaction.commit().await.context(doing)
 }
 
-/// The project whose lines this key lets add, if it is one.
+/// Returns the project of a key, or `None` for an unknown key.
 pub(super) async fn project(
     db: &Db,
     key: &str,
@@ -177,7 +177,7 @@ pub(super) async fn project(
         let sql = "update ingest_keys set last_used_at = $2 where id = $1";
         db.query(sql, &[&row.get::<_, i64>(0), &now])
             .await
-            .context("noting the use of an ingest key")?;
+            .context("updating the last use of an ingest key")?;
     }
     row.get::<_, &str>(1)
         .parse()

@@ -1,4 +1,4 @@
-//! Operations on a project's ingest keys: Gantry's own.
+//! Operations on the ingest keys of a project. Not part of the contract.
 
 use std::sync::Arc;
 
@@ -56,19 +56,19 @@ pub(in crate::api::logs) static CREATE: Endpoint = Endpoint {
 #[schemars(rename = "CreateIngestKey")]
 #[serde(deny_unknown_fields)]
 struct CreateRequest {
-    /// What it is for.
+    /// Name of the key.
     #[schemars(length(min = 1, max = 100))]
     name: String,
 }
 
-/// A key that was made just now.
+/// A new ingest key.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CreatedIngestKey")]
 pub struct CreatedKey {
-    /// What is told about it afterwards.
+    /// Fields that are also in the list.
     #[serde(flatten)]
     pub about: Key,
-    /// The key itself. It is not shown again.
+    /// The secret key. It is not shown again.
     pub key: String,
 }
 
@@ -105,7 +105,7 @@ pub(in crate::api::logs) static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
 };
 
-/// The key that the path names. Whether it is the project's is looked up with it.
+/// Id of the key in the path. The query checks that it belongs to the project.
 struct KeyId(i64);
 
 impl Input for KeyId {

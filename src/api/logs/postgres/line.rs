@@ -1,4 +1,4 @@
-//! A line of a server's log, as the server writes it and as it is asked for. Pure.
+//! Conversion of PostgreSQL `jsonlog` lines to log lines.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{
     data_plane::clusters::template,
 };
 
-/// What the server calls something, and under which key it is asked for.
+/// Field names of `jsonlog` and the corresponding keys.
 const KEYS: &[(&str, &str)] = &[
     ("application_name", "parsed.application_name"),
     ("backend_type", "parsed.backend_type"),
@@ -39,14 +39,14 @@ const KEYS: &[(&str, &str)] = &[
     ("vxid", "parsed.virtual_transaction_id"),
 ];
 
-/// Fields beside the message in which the server writes paths of its own.
+/// Fields besides the message that contain server paths.
 const WITH_PATHS: [&str; 3] = ["context", "detail", "hint"];
 
-/// Folders of the host, whose paths are not the tenant's.
+/// Folders of the host whose paths are hidden from tenants.
 pub(super) struct HostFolders(Vec<String>);
 
 impl HostFolders {
-    /// Folders in the order in which they are replaced: one inside another comes first.
+    /// Folders in replacement order: a nested folder before its parent.
     pub(super) fn new(folders: &[&Path]) -> Self {
         Self(
             folders
@@ -143,7 +143,7 @@ pub(super) fn event(
     ))
 }
 
-/// The line in the place of one that is longer than is read.
+/// Returns the replacement of a line that exceeds the size limit.
 pub(super) fn too_long(id: String, project: &ProjectRef, length: u64, now: DateTime<Utc>) -> Event {
     let mut all = Attributes::default();
     text(&mut all, "identifier", project.as_str());
@@ -152,7 +152,7 @@ pub(super) fn too_long(id: String, project: &ProjectRef, length: u64, now: DateT
         id,
         now.timestamp_micros(),
         Source::Postgres,
-        format!("a line of {length} bytes was left out"),
+        format!("line of {length} bytes skipped"),
         all,
     )
 }
@@ -254,7 +254,7 @@ mod tests {
                 r#"{"user":"supabase_read_only_user","remote_host":"[local]","ps":"startup","error_severity":"FATAL","message":"too many"}"#,
                 false,
             ),
-            // The tenant's own SQL, and a message that only looks like another's.
+            // The tenant's own SQL, and a message that resembles a platform line.
             (
                 r#"{"user":"gantry_owner","remote_host":"[local]","ps":"SELECT","message":"connection authorized: user=x"}"#,
                 true,

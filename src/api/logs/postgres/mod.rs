@@ -1,8 +1,9 @@
-//! What the projects' servers on this node write into their logs: `postgres_logs`. Lines about the platform's own sessions stay
-//! in the servers' files.
+//! Logs of project servers on this node: `postgres_logs`. Lines of platform sessions stay in the
+//! server's files.
 //!
-//! One process on a data folder reads. How far it came is kept in the same batch as the lines, so that each is there
-//! once, wherever the process is killed. Files are looked at twice a second: two calls for a server that wrote nothing.
+//! One process per data folder reads. The reader offset is stored in the same batch as the lines,
+//! so a crash neither loses nor repeats lines. Files are polled twice a second, with two system
+//! calls for an idle server.
 
 mod line;
 mod reader;
@@ -10,6 +11,7 @@ mod reader;
 use std::{
     collections::{BTreeMap, HashSet},
     io,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -20,7 +22,7 @@ use self::{
     line::HostFolders,
     reader::{Line, Portion, Position, Reader},
 };
-use super::{Ending, WRITES_MAX};
+use super::{ShutdownSignal, WRITES_MAX};
 use crate::{
     api::context::ApiContext,
     base::{
@@ -29,24 +31,24 @@ use crate::{
     },
 };
 
-/// How soon a line is looked for.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(500);
-/// Looks after which files are read although they look as before: times of files are coarse.
+/// Number of polls after which unchanged files are read anyway, because file times are coarse.
 const THOROUGH: u64 = 60;
-/// Portions of all servers that are in memory at the same time, of a megabyte each at most.
+/// Maximum number of chunks in memory over all servers. A chunk is at most a megabyte.
 const PORTIONS_MAX: usize = 16;
-/// Portions of one server in one look: others come first after that.
+/// Maximum number of chunks per server and poll, so that other servers are not delayed.
 const ROUNDS_MAX: usize = 32;
 
 type Readers = BTreeMap<ProjectRef, Reader>;
 
-/// Runs until the server ends, and looks a last time then.
-pub(super) async fn run(context: ApiContext, mut ending: Ending) {
+/// Polls until shutdown, and once more then.
+pub(super) async fn run(context: ApiContext, mut shutdown: ShutdownSignal) {
     let mut readers = Readers::new();
     for look in 1_u64.. {
-        let last = ending.within(LOOK).await;
+        let last = shutdown.within(LOOK).await;
         if let Err(error) = pass(&context, &mut readers, look % THOROUGH == 0).await {
-            tracing::warn!(%error, "the logs of servers could not be read");
+            tracing::warn!(%error, "PostgreSQL logs could not be read");
         }
         if last {
             return;
@@ -54,33 +56,29 @@ pub(super) async fn run(context: ApiContext, mut ending: Ending) {
     }
 }
 
-/// Reads what is new in all logs.
+/// Reads new lines of all servers.
 async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Result<(), Error> {
     if !context.analytics.reads_servers().await? {
         return Ok(());
     }
-    let there = context
-        .clusters
-        .refs_on_disk()
-        .await
-        .context("looking for servers")?;
+    let there = context.driver.list().await.context("looking for servers")?;
     let known: HashSet<&ProjectRef> = there.iter().collect();
     readers.retain(|project, _| known.contains(project));
     for project in &there {
         if !readers.contains_key(project) {
-            let mark = context
+            let offset = context
                 .analytics
-                .opened()
+                .open_store()
                 .await?
                 .store
                 .reader_offset(&mark_name(project));
-            let at = mark
-                .map(|mark| Position::of_text(&mark.value))
+            let at = offset
+                .map(|offset| Position::of_text(&offset.value))
                 .unwrap_or_default();
-            readers.insert(
-                project.clone(),
-                Reader::new(context.clusters.data(project), at),
-            );
+            // Logs of clusters whose files are on another machine are read there.
+            if let Some(data) = context.driver.data_directory(project) {
+                readers.insert(project.clone(), Reader::new(data, at));
+            }
         }
     }
     if thorough {
@@ -92,20 +90,20 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
         if portions.is_empty() {
             break;
         }
-        let keeps = portions
+        let appends = portions
             .into_iter()
-            .map(|(project, portion)| keep(context, project, portion));
-        let kept: Vec<_> = stream::iter(keeps)
+            .map(|(project, portion)| append(context, project, portion));
+        let appended: Vec<_> = stream::iter(appends)
             .buffer_unordered(WRITES_MAX)
             .collect()
             .await;
-        for (project, outcome) in kept {
+        for (project, outcome) in appended {
             let behind = outcome.and_then(|next| match readers.get_mut(&project) {
-                Some(reader) => reader.kept(next).context("removing old log files"),
+                Some(reader) => reader.advance(next).context("removing old log files"),
                 None => Ok(()),
             });
             if let Err(error) = behind {
-                tracing::warn!(%project, %error, "the log of a server could not be kept; it is read again");
+                tracing::warn!(%project, %error, "PostgreSQL log lines could not be stored; retrying");
                 readers.remove(&project);
             }
         }
@@ -113,7 +111,7 @@ async fn pass(context: &ApiContext, readers: &mut Readers, thorough: bool) -> Re
     Ok(())
 }
 
-/// The next portion of some servers that have one.
+/// Returns the next chunk of each server that has one.
 async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Readers), Error> {
     let work = move || {
         let mut portions = Vec::new();
@@ -123,10 +121,10 @@ async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Reade
             }
             match reader.read() {
                 Ok(portion) => portions.extend(portion.map(|portion| (project.clone(), portion))),
-                // A project that is being removed, most likely.
+                // The project is probably being removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::debug!(%project, %error, "the log of a server cannot be read")
+                    tracing::debug!(%project, %error, "PostgreSQL log cannot be read")
                 }
             }
         }
@@ -137,16 +135,19 @@ async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Reade
         .context("reading the logs of servers")
 }
 
-/// Keeps a portion together with how far it reaches.
-async fn keep(
+/// Appends a chunk together with its reader offset.
+async fn append(
     context: &ApiContext,
     project: ProjectRef,
     portion: Portion,
 ) -> (ProjectRef, Result<Position, Error>) {
     let now = context.clock.now();
-    let data = context.clusters.data(&project);
-    let sockets = context.clusters.home().socket_dir(project.as_str());
-    let folders = HostFolders::new(&[&data, &sockets, context.clusters.home().dir()]);
+    let data = context.driver.data_directory(&project);
+    let sockets = context.home.socket_dir(project.as_str());
+    let mut paths: Vec<&Path> = data.iter().map(PathBuf::as_path).collect();
+    paths.push(&sockets);
+    paths.push(context.home.dir());
+    let folders = HostFolders::new(&paths);
     let event = |line: Line| -> Option<Event> {
         let id = context.entropy.uuid().to_string();
         match line {
@@ -158,25 +159,25 @@ async fn keep(
     let events: Vec<_> = portion.lines.into_iter().filter_map(event).collect();
     let left_out = read - events.len();
     if left_out > 0 {
-        tracing::debug!(%project, left_out, "lines of platform sessions stay in the server's log files");
+        tracing::debug!(%project, left_out, "log lines of platform sessions skipped");
     }
-    let mark = ReaderOffset {
+    let offset = ReaderOffset {
         name: mark_name(&project),
         value: portion.next.text(),
     };
-    let kept = context
+    let appended = context
         .analytics
-        .keep(&project, events, Some(mark))
+        .append(&project, events, Some(offset))
         .await
         .map(|()| portion.next);
-    (project, kept)
+    (project, appended)
 }
 
 fn mark_name(project: &ProjectRef) -> String {
     format!("postgres/{project}")
 }
 
-/// How far the log of a server that is gone was read is of no use.
+/// Removes the reader offset of a removed server.
 pub(super) fn forgotten(project: &ProjectRef) -> ReaderOffset {
     ReaderOffset {
         name: mark_name(project),

@@ -1,7 +1,8 @@
-//! Reads one server's log files in the order they were written, from where it was before.
+//! Reads the log files of one server in the order they were written, from a stored offset.
 //!
-//! The folder is the tenant's: whoever became superuser there can put anything in it. So no link is followed on the way, only
-//! the tenant's own plain files are read, and every read has a bound.
+//! The folder belongs to the tenant, and a superuser of the server can write any file there. So
+//! symbolic links are not followed, only plain files of the tenant are read, and every read is
+//! bounded.
 
 use std::{
     fs::File,
@@ -15,36 +16,36 @@ use std::{
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, lstat, openat, unlinkat};
 
-/// Longest line that is read, in bytes. What is longer is passed by, and said to be.
+/// Maximum length of a line, in bytes. A longer line is skipped and reported.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
-/// Log files behind the one that is read that are left for people to look at.
+/// Number of log files kept behind the current file.
 const KEPT: usize = 2;
-/// Files of one server that are looked at: more than it writes in a week.
+/// Maximum number of files per server, more than a server writes in a week.
 const FILES_MAX: usize = 4096;
-/// Entries of a folder that are looked at, whatever their names.
+/// Maximum number of folder entries examined.
 const ENTRIES_MAX: usize = 64 * 1024;
-/// Longest name of a log file, in bytes.
+/// Maximum length of a file name, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// Bytes of a file that are searched for the end of a line that is too long, in one look. What follows is then taken for
-/// another line.
+/// Maximum number of bytes searched for the end of a too long line, per poll. The rest is then read
+/// as another line.
 const SEARCH_BYTES_MAX: u64 = 4 << 20;
 
-/// How far a server's log was read.
+/// Offset of a reader in the log of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) file: String,
     pub(super) inode: u64,
-    /// The beginning of a line.
+    /// Byte offset of the start of a line.
     pub(super) offset: u64,
 }
 
 impl Position {
-    /// As it is kept beside the lines.
+    /// Encodes the offset for storage.
     pub(super) fn text(&self) -> String {
         format!("{} {} {}", self.inode, self.offset, self.file)
     }
 
-    /// The other way. What cannot be read is the beginning.
+    /// Decodes a stored offset. An invalid value is decoded as the beginning.
     pub(super) fn of_text(text: &str) -> Self {
         let mut parts = text.splitn(3, ' ');
         let mut number = || parts.next().and_then(|part| part.parse().ok());
@@ -59,24 +60,25 @@ impl Position {
     }
 }
 
-/// A line, or the length of one that is too long.
+/// A line, or the length of a line that exceeds the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
     Whole(Vec<u8>),
     TooLong(u64),
 }
 
-/// What was read, and where reading goes on once that is kept.
+/// A chunk of lines, and the offset after it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Portion {
     pub(super) lines: Vec<Line>,
     pub(super) next: Position,
 }
 
-/// What changes when a server writes: the folder's last change and the length of the newest file.
+/// File state that changes when a server writes: modification time of the folder and size of the
+/// newest file.
 type Signs = (i64, u64, u64, u64);
 
-/// One server's log.
+/// Reader of one server's log.
 #[derive(Debug)]
 pub(super) struct Reader {
     data: PathBuf,
@@ -85,7 +87,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Of the server in this data directory.
+    /// Creates a reader for the server with this data directory.
     pub(super) fn new(data: PathBuf, at: Position) -> Self {
         Self {
             data,
@@ -94,19 +96,20 @@ impl Reader {
         }
     }
 
-    /// Has the next look read, whatever the files look like.
+    /// Makes the next poll read the files even if they look unchanged.
     pub(super) fn look_again(&mut self) {
         self.seen = None;
     }
 
-    /// What was read is kept: reading goes on behind it, and what is far behind is removed.
-    pub(super) fn kept(&mut self, next: Position) -> io::Result<()> {
+    /// Advances past a stored chunk and removes old files.
+    pub(super) fn advance(&mut self, next: Position) -> io::Result<()> {
         let turned = self.at.file != next.file;
         self.at = next;
         if turned { self.tidy_up() } else { Ok(()) }
     }
 
-    /// The next lines, at most about [`LINE_BYTES_MAX`] bytes of them. None: there are none yet.
+    /// Reads the next lines, about [`LINE_BYTES_MAX`] bytes at most. Returns `None` if there are
+    /// none.
     pub(super) fn read(&mut self) -> io::Result<Option<Portion>> {
         let signs = self.signs();
         if signs.is_some() && signs == self.seen {
@@ -122,7 +125,7 @@ impl Reader {
             .iter()
             .position(|(name, inode)| *name == at.file && *inode == at.inode);
         if current.is_none() {
-            // Gone, or another of the same name.
+            // The file was removed or replaced.
             current = files.iter().position(|(name, _)| *name >= at.file);
             at.offset = 0;
         }
@@ -150,13 +153,14 @@ impl Reader {
                     next: at,
                 }));
             }
-            // The server writes into one file at a time, and the next was there before this one was read to its end.
+            // The server writes one file at a time. The next file existed before this one was read
+            // to its end, so this one is complete.
             current += 1;
             at.offset = 0;
         }
     }
 
-    /// None while there is no such file.
+    /// Returns `None` if there is no such file.
     fn signs(&self) -> Option<Signs> {
         let folder = lstat(self.data.join("log")).ok()?;
         let file = lstat(self.data.join("log").join(&self.at.file)).ok()?;
@@ -180,7 +184,7 @@ impl Reader {
         let Some(place) = self.data.parent() else {
             return Ok(None);
         };
-        let opened = openat(
+        let open_store = openat(
             CWD,
             place,
             OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -191,7 +195,7 @@ impl Reader {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        match opened
+        match open_store
             .and_then(|place| step(&place, data))
             .and_then(|data| step(&data, "log"))
         {
@@ -203,7 +207,7 @@ impl Reader {
         }
     }
 
-    /// Removes files that were read, but for the last few.
+    /// Removes files that were read, except the most recent ones.
     fn tidy_up(&self) -> io::Result<()> {
         let Some(folder) = self.folder()? else {
             return Ok(());
@@ -232,12 +236,12 @@ impl Reader {
     }
 }
 
-/// The files that have lines, in the order they were written.
+/// Lists the log files in the order they were written.
 fn files(folder: &OwnedFd) -> io::Result<Vec<(String, u64)>> {
     names(folder, |name| {
         Path::new(name)
             .extension()
-            .is_some_and(|ending| ending == "json")
+            .is_some_and(|shutdown| shutdown == "json")
     })
 }
 
@@ -257,13 +261,14 @@ fn names(folder: &OwnedFd, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(Str
     Ok(found)
 }
 
-/// The names that servers give to their logs, and nothing that is longer or has other characters.
+/// Checks the file name: the pattern of PostgreSQL log names, bounded in length and characters.
 fn is_log(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     name.starts_with("postgres-") && name.len() <= NAME_BYTES_MAX && name.bytes().all(plain)
 }
 
-/// The file, if it is a plain one of the owner's with a single name: a name may lead to a file of another user.
+/// Opens a plain file of the owner with a link count of one. A hard link could lead to the file of
+/// another user.
 fn open(folder: &OwnedFd, name: &str, owner: u32) -> io::Result<Option<File>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match openat(folder, name, flags, Mode::empty()) {
@@ -283,11 +288,11 @@ fn open(folder: &OwnedFd, name: &str, owner: u32) -> io::Result<Option<File>> {
         .then(|| File::from(file)))
 }
 
-/// The lines of a file from a position on. `finished`: nothing will be added, and what stands at its end without a line break is
-/// a line too.
+/// Reads lines of a file from an offset. With `finished`, the rest without a line break is a line
+/// too.
 fn portion(file: &File, at: Position, finished: bool) -> io::Result<Option<Portion>> {
     let length = file.metadata()?.len();
-    // It was cut off.
+    // The file was truncated.
     let start = if at.offset > length { 0 } else { at.offset };
     let mut bytes = vec![
         0;
@@ -336,7 +341,7 @@ fn fill(file: &File, bytes: &mut [u8], start: u64) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Behind the first line break from `from` on, or as far as is searched.
+/// Returns the offset after the first line break from `from`, or the end of the searched range.
 fn line_end(file: &File, mut from: u64) -> io::Result<Option<u64>> {
     let search_end = from + SEARCH_BYTES_MAX;
     let mut bytes = vec![0; 64 * 1024];
@@ -388,7 +393,7 @@ mod tests {
                 .unwrap();
         }
 
-        /// All there is to read, kept as it is read.
+        /// Reads and acknowledges all lines.
         fn all(&mut self) -> Vec<String> {
             let mut all = Vec::new();
             self.reader.look_again();
@@ -397,12 +402,12 @@ mod tests {
                     Line::Whole(bytes) => String::from_utf8(bytes).unwrap(),
                     Line::TooLong(length) => format!("too long: {length}"),
                 }));
-                self.reader.kept(portion.next).unwrap();
+                self.reader.advance(portion.next).unwrap();
             }
             all
         }
 
-        /// As after a kill: only what was kept is known.
+        /// Simulates a restart after a kill: only the stored offset remains.
         fn restart(&mut self) {
             self.reader = Reader::new(
                 self.reader.data.clone(),
@@ -537,7 +542,7 @@ mod tests {
     #[test]
     fn a_file_without_end_is_passed_by_in_steps() {
         let mut server = Server::new();
-        // No blocks are kept for it, so a tenant can have any number of these.
+        // A sparse file uses no disk blocks, so a tenant can create any number of these.
         File::create(server.file("postgres-1.json"))
             .unwrap()
             .set_len(1 << 40)
@@ -549,7 +554,7 @@ mod tests {
                 (portion.lines, portion.next.offset),
                 (vec![Line::TooLong(passed)], step * passed)
             );
-            server.reader.kept(portion.next).unwrap();
+            server.reader.advance(portion.next).unwrap();
         }
     }
 

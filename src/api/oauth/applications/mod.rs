@@ -1,4 +1,4 @@
-//! Applications that are registered, and their secrets.
+//! Registered applications.
 
 pub mod operations;
 pub mod secrets;
@@ -26,30 +26,30 @@ use crate::{
     },
 };
 
-/// Applications of one organization.
+/// Maximum number of applications per organization.
 const APPLICATIONS_MAX: i64 = 200;
-/// Longest name.
+/// Maximum length of a name in characters.
 const NAME_CHARS_MAX: usize = 100;
-/// Addresses of one application. The check of the table says the same.
+/// Maximum number of redirect URIs per application. Matches the check constraint of the table.
 const REDIRECTS_MAX: usize = 20;
 
-/// What a member chooses among when they approve.
+/// The choice of projects at consent.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "OauthProjectSelection")]
-pub enum Selection {
-    /// The whole organization.
+pub enum ProjectSelection {
+    /// Access to the whole organization.
     #[default]
     Off,
-    /// The organization, or some of its projects.
+    /// Access to the whole organization or to selected projects.
     Optional,
-    /// Some of its projects.
+    /// Access to selected projects only.
     Required,
 }
 
-impl Selection {
+impl ProjectSelection {
     /// Name in the database and on the wire.
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,45 +63,45 @@ impl Selection {
         match name {
             "off" => Self::Off,
             "optional" => Self::Optional,
-            // What this version does not know restricts.
+            // An unknown value of a newer version is read as the most restrictive one.
             _ => Self::Required,
         }
     }
 }
 
-/// An application that is registered and not deleted.
+/// A registered application that is not deleted.
 #[derive(Debug, Clone)]
 pub struct Application {
     /// Row of `oauth_applications`.
     pub id: ApplicationId,
-    /// By which it is known outside.
+    /// Public client id.
     pub client_id: Uuid,
-    /// Whose it is. None: it registered itself.
+    /// The owning organization; `None` if it registered itself.
     pub organization: Option<OrganizationId>,
-    /// What it is to be called.
+    /// Display name.
     pub name: String,
-    /// Its own page.
+    /// Website.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     pub redirect_uris: Vec<String>,
-    /// What it may ask for.
+    /// Scopes that it may request.
     pub scopes: Scopes,
-    /// It can keep no secret.
+    /// Whether it is a public client, which cannot keep a secret.
     pub public: bool,
-    /// It may do no more than who approved it may at the time.
-    pub bound: bool,
-    /// Whether projects are chosen.
-    pub selection: Selection,
-    /// The operator vouches for it.
+    /// Whether its tokens are limited to the role of the granting member.
+    pub bound_to_user: bool,
+    /// The choice of projects at consent.
+    pub selection: ProjectSelection,
+    /// Whether the operator verified it.
     pub verified: bool,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
 }
 
 impl Application {
-    /// Whether it has to prove itself by PKCE: what keeps no secret, and what nobody looked at.
+    /// Returns whether PKCE is required: for public and for self-registered applications.
     pub fn needs_challenge(&self) -> bool {
         self.public || self.organization.is_none()
     }
@@ -128,14 +128,14 @@ fn read(row: &Row) -> Application {
         redirect_uris: row.get(6),
         scopes: Scopes::named(row.get::<_, Vec<&str>>(7)),
         public: row.get(8),
-        bound: row.get(9),
-        selection: Selection::read(row.get(10)),
+        bound_to_user: row.get(9),
+        selection: ProjectSelection::read(row.get(10)),
         verified: row.get(11),
         created_at: row.get(12),
     }
 }
 
-/// The application with this client id.
+/// Returns the application with this client id.
 pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application>, Error> {
     let rows = db
         .query(applications!("a.client_id = $1"), &[&client_id])
@@ -144,7 +144,7 @@ pub async fn by_client_id(db: &Db, client_id: Uuid) -> Result<Option<Application
     Ok(rows.first().map(read))
 }
 
-/// The application with this row.
+/// Returns the application with this row id.
 pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Error> {
     let rows = db
         .query(applications!("a.id = $1"), &[&id.0])
@@ -153,8 +153,8 @@ pub async fn by_id(db: &Db, id: ApplicationId) -> Result<Option<Application>, Er
     Ok(rows.first().map(read))
 }
 
-/// Whether any application is registered.
-pub async fn any(db: &Db) -> Result<bool, Error> {
+/// Returns whether any application is registered.
+pub async fn any_registered(db: &Db) -> Result<bool, Error> {
     let rows = db
         .query(applications!("true limit 1"), &[])
         .await
@@ -162,7 +162,7 @@ pub async fn any(db: &Db) -> Result<bool, Error> {
     Ok(!rows.is_empty())
 }
 
-/// The applications of an organization, by name.
+/// Lists the applications of an organization, by name.
 pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Application>, Error> {
     let sql = applications!("a.organization_id = $1 order by lower(a.name), a.id limit $2");
     let rows = db
@@ -172,8 +172,8 @@ pub async fn list(db: &Db, organization: OrganizationId) -> Result<Vec<Applicati
     Ok(rows.iter().map(read).collect())
 }
 
-/// One of them.
-pub async fn of_organization(
+/// Returns an application of an organization.
+pub async fn by_organization(
     db: &Db,
     organization: OrganizationId,
     client_id: Uuid,
@@ -184,36 +184,37 @@ pub async fn of_organization(
         .ok_or(Error::NotFound)
 }
 
-/// What somebody wants an application to be.
+/// The properties of an application to be registered.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[schemars(rename = "CreateOauthApplication")]
 #[serde(deny_unknown_fields)]
-pub struct Draft {
-    /// What it is to be called.
+pub struct ApplicationDraft {
+    /// Display name.
     #[schemars(length(min = 1, max = 100))]
     pub name: String,
-    /// Its own page: https, or nothing.
+    /// Website: an https URL or empty.
     #[serde(default)]
     pub website: String,
-    /// A picture: https, or nothing.
+    /// URL of an icon: an https URL.
     pub icon: Option<String>,
-    /// Where it can be answered: https, or this computer itself. Matched letter by letter.
+    /// Redirect URIs: https, or http on a loopback address. Compared byte by byte.
     pub redirect_uris: Vec<String>,
-    /// Names of what it may ask for.
+    /// Names of the scopes that it may request.
     pub scopes: Vec<String>,
-    /// It can keep no secret, and proves itself by PKCE alone.
+    /// Whether it is a public client, which has no secret and uses PKCE.
     #[serde(default)]
     pub public: bool,
-    /// It may do no more than who approves it may at the time. Cannot be switched off again.
+    /// Whether its tokens are limited to the role of the granting member. Cannot be switched off
+    /// again.
     #[serde(default, rename = "bind_to_authorizing_user")]
-    pub bound: bool,
-    /// Whether projects are chosen. Cannot be loosened again.
+    pub bound_to_user: bool,
+    /// The choice of projects at consent. Cannot be loosened again.
     #[serde(default, rename = "project_selection")]
-    pub selection: Selection,
+    pub selection: ProjectSelection,
 }
 
-impl Draft {
-    /// The draft of what an application is.
+impl ApplicationDraft {
+    /// Returns the properties of an existing application.
     pub fn of(application: &Application) -> Self {
         Self {
             name: application.name.clone(),
@@ -227,13 +228,13 @@ impl Draft {
                 .map(str::to_owned)
                 .collect(),
             public: application.public,
-            bound: application.bound,
+            bound_to_user: application.bound_to_user,
             selection: application.selection,
         }
     }
 
-    /// Whether the application stays verified with this draft: it looks the same, and asks for no scope that the operator did
-    /// not see.
+    /// Returns whether the application stays verified: its appearance is unchanged, and it requests
+    /// no scope that the operator did not verify.
     fn stays_verified(&self, application: &Application, scopes: Scopes) -> bool {
         scopes.within(application.scopes)
             && (&self.name, &self.website, &self.icon, &self.redirect_uris)
@@ -245,14 +246,14 @@ impl Draft {
                 )
     }
 
-    /// What is wrong with it, if anything; what it may ask for, if not.
+    /// Validates the draft and returns its scopes.
     pub fn check(&self) -> Result<Scopes, Error> {
         check_name(&self.name)?;
         for (field, address) in [
             ("website", self.website.as_str()),
             ("icon", self.icon.as_deref().unwrap_or_default()),
         ] {
-            if !address.is_empty() && !is_page(address) {
+            if !address.is_empty() && !is_https_url(address) {
                 return Err(Error::invalid(field, "expected an https address"));
             }
         }
@@ -271,15 +272,16 @@ impl Draft {
         self.scopes.iter().map(scope).collect()
     }
 
-    fn described(&self) -> Value {
+    fn audit_value(&self) -> Value {
         json!({
             "name": self.name, "website": self.website, "icon": self.icon, "redirect_uris": self.redirect_uris, "scopes": self.scopes,
-            "public": self.public, "bind_to_authorizing_user": self.bound, "project_selection": self.selection.name(),
+            "public": self.public, "bind_to_authorizing_user": self.bound_to_user, "project_selection": self.selection.name(),
         })
     }
 }
 
-/// Checks the name of an application: it is all that people see of one, so it also has no space around it.
+/// Checks the name of an application. Surrounding spaces are rejected, because the name alone
+/// identifies an application to members.
 pub fn check_name(name: &str) -> Result<(), Error> {
     if name.trim() != name {
         return Err(Error::invalid(
@@ -292,7 +294,7 @@ pub fn check_name(name: &str) -> Result<(), Error> {
     names::check("name", name, NAME_CHARS_MAX)
 }
 
-/// Refuses addresses that cannot be registered.
+/// Rejects redirect URIs that cannot be registered.
 pub fn check_redirects(list: &[String]) -> Result<(), Error> {
     if !(1..=REDIRECTS_MAX).contains(&list.len()) {
         return Err(Error::invalid(
@@ -300,7 +302,10 @@ pub fn check_redirects(list: &[String]) -> Result<(), Error> {
             format!("expected 1 to {REDIRECTS_MAX}"),
         ));
     }
-    match list.iter().find_map(|address| redirect::problem(address)) {
+    match list
+        .iter()
+        .find_map(|address| redirect::validation_error(address))
+    {
         Some(problem) => Err(Error::invalid(
             "redirect_uris",
             format!("one of them {problem}"),
@@ -309,9 +314,9 @@ pub fn check_redirects(list: &[String]) -> Result<(), Error> {
     }
 }
 
-/// Whether it can stand in a link of ours.
-pub fn is_page(address: &str) -> bool {
-    address.starts_with("https://") && redirect::problem(address).is_none()
+/// Returns whether the text is an https URL that pages can link to.
+pub fn is_https_url(address: &str) -> bool {
+    address.starts_with("https://") && redirect::validation_error(address).is_none()
 }
 
 /// Registers an application.
@@ -319,7 +324,7 @@ pub async fn create(
     db: &Db,
     entropy: &Entropy,
     (organization, creator): (OrganizationId, UserId),
-    draft: &Draft,
+    draft: &ApplicationDraft,
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<Application, Error> {
@@ -327,7 +332,7 @@ pub async fn create(
     let scopes = draft.check()?;
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Two at once are counted one after the other.
+    // The lock serializes concurrent registrations, so that the count below is exact.
     transaction
         .execute(
             "select 1 from organizations where id = $1 for update",
@@ -363,7 +368,7 @@ pub async fn create(
         .write_in(
             &transaction,
             201,
-            (None, Some(with_id(client_id, draft.described()))),
+            (None, Some(with_id(client_id, draft.audit_value()))),
             now,
         )
         .await?;
@@ -373,12 +378,12 @@ pub async fn create(
         .ok_or_else(|| Error::internal(doing, "it is not there"))
 }
 
-/// Writes the row of an application that was checked. Without an owner, it registered itself.
+/// Inserts the row of a validated application. Without an owner, it is marked as self-registered.
 pub async fn insert(
     transaction: &Transaction<'_>,
     client_id: Uuid,
     owner: Option<(OrganizationId, UserId)>,
-    draft: &Draft,
+    draft: &ApplicationDraft,
     scopes: Scopes,
     now: DateTime<Utc>,
 ) -> Result<ApplicationId, Error> {
@@ -399,7 +404,7 @@ pub async fn insert(
                 &draft.redirect_uris,
                 &scopes.names(),
                 &draft.public,
-                &draft.bound,
+                &draft.bound_to_user,
                 &draft.selection.name(),
                 &if owner.is_some() { "manual" } else { "dcr" },
                 &now,
@@ -410,40 +415,40 @@ pub async fn insert(
     Ok(ApplicationId(row.get(0)))
 }
 
-/// What is to be different about an application; the rest stays.
+/// A partial update of an application; absent fields stay unchanged.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "UpdateOauthApplication")]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the fields of a draft")]
-pub struct Change {
+pub struct ApplicationPatch {
     #[schemars(length(min = 1, max = 100))]
     pub name: Option<String>,
     pub website: Option<String>,
-    /// An empty one takes it away.
+    /// An empty text removes the icon.
     pub icon: Option<String>,
     pub redirect_uris: Option<Vec<String>>,
     pub scopes: Option<Vec<String>>,
     #[serde(rename = "bind_to_authorizing_user")]
-    pub bound: Option<bool>,
+    pub bound_to_user: Option<bool>,
     #[serde(rename = "project_selection")]
-    pub selection: Option<Selection>,
+    pub selection: Option<ProjectSelection>,
 }
 
-impl Change {
-    /// What an application would be. What restricts it stays: members approved it as that.
-    fn applied_to(self, application: &Application) -> Result<Draft, Error> {
-        let is = Draft::of(application);
-        let draft = Draft {
+impl ApplicationPatch {
+    /// Applies the update. Restrictions cannot be lifted: members granted access under them.
+    fn applied_to(self, application: &Application) -> Result<ApplicationDraft, Error> {
+        let is = ApplicationDraft::of(application);
+        let draft = ApplicationDraft {
             name: self.name.unwrap_or(is.name),
             website: self.website.unwrap_or(is.website),
             icon: self.icon.or(is.icon).filter(|icon| !icon.is_empty()),
             redirect_uris: self.redirect_uris.unwrap_or(is.redirect_uris),
             scopes: self.scopes.unwrap_or(is.scopes),
             public: is.public,
-            bound: self.bound.unwrap_or(is.bound),
+            bound_to_user: self.bound_to_user.unwrap_or(is.bound_to_user),
             selection: self.selection.unwrap_or(is.selection),
         };
-        if application.bound && !draft.bound {
+        if application.bound_to_user && !draft.bound_to_user {
             return Err(Error::invalid(
                 "bind_to_authorizing_user",
                 "cannot be switched off again",
@@ -459,18 +464,18 @@ impl Change {
     }
 }
 
-/// Makes an application something else, and says what it is then.
+/// Updates an application and returns it.
 pub async fn change(
     db: &Db,
     id: ApplicationId,
-    change: Change,
+    change: ApplicationPatch,
     now: DateTime<Utc>,
     audit: &Recorder,
 ) -> Result<Application, Error> {
     let doing = "changing an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Of two changes at once the second begins with what the first left: neither brings back what the other took away.
+    // The lock serializes concurrent updates, so that none is lost.
     let row = transaction
         .query_opt(applications!("a.id = $1 for update of a"), &[&id.0])
         .await
@@ -488,25 +493,27 @@ pub async fn change(
         &draft.icon,
         &draft.redirect_uris,
         &scopes.names(),
-        &draft.bound,
+        &draft.bound_to_user,
         &draft.selection.name(),
         &verified,
     ];
     transaction.execute(sql, &values).await.context(doing)?;
-    let (mut before, mut after) = (Draft::of(&application).described(), draft.described());
-    (before["verified"], after["verified"]) = (application.verified.into(), verified.into());
-    let told = (
+    let mut before = ApplicationDraft::of(&application).audit_value();
+    before["verified"] = application.verified.into();
+    let mut after = draft.audit_value();
+    after["verified"] = verified.into();
+    let states = (
         Some(with_id(application.client_id, before)),
         Some(with_id(application.client_id, after)),
     );
-    audit.write_in(&transaction, 200, told, now).await?;
+    audit.write_in(&transaction, 200, states, now).await?;
     transaction.commit().await.context(doing)?;
-    let Draft {
+    let ApplicationDraft {
         name,
         website,
         icon,
         redirect_uris,
-        bound,
+        bound_to_user,
         selection,
         ..
     } = draft;
@@ -516,14 +523,14 @@ pub async fn change(
         icon,
         redirect_uris,
         scopes,
-        bound,
+        bound_to_user,
         selection,
         verified,
         ..application
     })
 }
 
-/// Deletes an application, and ends everything that was approved for it. How many that were.
+/// Deletes an application and revokes its grants. Returns their number.
 pub async fn delete(
     db: &Db,
     application: &Application,
@@ -539,8 +546,11 @@ pub async fn delete(
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    let ended = grants::end_all_of(&transaction, application.id, now).await?;
-    let before = with_id(application.client_id, Draft::of(application).described());
+    let ended = grants::mark_all_revoked(&transaction, application.id, now).await?;
+    let before = with_id(
+        application.client_id,
+        ApplicationDraft::of(application).audit_value(),
+    );
     audit
         .write_in(
             &transaction,
@@ -563,7 +573,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_they_look_like() {
+    fn check_name_rejects_invisible_characters() {
         for fine in ["Acme", "Açme 2.0", "日本", "<b>"] {
             assert!(check_name(fine).is_ok(), "{fine}");
         }

@@ -1,4 +1,5 @@
-//! Operations on an organization's applications. Who may let others in, may let applications ask.
+//! Operations on an organization's applications. Managing them requires the permission to invite
+//! members.
 
 use std::sync::Arc;
 
@@ -7,11 +8,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Application, Change, Draft, Selection, secrets, secrets::Secret};
+use super::{
+    Application, ApplicationDraft, ApplicationPatch, ProjectSelection, secrets,
+    secrets::ApplicationSecret,
+};
 use crate::{
     api::{
         context::ApiContext,
-        oauth::{Minted, applications, authorizations::Ended, grants},
+        oauth::{GeneratedSecret, applications, authorizations::RevokedAuthorizations, grants},
     },
     base::error::Error,
     platform::{
@@ -26,39 +30,39 @@ use crate::{
     },
 };
 
-/// Every member sees what is registered; administrators change it.
-const SEES: Access = pat_only(&[&[P::OrganizationAdminRead]]);
-const CHANGES: Access = pat_only(&[&[P::MembersWrite]]);
+/// Every member can read applications; administrators manage them.
+const READ: Access = pat_only(&[&[P::OrganizationAdminRead]]);
+const WRITE: Access = pat_only(&[&[P::MembersWrite]]);
 
-/// An application, as its organization sees it.
+/// An application as its organization sees it.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApplication")]
-pub struct Shown {
-    /// Its client id.
+pub struct ApplicationView {
+    /// Client id.
     pub id: Uuid,
-    /// What it is called.
+    /// Display name.
     pub name: String,
-    /// Its own page.
+    /// Website.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     pub redirect_uris: Vec<String>,
-    /// What it may ask for.
+    /// Scopes that it may request.
     pub scopes: Vec<String>,
-    /// It can keep no secret.
+    /// Whether it is a public client, which cannot keep a secret.
     pub public: bool,
-    /// It may do no more than who approves it may at the time.
+    /// Whether its tokens are limited to the role of the granting member.
     pub bind_to_authorizing_user: bool,
-    /// Whether projects are chosen.
-    pub project_selection: Selection,
-    /// Whether the operator vouches for it.
+    /// The choice of projects at consent.
+    pub project_selection: ProjectSelection,
+    /// Whether the operator verified it.
     pub verified: bool,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: DateTime<Utc>,
 }
 
-impl From<Application> for Shown {
+impl From<Application> for ApplicationView {
     fn from(application: Application) -> Self {
         Self {
             id: application.client_id,
@@ -73,7 +77,7 @@ impl From<Application> for Shown {
                 .map(str::to_owned)
                 .collect(),
             public: application.public,
-            bind_to_authorizing_user: application.bound,
+            bind_to_authorizing_user: application.bound_to_user,
             project_selection: application.selection,
             verified: application.verified,
             created_at: application.created_at,
@@ -81,34 +85,32 @@ impl From<Application> for Shown {
     }
 }
 
-/// The same with what belongs to it.
+/// An application with its secrets.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthApplicationDetail")]
-pub struct Detail {
+pub struct ApplicationDetail {
     /// The application.
     #[serde(flatten)]
-    pub application: Shown,
-    /// Its live secrets.
-    pub secrets: Vec<Secret>,
-    /// How many approvals of members it has.
+    pub application: ApplicationView,
+    /// Live secrets.
+    pub secrets: Vec<ApplicationSecret>,
+    /// Number of live grants of members.
     pub authorizations: i64,
 }
 
-/// The organization's application that the path names.
-struct Named(Application);
+/// The organization's application with the id in the path.
+struct PathApplication(Application);
 
-impl Input for Named {
-    fn describe(described: &mut OperationDoc) {
-        Organization::describe(described);
+impl Input for PathApplication {
+    fn describe(audit_value: &mut OperationDoc) {
+        Organization::describe(audit_value);
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        let (organization, context) = (
-            Organization::take(call).await?,
-            ApiContext::take(call).await?,
-        );
+        let organization = Organization::take(call).await?;
+        let context = ApiContext::take(call).await?;
         let PathId(id) = PathId::take(call).await.map_err(|_| Error::NotFound)?;
-        applications::of_organization(&context.db, organization.id, id)
+        applications::by_organization(&context.db, organization.id, id)
             .await
             .map(Self)
     }
@@ -141,13 +143,16 @@ pub(in crate::api::oauth) static LIST: Endpoint = Endpoint {
         "List an organization's OAuth applications",
         Verb::Get,
         "/v1/organizations/{slug}/oauth/apps",
-        SEES,
+        READ,
     )
 };
 
-async fn list(organization: Organization, context: ApiContext) -> Result<Json<Vec<Shown>>, Error> {
+async fn list(
+    organization: Organization,
+    context: ApiContext,
+) -> Result<Json<Vec<ApplicationView>>, Error> {
     let found = applications::list(&context.db, organization.id).await?;
-    Ok(Json(found.into_iter().map(Shown::from).collect()))
+    Ok(Json(found.into_iter().map(ApplicationView::from).collect()))
 }
 
 pub(in crate::api::oauth) static CREATE: Endpoint = Endpoint {
@@ -159,7 +164,7 @@ pub(in crate::api::oauth) static CREATE: Endpoint = Endpoint {
         "Register an OAuth application",
         Verb::Post,
         "/v1/organizations/{slug}/oauth/apps",
-        CHANGES,
+        WRITE,
     )
 };
 
@@ -168,9 +173,9 @@ async fn create(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(draft): Json<Draft>,
-) -> Result<Created<Shown>, Error> {
-    let made = applications::create(
+    Json(draft): Json<ApplicationDraft>,
+) -> Result<Created<ApplicationView>, Error> {
+    let created = applications::create(
         &context.db,
         &context.entropy,
         (organization.id, user.id),
@@ -179,7 +184,7 @@ async fn create(
         &audit,
     )
     .await?;
-    Ok(Created(made.into()))
+    Ok(Created(created.into()))
 }
 
 pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
@@ -189,37 +194,40 @@ pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
         "Get an OAuth application",
         Verb::Get,
         "/v1/organizations/{slug}/oauth/apps/{id}",
-        SEES,
+        READ,
     )
 };
 
-async fn get(Named(application): Named, context: ApiContext) -> Result<Json<Detail>, Error> {
+async fn get(
+    PathApplication(application): PathApplication,
+    context: ApiContext,
+) -> Result<Json<ApplicationDetail>, Error> {
     let secrets = secrets::list(&context.db, application.id).await?;
     let authorizations = grants::count(&context.db, application.id).await?;
-    Ok(Json(Detail {
+    Ok(Json(ApplicationDetail {
         application: application.into(),
         secrets,
         authorizations,
     }))
 }
 
-pub(in crate::api::oauth) static CHANGE: Endpoint = Endpoint {
+pub(in crate::api::oauth) static UPDATE: Endpoint = Endpoint {
     handler: || mount(change).sample(r#"{"name": "Example", "bind_to_authorizing_user": true}"#),
     ..endpoint(
         "gantry-update-oauth-application",
-        "Change an OAuth application",
+        "Update an OAuth application",
         Verb::Patch,
         "/v1/organizations/{slug}/oauth/apps/{id}",
-        CHANGES,
+        WRITE,
     )
 };
 
 async fn change(
-    Named(application): Named,
+    PathApplication(application): PathApplication,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(change): Json<Change>,
-) -> Result<Json<Shown>, Error> {
+    Json(change): Json<ApplicationPatch>,
+) -> Result<Json<ApplicationView>, Error> {
     let changed = applications::change(
         &context.db,
         application.id,
@@ -228,7 +236,7 @@ async fn change(
         &audit,
     )
     .await?;
-    grants::settle(&context).await?;
+    grants::publish_revocation(&context).await?;
     Ok(Json(changed.into()))
 }
 
@@ -236,22 +244,22 @@ pub(in crate::api::oauth) static DELETE: Endpoint = Endpoint {
     handler: || mount(delete),
     ..endpoint(
         "gantry-delete-oauth-application",
-        "Delete an OAuth application, and end what members approved for it",
+        "Delete an OAuth application and revoke its authorizations",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}",
-        CHANGES,
+        WRITE,
     )
 };
 
 async fn delete(
-    Named(application): Named,
+    PathApplication(application): PathApplication,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Json<Ended>, Error> {
+) -> Result<Json<RevokedAuthorizations>, Error> {
     let authorizations_revoked =
         applications::delete(&context.db, &application, context.clock.now(), &audit).await?;
-    grants::settle(&context).await?;
-    Ok(Json(Ended {
+    grants::publish_revocation(&context).await?;
+    Ok(Json(RevokedAuthorizations {
         authorizations_revoked,
     }))
 }
@@ -260,30 +268,30 @@ pub(in crate::api::oauth) static ADD_SECRET: Endpoint = Endpoint {
     handler: || mount(add_secret),
     ..endpoint(
         "gantry-create-oauth-secret",
-        "Make a secret of an OAuth application, shown once",
+        "Create a secret of an OAuth application. It is returned only once",
         Verb::Post,
         "/v1/organizations/{slug}/oauth/apps/{id}/secrets",
-        CHANGES,
+        WRITE,
     )
 };
 
-/// A secret that was made just now.
+/// A new secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CreatedOauthSecret")]
-pub struct CreatedSecret {
-    /// What is told about it afterwards.
+pub struct CreatedApplicationSecret {
+    /// The metadata of the secret.
     #[serde(flatten)]
-    pub about: Secret,
-    /// The secret itself. It is not shown again.
+    pub about: ApplicationSecret,
+    /// The secret in plain text. It is returned only once.
     pub secret: String,
 }
 
 async fn add_secret(
-    Named(application): Named,
+    PathApplication(application): PathApplication,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<NoStore<Created<CreatedSecret>>, Error> {
-    let secret = Minted::secret(&context.entropy);
+) -> Result<NoStore<Created<CreatedApplicationSecret>>, Error> {
+    let secret = GeneratedSecret::secret(&context.entropy);
     let about = secrets::add(
         &context.db,
         &application,
@@ -292,7 +300,7 @@ async fn add_secret(
         &audit,
     )
     .await?;
-    Ok(NoStore(Created(CreatedSecret {
+    Ok(NoStore(Created(CreatedApplicationSecret {
         about,
         secret: secret.expose().to_owned(),
     })))
@@ -305,14 +313,14 @@ pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
         "Revoke a secret of an OAuth application",
         Verb::Delete,
         "/v1/organizations/{slug}/oauth/apps/{id}/secrets/{secret_id}",
-        CHANGES,
+        WRITE,
     )
 };
 
-/// The secret that the path names. Whether it is the application's is looked up with it.
-struct SecretId(i64);
+/// A secret id from the path. The handlers check that it belongs to the application.
+struct ApplicationSecretId(i64);
 
-impl Input for SecretId {
+impl Input for ApplicationSecretId {
     fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
@@ -324,8 +332,8 @@ impl Input for SecretId {
 }
 
 async fn revoke_secret(
-    Named(application): Named,
-    SecretId(id): SecretId,
+    PathApplication(application): PathApplication,
+    ApplicationSecretId(id): ApplicationSecretId,
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {

@@ -1,4 +1,4 @@
-//! Secrets of an application: several at a time, so that one can be replaced before it ends.
+//! Application secrets. An application can have several, to rotate them without downtime.
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -8,7 +8,7 @@ use tokio_postgres::Transaction;
 
 use super::Application;
 use crate::{
-    api::oauth::Minted,
+    api::oauth::GeneratedSecret,
     base::{
         db::Db,
         error::{Context, Error},
@@ -17,32 +17,32 @@ use crate::{
     platform::audit::Recorder,
 };
 
-/// Live secrets of one application.
+/// Maximum number of live secrets per application.
 const SECRETS_MAX: i64 = 5;
 
-/// A live secret, as its owners see it afterwards.
+/// Metadata of a live secret.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthSecret")]
-pub struct Secret {
+pub struct ApplicationSecret {
     /// Row of `oauth_secrets`.
     pub id: i64,
-    /// Its end.
+    /// The last characters of the secret.
     pub hint: String,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: DateTime<Utc>,
-    /// When it was last used.
+    /// Time of the last use.
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// The live secrets of an application, newest first.
-pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Secret>, Error> {
+/// Lists the live secrets of an application, newest first.
+pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<ApplicationSecret>, Error> {
     let sql = "select id, hint, created_at, last_used_at from oauth_secrets where application_id = $1 and revoked_at is null \
                order by id desc limit $2";
     let rows = db
         .query(sql, &[&application.0, &SECRETS_MAX])
         .await
         .context("listing secrets of an application")?;
-    let secret = |row: &tokio_postgres::Row| Secret {
+    let secret = |row: &tokio_postgres::Row| ApplicationSecret {
         id: row.get(0),
         hint: row.get(1),
         created_at: row.get(2),
@@ -51,15 +51,15 @@ pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Secret>, Er
     Ok(rows.iter().map(secret).collect())
 }
 
-/// Keeps a new secret.
+/// Stores a new secret.
 pub async fn add(
     db: &Db,
     application: &Application,
-    secret: &Minted,
+    secret: &GeneratedSecret,
     now: DateTime<Utc>,
     audit: &Recorder,
-) -> Result<Secret, Error> {
-    let doing = "making a secret of an application";
+) -> Result<ApplicationSecret, Error> {
+    let doing = "creating a secret of an application";
     if application.public {
         return Err(Error::Rejected(
             "A public application has no secrets".into(),
@@ -67,7 +67,7 @@ pub async fn add(
     }
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Two at once are counted one after the other.
+    // The lock serializes concurrent requests, so that the count below is exact.
     let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for update";
     transaction
         .query_opt(sql, &[&application.id.0])
@@ -86,22 +86,22 @@ pub async fn add(
             format!("An application can have {SECRETS_MAX} secrets; revoke one first").into(),
         ));
     }
-    let made = insert(&transaction, application.id, secret, now).await?;
-    let after = json!({"id": application.client_id, "number": made.id, "hint": made.hint});
+    let created = insert(&transaction, application.id, secret, now).await?;
+    let after = json!({"id": application.client_id, "number": created.id, "hint": created.hint});
     audit
         .write_in(&transaction, 201, (None, Some(after)), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    Ok(made)
+    Ok(created)
 }
 
-/// Writes the row of a secret.
+/// Inserts the row of a secret.
 pub async fn insert(
     transaction: &Transaction<'_>,
     application: ApplicationId,
-    secret: &Minted,
+    secret: &GeneratedSecret,
     now: DateTime<Utc>,
-) -> Result<Secret, Error> {
+) -> Result<ApplicationSecret, Error> {
     let sql = "insert into oauth_secrets (application_id, digest, hint, created_at) values ($1, $2, $3, $4) returning id";
     let text = secret.expose();
     let hint = format!("…{}", &text[text.len().saturating_sub(4)..]);
@@ -111,15 +111,15 @@ pub async fn insert(
             &[&application.0, &secret.digest().as_bytes(), &hint, &now],
         )
         .await;
-    Ok(Secret {
-        id: row.context("making a secret of an application")?.get(0),
+    Ok(ApplicationSecret {
+        id: row.context("creating a secret of an application")?.get(0),
         hint,
         created_at: now,
         last_used_at: None,
     })
 }
 
-/// Revokes a secret: who has only it is refused from now on. What was issued before goes on.
+/// Revokes a secret. Tokens that were issued before stay valid.
 pub async fn revoke(
     db: &Db,
     application: &Application,

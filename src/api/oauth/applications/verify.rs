@@ -1,4 +1,4 @@
-//! What the operator vouches for: that an application is who it says it is.
+//! Verification of applications by the operator.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -15,25 +15,25 @@ use crate::{
     platform::audit::Recorder,
 };
 
-/// Applications that the list shows at most.
+/// Maximum number of applications in a list.
 const LIST_MAX: i64 = 1_000;
 
-/// An application, as the operator looks at it.
+/// An application that the operator can verify.
 #[derive(Debug, Serialize)]
-pub struct Candidate {
-    /// By which it is known outside.
+pub struct VerificationCandidate {
+    /// Public client id.
     pub client_id: Uuid,
-    /// What it is called.
+    /// Display name.
     pub name: String,
     /// Slug of the organization that registered it.
     pub organization: String,
-    /// Its own page.
+    /// Website.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where it can be answered.
+    /// Redirect URIs.
     pub redirect_uris: Vec<String>,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified it.
     pub verified: bool,
 }
 
@@ -47,8 +47,8 @@ macro_rules! candidates {
     };
 }
 
-fn read(row: &Row) -> Candidate {
-    Candidate {
+fn read(row: &Row) -> VerificationCandidate {
+    VerificationCandidate {
         client_id: row.get(0),
         name: row.get(1),
         organization: row.get(2),
@@ -59,8 +59,11 @@ fn read(row: &Row) -> Candidate {
     }
 }
 
-/// What can be vouched for, newest first: applications that organizations registered, or only this one.
-pub async fn list(db: &Db, organization: Option<OrganizationId>) -> Result<Vec<Candidate>, Error> {
+/// Lists applications that can be verified, newest first: those of one organization, or of all.
+pub async fn list(
+    db: &Db,
+    organization: Option<OrganizationId>,
+) -> Result<Vec<VerificationCandidate>, Error> {
     let doing = "listing applications";
     let rows = match organization {
         Some(id) => {
@@ -81,15 +84,15 @@ pub async fn list(db: &Db, organization: Option<OrganizationId>) -> Result<Vec<C
     Ok(rows.context(doing)?.iter().map(read).collect())
 }
 
-/// Vouches for an application, or does so no longer: the next page that shows it says so. The entry is in the log of its organization.
+/// Sets whether an application is verified, and records it in the audit log of its organization.
 pub async fn set(
     db: &Db,
     client_id: Uuid,
     verified: bool,
     audit: Recorder,
     now: DateTime<Utc>,
-) -> Result<Candidate, Error> {
-    let doing = "vouching for an application";
+) -> Result<VerificationCandidate, Error> {
+    let doing = "verifying an application";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = candidates!("a.client_id = $1 for update of a");
@@ -100,28 +103,31 @@ pub async fn set(
         .ok_or(Error::NotFound)?;
     let Some(organization) = row.get::<_, Option<i64>>(7).map(OrganizationId) else {
         return Err(Error::Rejected(
-            "It registered itself, so nobody stands for its name; have an organization register it"
+            "The application registered itself, so its publisher cannot be verified; register it in an organization"
                 .into(),
         ));
     };
-    let was = read(&row);
-    if was.verified != verified {
+    let previous = read(&row);
+    if previous.verified != verified {
         let sql = "update oauth_applications set verified = $2 where id = $1";
         transaction
             .execute(sql, &[&row.get::<_, i64>(6), &verified])
             .await
             .context(doing)?;
-        let told = |verified: bool| {
+        let state = |verified: bool| {
             Some(
-                json!({"id": client_id, "name": was.name, "redirect_uris": was.redirect_uris, "verified": verified}),
+                json!({"id": client_id, "name": previous.name, "redirect_uris": previous.redirect_uris, "verified": verified}),
             )
         };
-        let told = (told(was.verified), told(verified));
+        let states = (state(previous.verified), state(verified));
         audit
-            .about(organization, &was.organization)
-            .write_in(&transaction, 200, told, now)
+            .about(organization, &previous.organization)
+            .write_in(&transaction, 200, states, now)
             .await?;
     }
     transaction.commit().await.context(doing)?;
-    Ok(Candidate { verified, ..was })
+    Ok(VerificationCandidate {
+        verified,
+        ..previous
+    })
 }

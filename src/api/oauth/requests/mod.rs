@@ -1,6 +1,7 @@
-//! Requests of applications to act for somebody: what waits for an answer, and the answer.
+//! Authorization requests: validation, consent and the redirect back to the application.
 //!
-//! An error is only ever sent to an address that is registered: until then it is told where it happened.
+//! Errors are redirected only to a registered URI; before it is validated, they are returned to the
+//! browser.
 
 pub mod operations;
 
@@ -10,46 +11,47 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
-    Minted, REQUEST_LIFE, applications,
-    applications::{Application, Selection},
-    fields::Fields,
+    GeneratedSecret, REQUEST_LIFETIME, applications,
+    applications::{Application, ProjectSelection},
     grants,
-    pkce::Challenge,
+    parameters::OAuthParameters,
+    pkce::PkceChallenge,
     redirect,
 };
 use crate::{
     api::{context::ApiContext, projects},
     base::{
         db::Db,
-        error::{Context, Error, oauth_fault, unknown_client},
+        error::{Context, Error, oauth_error, unknown_client},
         ids::{ApplicationId, OrgSlug, ProjectRef, UserId},
     },
     platform::{
-        access::{Held, Organization, Role, Scopes, audience, credential::SecretDigest},
+        access::{EffectiveRoles, Organization, Role, Scopes, audience, credential::SecretDigest},
         audit::Recorder,
         tables::Table,
     },
 };
 
-/// Longest `state`.
+/// Maximum length of `state` in bytes.
 const STATE_MAX: usize = 2_048;
 
-/// What came of a request.
+/// The outcome of an authorization request.
 #[derive(Debug)]
-pub enum Begun {
-    /// It waits for an answer, under this number.
-    Waits(Uuid),
-    /// It cannot be answered, which the application is told at this address.
-    Refused(String),
+pub enum AuthorizationOutcome {
+    /// The request is stored under this id and waits for consent.
+    Pending(Uuid),
+    /// The request is invalid. The URI redirects to the application with the error.
+    Rejected(String),
 }
 
-/// Takes a request. An error is for the person who is here: nothing is known yet about where they came from.
+/// Validates and stores an authorization request. An `Err` must be shown to the user: the redirect
+/// URI is not trusted yet.
 pub async fn begin(
     context: &ApiContext,
-    fields: Result<Fields, Error>,
+    fields: Result<OAuthParameters, Error>,
     issuer: &str,
     project: Option<&ProjectRef>,
-) -> Result<Begun, Error> {
+) -> Result<AuthorizationOutcome, Error> {
     let fields = fields?;
     let unknown = || unknown_client("Unrecognized client_id");
     let client_id = fields
@@ -60,20 +62,20 @@ pub async fn begin(
         .await?
         .ok_or_else(unknown)?;
     let address = fields.required("redirect_uri")?;
-    if !redirect::registered(&application.redirect_uris, address, application.public) {
-        return Err(oauth_fault(
+    if !redirect::is_registered(&application.redirect_uris, address, application.public) {
+        return Err(oauth_error(
             "invalid_request",
-            "redirect_uri is none that is registered for this application.",
+            "redirect_uri is not registered for this application.",
         ));
     }
     let state = fields.get("state");
-    let outcome = match Wanted::read(&fields, &application, issuer) {
-        Ok(wanted) => Ok(keep(
+    let outcome = match AuthorizationParameters::read(&fields, &application, issuer) {
+        Ok(parameters) => Ok(insert(
             context,
             &application,
             address,
             state,
-            &wanted,
+            &parameters,
             issuer,
             project,
         )
@@ -81,78 +83,84 @@ pub async fn begin(
         Err(error) => Err(error),
     };
     match outcome {
-        Ok(id) => Ok(Begun::Waits(id)),
-        Err(Error::Oauth(fault)) => {
+        Ok(id) => Ok(AuthorizationOutcome::Pending(id)),
+        Err(Error::OAuth(fault)) => {
             let mut answer = vec![
                 ("error", fault.error),
                 ("error_description", &fault.description),
                 ("iss", issuer),
             ];
-            // One that is too long is not worth repeating.
+            // An overlong state is not returned.
             answer.extend(
                 state
                     .filter(|state| state.len() <= STATE_MAX)
                     .map(|state| ("state", state)),
             );
-            Ok(Begun::Refused(redirect::with(address, &answer)))
+            Ok(AuthorizationOutcome::Rejected(redirect::with_query(
+                address, &answer,
+            )))
         }
         Err(other) => Err(other),
     }
 }
 
-/// What an application wants, once it is known where to tell it that it cannot have it.
-struct Wanted {
+/// The parameters of a request, validated after its redirect URI.
+struct AuthorizationParameters {
     scopes: Scopes,
-    challenge: Option<Challenge>,
+    challenge: Option<PkceChallenge>,
     resource: Option<String>,
     organization: Option<String>,
 }
 
-impl Wanted {
-    fn read(fields: &Fields, application: &Application, issuer: &str) -> Result<Self, Error> {
+impl AuthorizationParameters {
+    fn read(
+        fields: &OAuthParameters,
+        application: &Application,
+        issuer: &str,
+    ) -> Result<Self, Error> {
         for (field, error) in [
             ("request", "request_not_supported"),
             ("request_uri", "request_uri_not_supported"),
         ] {
             if fields.has(field) {
-                return Err(oauth_fault(error, "Request objects are not read."));
+                return Err(oauth_error(error, "Request objects are not supported."));
             }
         }
         if fields
             .get("state")
             .is_some_and(|state| state.len() > STATE_MAX)
         {
-            return Err(oauth_fault("invalid_request", "state is too long."));
+            return Err(oauth_error("invalid_request", "state is too long."));
         }
         match fields.get("response_type") {
             Some("code") => {}
             None => {
-                return Err(oauth_fault(
+                return Err(oauth_error(
                     "invalid_request",
                     "Required parameter: response_type",
                 ));
             }
             Some(_) => {
-                return Err(oauth_fault(
+                return Err(oauth_error(
                     "unsupported_response_type",
                     "The response_type must be code.",
                 ));
             }
         }
         if !matches!(fields.get("response_mode"), None | Some("query")) {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
                 "The response_mode must be query.",
             ));
         }
-        let challenge = Challenge::parse(
+        let challenge = PkceChallenge::parse(
             fields.get("code_challenge"),
             fields.get("code_challenge_method"),
         )?;
         if challenge.is_none() && application.needs_challenge() {
-            return Err(oauth_fault(
+            return Err(oauth_error(
                 "invalid_request",
-                "This application has to send a code_challenge.",
+                "This application must send a code_challenge.",
             ));
         }
         let organization = fields
@@ -164,7 +172,7 @@ impl Wanted {
             .map(|resource| audience::check(resource, issuer))
             .transpose()?;
         Ok(Self {
-            scopes: asked(fields.get("scope"), application.scopes)?,
+            scopes: requested_scopes(fields.get("scope"), application.scopes)?,
             challenge,
             resource,
             organization,
@@ -172,10 +180,10 @@ impl Wanted {
     }
 }
 
-/// The scopes, unless there are none: an approval of nothing would look like one of something.
-fn some(scopes: Scopes) -> Result<Scopes, Error> {
+/// Rejects an empty set of scopes, because a grant without scopes permits nothing.
+fn non_empty(scopes: Scopes) -> Result<Scopes, Error> {
     if scopes.is_empty() {
-        return Err(oauth_fault(
+        return Err(oauth_error(
             "invalid_scope",
             "None of these scopes is registered for this application.",
         ));
@@ -183,20 +191,20 @@ fn some(scopes: Scopes) -> Result<Scopes, Error> {
     Ok(scopes)
 }
 
-/// The scopes that an application asks for: all of its own, unless it names some.
-fn asked(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
+/// Returns the requested scopes that are registered: all registered ones by default.
+fn requested_scopes(scope: Option<&str>, registered: Scopes) -> Result<Scopes, Error> {
     let Some(text) = scope.filter(|text| *text != "all") else {
-        return some(registered);
+        return non_empty(registered);
     };
-    some(Scopes::named(text.split(' ')).and(registered))
+    non_empty(Scopes::named(text.split(' ')).and(registered))
 }
 
-async fn keep(
+async fn insert(
     context: &ApiContext,
     application: &Application,
     address: &str,
     state: Option<&str>,
-    wanted: &Wanted,
+    parameters: &AuthorizationParameters,
     issuer: &str,
     project: Option<&ProjectRef>,
 ) -> Result<Uuid, Error> {
@@ -208,10 +216,10 @@ async fn keep(
         &application.id.0,
         &address,
         &state,
-        &wanted.scopes.names(),
-        &wanted.challenge.as_ref().map(Challenge::as_bytes),
-        &wanted.resource,
-        &wanted.organization,
+        &parameters.scopes.names(),
+        &parameters.challenge.as_ref().map(PkceChallenge::as_bytes),
+        &parameters.resource,
+        &parameters.organization,
         &project.map(ProjectRef::as_str),
         &issuer,
         &context.clock.now(),
@@ -220,50 +228,50 @@ async fn keep(
         .db
         .query(sql, &row)
         .await
-        .context("keeping a request of an application")?;
+        .context("storing an authorization request")?;
     Ok(id)
 }
 
-/// A request that waits for an answer.
+/// An authorization request that is not expired.
 #[derive(Debug)]
-pub struct Request {
-    /// By which pages name it.
+pub struct AuthorizationRequest {
+    /// Id in URLs of pages.
     pub id: Uuid,
-    /// Who asks.
+    /// The requesting application.
     pub application: Application,
-    /// Where the answer goes.
+    /// The redirect URI.
     pub redirect_uri: String,
-    /// What it asks for, and still may.
+    /// The requested scopes that the application still has.
     pub scopes: Scopes,
-    /// What it would like to be chosen.
+    /// Slug of the suggested organization.
     pub organization: Option<String>,
-    /// The same.
+    /// Ref of the suggested project.
     pub project: Option<String>,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was approved. None: it waits, or was refused.
+    /// Time of approval; `None` if the request is pending or denied.
     pub approved_at: Option<DateTime<Utc>>,
-    /// Whether it was answered.
+    /// Whether the request was approved or denied.
     pub done: bool,
     state: Option<String>,
     challenge: Option<Vec<u8>>,
     resource: Option<String>,
     issuer: String,
-    /// The browser session that opened it.
+    /// Digest of the browser session that claimed the request.
     session: Option<Vec<u8>>,
 }
 
-async fn read(db: &Db, row: &Row) -> Result<Request, Error> {
+async fn read(db: &Db, row: &Row) -> Result<AuthorizationRequest, Error> {
     let application = applications::by_id(db, ApplicationId(row.get(1)))
         .await?
         .ok_or(Error::NotFound)?;
-    Ok(Request {
+    Ok(AuthorizationRequest {
         id: row.get(0),
         redirect_uri: row.get(2),
         scopes: Scopes::named(row.get::<_, Vec<&str>>(3)).and(application.scopes),
         organization: row.get(4),
         project: row.get(5),
-        expires_at: row.get::<_, DateTime<Utc>>(6) + REQUEST_LIFE,
+        expires_at: row.get::<_, DateTime<Utc>>(6) + REQUEST_LIFETIME,
         approved_at: row.get(7),
         done: row.get(8),
         state: row.get(9),
@@ -275,140 +283,142 @@ async fn read(db: &Db, row: &Row) -> Result<Request, Error> {
     })
 }
 
-/// A request that is not over, answered or not.
-pub async fn look(db: &Db, id: Uuid, now: DateTime<Utc>) -> Result<Request, Error> {
+/// Returns a request that is not expired, pending or not.
+pub async fn find(db: &Db, id: Uuid, now: DateTime<Utc>) -> Result<AuthorizationRequest, Error> {
     let sql = "select id, application_id, redirect_uri, scopes, organization_slug, project_ref, created_at, approved_at, done_at is not null, \
                state, challenge, resource, issuer, session from oauth_requests where id = $1 and created_at > $2";
     let rows = db
-        .query(sql, &[&id, &(now - REQUEST_LIFE)])
+        .query(sql, &[&id, &(now - REQUEST_LIFETIME)])
         .await
-        .context("reading a request of an application")?;
+        .context("reading an authorization request")?;
     read(db, rows.first().ok_or(Error::NotFound)?).await
 }
 
-/// The same for a browser session: the first one that opens it is the only one that can answer it. What another has opened
-/// looks as if it did not exist.
-pub async fn open(
+/// Returns a request and claims it for a browser session: only the first session can answer it. A
+/// request claimed by another session is reported as not found.
+pub async fn claim_for_session(
     db: &Db,
     id: Uuid,
     session: &SecretDigest,
     now: DateTime<Utc>,
-) -> Result<Request, Error> {
+) -> Result<AuthorizationRequest, Error> {
     let sql = "update oauth_requests set session = $2 where id = $1 and created_at > $3 and (session is null or session = $2) returning id";
     let rows = db
-        .query(sql, &[&id, &session.as_bytes(), &(now - REQUEST_LIFE)])
+        .query(sql, &[&id, &session.as_bytes(), &(now - REQUEST_LIFETIME)])
         .await
-        .context("opening a request of an application")?;
+        .context("claiming an authorization request")?;
     if rows.is_empty() {
         return Err(Error::NotFound);
     }
-    look(db, id, now).await
+    find(db, id, now).await
 }
 
-/// Lets go of a request that this browser session holds, so that whoever signs in next can answer it.
+/// Releases a request claimed by this browser session, so that another account can answer it.
 pub async fn release(db: &Db, id: Uuid, session: &SecretDigest) -> Result<(), Error> {
     let sql = "update oauth_requests set session = null where id = $1 and session = $2 and done_at is null";
     db.query(sql, &[&id, &session.as_bytes()])
         .await
-        .context("letting go of a request of an application")
+        .context("releasing an authorization request")
         .map(drop)
 }
 
-/// The answer to an approval of a request whose scopes the application has lost since it asked.
-pub const NOTHING_LEFT: &str = "The application no longer has any of the scopes that it asked for, so there is nothing to allow. \
+/// Error message for a request without scopes that the application still has.
+pub const NO_SCOPES_LEFT: &str = "The application no longer has any of the scopes that it asked for, so there is nothing to allow. \
                                 Go back to it and begin again";
 
-/// What a member chose.
+/// A member's choice at consent.
 #[derive(Debug)]
-pub struct Choice<'a> {
+pub struct ConsentChoice<'a> {
     /// The organization.
     pub organization: &'a Organization,
     /// The member's roles there.
-    pub held: Held,
-    /// Projects of it. None: all there are and will be.
+    pub roles: EffectiveRoles,
+    /// The selected projects; `None` means all current and future projects.
     pub projects: Option<Vec<ProjectRef>>,
 }
 
-/// Who answers. Pages know which browser session asks, and open the request with it first; a token has none, so it cannot answer
-/// what a browser opened.
+/// The party that answers a request. Pages claim the request for their browser session first; an
+/// API token has no session, so it cannot answer a request that a browser claimed.
 #[derive(Debug, Clone, Copy)]
-pub struct Answering {
+pub struct Respondent {
     /// The member.
     pub user: UserId,
-    /// Whether a page asks.
-    pub on_pages: bool,
+    /// Whether the answer comes from a page of this server.
+    pub from_browser: bool,
 }
 
-impl Request {
-    fn answerable(&self, answering: Answering) -> Result<(), Error> {
-        if self.done || self.session.is_some() != answering.on_pages {
+impl AuthorizationRequest {
+    fn check_answerable(&self, respondent: Respondent) -> Result<(), Error> {
+        if self.done || self.session.is_some() != respondent.from_browser {
             return Err(Error::Rejected(
-                "The request was answered already, or is somebody else's to answer".into(),
+                "The request was already answered, or another browser session answers it".into(),
             ));
         }
         Ok(())
     }
 
-    fn answer(&self, parameters: &[(&str, &str)]) -> String {
+    fn redirect_with(&self, parameters: &[(&str, &str)]) -> String {
         let mut all = parameters.to_vec();
         all.extend(self.state.as_deref().map(|state| ("state", state)));
         all.push(("iss", &self.issuer));
-        redirect::with(&self.redirect_uri, &all)
+        redirect::with_query(&self.redirect_uri, &all)
     }
 }
 
-/// Approves a request: where to tell the application, with its code.
+/// Approves a request. Returns the redirect URI with the code.
 pub async fn approve(
     context: &ApiContext,
-    request: &Request,
-    answering: Answering,
-    choice: Choice<'_>,
+    request: &AuthorizationRequest,
+    respondent: Respondent,
+    choice: ConsentChoice<'_>,
     audit: &Recorder,
 ) -> Result<String, Error> {
-    let doing = "approving a request of an application";
-    request.answerable(answering)?;
-    check_role(&request.application, choice.held)?;
+    let doing = "approving an authorization request";
+    request.check_answerable(respondent)?;
+    check_role(&request.application, choice.roles)?;
     if request.scopes.is_empty() {
-        return Err(Error::Rejected(NOTHING_LEFT.into()));
+        return Err(Error::Rejected(NO_SCOPES_LEFT.into()));
     }
-    let projects = chosen(context, request, answering.user, &choice).await?;
+    let projects = selected_projects(context, request, respondent.user, &choice).await?;
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    // Of two answers one takes it.
+    // Only one of several concurrent answers succeeds.
     let sql = "update oauth_requests set done_at = $2, approved_at = $2 where id = $1 and done_at is null and created_at > $3 returning id";
     let taken = transaction
-        .query_opt(sql, &[&request.id, &now, &(now - REQUEST_LIFE)])
+        .query_opt(sql, &[&request.id, &now, &(now - REQUEST_LIFETIME)])
         .await
         .context(doing)?;
-    taken.ok_or_else(|| Error::Rejected("The request was answered already, or is over".into()))?;
-    // Held, so that an application that is deleted at this moment is, with this.
+    taken
+        .ok_or_else(|| Error::Rejected("The request was already answered, or is expired".into()))?;
+    // The shared lock serializes this with the deletion of the application, which revokes all
+    // grants.
     let sql = "select 1 from oauth_applications where id = $1 and deleted_at is null for share";
     transaction
         .query_opt(sql, &[&request.application.id.0])
         .await
         .context(doing)?
         .ok_or(Error::NotFound)?;
-    // The same for a member who leaves: whoever is none any more approves nothing.
+    // The shared lock serializes this with the removal of the member.
     let sql = "select 1 from members where organization_id = $1 and user_id = $2 for share";
     let member = transaction
-        .query_opt(sql, &[&choice.organization.id.0, &answering.user.0])
+        .query_opt(sql, &[&choice.organization.id.0, &respondent.user.0])
         .await
         .context(doing)?;
     member.ok_or(Error::NotFound)?;
-    let grant = grants::New {
+    let grant = grants::NewGrant {
         application: request.application.id,
-        user: answering.user,
+        user: respondent.user,
         organization: choice.organization.id,
         projects: projects
             .as_ref()
             .map(|projects| projects.iter().map(|id| id.0).collect()),
         scopes: request.scopes,
         resource: request.resource.clone(),
-        acts_as: choice.held.organization,
+        acts_as: choice.roles.organization,
     };
     let id = grants::insert(&transaction, &grant, now).await?;
-    let code = Minted::code(&context.entropy);
+    let code = GeneratedSecret::code(&context.entropy);
     let sql = "insert into oauth_codes (digest, grant_id, redirect_uri, challenge, created_at) values ($1, $2, $3, $4, $5)";
     transaction
         .execute(
@@ -432,13 +442,13 @@ pub async fn approve(
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::OauthGrants);
-    Ok(request.answer(&[("code", code.expose())]))
+    Ok(request.redirect_with(&[("code", code.expose())]))
 }
 
-/// What is not bound to a member acts as whoever approved it, for the whole organization and for good: that is not everybody's
-/// to give.
-fn check_role(application: &Application, held: Held) -> Result<(), Error> {
-    let lacks = !application.bound && held.organization < Role::Administrator;
+/// An application that is not bound to a member's role keeps the granted access for the whole
+/// organization, so only administrators can grant it.
+fn check_role(application: &Application, roles: EffectiveRoles) -> Result<(), Error> {
+    let lacks = !application.bound_to_user && roles.organization < Role::Administrator;
     if lacks {
         Err(Error::Forbidden(crate::base::error::Denial::Role))
     } else {
@@ -446,38 +456,38 @@ fn check_role(application: &Application, held: Held) -> Result<(), Error> {
     }
 }
 
-/// The rows of what was chosen, if the application leaves that choice.
-async fn chosen(
+/// Returns the row ids of the selected projects, if the application permits the selection.
+async fn selected_projects(
     context: &ApiContext,
-    request: &Request,
+    request: &AuthorizationRequest,
     user: UserId,
-    choice: &Choice<'_>,
+    choice: &ConsentChoice<'_>,
 ) -> Result<Option<Vec<crate::base::ids::ProjectId>>, Error> {
-    let Some(wanted) = &choice.projects else {
+    let Some(selected) = &choice.projects else {
         return match request.application.selection {
-            Selection::Required => Err(Error::invalid(
+            ProjectSelection::Required => Err(Error::invalid(
                 "project_refs",
                 "choose at least one project",
             )),
-            Selection::Off | Selection::Optional => Ok(None),
+            ProjectSelection::Off | ProjectSelection::Optional => Ok(None),
         };
     };
-    if request.application.selection == Selection::Off {
+    if request.application.selection == ProjectSelection::Off {
         return Err(Error::invalid(
             "project_refs",
             "this application takes the whole organization",
         ));
     }
-    if !(1..=100).contains(&wanted.len()) {
+    if !(1..=100).contains(&selected.len()) {
         return Err(Error::invalid("project_refs", "expected 1 to 100"));
     }
-    let found = projects::of_member(&context.db, user, &wanted.iter().cloned().collect()).await?;
+    let found = projects::of_member(&context.db, user, &selected.iter().cloned().collect()).await?;
     let here = |reference: &ProjectRef| {
         found
             .iter()
             .find(|it| it.reference == *reference && it.organization == choice.organization.id)
     };
-    let ids = wanted.iter().map(|reference| {
+    let ids = selected.iter().map(|reference| {
         here(reference)
             .map(|project| project.id)
             .ok_or_else(|| Error::invalid("project_refs", "one is not of this organization"))
@@ -485,28 +495,28 @@ async fn chosen(
     ids.collect::<Result<_, _>>().map(Some)
 }
 
-/// Refuses a request: where to tell the application.
+/// Denies a request. Returns the redirect URI with the error.
 pub async fn deny(
     context: &ApiContext,
-    request: &Request,
-    answering: Answering,
+    request: &AuthorizationRequest,
+    respondent: Respondent,
 ) -> Result<String, Error> {
-    request.answerable(answering)?;
+    request.check_answerable(respondent)?;
     let sql =
         "update oauth_requests set done_at = $2 where id = $1 and done_at is null returning id";
     let rows = context
         .db
         .query(sql, &[&request.id, &context.clock.now()])
         .await
-        .context("refusing a request of an application")?;
+        .context("denying an authorization request")?;
     if rows.is_empty() {
         return Err(Error::Rejected(
-            "The request was answered already, or is over".into(),
+            "The request was already answered, or is expired".into(),
         ));
     }
-    Ok(request.answer(&[
+    Ok(request.redirect_with(&[
         ("error", "access_denied"),
-        ("error_description", "The user refused the request."),
+        ("error_description", "The user denied the request."),
     ]))
 }
 
@@ -515,7 +525,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scopes_are_narrowed_and_never_widened() {
+    fn requested_scopes_are_a_subset_of_registered() {
         let registered = Scopes::named(["projects:read", "database:read"]);
         for (scope, expected) in [
             (None, "database:read projects:read"),
@@ -527,13 +537,13 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                asked(scope, registered).unwrap().to_string(),
+                requested_scopes(scope, registered).unwrap().to_string(),
                 expected,
                 "{scope:?}"
             );
         }
         for none in ["database:write", "nonsense", " ", "PROJECTS:READ"] {
-            assert!(asked(Some(none), registered).is_err(), "{none}");
+            assert!(requested_scopes(Some(none), registered).is_err(), "{none}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Operations that answer requests of applications: what the pages ask.
+//! Operations that answer authorization requests, used by the consent page.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Answering, Choice, Request, approve, deny, look};
+use super::{AuthorizationRequest, ConsentChoice, Respondent, approve, deny, find};
 use crate::{
     api::{
         context::ApiContext,
-        oauth::{applications::Selection, redirect},
+        oauth::{applications::ProjectSelection, redirect},
     },
     base::{error::Error, ids::ProjectRef},
     platform::{
-        access::{Access, Organization, Standing, User},
+        access::{Access, CallerRelation, Organization, User},
         audit::Recorder,
         http::{
             Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
@@ -25,43 +25,43 @@ use crate::{
     },
 };
 
-/// A request, as a page shows it.
+/// An authorization request, for display.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthRequest")]
-pub struct Shown {
-    /// What the application is called.
+pub struct AuthorizationRequestView {
+    /// Name of the application.
     pub name: String,
-    /// Its own page.
+    /// Website of the application.
     pub website: String,
-    /// A picture.
+    /// URL of an icon.
     pub icon: Option<String>,
-    /// Where the answer goes, in a few words.
+    /// Display name of the redirect target.
     pub domain: String,
-    /// What it asks for.
+    /// Requested scopes.
     pub scopes: Vec<String>,
-    /// Whether the operator vouches for it.
+    /// Whether the operator verified the application.
     pub verified: bool,
-    /// Whether it registered itself.
+    /// Whether the application registered itself.
     pub registered_itself: bool,
-    /// Whether it may do no more than who approves it may at the time.
+    /// Whether its tokens are limited to the role of the granting member.
     pub bind_to_authorizing_user: bool,
-    /// Whether projects are chosen.
-    pub project_selection: Selection,
-    /// The organization it would like.
+    /// The choice of projects at consent.
+    pub project_selection: ProjectSelection,
+    /// Slug of the suggested organization.
     pub organization_slug: Option<String>,
-    /// The project it would like.
+    /// Ref of the suggested project.
     pub project_ref: Option<String>,
-    /// When it is over.
+    /// Expiry time.
     pub expires_at: DateTime<Utc>,
-    /// When it was approved.
+    /// Time of approval.
     pub approved_at: Option<DateTime<Utc>>,
 }
 
-impl Shown {
-    fn new(request: Request) -> Self {
+impl AuthorizationRequestView {
+    fn new(request: AuthorizationRequest) -> Self {
         let application = request.application;
         Self {
-            domain: redirect::shown(&request.redirect_uri),
+            domain: redirect::display_name(&request.redirect_uri),
             name: application.name,
             website: application.website,
             icon: application.icon,
@@ -73,7 +73,7 @@ impl Shown {
                 .collect(),
             verified: application.verified,
             registered_itself: application.organization.is_none(),
-            bind_to_authorizing_user: application.bound,
+            bind_to_authorizing_user: application.bound_to_user,
             project_selection: application.selection,
             organization_slug: request.organization,
             project_ref: request.project,
@@ -83,17 +83,17 @@ impl Shown {
     }
 }
 
-/// Where the browser goes on.
+/// The redirect target of an answered request.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "OauthAnswer")]
-pub struct Answer {
-    /// The application's address, with the answer.
+pub struct RedirectResponse {
+    /// The redirect URI with the response parameters.
     pub url: String,
 }
 
-pub(in crate::api::oauth) static LOOK: Endpoint = Endpoint {
+pub(in crate::api::oauth) static GET: Endpoint = Endpoint {
     id: "gantry-get-oauth-request",
-    summary: "Get what an application asks for",
+    summary: "Get a pending authorization request",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/platform/oauth/authorizations/{id}",
@@ -103,64 +103,67 @@ pub(in crate::api::oauth) static LOOK: Endpoint = Endpoint {
     handler: || mount(show),
 };
 
-async fn show(PathId(id): PathId, context: ApiContext) -> Result<Json<Shown>, Error> {
-    Ok(Json(Shown::new(
-        look(&context.db, id, context.clock.now()).await?,
+async fn show(
+    PathId(id): PathId,
+    context: ApiContext,
+) -> Result<Json<AuthorizationRequestView>, Error> {
+    Ok(Json(AuthorizationRequestView::new(
+        find(&context.db, id, context.clock.now()).await?,
     )))
 }
 
 pub(in crate::api::oauth) static APPROVE: Endpoint = Endpoint {
     id: "gantry-approve-oauth-request",
-    summary: "Let an application do what it asks for, in this organization",
+    summary: "Approve an authorization request for this organization",
     tag: Tag::Gantry,
     method: Verb::Post,
     path: "/platform/organizations/{slug}/oauth/authorizations/{id}",
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(approved).sample(r#"{"project_refs": null}"#),
+    handler: || mount(approve_request).sample(r#"{"project_refs": null}"#),
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[schemars(rename = "ApproveOauthRequest")]
 #[serde(deny_unknown_fields)]
-struct Approval {
-    /// Refs of projects of the organization; all there are and will be, if null.
+struct ApprovalBody {
+    /// Refs of the organization's projects; null means all current and future projects.
     project_refs: Option<Vec<ProjectRef>>,
 }
 
-async fn approved(
+async fn approve_request(
     PathId(id): PathId,
     user: User,
-    Named {
+    OrganizationStanding {
         organization,
         standing,
-    }: Named,
+    }: OrganizationStanding,
     context: ApiContext,
     audit: Arc<Recorder>,
-    Json(approval): Json<Approval>,
-) -> Result<Created<Answer>, Error> {
-    let Standing::Member(held) = standing else {
+    Json(approval): Json<ApprovalBody>,
+) -> Result<Created<RedirectResponse>, Error> {
+    let CallerRelation::Member(roles) = standing else {
         return Err(Error::NotFound);
     };
-    let request = look(&context.db, id, context.clock.now()).await?;
-    let choice = Choice {
+    let request = find(&context.db, id, context.clock.now()).await?;
+    let choice = ConsentChoice {
         organization: &organization,
-        held,
+        roles,
         projects: approval.project_refs,
     };
-    Ok(Created(Answer {
-        url: approve(&context, &request, answering(&user), choice, &audit).await?,
+    Ok(Created(RedirectResponse {
+        url: approve(&context, &request, respondent(&user), choice, &audit).await?,
     }))
 }
 
-/// The organization that is chosen, with what the caller is there.
-struct Named {
+/// The organization in the path with the caller's standing there.
+struct OrganizationStanding {
     organization: Organization,
-    standing: Standing,
+    standing: CallerRelation,
 }
 
-impl Input for Named {
+impl Input for OrganizationStanding {
     fn describe(described: &mut OperationDoc) {
         Organization::describe(described);
     }
@@ -168,44 +171,44 @@ impl Input for Named {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
             organization: Organization::take(call).await?,
-            standing: Standing::take(call).await?,
+            standing: CallerRelation::take(call).await?,
         })
     }
 }
 
-fn answering(user: &User) -> Answering {
-    Answering {
+fn respondent(user: &User) -> Respondent {
+    Respondent {
         user: user.id,
-        on_pages: user.token.is_none(),
+        from_browser: user.token.is_none(),
     }
 }
 
 pub(in crate::api::oauth) static DENY: Endpoint = Endpoint {
     id: "gantry-deny-oauth-request",
-    summary: "Refuse what an application asks for",
+    summary: "Deny an authorization request",
     tag: Tag::Gantry,
     method: Verb::Delete,
     path: "/platform/oauth/authorizations/{id}",
     aliases: &[],
     access: Access::Unscoped,
     limit: &STANDARD,
-    handler: || mount(denied),
+    handler: || mount(deny_request),
 };
 
-async fn denied(
+async fn deny_request(
     PathId(id): PathId,
     user: User,
     context: ApiContext,
-) -> Result<Json<Answer>, Error> {
-    let request = look(&context.db, id, context.clock.now()).await?;
-    Ok(Json(Answer {
-        url: deny(&context, &request, answering(&user)).await?,
+) -> Result<Json<RedirectResponse>, Error> {
+    let request = find(&context.db, id, context.clock.now()).await?;
+    Ok(Json(RedirectResponse {
+        url: deny(&context, &request, respondent(&user)).await?,
     }))
 }
 
-/// The number of a request, as the page's address has it.
+/// The query of pages that show a request.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub struct AuthId {
-    /// `auth_id`.
+    /// Id of the request.
     pub auth_id: Uuid,
 }

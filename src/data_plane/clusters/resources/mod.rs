@@ -1,4 +1,4 @@
-//! Bounds on the memory, processes, processor time and disk space of a project's server.
+//! Limits of memory, processes, processor time and disk space of a project's server.
 //!
 //! Control groups ([`ControlGroups`]) bound a server as a whole, where the kernel lets Gantry make some. Resource limits of
 //! the launched process ([`LaunchBounds`]) always apply. [`usage`] and [`disk`] measure what is in use, for the watchdog in
@@ -6,7 +6,6 @@
 
 mod cgroup;
 pub mod disk;
-mod launch;
 mod observe;
 mod shared_memory;
 pub mod usage;
@@ -17,17 +16,16 @@ use rustix::process::Pid;
 
 pub use self::{
     cgroup::{ControlGroups, Counts},
-    launch::LaunchBounds,
-    observe::Measured,
+    observe::Measurement,
 };
-use super::account::RunAs;
+use crate::base::supervisor::{LaunchBounds, ProcessOwner};
 
-/// How long a server that is stopped for using too much gets for each step.
+/// The time between signals when a server is stopped for exceeding its limits.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// One mebibyte, in bytes.
 const MB: u64 = 1 << 20;
 
-/// How much one project may use. Sizes are in bytes.
+/// The resource limits of one project. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResourceLimits {
     /// Memory of all processes of the server together, shared memory and files in memory included.
@@ -120,7 +118,7 @@ impl Resources {
         &self.limits
     }
 
-    /// Where groups are made.
+    /// The control groups.
     pub fn groups(&self) -> &ControlGroups {
         &self.groups
     }
@@ -128,7 +126,7 @@ impl Resources {
     /// Makes the group of a cluster, and returns the bounds of its server's processes.
     ///
     /// A group that cannot be made is a warning: the server starts within its resource limits, and the watchdog measures it.
-    pub(super) fn prepare(&self, cluster: &str, run_as: RunAs) -> LaunchBounds {
+    pub(super) fn prepare(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
         let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
             tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
             // An empty group would hide that the server is in none.
@@ -142,7 +140,7 @@ impl Resources {
     }
 
     /// The resource limits of one process of a server, without a control group.
-    pub(super) fn launch_limits(&self, run_as: RunAs) -> LaunchBounds {
+    pub(super) fn launch_limits(&self, run_as: ProcessOwner) -> LaunchBounds {
         LaunchBounds {
             groups: Vec::new(),
             memory_max: Some(self.limits.process_memory_bytes),
@@ -153,12 +151,12 @@ impl Resources {
         }
     }
 
-    /// Live processes of a cluster: those in its group or, without one, those of its own user id, whatever they execute and
-    /// wherever they work. Empty if Gantry cannot tell them from others, as without groups and without root.
+    /// Returns all live processes of a cluster: those in its control group or, without one, those
+    /// with its own user id. Empty without control groups and without root.
     pub(super) fn members(
         &self,
         cluster: &str,
-        run_as: RunAs,
+        run_as: ProcessOwner,
         place: &Path,
         sockets: &Path,
     ) -> io::Result<Vec<Pid>> {
@@ -171,14 +169,15 @@ impl Resources {
         }
     }
 
-    /// Keeps a cluster's processes from forking, as the first step of ending them. Without a group it does nothing.
+    /// Prevents a cluster's processes from forking before they are killed. Does nothing without a
+    /// group.
     pub(super) fn freeze_forks(&self, cluster: &str) {
         self.groups.forbid_forks(cluster);
     }
 
-    /// Removes what outlives the processes of a server: its group and its System V shared memory. Every process must have
-    /// ended.
-    pub(super) fn release(&self, cluster: &str, run_as: RunAs) {
+    /// Removes the control group and the System V shared memory of a server. All its processes must
+    /// have ended.
+    pub(super) fn release(&self, cluster: &str, run_as: ProcessOwner) {
         if let Err(error) = self.groups.remove(cluster) {
             tracing::warn!(cluster, %error, "the control group could not be removed");
         }
@@ -192,8 +191,8 @@ impl Resources {
 }
 
 /// Removes System V shared memory, semaphores and message queues that a server's user id left behind.
-pub(super) fn release_shared_memory(cluster: &str, run_as: RunAs) {
-    // Without root every project has Gantry's own user id, whose other programs may have segments too.
+pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
+    // Without root, segments with this user id may belong to other programs.
     let Some(uid) = run_as.own_uid() else { return };
     match shared_memory::remove_abandoned(uid, uid) {
         Ok(0) => {}

@@ -1,4 +1,4 @@
-//! Measuring and bounding the servers that run: the steps of the watchdog.
+//! Measuring and limiting running servers, for the watchdog.
 
 use std::collections::HashMap;
 
@@ -6,29 +6,29 @@ use rustix::process::{Pid, Signal};
 
 use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage};
 use crate::{
-    base::ids::ProjectRef,
+    base::{ids::ProjectRef, supervisor::ProcessHandle},
     data_plane::clusters::{
-        At, ClusterError, Embedded, Result, blocking, idle,
-        process::Handle,
-        server::{Server, Stop},
+        At, ClusterError, LocalDriver, Result, blocking, idle, server::Server,
+        shutdown::ShutdownMode,
     },
 };
 
-/// How a server counts its memory and processes.
+/// The memory and processes of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Measured {
-    /// In its control group, where the kernel also bounds them.
+pub enum Measurement {
+    /// Counted by its control group, which the kernel also limits.
     Group(Counts),
-    /// By its processes: nothing but the watchdog bounds their sum.
+    /// Summed over its processes, which only the watchdog limits.
     Processes(ProcessUsage),
 }
 
-impl Embedded {
-    /// Memory and processes of these projects' servers. One that has no directory is left out.
+impl LocalDriver {
+    /// Measures memory and processes of the servers of these projects. Omits projects without a
+    /// cluster.
     pub async fn measure_processes(
         &self,
         projects: Vec<ProjectRef>,
-    ) -> Result<HashMap<ProjectRef, Measured>> {
+    ) -> Result<HashMap<ProjectRef, Measurement>> {
         let Some(resources) = self.resources().cloned() else {
             return Ok(HashMap::new());
         };
@@ -37,7 +37,7 @@ impl Embedded {
             .filter_map(|project| Some((self.existing(&project).ok()?, project)))
             .collect();
         blocking(move || {
-            // Once for all of them: a machine has many processes. A server without its group is about to get one.
+            // Read once for all servers, because a machine has many processes.
             let all = if resources.groups().enforced() {
                 HashMap::new()
             } else {
@@ -47,8 +47,8 @@ impl Embedded {
                 .groups()
                 .counts(project.as_str())
             {
-                Some(counts) => Measured::Group(counts),
-                None => Measured::Processes(server.measure(&all, &resources)),
+                Some(counts) => Measurement::Group(counts),
+                None => Measurement::Processes(server.measure(&all, &resources)),
             };
             let measured = servers
                 .into_iter()
@@ -59,8 +59,8 @@ impl Embedded {
         .await
     }
 
-    /// Moves a running server into a control group if it has none: one that another version of Gantry started.
-    pub async fn adopt(&self, project: &ProjectRef) -> Result<()> {
+    /// Moves a running server to a control group if it has none.
+    pub async fn apply_limits(&self, project: &ProjectRef) -> Result<()> {
         let (Some(resources), server) = (self.resources().cloned(), self.existing(project)?) else {
             return Ok(());
         };
@@ -98,15 +98,15 @@ impl Embedded {
         .await
     }
 
-    /// Makes transactions of a running server read-only or writable, unless they ask for the other.
+    /// Sets the default of new transactions in a running server to read-only or read-write.
     pub async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
-        let admin = self.admin(project).await?;
+        let admin = self.admin_session(project).await?;
         let change = if read_only {
             "set default_transaction_read_only = on"
         } else {
             "reset default_transaction_read_only"
         };
-        // One by one: the first may not be in a transaction.
+        // Sent separately, because the first must not run in a transaction.
         for statement in [
             format!("alter system {change}"),
             "select pg_reload_conf()".to_owned(),
@@ -120,10 +120,15 @@ impl Embedded {
         Ok(())
     }
 
-    /// Ends one process of a project, if it is still one of them.
-    pub async fn end_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
+    /// Sends a signal to a process if it still belongs to the project.
+    pub async fn signal_process(
+        &self,
+        project: &ProjectRef,
+        pid: Pid,
+        signal: Signal,
+    ) -> Result<()> {
         let server = self.existing(project)?;
-        let Some(process) = Handle::open(pid).at("watching", server.data())? else {
+        let Some(process) = ProcessHandle::open(pid).at("watching", server.data())? else {
             return Ok(());
         };
         let of_it = server.clone();
@@ -135,16 +140,16 @@ impl Embedded {
         Ok(())
     }
 
-    /// Stops a server at once, with every process of the project.
+    /// Stops the server without a checkpoint, and ends all its processes.
     pub async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
         self.existing(project)?
-            .stop(Stop::Immediate, super::STOP_PATIENCE)
+            .stop(ShutdownMode::Immediate, super::STOP_PATIENCE)
             .await
     }
 }
 
 impl Server {
-    /// Every live process of the server, recognised in any way there is.
+    /// Returns all live processes of the server.
     fn processes(&self) -> Result<Vec<Pid>> {
         let family = self.marked().at("listing", "/proc".as_ref())?;
         let mut processes = self.members()?;
@@ -168,7 +173,7 @@ impl Server {
         let own_uid = run_as.own_uid();
         let own = |pid: &&Pid| match own_uid {
             Some(_) => !usage::is_elsewhere(**pid, &[place]),
-            // Without user ids of their own, projects are told apart by where their processes work.
+            // Without own user ids, processes are assigned to projects by working directory.
             None => usage::works_in(**pid, place),
         };
         let own: Vec<Pid> = candidates.iter().filter(own).copied().collect();

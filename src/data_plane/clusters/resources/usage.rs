@@ -84,7 +84,7 @@ fn resident_bytes(pid: Pid) -> u64 {
         .unwrap_or(0)
 }
 
-/// Live processes with this user id, whatever they execute and wherever they work.
+/// Returns all live processes with this user id, of any executable and working directory.
 ///
 /// Left out are PostgreSQL servers in data directories outside of `own`: another Gantry on this machine may have given the
 /// same user id to a project of its own.

@@ -1,19 +1,23 @@
-//! Orders of certificates (RFC 8555): rows that are driven from wherever they are, by whoever has claimed the hostname.
+//! ACME orders (RFC 8555). Orders are persisted and can be resumed by any node that has claimed the
+//! hostname.
 
 use std::{collections::HashMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use instant_acme::{
-    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, CertificateIdentifier,
-    ChallengeType, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
+    Account, AccountBuilder, AuthorizationStatus, CertificateIdentifier, ChallengeType, Identifier,
+    NewOrder, Order, OrderStatus, Problem, RetryPolicy,
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 use smol_str::SmolStr;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{answers, answers::Standing, certificates, check::CAA_ERROR, renewal};
+use super::{
+    acme_account::account, certificates, challenge_records,
+    challenge_records::ChallengeRecordStatus, renewal, required_records::CAA_ERROR,
+};
 use crate::{
     base::{
         error::{Context, Error},
@@ -26,70 +30,70 @@ use crate::{
     platform::{notifications, tables::Table},
 };
 
-/// Orders begun in a time, of all of them, of one organization's and of one hostname's: below what authorities allow for their account
-/// and for a name, however often somebody deletes it and asks for it again.
-const BUDGETS: [(Whose, TimeDelta, i64); 4] = [
-    (Whose::All, TimeDelta::minutes(1), 10),
-    (Whose::All, TimeDelta::hours(3), 250),
-    (Whose::Organizations, TimeDelta::hours(3), 25),
-    (Whose::Hostnames, TimeDelta::hours(1), 4),
+/// Limits on new orders: scope, period and number. They stay below the rate limits of certificate
+/// authorities, also if a hostname is deleted and requested repeatedly.
+const ORDER_LIMITS: [(BudgetScope, TimeDelta, i64); 4] = [
+    (BudgetScope::All, TimeDelta::minutes(1), 10),
+    (BudgetScope::All, TimeDelta::hours(3), 250),
+    (BudgetScope::Organizations, TimeDelta::hours(3), 25),
+    (BudgetScope::Hostnames, TimeDelta::hours(1), 4),
 ];
-/// As whose the operator's orders are counted.
+/// Organization id that the operator's orders are counted for.
 const OPERATOR: i64 = 0;
-/// How long an authority is waited for in one go. The order goes on in the next.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// One go, in all. Shorter than a claim.
-const GO: Duration = Duration::from_secs(90);
-/// An order that is older is begun anew: what it was answered with may have run out.
+/// Time to wait for the authority in one attempt. The next attempt resumes the order.
+const AUTHORITY_WAIT: Duration = Duration::from_secs(30);
+/// Timeout of one attempt. Shorter than a claim.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(90);
+/// Age after which an order is replaced, because its authorizations may have expired.
 const ORDER_LIFE: TimeDelta = TimeDelta::days(1);
 
-/// The authority that certifies hostnames.
+/// The ACME certificate authority.
 #[derive(Debug, Clone)]
-pub struct Authority {
-    /// Where its directory is.
+pub struct CertificateAuthority {
+    /// Directory URL.
     pub directory: String,
-    /// Certificate that it is trusted by, if it is not a public one.
+    /// PEM file with the root certificate of a private authority.
     pub root: Option<PathBuf>,
-    /// Address it may write to.
+    /// Contact e-mail address.
     pub contact: Option<String>,
-    /// As whom CAA records know it.
+    /// Domain name of the authority in CAA records.
     pub issuer: Option<String>,
-    /// Where it is answered when it looks by DNS.
+    /// Zone for DNS-01 challenges.
     pub zone: Option<Zone>,
-    /// Whether it certifies `*.<domain>` as well.
+    /// Whether the authority issues the wildcard certificate of the projects' domain.
     pub wildcard: bool,
 }
 
-/// What a certificate is asked for.
+/// A name to be certified.
 #[derive(Debug, Clone)]
-pub(crate) struct Subject {
-    /// Of the hostname.
+pub(crate) struct CertificateSubject {
+    /// Id of the hostname.
     pub(crate) id: Uuid,
-    /// The name, or a wildcard.
+    /// DNS name, which may be a wildcard.
     pub(crate) name: String,
-    /// Whose it is. None: the operator's.
+    /// Organization of the hostname. `None`: the operator's.
     pub(crate) organization: Option<OrganizationId>,
-    /// Orders that failed in a row.
+    /// Consecutive failed orders.
     pub(crate) attempts: i32,
-    /// Where its owner may lead authorities that look by DNS.
+    /// Name in the operator's zone to which the owner may delegate DNS-01 challenges.
     pub(crate) delegate: Option<String>,
 }
 
-/// How an authority finds out whether a name is ours.
-enum Way {
-    /// It asks the edge.
+/// Challenge type of an order.
+enum ChallengeMethod {
+    /// HTTP-01 or TLS-ALPN-01, answered by the service proxy.
     Edge(ChallengeType),
-    /// It asks DNS, where it is led to this name.
+    /// DNS-01, with the record at this name.
     Dns(String),
 }
 
-impl Authority {
-    /// Where our account there is sealed.
-    fn place(&self) -> String {
+impl CertificateAuthority {
+    /// Returns the context that the account's credentials are encrypted for.
+    pub(super) fn place(&self) -> String {
         format!("acme account at {}", self.directory)
     }
 
-    fn builder(&self) -> Result<AccountBuilder, instant_acme::Error> {
+    pub(super) fn builder(&self) -> Result<AccountBuilder, instant_acme::Error> {
         match &self.root {
             Some(root) => Account::builder_with_root(root),
             None => Account::builder(),
@@ -97,72 +101,72 @@ impl Authority {
     }
 }
 
-/// Whose orders a budget counts.
+/// Scope of an order limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum BudgetScope {
     All,
     Organizations,
     Hostnames,
 }
 
-/// How an order ended, or did not yet.
+/// Result of an attempt.
 #[derive(Debug)]
-pub(crate) enum Outcome {
-    /// There is a certificate; it is to be renewed then.
+pub(crate) enum OrderOutcome {
+    /// The certificate was issued; renew it at this time.
     Certified(DateTime<Utc>),
-    /// The authority will not have it.
+    /// The authority rejected the order.
     Refused(String),
-    /// It must wait for a while.
+    /// A limit or a missing precondition delays the order.
     Postponed(String),
-    /// Another go is needed.
+    /// Another attempt is needed.
     Unfinished(String),
 }
 
-/// What is kept of an order.
-struct Begun {
+/// The persisted part of an order.
+struct PersistedOrder {
     url: String,
     key: SecretString,
 }
 
-impl From<instant_acme::Error> for Failure {
+impl From<instant_acme::Error> for OrderError {
     fn from(error: instant_acme::Error) -> Self {
-        Self::Authority(error)
+        Self::CertificateAuthority(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for OrderError {
     fn from(error: Error) -> Self {
         Self::Ours(error)
     }
 }
 
-/// What went wrong on the way.
-pub(crate) enum Failure {
-    Authority(instant_acme::Error),
+/// A failure of an attempt.
+pub(crate) enum OrderError {
+    CertificateAuthority(instant_acme::Error),
     Ours(Error),
-    /// The order came to nothing.
+    /// The authority rejected the order.
     Invalid(String),
-    /// As much was asked for as may be.
-    Exhausted(Whose),
-    /// Somebody here has to do something first.
-    Hindered(String),
-    /// Not now.
+    /// A limit on new orders is reached.
+    Exhausted(BudgetScope),
+    /// A precondition on this server's side is missing.
+    Blocked(String),
+    /// The attempt must be repeated later.
     Later(&'static str),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Authority(error) => error.fmt(f),
+            Self::CertificateAuthority(error) => error.fmt(f),
             Self::Ours(error) => error.fmt(f),
-            Self::Invalid(why) | Self::Hindered(why) => f.write_str(why),
-            Self::Exhausted(Whose::All) => f.write_str(
+            Self::Invalid(why) | Self::Blocked(why) => f.write_str(why),
+            Self::Exhausted(BudgetScope::All) => f.write_str(
                 "this server has asked for as many certificates as its authority allows",
             ),
-            Self::Exhausted(Whose::Organizations) => f.write_str(
+            Self::Exhausted(BudgetScope::Organizations) => f.write_str(
                 "the organization has asked for as many certificates as it may in three hours",
             ),
-            Self::Exhausted(Whose::Hostnames) => f.write_str(
+            Self::Exhausted(BudgetScope::Hostnames) => f.write_str(
                 "as many certificates were asked for this hostname as may be in an hour",
             ),
             Self::Later(why) => f.write_str(why),
@@ -170,53 +174,59 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Brings the order of a hostname's certificate as far as it comes. One that ends with a certificate is there until it is forgotten: who
-/// crashes before it is written down that there is one finds it again, instead of ordering another.
+/// Advances the order of a certificate as far as possible. The order of an issued certificate is
+/// kept until [`forget`], so that it is found again after a crash instead of ordering another
+/// certificate.
 pub(crate) async fn obtain(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<Outcome, Error> {
-    let gone = timeout(GO, Box::pin(go(context, authority, subject)))
-        .await
-        .unwrap_or(Err(Failure::Later("the authority takes its time")));
-    match gone {
-        Ok(renew_at) => Ok(Outcome::Certified(renew_at)),
-        Err(Failure::Ours(error)) => Err(error),
-        Err(Failure::Invalid(why)) => {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<OrderOutcome, Error> {
+    let result = timeout(
+        ATTEMPT_TIMEOUT,
+        Box::pin(advance_order(context, authority, subject)),
+    )
+    .await
+    .unwrap_or(Err(OrderError::Later("the authority takes its time")));
+    match result {
+        Ok(renew_at) => Ok(OrderOutcome::Certified(renew_at)),
+        Err(OrderError::Ours(error)) => Err(error),
+        Err(OrderError::Invalid(why)) => {
             forget(context, subject.id).await?;
-            Ok(Outcome::Refused(why))
+            Ok(OrderOutcome::Refused(why))
         }
-        Err(exhausted @ (Failure::Exhausted(_) | Failure::Hindered(_))) => Ok(Outcome::Postponed(
-            format!("{exhausted}; it is tried again by itself"),
-        )),
-        // Whatever else an authority says, it may say something else next time: `badNonce`, too many requests, a fault of its own.
-        Err(other) => Ok(Outcome::Unfinished(other.to_string())),
+        Err(delayed @ (OrderError::Exhausted(_) | OrderError::Blocked(_))) => Ok(
+            OrderOutcome::Postponed(format!("{delayed}; it is tried again by itself")),
+        ),
+        // All other failures may be temporary: `badNonce`, rate limits, internal errors.
+        Err(other) => Ok(OrderOutcome::Unfinished(other.to_string())),
     }
 }
 
-async fn go(
+async fn advance_order(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<DateTime<Utc>, Failure> {
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<DateTime<Utc>, OrderError> {
     let account = account(context, authority).await?;
-    // Before an order counts: of one whose answer cannot be given nothing comes.
-    let way = way(context, authority, subject).await?;
-    let (mut order, key) = match begun(context, subject.id).await? {
-        Some(begun) => (account.order(begun.url).await?, begun.key),
-        None => begin(context, &account, authority, subject).await?,
+    // Before the order is counted: without a challenge method the order would fail.
+    let method = challenge_method(context, authority, subject).await?;
+    let (mut order, key) = match persisted_order(context, subject.id).await? {
+        Some(persisted) => (account.order(persisted.url).await?, persisted.key),
+        None => create_order(context, &account, authority, subject).await?,
     };
-    let patience = RetryPolicy::new().timeout(PATIENCE);
+    let patience = RetryPolicy::new().timeout(AUTHORITY_WAIT);
     if order.state().status == OrderStatus::Pending {
-        answer_challenges(context, authority, subject, &way, &mut order).await?;
+        answer_challenges(context, authority, subject, &method, &mut order).await?;
         if order.poll_ready(&patience).await? == OrderStatus::Invalid {
-            return Err(Failure::Invalid(why_invalid(&mut order).await));
+            return Err(OrderError::Invalid(rejection_reason(&mut order).await));
         }
     }
     let status = order.state().status;
     match status {
-        OrderStatus::Invalid => return Err(Failure::Invalid(why_invalid(&mut order).await)),
+        OrderStatus::Invalid => {
+            return Err(OrderError::Invalid(rejection_reason(&mut order).await));
+        }
         OrderStatus::Ready => {
             order
                 .finalize_csr(&certificates::request(&subject.name, &key)?)
@@ -227,88 +237,16 @@ async fn go(
     let chain = order.poll_certificate(&patience).await?;
     let renew_at =
         certificates::keep(context, subject.id, &authority.directory, &chain, &key).await?;
-    give_up_authorizations(&subject.name, &mut order).await;
+    deactivate_authorizations(&subject.name, &mut order).await;
     Ok(renew_at)
 }
 
-/// Our account at the authority, made when it is first needed.
-async fn account(context: &DataPlaneContext, authority: &Authority) -> Result<Account, Failure> {
-    let doing = "reading the account at the authority";
-    if credentials(context, authority).await?.is_none() {
-        let contact: Vec<String> = authority
-            .contact
-            .iter()
-            .map(|address| format!("mailto:{address}"))
-            .collect();
-        let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
-        let wanted = NewAccount {
-            contact: &contact,
-            terms_of_service_agreed: true,
-            only_return_existing: false,
-        };
-        let (_, credentials) = authority
-            .builder()?
-            .create(&wanted, authority.directory.clone(), None)
-            .await?;
-        let text = SecretString::from(serde_json::to_string(&credentials).context(doing)?);
-        let sealed = context
-            .settings
-            .sealing
-            .seal(&context.entropy, &authority.place(), &text)?;
-        // Of two nodes that make one at once the first one's is used.
-        let sql =
-            "insert into acme_accounts (directory, sealed) values ($1, $2) on conflict do nothing";
-        context
-            .db
-            .query(sql, &[&authority.directory, &sealed])
-            .await
-            .context(doing)?;
-    }
-    Ok(known_account(context, authority)
-        .await?
-        .ok_or("it is gone")
-        .context(doing)?)
-}
-
-/// Our account at the authority, if there is one.
-pub(crate) async fn known_account(
+async fn persisted_order(
     context: &DataPlaneContext,
-    authority: &Authority,
-) -> Result<Option<Account>, Failure> {
-    let Some(known) = credentials(context, authority).await? else {
-        return Ok(None);
-    };
-    Ok(Some(authority.builder()?.from_credentials(known).await?))
-}
-
-async fn credentials(
-    context: &DataPlaneContext,
-    authority: &Authority,
-) -> Result<Option<AccountCredentials>, Error> {
-    let doing = "reading the account at the authority";
-    let rows = context
-        .db
-        .query(
-            "select sealed from acme_accounts where directory = $1",
-            &[&authority.directory],
-        )
-        .await
-        .context(doing)?;
-    let Some(row) = rows.first() else {
-        return Ok(None);
-    };
-    let opened = context
-        .settings
-        .sealing
-        .open(&authority.place(), row.get(0))?;
-    serde_json::from_str(opened.expose_secret())
-        .context(doing)
-        .map(Some)
-}
-
-async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Error> {
+    id: Uuid,
+) -> Result<Option<PersistedOrder>, Error> {
     let doing = "reading an order";
-    // Also what crashes left of others.
+    // Deletes leftovers of crashed attempts as well.
     let sql = "delete from acme_orders where created_at < $1";
     context
         .db
@@ -326,7 +264,7 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Er
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    Ok(Some(Begun {
+    Ok(Some(PersistedOrder {
         url: row.get(0),
         key: context
             .settings
@@ -335,21 +273,22 @@ async fn begun(context: &DataPlaneContext, id: Uuid) -> Result<Option<Begun>, Er
     }))
 }
 
-/// Begins an order, within the budgets, and writes it down.
-async fn begin(
+/// Creates an order within the limits and persists it.
+async fn create_order(
     context: &DataPlaneContext,
     account: &Account,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<(Order, SecretString), Failure> {
-    let (doing, now) = ("beginning an order", context.clock.now());
-    // The operator is an organization that nobody else has.
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<(Order, SecretString), OrderError> {
+    let doing = "beginning an order";
+    let now = context.clock.now();
+    // Organization ids begin at 1.
     let owner = subject
         .organization
         .map_or(OPERATOR, |organization| organization.0);
-    for (whose, span, most) in BUDGETS {
-        let organization = (whose == Whose::Organizations).then_some(owner);
-        let host = (whose == Whose::Hostnames).then_some(&subject.name);
+    for (scope, span, most) in ORDER_LIMITS {
+        let organization = (scope == BudgetScope::Organizations).then_some(owner);
+        let host = (scope == BudgetScope::Hostnames).then_some(&subject.name);
         let sql = "select count(*) from acme_begun where at > $1 and ($2::bigint is null or organization_id = $2) \
                    and ($3::text is null or host = $3)";
         let rows = context
@@ -358,7 +297,7 @@ async fn begin(
             .await
             .context(doing)?;
         if rows.first().is_none_or(|row| row.get::<_, i64>(0) >= most) {
-            return Err(Failure::Exhausted(whose));
+            return Err(OrderError::Exhausted(scope));
         }
     }
     context
@@ -387,7 +326,7 @@ async fn begin(
             .settings
             .sealing
             .seal(&context.entropy, &certificates::place(subject.id), &key)?;
-    // Not for a hostname that is gone meanwhile.
+    // Inserts nothing if the hostname was deleted meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into acme_orders (hostname_id, url, sealed_key, created_at) \
                select id, $2, $3, $4 from (select id from held union all select id from wildcards where id = $1) s";
@@ -399,12 +338,12 @@ async fn begin(
     Ok((order, key))
 }
 
-/// Asks for an order, which says what it replaces unless the authority will not have it.
+/// Creates an order that names the certificate it replaces, unless the authority rejects that.
 async fn new_order(
     account: &Account,
     name: &str,
     replaced: Option<CertificateIdentifier<'_>>,
-) -> Result<Order, Failure> {
+) -> Result<Order, OrderError> {
     let names = [Identifier::Dns(name.to_owned())];
     if let Some(replaced) = replaced {
         match account
@@ -412,26 +351,27 @@ async fn new_order(
             .await
         {
             Err(error) if renewal::is_about_replacing(&error) => {
-                tracing::info!(name, %error, "the authority does not take the word of an order about what it replaces");
+                tracing::info!(name, %error, "the authority rejected the replaced certificate of an order; ordering without it");
             }
-            said => return Ok(said?),
+            result => return Ok(result?),
         }
     }
     Ok(account.new_order(&NewOrder::new(&names)).await?)
 }
 
-/// How the authority is asked to look: by DNS where it is led to the zone; else by HTTP, and after a refusal by TLS, in turns.
-async fn way(
+/// Selects the challenge method: DNS-01 if the name delegates to the zone, otherwise HTTP-01,
+/// alternating with TLS-ALPN-01 after failures.
+async fn challenge_method(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-) -> Result<Way, Failure> {
-    let mut ways = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+) -> Result<ChallengeMethod, OrderError> {
+    let mut methods = vec![ChallengeType::Http01, ChallengeType::TlsAlpn01];
     if let Some(zone) = &authority.zone {
         let asked = challenge_name(&subject.name);
         let alias = context.data_plane_settings.dns.alias(&asked).await;
         let alias = alias.map_err(|why| {
-            Failure::Hindered(format!(
+            OrderError::Blocked(format!(
                 "whether authorities are led to DNS could not be asked: {why}"
             ))
         })?;
@@ -448,12 +388,12 @@ async fn way(
         };
         match place {
             Some(place) if of_the_operator || subject.attempts % 3 == 0 => {
-                return Ok(Way::Dns(place));
+                return Ok(ChallengeMethod::Dns(place));
             }
-            // After a refusal by DNS the others have their turns.
+            // After a failure of DNS-01 the other methods are tried.
             Some(_) => {
-                return Ok(Way::Edge(
-                    ways.swap_remove(usize::from(subject.attempts % 3 == 2)),
+                return Ok(ChallengeMethod::Edge(
+                    methods.swap_remove(usize::from(subject.attempts % 3 == 2)),
                 ));
             }
             None => {}
@@ -464,48 +404,54 @@ async fn way(
             "{} is neither in the zone for answers to authorities nor leads there",
             challenge_name(&subject.name)
         );
-        return Err(Failure::Hindered(why));
+        return Err(OrderError::Blocked(why));
     }
-    Ok(Way::Edge(
-        ways.swap_remove(usize::from(subject.attempts % 2 != 0)),
+    Ok(ChallengeMethod::Edge(
+        methods.swap_remove(usize::from(subject.attempts % 2 != 0)),
     ))
 }
 
-/// Has the answer ready wherever the authority may look, then tells it to.
+/// Publishes the responses to all pending challenges, then notifies the authority.
 async fn answer_challenges(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: &Subject,
-    way: &Way,
+    authority: &CertificateAuthority,
+    subject: &CertificateSubject,
+    method: &ChallengeMethod,
     order: &mut Order,
-) -> Result<(), Failure> {
+) -> Result<(), OrderError> {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         match authorization.status {
             AuthorizationStatus::Valid => continue,
             AuthorizationStatus::Pending => {}
-            _ => return Err(Failure::Invalid("the authorization came to nothing".into())),
+            _ => {
+                return Err(OrderError::Invalid(
+                    "the authorization came to nothing".into(),
+                ));
+            }
         }
-        let kind = if let Way::Edge(kind) = way {
+        let kind = if let ChallengeMethod::Edge(kind) = method {
             kind.clone()
         } else {
             ChallengeType::Dns01
         };
         let mut challenge = authorization.challenge(kind).ok_or_else(|| {
-            Failure::Invalid("the authority does not look in the way it should".into())
+            OrderError::Invalid("the authority does not look in the way it should".into())
         })?;
         let answer = challenge.key_authorization();
-        if let (Way::Dns(place), Some(zone)) = (way, &authority.zone) {
-            match answers::stand(context, zone, subject.id, place, &answer.dns_value()).await? {
-                Standing::Everywhere => {}
-                Standing::OnItsWay => {
-                    return Err(Failure::Later(
+        if let (ChallengeMethod::Dns(place), Some(zone)) = (method, &authority.zone) {
+            match challenge_records::publish(context, zone, subject.id, place, &answer.dns_value())
+                .await?
+            {
+                ChallengeRecordStatus::Propagated => {}
+                ChallengeRecordStatus::Propagating => {
+                    return Err(OrderError::Later(
                         "not all name servers tell the answer to the authority yet",
                     ));
                 }
-                Standing::Unwritten => {
-                    return Err(Failure::Hindered(
+                ChallengeRecordStatus::NotWritten => {
+                    return Err(OrderError::Blocked(
                         "the answer to the authority could not be written into DNS".into(),
                     ));
                 }
@@ -519,7 +465,7 @@ async fn answer_challenges(
                 .await
                 .context("answering a challenge")?;
             context.table_changed(Table::AcmeOrders);
-            // The authority may ask any node.
+            // The authority may connect to any node.
             notifications::settle(&context.db).await?;
         }
         challenge.set_ready().await?;
@@ -527,24 +473,24 @@ async fn answer_challenges(
     Ok(())
 }
 
-/// An authority takes an authorization of an account for weeks, and the account is all projects'. So nothing is left of it for whoever has
-/// the hostname next.
-async fn give_up_authorizations(name: &str, order: &mut Order) {
+/// Deactivates the authorizations of an order. An authority reuses authorizations of an account for
+/// weeks, and all projects share the account, so the next owner of the name could skip validation.
+async fn deactivate_authorizations(name: &str, order: &mut Order) {
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
-        let given_up = match authorization {
+        let deactivated = match authorization {
             Ok(mut authorization) => authorization.deactivate().await.map(drop),
             Err(error) => Err(error),
         };
-        if let Err(error) = given_up {
-            // Proving a name to us does not rest on it.
-            tracing::info!(name, %error, "an authorization could not be given up");
+        if let Err(error) = deactivated {
+            // Validation of ownership does not depend on this.
+            tracing::info!(name, %error, "failed to deactivate an authorization");
         }
     }
 }
 
-/// What the authority says it found.
-async fn why_invalid(order: &mut Order) -> String {
+/// Returns the authority's reason for an invalid order.
+async fn rejection_reason(order: &mut Order) -> String {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
         if let Some(problem) = authorization
@@ -552,14 +498,14 @@ async fn why_invalid(order: &mut Order) -> String {
             .iter()
             .find_map(|challenge| challenge.error.as_ref())
         {
-            return told(problem);
+            return describe_problem(problem);
         }
     }
     "the authority does not say why".to_owned()
 }
 
-/// An authority's problem in words. Clients know a refusal for CAA records by the word `caa_error`.
-fn told(problem: &Problem) -> String {
+/// Formats a problem document. API clients recognize CAA failures by `caa_error`.
+fn describe_problem(problem: &Problem) -> String {
     let caa = problem
         .r#type
         .as_deref()
@@ -571,7 +517,7 @@ fn told(problem: &Problem) -> String {
     }
 }
 
-/// Forgets the order of a hostname.
+/// Deletes the order of a hostname.
 pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), Error> {
     context
         .db
@@ -582,19 +528,19 @@ pub(crate) async fn forget(context: &DataPlaneContext, id: Uuid) -> Result<(), E
     Ok(())
 }
 
-/// What an authority is answered that looks whether a hostname leads here.
+/// The response to an HTTP-01 or TLS-ALPN-01 challenge.
 #[derive(Debug)]
-pub struct Challenge {
-    /// What it asks for.
+pub struct ChallengeResponse {
+    /// Token of the challenge.
     pub token: String,
-    /// What it is told.
+    /// Key authorization, the expected response.
     pub key_authorization: String,
 }
 
-/// What authorities are answered at the moment, by hostname.
+/// Returns the pending challenges by host name.
 pub async fn challenges(
     context: &DataPlaneContext,
-) -> Result<HashMap<SmolStr, Arc<Challenge>>, Error> {
+) -> Result<HashMap<SmolStr, Arc<ChallengeResponse>>, Error> {
     let sql = "select h.host, o.token, o.key_authorization from acme_orders o join custom_hostnames h on h.id = o.hostname_id \
                where o.token is not null and o.key_authorization is not null and h.state <> 'initiated'";
     let rows = context
@@ -605,7 +551,7 @@ pub async fn challenges(
     let challenge = |row: &Row| {
         (
             row.get::<_, &str>(0).into(),
-            Arc::new(Challenge {
+            Arc::new(ChallengeResponse {
                 token: row.get(1),
                 key_authorization: row.get(2),
             }),

@@ -1,4 +1,4 @@
-//! Names that the operator does not want to be served, whoever proves them.
+//! Hostnames that the operator blocks, regardless of ownership.
 
 use serde_json::json;
 
@@ -12,8 +12,8 @@ use crate::{
     platform::audit::Recorder,
 };
 
-/// Blocks a name and all below it, or lets them be served again. Returns the name as DNS has it, and whether anything changed. No
-/// node serves them any more soon after.
+/// Blocks or unblocks a name and all names below it. Returns the normalized name and whether
+/// anything changed. All nodes stop serving a blocked name shortly afterwards.
 pub async fn set(
     db: &Db,
     name: &str,
@@ -21,7 +21,8 @@ pub async fn set(
     clock: &Clock,
     audit: Recorder,
 ) -> Result<(String, bool), Error> {
-    let (doing, now) = ("blocking a hostname", clock.now());
+    let doing = "blocking a hostname";
+    let now = clock.now();
     let name = ascii(name)
         .ok_or_else(|| Error::invalid("name", "expected a name of DNS, such as customer.com"))?;
     let mut client = db.client().await?;
@@ -48,7 +49,7 @@ pub async fn set(
     Ok((name, changed))
 }
 
-/// All of them.
+/// Returns all blocked names.
 pub async fn list(db: &Db) -> Result<Vec<String>, Error> {
     let rows = db
         .query("select name from blocked_hostnames order by name", &[])

@@ -1,4 +1,4 @@
-//! Certificates of hostnames: kept sealed, and opened once for each node that serves them.
+//! Certificates of hostnames: stored with encrypted keys, decrypted once per node.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-use super::{Held, Host};
+use super::{CustomHostname, Host};
 use crate::{
     base::{
         db::Param,
@@ -33,18 +33,18 @@ use crate::{
     platform::tables::Table,
 };
 
-/// Certificates that are kept open. Those of names that are gone are among them.
+/// Number of decrypted certificates that are cached, including those of deleted names.
 const OPENED_MAX: usize = 10_000;
 
-/// Certificates that are opened, by hostname, with their ends: what tells one from the next.
-pub(crate) type Opened = Mutex<HashMap<Uuid, (DateTime<Utc>, Arc<CertifiedKey>)>>;
+/// Decrypted certificates by hostname id, with their expiry to detect a renewed one.
+pub(crate) type OpenedCertificates = Mutex<HashMap<Uuid, (DateTime<Utc>, Arc<CertifiedKey>)>>;
 
-/// What the private key of a hostname is, where it is sealed.
+/// Returns the context that a private key is encrypted for.
 pub(crate) fn place(hostname: Uuid) -> String {
     format!("hostname {hostname} certificate key")
 }
 
-/// A new private key, in PEM.
+/// Generates a private key in PEM.
 pub(crate) fn new_key() -> Result<SecretString, Error> {
     Ok(KeyPair::generate()
         .context("making a certificate's key")?
@@ -52,7 +52,7 @@ pub(crate) fn new_key() -> Result<SecretString, Error> {
         .into())
 }
 
-/// What asks for a certificate of `host` with this key.
+/// Returns a certificate signing request for `host`, in DER.
 pub(crate) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> {
     let doing = "asking for a certificate";
     let mut params = CertificateParams::new(vec![host.to_owned()]).context(doing)?;
@@ -65,7 +65,7 @@ pub(crate) fn request(host: &str, key: &SecretString) -> Result<Vec<u8>, Error> 
         .to_vec())
 }
 
-/// Keeps a new certificate of an authority, which is to be asked when to renew it. Returns when that is if it does not say.
+/// Stores a new certificate. Returns the default renewal time; the authority may suggest another.
 pub(crate) async fn keep(
     context: &DataPlaneContext,
     id: Uuid,
@@ -74,7 +74,7 @@ pub(crate) async fn keep(
     key: &SecretString,
 ) -> Result<DateTime<Utc>, Error> {
     let doing = "keeping a certificate";
-    // Of no use together, they are not kept.
+    // Validates that certificate and key match.
     open_pair(chain, key)?;
     let life = life(chain)?;
     let renew_at = life.two_thirds();
@@ -82,7 +82,7 @@ pub(crate) async fn keep(
         .settings
         .sealing
         .seal(&context.entropy, &place(id), key)?;
-    // Not for a hostname that is gone meanwhile.
+    // Inserts nothing if the hostname was deleted meanwhile.
     let sql = "with held as (select id from custom_hostnames where id = $1 for key share) \
                insert into hostname_certificates (hostname_id, chain, sealed_key, not_after, renew_at, directory, ask_at) \
                select id, $2, $3, $4, $5, $6, $7 from (select id from held union all select id from wildcards where id = $1) s \
@@ -104,7 +104,7 @@ pub(crate) async fn keep(
     Ok(renew_at)
 }
 
-/// A certificate with its key, opened once.
+/// Returns a certificate with its decrypted key, from the cache if possible.
 pub fn open(
     context: &DataPlaneContext,
     hostname: Uuid,
@@ -112,14 +112,14 @@ pub fn open(
     sealed: &[u8],
     until: DateTime<Utc>,
 ) -> Result<Arc<CertifiedKey>, Error> {
-    if let Some((of, key)) = context.hostnames.opened.lock().get(&hostname)
+    if let Some((of, key)) = context.hostname_reconciler.opened.lock().get(&hostname)
         && *of == until
     {
         return Ok(key.clone());
     }
     let key = context.settings.sealing.open(&place(hostname), sealed)?;
     let opened = Arc::new(open_pair(chain, &key)?);
-    let mut all = context.hostnames.opened.lock();
+    let mut all = context.hostname_reconciler.opened.lock();
     if all.len() >= OPENED_MAX {
         all.clear();
     }
@@ -127,17 +127,20 @@ pub fn open(
     Ok(opened)
 }
 
-/// What is known of a certificate that is kept.
-pub(crate) struct Kept {
-    /// The certificate first.
+/// A stored certificate.
+pub(crate) struct StoredCertificate {
+    /// Leaf certificate first.
     pub(crate) chain: Vec<CertificateDer<'static>>,
     pub(crate) from: DateTime<Utc>,
     pub(crate) until: DateTime<Utc>,
     pub(crate) renew_at: DateTime<Utc>,
 }
 
-/// The certificate of a hostname, if it has one.
-pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Option<Kept>, Error> {
+/// Returns the certificate of a hostname, if it has one.
+pub(crate) async fn kept(
+    context: &DataPlaneContext,
+    held: &CustomHostname,
+) -> Result<Option<StoredCertificate>, Error> {
     let doing = "reading a certificate";
     let sql = "select chain, renew_at from hostname_certificates where hostname_id = $1";
     let rows = context.db.query(sql, &[&held.id]).await.context(doing)?;
@@ -145,8 +148,8 @@ pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Opti
         return Ok(None);
     };
     let chain = read(row.get(0))?;
-    let Life { from, until } = Life::of(&first(&chain)?);
-    Ok(Some(Kept {
+    let ValidityPeriod { from, until } = ValidityPeriod::of(&first(&chain)?);
+    Ok(Some(StoredCertificate {
         chain,
         from,
         until,
@@ -154,8 +157,8 @@ pub(crate) async fn kept(context: &DataPlaneContext, held: &Held) -> Result<Opti
     }))
 }
 
-impl Kept {
-    /// Who made it, and for which names.
+impl StoredCertificate {
+    /// Returns the issuer and the DNS names.
     pub(crate) fn issuer_and_names(&self) -> Result<(String, Vec<String>), Error> {
         let doing = "reading a certificate";
         let certificate = first(&self.chain)?;
@@ -178,7 +181,7 @@ impl Kept {
         ))
     }
 
-    /// Whether each certificate is signed by the next, and the first one was good for `host` when it began; or why not.
+    /// Validates the chain and the name at the start of the validity period.
     pub(crate) fn verify(&self, host: &Host) -> Result<(), String> {
         let text = |error: &dyn fmt::Display| error.to_string();
         let roots = anchor(&self.chain)?;
@@ -201,7 +204,7 @@ impl Kept {
     }
 }
 
-/// The end of a chain, as what the rest of it is trusted by.
+/// Returns a root store with the last certificate of a chain.
 pub(crate) fn anchor(chain: &[CertificateDer<'static>]) -> Result<RootCertStore, String> {
     let [_, .., last] = chain else {
         return Err("the certificate of the authority itself is missing".to_owned());
@@ -218,28 +221,28 @@ fn open_pair(chain: &str, key: &SecretString) -> Result<CertifiedKey, Error> {
     CertifiedKey::from_der(chain, key, &tls::provider()).context(doing)
 }
 
-/// The certificates of a chain.
+/// Parses a PEM chain.
 pub(crate) fn read(chain: &str) -> Result<Vec<CertificateDer<'static>>, Error> {
     CertificateDer::pem_slice_iter(chain.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .context("reading a certificate")
 }
 
-/// The first certificate of a chain.
+/// Parses the first certificate of a chain.
 fn first(chain: &[CertificateDer<'_>]) -> Result<x509_cert::Certificate, Error> {
     let doing = "reading a certificate";
     x509_cert::Certificate::from_der(chain.first().ok_or("it is empty").context(doing)?)
         .context(doing)
 }
 
-/// From when until when a certificate is good.
+/// Validity period of a certificate.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Life {
+pub(crate) struct ValidityPeriod {
     pub(crate) from: DateTime<Utc>,
     pub(crate) until: DateTime<Utc>,
 }
 
-impl Life {
+impl ValidityPeriod {
     pub(crate) fn length(self) -> TimeDelta {
         self.until - self.from
     }
@@ -254,17 +257,17 @@ impl Life {
     }
 }
 
-/// The life of the first certificate of a chain in PEM.
-pub(crate) fn life(chain: &str) -> Result<Life, Error> {
-    Ok(Life::of(&leaf(chain)?))
+/// Returns the validity period of the first certificate of a PEM chain.
+pub(crate) fn life(chain: &str) -> Result<ValidityPeriod, Error> {
+    Ok(ValidityPeriod::of(&leaf(chain)?))
 }
 
-/// The first certificate of a chain in PEM.
+/// Returns the first certificate of a PEM chain.
 pub(crate) fn leaf(chain: &str) -> Result<x509_cert::Certificate, Error> {
     first(&read(chain)?)
 }
 
-/// What an authority is shown that looks by TLS (RFC 8737): good for nothing else.
+/// Creates the certificate for a TLS-ALPN-01 challenge (RFC 8737).
 pub fn answer(host: &str, key_authorization: &str) -> Result<CertifiedKey, Error> {
     let doing = "making the answer to a challenge";
     let key = KeyPair::generate().context(doing)?;
@@ -274,7 +277,7 @@ pub fn answer(host: &str, key_authorization: &str) -> Result<CertifiedKey, Error
     )];
     let certificate = params.self_signed(&key).context(doing)?;
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
-    // Not `from_der`, which refuses the extension because it does not know it.
+    // `from_der` rejects the critical extension as unknown.
     Ok(CertifiedKey::new(
         vec![certificate.der().clone()],
         any_supported_type(&key).context(doing)?,

@@ -1,4 +1,4 @@
-//! Asking DNS: the name servers of the zone itself, so that no cache in between tells what was true an hour ago.
+//! DNS queries to the authoritative name servers of a zone, without caches in between.
 
 use std::{
     fmt,
@@ -16,71 +16,72 @@ use hickory_resolver::{
 };
 
 use super::{
-    check::Seen,
     host::{Host, and_above},
+    required_records::DnsRecords,
 };
 use crate::base::error::{Context, Error};
 
-/// What a server gets to answer, and how often it is asked.
+/// Timeout of a query, and number of attempts.
 const ANSWER: (Duration, usize) = (Duration::from_secs(3), 2);
-/// Name servers of a zone that are asked.
+/// Maximum number of name servers of a zone that are queried.
 const SERVERS_MAX: usize = 6;
-/// Records of one kind that are looked at.
+/// Maximum number of records of one type that are read.
 const RECORDS_MAX: usize = 20;
-/// Longest text of a record that is told on.
+/// Longest part of a record's text that is reported, in characters.
 const TEXT_BYTES_MAX: usize = 200;
-/// Where name servers listen.
+/// DNS port.
 const PORT: u16 = 53;
 
-/// What an asking of DNS comes to: what was seen, or why nothing was.
-pub type Looking<'a, T = Seen> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
+/// Future of a DNS query. The error is a message.
+pub type DnsFuture<'a, T = DnsRecords> =
+    Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
-/// Which name servers of a zone tell a text.
+/// Agreement of a zone's name servers on a TXT record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Told {
-    /// All of them.
+pub enum Propagation {
+    /// All name servers return it.
     ByAll,
-    /// All that answer. These do not.
+    /// All responsive name servers return it. These do not respond.
     ButBySilent(Vec<IpAddr>),
-    /// There are some that say otherwise.
+    /// A name server does not return it.
     NotYet,
 }
 
-/// Tells what DNS says of hostnames.
+/// DNS queries about hostnames.
 pub trait Dns: fmt::Debug + Send + Sync {
-    /// What it says of `host`, and what stands at `proof_name`.
-    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a>;
+    /// Returns the records of `host`, and the TXT records at `proof_name`.
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> DnsFuture<'a>;
 
-    /// Where a name leads, as its zone says.
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>>;
+    /// Returns the CNAME target of a name.
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>>;
 
-    /// Which name servers of its zone say that this text stands at a name.
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told>;
+    /// Checks whether the name servers of the zone return this TXT record.
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation>;
 
-    /// The addresses of a name, as clients find them.
-    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>>;
+    /// Returns the addresses of a name through the recursive resolver.
+    fn addresses<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Vec<IpAddr>>;
 }
 
-/// The real one.
-pub struct Resolver {
+/// The resolver for production.
+pub struct DnsResolver {
     recursive: TokioResolver,
-    /// Where name servers of zones listen: only in tests not where all do.
+    /// Port of authoritative name servers. Differs only in tests.
     port: u16,
 }
 
-impl fmt::Debug for Resolver {
+impl fmt::Debug for DnsResolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Resolver(:{})", self.port)
+        write!(f, "DnsResolver(:{})", self.port)
     }
 }
 
-impl Resolver {
-    /// Finds name servers through these resolvers, or the system's if there are none.
+impl DnsResolver {
+    /// Creates a resolver that uses these recursive resolvers, or the system's if none are given.
     pub fn new(resolvers: &[SocketAddr]) -> Result<Self, Error> {
         Self::with_port(resolvers, PORT)
     }
 
-    /// The same, with the name servers of zones on another port.
+    /// Creates a resolver with another port for authoritative name servers.
     pub fn with_port(resolvers: &[SocketAddr], port: u16) -> Result<Self, Error> {
         let doing = "reading which resolvers there are";
         let config = if resolvers.is_empty() {
@@ -101,14 +102,14 @@ impl Resolver {
         })
     }
 
-    /// The name servers of the zone that a name is in: their addresses, and what they are called.
+    /// Returns the addresses and names of the authoritative name servers for a name.
     async fn servers_of(&self, host: &str) -> Result<(Vec<IpAddr>, Vec<String>), String> {
         for above in and_above(host) {
             let name = fqdn(above)?;
             let records = ask(&self.recursive, &name, RecordType::NS).await?;
             let servers: Vec<Name> = records
                 .iter()
-                // Of an alias the answer is about where it leads.
+                // For an alias, the response contains the records of its target.
                 .filter(|record| record.name == name)
                 .filter_map(|record| {
                     if let RData::NS(server) = &record.data {
@@ -141,7 +142,7 @@ impl Resolver {
         ))
     }
 
-    /// Asks these name servers, and no cache in between.
+    /// Creates a resolver that queries these name servers without cache.
     fn asking(&self, addresses: &[IpAddr]) -> Result<TokioResolver, String> {
         let config = ResolverConfig::from_name_servers(
             addresses.iter().map(|ip| server(*ip, self.port)).collect(),
@@ -156,19 +157,20 @@ impl Resolver {
             .map(|alias| alias.to_ascii_lowercase()))
     }
 
-    async fn told_by(&self, name: &str, text: &str) -> Result<Told, String> {
+    async fn told_by(&self, name: &str, text: &str) -> Result<Propagation, String> {
         let (addresses, _) = self.servers_of(name).await?;
         let name = fqdn(name)?;
-        // At the same time: one that is silent takes as long as all that are.
+        // Concurrent: one timeout in total for all unresponsive servers.
         let asked = addresses
             .iter()
             .map(async |address| texts_at(&self.asking(&[*address])?, &name).await);
         let said = join_all(asked).await;
-        let (mut silent, mut reasons) = (Vec::new(), Vec::new());
+        let mut silent = Vec::new();
+        let mut reasons = Vec::new();
         for (address, said) in addresses.iter().zip(said) {
             match said {
                 Ok(texts) if texts.iter().any(|said| said == text) => {}
-                Ok(_) => return Ok(Told::NotYet),
+                Ok(_) => return Ok(Propagation::NotYet),
                 Err(why) => {
                     silent.push(*address);
                     reasons.push(format!("{address}: {why}"));
@@ -176,14 +178,15 @@ impl Resolver {
             }
         }
         match silent.len() {
-            0 => Ok(Told::ByAll),
-            // Nobody can be asked.
+            0 => Ok(Propagation::ByAll),
+            // No name server responded.
             all if all == addresses.len() => Err(reasons.join("; ")),
-            _ => Ok(Told::ButBySilent(silent)),
+            _ => Ok(Propagation::ButBySilent(silent)),
         }
     }
 
-    /// Who may certify a name: what stands at it, or else at the nearest name above it (RFC 8659).
+    /// Returns the permitted CAs: the CAA records at the name or its closest ancestor that has any
+    /// (RFC 8659).
     async fn issuers(&self, host: &Host) -> Result<Vec<String>, String> {
         for above in and_above(host.as_str()) {
             let records = ask(&self.recursive, &fqdn(above)?, RecordType::CAA).await?;
@@ -202,7 +205,7 @@ impl Resolver {
                         .unwrap_or_default()
                         .trim()
                         .trim_end_matches('.');
-                    // An empty one lets nobody.
+                    // An empty value permits no CA.
                     issuers.push(if issuer.is_empty() {
                         "nobody".to_owned()
                     } else {
@@ -217,12 +220,12 @@ impl Resolver {
         Ok(Vec::new())
     }
 
-    async fn see(&self, host: &Host, proof_name: &str) -> Result<Seen, String> {
+    async fn see(&self, host: &Host, proof_name: &str) -> Result<DnsRecords, String> {
         let (addresses, servers) = self.servers_of(host.as_str()).await?;
         let zone = self.asking(&addresses)?;
         let alias = alias_at(&zone, host.as_str()).await?;
         let texts = texts_at(&zone, &fqdn(proof_name)?).await?;
-        Ok(Seen {
+        Ok(DnsRecords {
             alias,
             texts,
             issuers: self.issuers(host).await?,
@@ -231,7 +234,7 @@ impl Resolver {
     }
 }
 
-/// Where a name leads.
+/// Returns the CNAME target of a name.
 async fn alias_at(zone: &TokioResolver, name: &str) -> Result<Option<String>, String> {
     let name = fqdn(name)?;
     let records = ask(zone, &name, RecordType::CNAME).await?;
@@ -241,7 +244,7 @@ async fn alias_at(zone: &TokioResolver, name: &str) -> Result<Option<String>, St
     }))
 }
 
-/// What stands at a name.
+/// Returns the TXT records of a name.
 async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, String> {
     let records = ask(zone, name, RecordType::TXT).await?;
     let text = |record: &Record| match &record.data {
@@ -251,20 +254,20 @@ async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, Stri
     Ok(records.iter().filter_map(text).collect())
 }
 
-impl Dns for Resolver {
-    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> Looking<'a> {
+impl Dns for DnsResolver {
+    fn look<'a>(&'a self, host: &'a Host, proof_name: &'a str) -> DnsFuture<'a> {
         Box::pin(self.see(host, proof_name))
     }
 
-    fn alias<'a>(&'a self, name: &'a str) -> Looking<'a, Option<String>> {
+    fn alias<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Option<String>> {
         Box::pin(self.leads(name))
     }
 
-    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> Looking<'a, Told> {
+    fn told<'a>(&'a self, name: &'a str, text: &'a str) -> DnsFuture<'a, Propagation> {
         Box::pin(self.told_by(name, text))
     }
 
-    fn addresses<'a>(&'a self, name: &'a str) -> Looking<'a, Vec<IpAddr>> {
+    fn addresses<'a>(&'a self, name: &'a str) -> DnsFuture<'a, Vec<IpAddr>> {
         Box::pin(async move {
             match self.recursive.lookup_ip(fqdn(name)?).await {
                 Ok(found) => Ok(found.iter().take(RECORDS_MAX).collect()),
@@ -280,7 +283,7 @@ fn server(ip: IpAddr, port: u16) -> NameServerConfig {
         connection.port = port;
         connection
     };
-    // A name that one server does not know, another may know already.
+    // A negative response is not trusted, because another server may know the name already.
     NameServerConfig::new(
         ip,
         true,
@@ -300,7 +303,7 @@ fn build(config: ResolverConfig, recursion: bool) -> Result<TokioResolver, NetEr
         .build()
 }
 
-/// The records of a kind at a name. None is an answer too; no answer is not.
+/// Returns the records of a type. Fails without a response; a negative response is an empty list.
 async fn ask(
     resolver: &TokioResolver,
     name: &Name,
@@ -324,7 +327,7 @@ fn plain(name: &Name) -> String {
     cut(name.to_ascii().trim_end_matches('.'))
 }
 
-/// What strangers wrote is told on in part.
+/// Limits the length of untrusted text and removes control characters.
 fn cut(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control())

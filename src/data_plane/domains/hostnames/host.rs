@@ -1,94 +1,94 @@
-//! Names that can be somebody's own hostname: parsed once, as DNS has them.
+//! Parsing of custom hostnames into their normalized DNS form.
 
 use std::{fmt, net::IpAddr};
 
 use smol_str::SmolStr;
 
-/// Longest name of DNS, without its last dot.
+/// Longest DNS name, without trailing dot.
 const BYTES_MAX: usize = 253;
-/// Top-level names under which nobody has a name that others can reach, or can prove to be theirs.
+/// Top-level domains without public registrations.
 const RESERVED: [&str; 6] = ["arpa", "example", "invalid", "local", "localhost", "onion"];
-/// The same of other names: they are for documents.
+/// Domains reserved for documentation.
 const FOR_DOCUMENTS: [&str; 3] = ["example.com", "example.net", "example.org"];
 
-/// A name as DNS has it: lower case, A-labels, no dot at the end.
+/// Normalizes a name: lower case, A-labels, no trailing dot.
 pub(crate) fn ascii(text: &str) -> Option<String> {
     let name = idna::domain_to_ascii_strict(text.strip_suffix('.').unwrap_or(text)).ok()?;
     (!name.is_empty() && name.len() <= BYTES_MAX).then_some(name)
 }
 
-/// A hostname: lower case, A-labels, below a name that can be registered.
+/// A hostname: lower case, A-labels, below a registrable domain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Host(SmolStr);
 
-/// Why a text is not one.
+/// The reason for rejecting a hostname.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// Not a name.
+pub enum HostError {
+    /// Not a DNS name.
     #[error("expected a hostname such as api.customer.com, without scheme, port or path")]
     Malformed,
-    /// An address.
+    /// An IP address.
     #[error("expected a hostname, not an address")]
     Address,
-    /// Nobody has it.
+    /// A reserved domain.
     #[error("this name is reserved")]
     Reserved,
-    /// Below the projects' domain.
+    /// At or below the projects' domain.
     #[error("names below this server's own domain are vanity subdomains")]
     Ours,
-    /// A CNAME record cannot stand there.
+    /// A registrable domain itself, which cannot have a CNAME record.
     #[error("expected a subdomain: a CNAME record cannot stand at the top of a domain")]
     Apex,
 }
 
 impl Host {
-    /// Reads a name as a person types it. `ours` is the projects' domain.
-    pub fn parse(text: &str, ours: &str) -> Result<Self, Unfit> {
+    /// Parses user input. `ours` is the projects' domain.
+    pub fn parse(text: &str, ours: &str) -> Result<Self, HostError> {
         let text = text.strip_suffix('.').unwrap_or(text);
         if text.parse::<IpAddr>().is_ok() {
-            return Err(Unfit::Address);
+            return Err(HostError::Address);
         }
-        let name = idna::domain_to_ascii_strict(text).map_err(|_| Unfit::Malformed)?;
+        let name = idna::domain_to_ascii_strict(text).map_err(|_| HostError::Malformed)?;
         let last = name.rsplit('.').next().unwrap_or_default();
-        // What some programs take for an address, however it is spelled.
+        // Some programs parse such a name as an IP address.
         if last.starts_with("0x") || last.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(if last.is_empty() {
-                Unfit::Malformed
+                HostError::Malformed
             } else {
-                Unfit::Address
+                HostError::Address
             });
         }
         if name.len() > BYTES_MAX || !name.contains('.') {
-            return Err(Unfit::Malformed);
+            return Err(HostError::Malformed);
         }
         let below = |domain: &str| {
             name.strip_suffix(domain)
                 .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         if below(&ours.to_ascii_lowercase()) {
-            return Err(Unfit::Ours);
+            return Err(HostError::Ours);
         }
         if RESERVED.contains(&last) || FOR_DOCUMENTS.iter().any(|domain| below(domain)) {
-            return Err(Unfit::Reserved);
+            return Err(HostError::Reserved);
         }
         match psl::domain_str(&name) {
             Some(registrable) if registrable.len() < name.len() => Ok(Self(name.into())),
-            _ => Err(Unfit::Apex),
+            _ => Err(HostError::Apex),
         }
     }
 
-    /// One that was parsed before.
+    /// Creates a host from a name that was parsed before.
     pub(crate) fn trusted(name: &str) -> Self {
         Self(name.into())
     }
 
-    /// The name in DNS.
+    /// Returns the DNS name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A name, and those above it down to the last but one label.
+/// Iterates over a name and its ancestors with at least two labels.
 pub(crate) fn and_above(name: &str) -> impl Iterator<Item = &str> {
     let mut rest = Some(name);
     std::iter::from_fn(move || {
@@ -108,12 +108,12 @@ impl fmt::Display for Host {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<String, Unfit> {
+    fn parse(text: &str) -> Result<String, HostError> {
         Host::parse(text, "Projects.test").map(|host| host.to_string())
     }
 
     #[test]
-    fn a_hostname_is_one_name_however_it_is_typed() {
+    fn hostname_is_normalized() {
         for (text, name) in [
             ("api.customer.test", "api.customer.test"),
             ("API.Customer.Test.", "api.customer.test"),
@@ -126,34 +126,34 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_own_or_point_here_is_refused() {
+    fn unusable_hostname_is_rejected() {
         let long = format!("{}.customer.com", "a.".repeat(125));
         for (text, why) in [
-            ("", Unfit::Malformed),
-            ("customer", Unfit::Malformed),
-            ("https://api.customer.com", Unfit::Malformed),
-            ("api.customer.com:443", Unfit::Malformed),
-            ("api.customer.com/x", Unfit::Malformed),
-            ("*.customer.com", Unfit::Malformed),
-            ("_x.customer.com", Unfit::Malformed),
-            ("-a.customer.com", Unfit::Malformed),
-            ("a..customer.com", Unfit::Malformed),
-            ("a b.customer.com", Unfit::Malformed),
-            (long.as_str(), Unfit::Malformed),
-            ("127.0.0.1", Unfit::Address),
-            ("::1", Unfit::Address),
-            ("127.1", Unfit::Address),
-            ("0x7f.1", Unfit::Address),
-            ("1.0x7f", Unfit::Address),
-            ("api.localhost", Unfit::Reserved),
-            ("printer.local", Unfit::Reserved),
-            ("1.0.0.127.in-addr.arpa", Unfit::Reserved),
-            ("api.example.com", Unfit::Reserved),
-            ("projects.test", Unfit::Ours),
-            ("shop.PROJECTS.test", Unfit::Ours),
-            ("customer.com", Unfit::Apex),
-            ("customer.co.uk", Unfit::Apex),
-            ("co.uk", Unfit::Apex),
+            ("", HostError::Malformed),
+            ("customer", HostError::Malformed),
+            ("https://api.customer.com", HostError::Malformed),
+            ("api.customer.com:443", HostError::Malformed),
+            ("api.customer.com/x", HostError::Malformed),
+            ("*.customer.com", HostError::Malformed),
+            ("_x.customer.com", HostError::Malformed),
+            ("-a.customer.com", HostError::Malformed),
+            ("a..customer.com", HostError::Malformed),
+            ("a b.customer.com", HostError::Malformed),
+            (long.as_str(), HostError::Malformed),
+            ("127.0.0.1", HostError::Address),
+            ("::1", HostError::Address),
+            ("127.1", HostError::Address),
+            ("0x7f.1", HostError::Address),
+            ("1.0x7f", HostError::Address),
+            ("api.localhost", HostError::Reserved),
+            ("printer.local", HostError::Reserved),
+            ("1.0.0.127.in-addr.arpa", HostError::Reserved),
+            ("api.example.com", HostError::Reserved),
+            ("projects.test", HostError::Ours),
+            ("shop.PROJECTS.test", HostError::Ours),
+            ("customer.com", HostError::Apex),
+            ("customer.co.uk", HostError::Apex),
+            ("co.uk", HostError::Apex),
         ] {
             assert_eq!(parse(text), Err(why), "{text}");
         }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn names_above_end_before_the_top() {
+    fn ancestors_exclude_the_top_level_domain() {
         assert_eq!(
             and_above("a.b.co.uk").collect::<Vec<_>>(),
             ["a.b.co.uk", "b.co.uk", "co.uk"]

@@ -1,19 +1,21 @@
-//! Custom hostnames: names of projects' owners, from the wish to the activation.
+//! Custom hostnames: host names of a project's owner, from the request to the activation.
 //!
-//! A wish is a row. Two records of DNS prove it: a CNAME to this project, and a text that is bound to the project and the name. Then
-//! it is its project's alone, gets a certificate, and is served when it is activated.
+//! A request is a row. Two DNS records verify it: a CNAME to this project, and a TXT record derived
+//! from project and hostname. A verified hostname belongs to its project exclusively, gets a
+//! certificate, and is served after its activation.
 
 pub mod acme;
-mod answers;
+mod acme_account;
 pub mod blocked;
 pub mod certificates;
-pub mod check;
+mod challenge_records;
+pub mod diagnosis;
 pub mod dns;
-pub mod doctor;
 mod host;
-pub mod keeper;
+pub mod hostname_reconciler;
 pub mod reach;
 mod renewal;
+pub mod required_records;
 mod revocations;
 mod spelling;
 pub mod wildcard;
@@ -24,12 +26,12 @@ use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
 pub use self::{
-    host::{Host, Unfit},
-    keeper::Keeper,
+    host::{Host, HostError},
+    hostname_reconciler::HostnameReconciler,
 };
 
-use self::{acme::Subject, check::Wanted};
-use super::{hold, taken};
+use self::{acme::CertificateSubject, required_records::RequiredRecords};
+use super::{current_names, lock_project_names};
 use crate::{
     base::{
         db,
@@ -41,19 +43,19 @@ use crate::{
     platform::{access::Project, audit::Recorder, notifications, tables::Table},
 };
 
-/// Hostnames that the projects of an organization have or want at once: each is looked at again and again.
+/// Maximum number of hostnames of an organization's projects. Each is checked repeatedly.
 const HOSTNAMES_MAX: i64 = 100;
 
-/// How far a hostname is.
+/// State of a hostname.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Asked for. DNS does not say yet that it is the project's.
+    /// Requested; ownership is not verified.
     Initiated,
-    /// Proven to be the project's. It has no certificate yet.
+    /// Verified; the certificate is being ordered.
     Verified,
-    /// It has a certificate, and is not served.
+    /// Certified; not activated.
     Certified,
-    /// It is served.
+    /// Served.
     Active,
 }
 
@@ -65,7 +67,7 @@ impl State {
         Self::Active,
     ];
 
-    /// The value of the column.
+    /// Returns the value of the column.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Initiated => "initiated",
@@ -76,38 +78,38 @@ impl State {
     }
 }
 
-/// A project's hostname.
+/// The custom hostname of a project.
 #[derive(Debug, Clone)]
-pub struct Held {
-    /// Whose it is, or would be.
+pub struct CustomHostname {
+    /// Project.
     pub project: ProjectId,
-    /// The project's reference.
+    /// Reference of the project.
     pub reference: ProjectRef,
-    /// New whenever a name is asked for.
+    /// Id of the request.
     pub id: Uuid,
-    /// The name.
+    /// DNS name.
     pub host: Host,
-    /// How far it is.
+    /// State.
     pub state: State,
-    /// What the last look at DNS found wrong.
+    /// Unmet requirements at the last check.
     pub problems: Vec<String>,
-    /// Why the last order of a certificate failed.
+    /// Reason of the last failed order.
     pub refusal: Option<String>,
-    /// Since when DNS leads elsewhere.
-    pub astray_at: Option<DateTime<Utc>>,
-    /// Looks and orders that failed in a row.
+    /// Time since which DNS routes the name elsewhere.
+    pub misrouted_since: Option<DateTime<Utc>>,
+    /// Consecutive failed checks and orders.
     pub attempts: i32,
-    /// When it was asked for.
+    /// Time of the request.
     pub created_at: DateTime<Utc>,
-    /// Whose project that is.
+    /// Organization of the project.
     pub organization: OrganizationId,
-    /// Whether the operator does not want it to be served.
+    /// Whether the operator blocks the name.
     pub blocked: bool,
-    /// For how many seconds clients are to use nothing but HTTPS for it.
+    /// `max-age` of `Strict-Transport-Security`, in seconds.
     pub hsts_secs: Option<i32>,
 }
 
-macro_rules! held {
+macro_rules! select_hostname {
     ($rest:literal) => {
         concat!(
             "select h.project_id, p.ref, h.id, h.host, h.state, h.problems, h.refusal, h.astray_at, h.attempts, h.created_at, \
@@ -116,9 +118,9 @@ macro_rules! held {
         )
     };
 }
-use held;
+use select_hostname;
 
-impl Held {
+impl CustomHostname {
     fn read(row: &Row) -> Result<Self, Error> {
         let doing = "reading a hostname";
         let state = State::ALL
@@ -134,7 +136,7 @@ impl Held {
             state,
             problems: row.get(5),
             refusal: row.get(6),
-            astray_at: row.get(7),
+            misrouted_since: row.get(7),
             attempts: row.get(8),
             created_at: row.get(9),
             organization: OrganizationId(row.get(10)),
@@ -143,14 +145,14 @@ impl Held {
         })
     }
 
-    /// What DNS is to say of it.
-    pub fn wanted(&self, context: &DataPlaneContext) -> Wanted {
+    /// Returns the required DNS records.
+    pub fn required(&self, context: &DataPlaneContext) -> RequiredRecords {
         let issuer = context
             .data_plane_settings
             .authority
             .as_ref()
             .and_then(|authority| authority.issuer.as_deref());
-        Wanted::new(
+        RequiredRecords::new(
             &self.host,
             &self.reference,
             &context.settings.project_domain,
@@ -159,9 +161,9 @@ impl Held {
         )
     }
 
-    /// What a certificate of it is asked for.
-    fn subject(&self, context: &DataPlaneContext) -> Subject {
-        Subject {
+    /// Returns the subject of its certificate order.
+    fn subject(&self, context: &DataPlaneContext) -> CertificateSubject {
+        CertificateSubject {
             id: self.id,
             name: self.host.to_string(),
             organization: Some(self.organization),
@@ -170,7 +172,8 @@ impl Held {
         }
     }
 
-    /// Where an authority that looks by DNS finds answers, if the operator has a zone for them and the name's owner leads there.
+    /// Returns the target for a delegation of DNS-01 challenges, if the operator has configured a
+    /// zone.
     fn delegate(&self, context: &DataPlaneContext) -> Option<String> {
         let zone = context
             .data_plane_settings
@@ -185,7 +188,7 @@ impl Held {
         ))
     }
 
-    /// As the audit log has it.
+    /// Returns the value for the audit log.
     fn told(&self) -> Value {
         json!({"custom_hostname": self.host.as_str(), "state": self.state.name()})
     }
@@ -195,8 +198,11 @@ fn none() -> Error {
     Error::Rejected("No custom hostname configuration found.".into())
 }
 
-/// The hostname of a project, if it has or wants one.
-pub async fn find(context: &DataPlaneContext, project: ProjectId) -> Result<Option<Held>, Error> {
+/// Returns the hostname of a project, if one is requested or active.
+pub async fn find(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<Option<CustomHostname>, Error> {
     let doing = "reading a hostname";
     let rows = context
         .db
@@ -208,40 +214,44 @@ pub async fn find(context: &DataPlaneContext, project: ProjectId) -> Result<Opti
     }
     let rows = context
         .db
-        .query(held!("where h.project_id = $1"), &[&project.0])
+        .query(select_hostname!("where h.project_id = $1"), &[&project.0])
         .await
         .context(doing)?;
-    rows.first().map(Held::read).transpose()
+    rows.first().map(CustomHostname::read).transpose()
 }
 
-/// The hostname of a project that has one.
-pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<Held, Error> {
+/// Returns the hostname of a project, or an error if there is none.
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<CustomHostname, Error> {
     find(context, project.id).await?.ok_or_else(none)
 }
 
-async fn lock(transaction: &Transaction<'_>, project: ProjectId) -> Result<Option<Held>, Error> {
+async fn lock(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+) -> Result<Option<CustomHostname>, Error> {
     let row = transaction
         .query_opt(
-            held!("where h.project_id = $1 for update of h"),
+            select_hostname!("where h.project_id = $1 for update of h"),
             &[&project.0],
         )
         .await
         .context("locking a hostname")?;
-    row.as_ref().map(Held::read).transpose()
+    row.as_ref().map(CustomHostname::read).transpose()
 }
 
-/// Writes down that a project wants this hostname.
+/// Requests a hostname for a project.
 pub async fn initialize(
     context: &DataPlaneContext,
     project: &Project,
     host: &Host,
     audit: &Recorder,
-) -> Result<Held, Error> {
-    let (doing, now) = ("initializing a hostname", context.clock.now());
+) -> Result<CustomHostname, Error> {
+    let doing = "initializing a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
-    match taken(&transaction, project.id).await? {
+    lock_project_names(&transaction, project.id).await?;
+    match current_names(&transaction, project.id).await? {
         (Some(_), _) => return Err(Error::HostnameConfigured),
         (None, Some(name)) => {
             let why = format!(
@@ -258,13 +268,13 @@ pub async fn initialize(
         .execute(sql, &[&project.id.0, &id, &host.as_str(), &now])
         .await
         .context(doing)?;
-    let held = lock(&transaction, project.id).await?.ok_or_else(none)?;
+    let hostname = lock(&transaction, project.id).await?.ok_or_else(none)?;
     audit
-        .write_in(&transaction, 201, (None, Some(held.told())), now)
+        .write_in(&transaction, 201, (None, Some(hostname.told())), now)
         .await?;
     transaction.commit().await.context(doing)?;
-    context.hostnames.wake();
-    Ok(held)
+    context.hostname_reconciler.wake();
+    Ok(hostname)
 }
 
 fn taken_by_another(host: &Host) -> Error {
@@ -275,13 +285,15 @@ fn blocked(host: &Host) -> Error {
     Error::Rejected(format!("The operator of this server does not serve {host}.").into())
 }
 
-/// Refuses names that are blocked, names that another project has proven, and more of them than an organization may have.
+/// Rejects blocked names, names verified by another project, and hostnames beyond the
+/// organization's limit.
 ///
-/// A project that only asked for a name keeps it from no other. One that has proven it does, until DNS is seen to lead elsewhere: then
-/// others can ask for it, and wait until it is removed from that project.
+/// An unverified hostname does not exclude other projects. A verified one does until DNS routes it
+/// elsewhere; then other projects can request it and wait for its deletion.
 async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) -> Result<(), Error> {
     let doing = "initializing a hostname";
-    // One at a time of an organization, so that the count holds. Its projects are held already, each by one at a time.
+    // Serializes requests of an organization, so that the count is exact. The projects are locked
+    // already.
     let lock =
         "select pg_advisory_xact_lock(hashtextextended('custom hostnames of an organization', $1))";
     transaction
@@ -312,19 +324,19 @@ async fn admit(transaction: &Transaction<'_>, project: &Project, host: &Host) ->
     Ok(())
 }
 
-/// Looks at DNS now, and goes on if it is as it should be.
+/// Checks the DNS records now and advances the state if they are correct.
 pub async fn reverify(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
-) -> Result<Held, Error> {
+) -> Result<CustomHostname, Error> {
     let before = find(context, project.id).await?.ok_or(Error::Rejected(
         "Project is not pending custom hostname verification.".into(),
     ))?;
     match before.state {
         State::Initiated | State::Verified if before.blocked => {}
-        State::Initiated => keeper::look(context, &before).await?,
-        State::Verified => context.hostnames.wake(),
+        State::Initiated => hostname_reconciler::look(context, &before).await?,
+        State::Verified => context.hostname_reconciler.wake(),
         State::Certified | State::Active => {
             return Err(Error::Rejected(
                 "Verification has been completed, please proceed to activation.".into(),
@@ -352,21 +364,22 @@ pub async fn reverify(
     Ok(after)
 }
 
-/// Serves the project under its hostname from now on.
+/// Activates the certified hostname of a project.
 pub async fn activate(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
-) -> Result<Held, Error> {
-    let (doing, now) = ("activating a hostname", context.clock.now());
+) -> Result<CustomHostname, Error> {
+    let doing = "activating a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?;
     let before = match before {
-        Some(held) if held.blocked => return Err(blocked(&held.host)),
-        Some(held) if held.state == State::Certified => held,
-        Some(held) if held.state == State::Active => {
+        Some(hostname) if hostname.blocked => return Err(blocked(&hostname.host)),
+        Some(hostname) if hostname.state == State::Certified => hostname,
+        Some(hostname) if hostname.state == State::Active => {
             return Err(Error::Rejected(
                 "Custom hostname has already been activated.".into(),
             ));
@@ -384,7 +397,7 @@ pub async fn activate(
         )
         .await
         .context(doing)?;
-    let after = Held {
+    let after = CustomHostname {
         state: State::Active,
         ..before.clone()
     };
@@ -401,17 +414,18 @@ pub async fn activate(
     Ok(after)
 }
 
-/// Says for how many seconds clients are to use nothing but HTTPS for the hostname; none says nothing.
+/// Sets `max-age` of `Strict-Transport-Security`. `None` sends no header.
 pub async fn set_hsts(
     context: &DataPlaneContext,
     project: &Project,
     secs: Option<i32>,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("setting the HSTS of a hostname", context.clock.now());
+    let doing = "setting the HSTS of a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id).await?.ok_or_else(none)?;
     let sql = "update custom_hostnames set hsts_secs = $2 where project_id = $1";
     transaction
@@ -429,16 +443,17 @@ pub async fn set_hsts(
     Ok(())
 }
 
-/// Takes a project's hostname from it. No node serves it any more when this returns.
+/// Deletes the hostname of a project. When this returns, no node serves it.
 pub async fn remove(
     context: &DataPlaneContext,
     project: &Project,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let (doing, now) = ("removing a hostname", context.clock.now());
+    let doing = "removing a hostname";
+    let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    hold(&transaction, project.id).await?;
+    lock_project_names(&transaction, project.id).await?;
     let before = lock(&transaction, project.id)
         .await?
         .ok_or(Error::Rejected(
@@ -456,28 +471,28 @@ pub async fn remove(
         .await?;
     transaction.commit().await.context(doing)?;
     context.table_changed(Table::CustomHostnames);
-    // What is left elsewhere is taken back, and nobody waits for that.
-    context.hostnames.wake();
+    // DNS records and certificates are cleaned up in the background.
+    context.hostname_reconciler.wake();
     notifications::settle(&context.db).await
 }
 
-/// Writes down what became of a hostname that was `from`, unless it is another one or something else became of it meanwhile. Returns
-/// whether it was written. A name that is another project's already is a conflict.
+/// Stores the result of a check if the hostname is still in state `from`. Returns whether it was
+/// stored. Fails with a conflict if another project has verified the name.
 async fn write(
     context: &DataPlaneContext,
     from: State,
-    held: &Held,
+    hostname: &CustomHostname,
     not_before: DateTime<Utc>,
 ) -> Result<bool, Error> {
     let sql = "update custom_hostnames set state = $2, problems = $3, refusal = $4, astray_at = $5, attempts = $6, not_before = $7 \
                where id = $1 and state = $8 returning id";
     let params: [Param<'_>; 8] = [
-        &held.id,
-        &held.state.name(),
-        &held.problems,
-        &held.refusal,
-        &held.astray_at,
-        &held.attempts,
+        &hostname.id,
+        &hostname.state.name(),
+        &hostname.problems,
+        &hostname.refusal,
+        &hostname.misrouted_since,
+        &hostname.attempts,
         &not_before,
         &from.name(),
     ];
@@ -487,7 +502,7 @@ async fn write(
             .query(sql, &params)
             .await
             .map_err(|error| match db::violated(&error) {
-                Some("custom_hostnames_host_key") => taken_by_another(&held.host),
+                Some("custom_hostnames_host_key") => taken_by_another(&hostname.host),
                 _ => Error::internal("writing a hostname", error),
             })?;
     context.table_changed(Table::CustomHostnames);

@@ -1,7 +1,8 @@
-//! Whether clients and authorities get from a hostname to the edge.
+//! Checks that a hostname reaches the service proxy over HTTP and HTTPS.
 //!
-//! Only what the operator's own domain leads to is connected to, never what a customer's name does: a name that leads here is an
-//! alias of the project's, so these are its addresses too. Where it leads elsewhere there is nothing to be asked.
+//! Connects only to the addresses of the operator's domain, never to those of a customer's name, to
+//! prevent server-side request forgery: a correctly configured hostname is an alias of the
+//! project's name, so it has the same addresses.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -27,16 +28,16 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// Where an authority looks whether a name leads here (RFC 8555, 8.3).
+/// Path of HTTP-01 challenges (RFC 8555 §8.3).
 pub const CHALLENGES: &str = "/.well-known/acme-challenge/";
-/// What finding the addresses gets, and each of them to answer.
+/// Timeout for resolving the addresses, and for each connection.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Addresses that are asked.
+/// Maximum number of addresses that are checked.
 const ADDRESSES_MAX: usize = 4;
-/// As much of an answer as is read.
+/// Bytes that are read of a response.
 const ANSWER_BYTES_MAX: u64 = 8 * 1024;
 
-/// What the edge is asked to find out whether it is ours, and what it says: known to nobody without the sealing key.
+/// Returns the token and the expected response of a probe. Both require the sealing key to predict.
 pub fn probe(key: &SealingKey, host: &str) -> (String, String) {
     (
         key.mark(&format!("probe of {host}")),
@@ -44,20 +45,20 @@ pub fn probe(key: &SealingKey, host: &str) -> (String, String) {
     )
 }
 
-/// What answered at the addresses of a name: for each port a line for each address, and whether all of them are as they should be.
+/// Results for all addresses of a name, by port.
 #[derive(Debug)]
-pub(crate) struct Reached {
-    pub(crate) http: Lines,
-    pub(crate) https: Lines,
+pub(crate) struct ReachabilityReport {
+    pub(crate) http: PortReport,
+    pub(crate) https: PortReport,
 }
 
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub(crate) struct PortReport {
     pub(crate) text: String,
     pub(crate) fits: bool,
 }
 
-impl Lines {
+impl PortReport {
     fn new(addresses: &[IpAddr], said: Vec<Result<String, String>>) -> Self {
         let fits = said.iter().all(Result::is_ok);
         let line = |(address, said): (&IpAddr, Result<String, String>)| {
@@ -75,13 +76,14 @@ impl Lines {
     }
 }
 
-/// Asks at every address of `alias`, a name of ours, for `host`. `chain` is the certificate that is to be shown there, if there is one.
+/// Checks all addresses of `alias`, a name below the operator's domain, for `host`. `chain` is the
+/// expected certificate, if any.
 pub(crate) async fn reach(
     context: &DataPlaneContext,
     host: &Host,
     alias: &str,
     chain: Option<&[CertificateDer<'static>]>,
-) -> Result<Reached, String> {
+) -> Result<ReachabilityReport, String> {
     let found = timeout(PATIENCE, context.data_plane_settings.dns.addresses(alias)).await;
     let mut addresses = found.unwrap_or_else(|_| {
         Err(format!(
@@ -92,7 +94,7 @@ pub(crate) async fn reach(
     if addresses.is_empty() {
         return Err(format!("{alias} has no address"));
     }
-    let ports = context.data_plane_settings.edge.ports;
+    let ports = context.data_plane_settings.service_proxy.ports;
     let http = join_all(
         addresses
             .iter()
@@ -104,9 +106,9 @@ pub(crate) async fn reach(
             .map(|ip| within(*ip, https(host, chain, SocketAddr::new(*ip, ports.https)))),
     );
     let (http, https) = tokio::join!(http, https);
-    Ok(Reached {
-        http: Lines::new(&addresses, http),
-        https: Lines::new(&addresses, https),
+    Ok(ReachabilityReport {
+        http: PortReport::new(&addresses, http),
+        https: PortReport::new(&addresses, https),
     })
 }
 
@@ -122,7 +124,8 @@ async fn within(
         .unwrap_or_else(|_| Err("does not answer in time".to_owned()))
 }
 
-/// Whether an address can be one server's. Those of a network's own services are not.
+/// Returns whether an address can be a server's. Excludes link-local addresses, which include cloud
+/// metadata services.
 fn is_somewhere(ip: IpAddr) -> bool {
     let link_local = match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
@@ -151,7 +154,7 @@ async fn http(
         stream.write_all(request.as_bytes()).await?;
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut said).await
     };
-    // However it hangs up: what it said counts.
+    // Any response that was received is evaluated.
     let _ = asked.await;
     if String::from_utf8_lossy(&said).contains(&answer) {
         Ok(format!("answers as this server at port {}", address.port()))
@@ -168,7 +171,8 @@ async fn https(
     chain: Option<&[CertificateDer<'static>]>,
     address: SocketAddr,
 ) -> Result<String, String> {
-    let (stream, port) = (connect(address).await?, address.port());
+    let stream = connect(address).await?;
+    let port = address.port();
     let Some(chain) = chain else {
         return Ok(format!("can be connected to at port {port}"));
     };
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_can_be_a_server_is_connected_to() {
+    fn link_local_and_multicast_addresses_are_excluded() {
         for (ip, expected) in [
             ("192.0.2.1", true),
             ("127.0.0.1", true),
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_knows_what_is_asked_and_answered() {
+    fn probe_depends_on_key_and_host() {
         let key = |byte| SealingKey::new(&[byte; 32]).unwrap();
         let (token, answer) = probe(&key(1), "a.test");
         assert_eq!(

@@ -1,4 +1,5 @@
-//! When certificates are renewed: at a moment in the window that their authority suggests (RFC 9773), else after two thirds of their life.
+//! Renewal times of certificates: a random time in the window that the authority suggests (RFC
+//! 9773), otherwise after two thirds of the validity period.
 
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use rustls::pki_types::Der;
 use tokio::time::timeout;
 use x509_cert::{der::Encode, ext::pkix::AuthorityKeyIdentifier};
 
-use super::{acme, acme::Authority, certificates, certificates::Life};
+use super::{
+    acme, acme::CertificateAuthority, acme_account, certificates, certificates::ValidityPeriod,
+};
 use crate::{
     base::{
         clock::Entropy,
@@ -18,33 +21,35 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// What an authority gets to say when a certificate is to be renewed.
+/// Timeout for requesting the renewal window.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is asked: what `Retry-After` says, between these.
+/// Limits for the interval between requests, which `Retry-After` determines.
 const ASKED: (TimeDelta, TimeDelta) = (TimeDelta::hours(1), TimeDelta::days(1));
-/// When it is asked again that said nothing of use (RFC 9773, 4.3.3).
+/// Interval after a failed request (RFC 9773 §4.3.3).
 const SILENT: TimeDelta = TimeDelta::hours(6);
-/// A certificate is not renewed for a window alone before it is so old: an authority whose windows are always over costs one order a day.
+/// Minimum age for a renewal because of its window: limits orders to one a day if an authority
+/// always returns past windows.
 const REST: TimeDelta = TimeDelta::days(1);
 
-/// From when until when an authority wants a certificate to be renewed.
+/// Renewal window suggested by the authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
+pub(crate) struct RenewalWindow {
     pub(crate) start: DateTime<Utc>,
     pub(crate) end: DateTime<Utc>,
 }
 
-/// When a certificate is renewed.
+/// Scheduled renewal of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Renewal {
     pub(crate) at: DateTime<Utc>,
-    /// When the authority is asked again.
+    /// Time of the next request for the renewal window.
     pub(crate) ask_at: Option<DateTime<Utc>>,
 }
 
-impl Window {
-    /// A moment in it, by 64 random bits, before the last tenth of the certificate's life. None: the window is of no use.
-    fn moment(self, life: Life, random: u64) -> Option<DateTime<Utc>> {
+impl RenewalWindow {
+    /// Returns a time in the window, selected by 64 random bits, before the last tenth of the
+    /// validity period. `None`: the window is unusable.
+    fn moment(self, life: ValidityPeriod, random: u64) -> Option<DateTime<Utc>> {
         let last = life.from + life.length() * 9 / 10;
         if self.end <= self.start || self.start >= last {
             return None;
@@ -58,14 +63,15 @@ impl Window {
     }
 }
 
-impl Life {
-    /// When a certificate is renewed of which nobody says when.
+impl ValidityPeriod {
+    /// Returns the default renewal time.
     pub(crate) fn two_thirds(self) -> DateTime<Utc> {
         self.from + self.length() * 2 / 3
     }
 }
 
-/// How an authority calls a certificate (RFC 9773, 4.1). None: it has no key identifier of its authority.
+/// Returns the certificate identifier (RFC 9773 §4.1), or `None` without an authority key
+/// identifier.
 pub(crate) fn identifier(chain: &str) -> Result<Option<CertificateIdentifier<'static>>, Error> {
     let doing = "reading a certificate";
     let certificate = certificates::leaf(chain)?.tbs_certificate;
@@ -77,18 +83,18 @@ pub(crate) fn identifier(chain: &str) -> Result<Option<CertificateIdentifier<'st
         .key_identifier
         .as_ref()
         .map(x509_cert::der::asn1::OctetString::as_bytes);
-    // Without its tag and length, which are one byte each: it has twenty bytes at most.
+    // Without tag and length, one byte each: a serial number has at most twenty bytes.
     Ok(key.zip(serial.get(2..)).map(|(key, serial)| {
         CertificateIdentifier::new(Der::from_slice(key), Der::from_slice(serial)).into_owned()
     }))
 }
 
-/// What is kept of a certificate's renewal.
+/// Renewal columns of a stored certificate.
 struct Row {
     chain: String,
     at: DateTime<Utc>,
     directory: Option<String>,
-    window: Option<Window>,
+    window: Option<RenewalWindow>,
     ask_at: Option<DateTime<Utc>>,
 }
 
@@ -106,15 +112,16 @@ async fn row(context: &DataPlaneContext, id: uuid::Uuid) -> Result<Option<Row>, 
         window: row
             .get::<_, Option<_>>(3)
             .zip(row.get(4))
-            .map(|(start, end)| Window { start, end }),
+            .map(|(start, end)| RenewalWindow { start, end }),
         ask_at: row.get(5),
     }))
 }
 
-/// The certificate that an order would replace, as the authority calls it: one of its own, of which it has said when it is to be renewed.
+/// Returns the identifier of the certificate that an order replaces, if the same authority issued
+/// it and supports renewal information.
 pub(crate) async fn replaced(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     id: uuid::Uuid,
 ) -> Result<Option<CertificateIdentifier<'static>>, Error> {
     match row(context, id).await? {
@@ -127,7 +134,8 @@ pub(crate) async fn replaced(
     }
 }
 
-/// When the certificate of a hostname is renewed, after the authority was asked if it is time to. None: it has none.
+/// Returns the scheduled renewal of a hostname's certificate, after requesting the window if that
+/// is due. `None`: there is no certificate.
 pub(crate) async fn settle(
     context: &DataPlaneContext,
     id: uuid::Uuid,
@@ -135,13 +143,11 @@ pub(crate) async fn settle(
     let Some(row) = row(context, id).await? else {
         return Ok(None);
     };
-    let (now, kept) = (
-        context.clock.now(),
-        Renewal {
-            at: row.at,
-            ask_at: row.ask_at,
-        },
-    );
+    let now = context.clock.now();
+    let kept = Renewal {
+        at: row.at,
+        ask_at: row.ask_at,
+    };
     let life = certificates::life(&row.chain)?;
     let Some(authority) = context
         .data_plane_settings
@@ -173,22 +179,17 @@ pub(crate) async fn settle(
                 again,
             )
         }
-        // What was chosen before stands.
+        // Keeps the previous schedule.
         Err(why) => {
-            tracing::info!(
-                why,
-                "the authority does not say when a certificate is to be renewed"
-            );
+            tracing::info!(why, "failed to request the renewal window");
             (row.at, row.window, SILENT)
         }
     };
     let ask_at = now + again;
     let sql = "update hostname_certificates set renew_at = $2, window_start = $3, window_end = $4, ask_at = $5 \
                where hostname_id = $1 and chain = $6";
-    let (start, end) = (
-        window.map(|window| window.start),
-        window.map(|window| window.end),
-    );
+    let start = window.map(|window| window.start);
+    let end = window.map(|window| window.end);
     let params: [Param<'_>; 6] = [&id, &at, &start, &end, &ask_at, &row.chain];
     context
         .db
@@ -201,41 +202,42 @@ pub(crate) async fn settle(
     }))
 }
 
-fn chosen(window: Window, life: Life, entropy: &Entropy) -> Option<DateTime<Utc>> {
+fn chosen(window: RenewalWindow, life: ValidityPeriod, entropy: &Entropy) -> Option<DateTime<Utc>> {
     let moment = window.moment(life, u64::from_le_bytes(entropy.bytes()));
     if moment.is_none() {
-        tracing::info!(start = %window.start, end = %window.end, until = %life.until, "the authority suggests no time to renew a certificate");
+        tracing::info!(start = %window.start, end = %window.end, until = %life.until, "unusable renewal window; using the default");
     }
     moment
 }
 
-/// What the authority suggests, and when it is to be asked again; or why it said nothing.
+/// Requests the renewal window and the time until the next request. The inner error is the reason
+/// of a failed request.
 async fn ask(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     chain: &str,
-) -> Result<Result<(Window, TimeDelta), String>, Error> {
+) -> Result<Result<(RenewalWindow, TimeDelta), String>, Error> {
     let Some(identifier) = identifier(chain)? else {
         return Ok(Err(
             "the certificate does not say whose key made it".to_owned()
         ));
     };
     let asked = async {
-        let Some(account) = acme::known_account(context, authority).await? else {
+        let Some(account) = acme_account::known_account(context, authority).await? else {
             return Ok(Err("there is no account".to_owned()));
         };
         let said = account.renewal_info(&identifier).await?;
-        Ok::<_, acme::Failure>(Ok(said))
+        Ok::<_, acme::OrderError>(Ok(said))
     };
     let said = match timeout(PATIENCE, Box::pin(asked)).await {
         Err(_) => Err("it takes its time".to_owned()),
-        Ok(Err(acme::Failure::Ours(error))) => return Err(error),
+        Ok(Err(acme::OrderError::Ours(error))) => return Err(error),
         Ok(Err(other)) => Err(other.to_string()),
         Ok(Ok(said)) => said,
     };
     Ok(said.and_then(|(said, again)| {
         let at = |seconds| DateTime::from_timestamp(seconds, 0).ok_or("it names no time");
-        let window = Window {
+        let window = RenewalWindow {
             start: at(said.suggested_window.start.unix_timestamp())?,
             end: at(said.suggested_window.end.unix_timestamp())?,
         };
@@ -248,7 +250,7 @@ async fn ask(
     }))
 }
 
-/// Whether an order was refused for what it says it replaces, and may be accepted without.
+/// Returns whether an order was rejected because of its `replaces` field.
 pub(crate) fn is_about_replacing(error: &AcmeError) -> bool {
     match error {
         AcmeError::Unsupported(_) => true,
@@ -256,7 +258,8 @@ pub(crate) fn is_about_replacing(error: &AcmeError) -> bool {
             .r#type
             .as_deref()
             .is_some_and(|kind| kind.ends_with(":alreadyReplaced") || kind.ends_with(":malformed")),
-        // It took the order and did not say what it replaces, which the client takes for a fault.
+        // The authority accepted the order without the field, which the client library reports as
+        // an error.
         AcmeError::Other(error) => error.to_string().starts_with("replaces field"),
         _ => false,
     }
@@ -271,12 +274,12 @@ mod tests {
     }
 
     fn moment(start: i64, end: i64, random: u64) -> Option<DateTime<Utc>> {
-        Window {
+        RenewalWindow {
             start: day(start),
             end: day(end),
         }
         .moment(
-            Life {
+            ValidityPeriod {
                 from: day(0),
                 until: day(90),
             },
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_in_the_window_is_chosen_at_random() {
+    fn renewal_time_is_random_within_the_window() {
         assert_eq!(moment(40, 60, 0), Some(day(40)));
         assert_eq!(moment(40, 60, 1 << 63), Some(day(50)));
         let last = moment(40, 60, u64::MAX).unwrap();
@@ -296,15 +299,15 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_is_over_means_now_and_never_twice_a_day() {
+    fn past_window_renews_after_the_minimum_age() {
         assert_eq!(moment(-20, -10, 7), Some(day(1)), "right after it was made");
         assert_eq!(moment(5, 6, 0), Some(day(5)), "whatever time it is");
-        let short = Window {
+        let short = RenewalWindow {
             start: day(-2),
             end: day(-1),
         }
         .moment(
-            Life {
+            ValidityPeriod {
                 from: day(0),
                 until: day(0) + TimeDelta::hours(6),
             },
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_no_use_is_none() {
+    fn unusable_window_is_ignored() {
         assert_eq!(moment(60, 40, 0), None);
         assert_eq!(moment(60, 60, 0), None);
         assert_eq!(moment(90, 95, 0), None, "after its end");

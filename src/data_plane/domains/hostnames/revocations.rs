@@ -1,4 +1,4 @@
-//! Certificates of hostnames that were deleted are revoked (RFC 8555, 7.6), if their authority can be made to in two days.
+//! Revocation of certificates of deleted hostnames (RFC 8555 §7.6), attempted for two days.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use instant_acme::{Error as AcmeError, RevocationReason, RevocationRequest};
 use tokio::time::timeout;
 
 use super::{
-    acme,
-    acme::{Authority, Failure},
-    certificates,
+    acme::{CertificateAuthority, OrderError},
+    acme_account, certificates,
 };
 use crate::{
     base::error::{Context, Error},
     data_plane::context::DataPlaneContext,
 };
 
-/// What the authority gets for one.
+/// Timeout of one revocation.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Certificates of one pass, the pause between attempts, and how many there are.
+/// Certificates per pass, pause between attempts, and number of attempts.
 const BATCH: i64 = 16;
 const PAUSE: TimeDelta = TimeDelta::hours(1);
 const ATTEMPTS_MAX: i32 = 48;
 
-/// Revokes what is due.
+/// Revokes certificates that are due.
 pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     let Some(authority) = &context.data_plane_settings.authority else {
         return Ok(());
     };
-    let (doing, now) = ("revoking certificates", context.clock.now());
-    // Nobody relies on one that is over.
+    let doing = "revoking certificates";
+    let now = context.clock.now();
+    // Expired certificates need no revocation.
     context
         .db
         .query(
@@ -38,7 +38,7 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
         )
         .await
         .context(doing)?;
-    // Claimed by the time of the next attempt, as hostnames are.
+    // Claimed by setting the time of the next attempt.
     let sql = "update acme_revocations set not_before = $2, attempts = attempts + 1 where id in \
                (select id from acme_revocations where not_before <= $1 and directory = $3 order by id limit $4 for update skip locked) \
                returning id, chain, not_after";
@@ -48,7 +48,9 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
         .await
         .context(doing)?;
     for row in due {
-        let (id, chain, until): (i64, &str, DateTime<Utc>) = (row.get(0), row.get(1), row.get(2));
+        let id: i64 = row.get(0);
+        let chain: &str = row.get(1);
+        let until: DateTime<Utc> = row.get(2);
         match timeout(PATIENCE, Box::pin(revoke(context, authority, chain))).await {
             Ok(Ok(())) => {
                 context
@@ -57,12 +59,12 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
                     .await
                     .context(doing)?;
             }
-            Ok(Err(Failure::Ours(error))) => return Err(error),
+            Ok(Err(OrderError::Ours(error))) => return Err(error),
             Ok(Err(why)) => {
-                tracing::info!(%until, %why, "the certificate of a hostname that is gone is not revoked yet")
+                tracing::info!(%until, %why, "failed to revoke a certificate; retrying later")
             }
             Err(_) => {
-                tracing::info!(%until, "the authority takes its time to revoke a certificate")
+                tracing::info!(%until, "revocation timed out; retrying later")
             }
         }
     }
@@ -71,13 +73,13 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
 
 async fn revoke(
     context: &DataPlaneContext,
-    authority: &Authority,
+    authority: &CertificateAuthority,
     chain: &str,
-) -> Result<(), Failure> {
+) -> Result<(), OrderError> {
     let chain = certificates::read(chain)?;
-    // Without an account there, or a certificate, there is nothing that could be revoked.
+    // Without an account or a certificate there is nothing to revoke.
     let (Some(account), Some(certificate)) = (
-        acme::known_account(context, authority).await?,
+        acme_account::known_account(context, authority).await?,
         chain.first(),
     ) else {
         return Ok(());

@@ -1,21 +1,21 @@
-//! How names are written that have other letters than DNS, and what they can be taken for.
+//! Display form of internationalized names, and detection of look-alikes.
 
 use unicode_security::{MixedScript, skeleton};
 
 use super::Host;
 
-/// A name as people read it.
+/// Display form of a name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Spelling {
-    /// With U-labels.
+    /// Name with U-labels.
     pub(crate) unicode: String,
-    /// What is odd about it.
+    /// Suspicious properties.
     pub(crate) doubts: Vec<String>,
 }
 
-/// How a name is read, if that is not how DNS has it.
+/// Returns the display form of a name, if it differs from the DNS form.
 pub(crate) fn spelling(host: &Host) -> Option<Spelling> {
-    // What cannot be read back was not let in.
+    // Undecodable names are rejected at parsing.
     let unicode = idna::domain_to_unicode(host.as_str()).0;
     let doubts = unicode.split('.').filter_map(doubt).collect();
     (unicode != host.as_str()).then_some(Spelling { unicode, doubts })
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_other_letters_are_read_and_those_that_deceive_are_told() {
+    fn deceptive_names_are_detected() {
         assert_eq!(read("api.customer.com"), None);
         assert_eq!(
             read("api.xn--mller-kva.de"),

@@ -1,4 +1,5 @@
-//! The certificate for `*.<domain>`, below which projects are reached, if it is the authority's: proven by DNS, and kept as those of hostnames.
+//! The wildcard certificate of the projects' domain, if issued by ACME: validated by DNS-01 and
+//! stored like those of hostnames.
 
 use std::sync::Arc;
 
@@ -8,8 +9,8 @@ use uuid::Uuid;
 
 use super::{
     acme,
-    acme::{Authority, Outcome, Subject},
-    certificates, keeper, renewal,
+    acme::{CertificateAuthority, CertificateSubject, OrderOutcome},
+    certificates, hostname_reconciler, renewal,
 };
 use crate::{
     base::{
@@ -19,11 +20,11 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// The pause after the authority refused.
+/// Pause after a rejected order.
 const REFUSED_PAUSE: TimeDelta = TimeDelta::hours(1);
 
-/// The name, where its certificate is the authority's.
-fn name(context: &DataPlaneContext) -> Option<(&Authority, String)> {
+/// Returns the authority and the wildcard name, if the authority issues it.
+fn name(context: &DataPlaneContext) -> Option<(&CertificateAuthority, String)> {
     let authority = context
         .data_plane_settings
         .authority
@@ -35,15 +36,13 @@ fn name(context: &DataPlaneContext) -> Option<(&Authority, String)> {
     ))
 }
 
-/// Looks whether the certificate is there and not to be renewed, when it is time to.
+/// Orders or renews the certificate if that is due.
 pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     let Some((authority, name)) = name(context) else {
         return Ok(());
     };
-    let (doing, now) = (
-        "looking for the certificate of the projects' domain",
-        context.clock.now(),
-    );
+    let doing = "looking for the certificate of the projects' domain";
+    let now = context.clock.now();
     let sql =
         "insert into wildcards (name, id, not_before) values ($1, $2, $3) on conflict do nothing";
     context
@@ -51,17 +50,17 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
         .query(sql, &[&name, &context.entropy.uuid(), &now])
         .await
         .context(doing)?;
-    // Claimed by the time of the next look: of several nodes one orders.
+    // Claimed by setting the time of the next check, so that one node orders.
     let sql = "update wildcards set not_before = $3 where name = $1 and not_before <= $2 returning id, attempts";
     let rows = context
         .db
-        .query(sql, &[&name, &now, &(now + keeper::CLAIM)])
+        .query(sql, &[&name, &now, &(now + hostname_reconciler::CLAIM)])
         .await
         .context(doing)?;
     let Some(row) = rows.first() else {
         return Ok(());
     };
-    let subject = Subject {
+    let subject = CertificateSubject {
         id: row.get(0),
         name,
         organization: None,
@@ -70,23 +69,30 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
     };
     let renewal = renewal::settle(context, subject.id).await?;
     if renewal.is_some_and(|renewal| renewal.at > now) {
-        return write(context, &subject, None, keeper::next_look(renewal, now)).await;
+        return write(
+            context,
+            &subject,
+            None,
+            hostname_reconciler::next_look(renewal, now),
+        )
+        .await;
     }
     order(context, authority, subject).await
 }
 
 async fn order(
     context: &DataPlaneContext,
-    authority: &Authority,
-    subject: Subject,
+    authority: &CertificateAuthority,
+    subject: CertificateSubject,
 ) -> Result<(), Error> {
-    let (now, name) = (context.clock.now(), subject.name.as_str());
+    let now = context.clock.now();
+    let name = subject.name.as_str();
     match acme::obtain(context, authority, &subject).await? {
-        Outcome::Certified(renew_at) => {
-            tracing::info!(name, %renew_at, "the projects' domain has a certificate");
+        OrderOutcome::Certified(renew_at) => {
+            tracing::info!(name, %renew_at, "wildcard certificate issued");
             write(
                 context,
-                &Subject {
+                &CertificateSubject {
                     attempts: 0,
                     ..subject.clone()
                 },
@@ -96,12 +102,12 @@ async fn order(
             .await?;
             acme::forget(context, subject.id).await
         }
-        Outcome::Refused(why) => {
-            tracing::error!(name, why, "the projects' domain was refused a certificate");
+        OrderOutcome::Refused(why) => {
+            tracing::error!(name, why, "wildcard certificate order rejected");
             let attempts = subject.attempts.saturating_add(1);
             write(
                 context,
-                &Subject {
+                &CertificateSubject {
                     attempts,
                     ..subject
                 },
@@ -110,28 +116,36 @@ async fn order(
             )
             .await
         }
-        Outcome::Postponed(why) => {
-            tracing::warn!(
-                name,
-                why,
-                "no certificate was asked for the projects' domain"
-            );
-            write(context, &subject, Some(&why), now + keeper::POSTPONED_PAUSE).await
+        OrderOutcome::Postponed(why) => {
+            tracing::warn!(name, why, "wildcard certificate order postponed");
+            write(
+                context,
+                &subject,
+                Some(&why),
+                now + hostname_reconciler::POSTPONED_PAUSE,
+            )
+            .await
         }
-        Outcome::Unfinished(why) => {
+        OrderOutcome::Unfinished(why) => {
             tracing::info!(
                 name,
                 why,
-                "the projects' domain has no certificate yet; it will be tried again"
+                "wildcard certificate order incomplete; retrying later"
             );
-            write(context, &subject, None, now + keeper::UNFINISHED_PAUSE).await
+            write(
+                context,
+                &subject,
+                None,
+                now + hostname_reconciler::UNFINISHED_PAUSE,
+            )
+            .await
         }
     }
 }
 
 async fn write(
     context: &DataPlaneContext,
-    subject: &Subject,
+    subject: &CertificateSubject,
     refusal: Option<&str>,
     not_before: DateTime<Utc>,
 ) -> Result<(), Error> {
@@ -145,7 +159,7 @@ async fn write(
         .map(drop)
 }
 
-/// The certificate, opened, if it is the authority's and there is one.
+/// Returns the certificate with its decrypted key, if there is one.
 pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<CertifiedKey>>, Error> {
     let Some((_, name)) = name(context) else {
         return Ok(None);
@@ -159,13 +173,13 @@ pub async fn certificate(context: &DataPlaneContext) -> Result<Option<Arc<Certif
     let Some(row) = rows.first() else {
         return Ok(None);
     };
-    let (id, chain, sealed, until): (Uuid, &str, &[u8], DateTime<Utc>) =
-        (row.get(0), row.get(1), row.get(2), row.get(3));
+    let id: Uuid = row.get(0);
+    let chain: &str = row.get(1);
+    let sealed: &[u8] = row.get(2);
+    let until: DateTime<Utc> = row.get(3);
     let opened = certificates::open(context, id, chain, sealed, until);
-    // One that cannot be opened keeps no hostname from being served.
+    // An unreadable certificate must not prevent hostnames from being served.
     Ok(opened
-        .inspect_err(
-            |error| tracing::error!(%error, "the certificate of the projects' domain is of no use"),
-        )
+        .inspect_err(|error| tracing::error!(%error, "failed to load the wildcard certificate"))
         .ok())
 }

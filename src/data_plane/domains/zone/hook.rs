@@ -1,4 +1,4 @@
-//! A program of the operator's that writes records: for zones that are changed in other ways than by DNS.
+//! Operator's program that writes DNS records, for zones without dynamic updates.
 
 use std::{
     fs, io,
@@ -15,13 +15,13 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Change, ZoneError};
+use super::{RecordChange, ZoneError};
 
-/// How long it may take.
+/// Timeout of the program.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// As much of what it complains of as is logged.
+/// Bytes of standard error that are logged.
 const COMPLAINT_BYTES_MAX: u64 = 1024;
-/// All that it knows of our environment.
+/// Environment of the program.
 const ENVIRONMENT: [(&str, &str); 2] = [
     (
         "PATH",
@@ -30,16 +30,17 @@ const ENVIRONMENT: [(&str, &str); 2] = [
     ("LANG", "C.UTF-8"),
 ];
 
-/// The program, and as whom it runs.
+/// The program and its user.
 #[derive(Debug, Clone)]
-pub struct Hook {
+pub struct ZoneHook {
     program: PathBuf,
-    /// User and group. None: ours.
+    /// User and group id. `None`: those of this process.
     owner: Option<(u32, u32)>,
 }
 
-impl Hook {
-    /// Looks at the program. Where we are root it runs as its owner: who can write it decides what it does anyway.
+impl ZoneHook {
+    /// Validates the program. If this process runs as root, the program runs as its owner, because
+    /// the owner can change it anyway.
     pub fn new(program: &Path) -> Result<Self, ZoneError> {
         let said = |why: &dyn std::fmt::Display| {
             ZoneError(format!("the hook {}: {why}", program.display()))
@@ -54,14 +55,19 @@ impl Hook {
         }
         let owner = geteuid().is_root().then(|| (about.uid(), about.gid()));
         if owner.is_some_and(|(uid, _)| uid == 0) {
-            tracing::warn!(hook = %program.display(), "it is root's and runs as root; give it to a user who may do no more than write the zone");
+            tracing::warn!(hook = %program.display(), "the hook is owned by root and runs as root; change its owner to a user that can only update the zone");
         }
         Ok(Self { program, owner })
     }
 
-    /// Runs it: `present` or `cleanup`, the record's name, its text. Nothing of that passes through a shell.
-    pub(super) async fn run(&self, change: Change, name: &str, value: &str) -> Result<(), String> {
-        let action = if change == Change::Present {
+    /// Runs the program with the arguments `present` or `cleanup`, name and text, without a shell.
+    pub(super) async fn run(
+        &self,
+        change: RecordChange,
+        name: &str,
+        value: &str,
+    ) -> Result<(), String> {
+        let action = if change == RecordChange::Present {
             "present"
         } else {
             "cleanup"
@@ -96,16 +102,17 @@ impl Hook {
     }
 }
 
-/// Ends whatever a program left behind.
+/// Kills the processes that the program left behind.
 fn end(group: Option<u32>) {
     if let Some(group) = group.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// Whether it did what it should, and the beginning of what it complained of.
+/// Waits for the program. Returns whether it succeeded, and the beginning of its standard error.
 async fn wait(child: &mut Child) -> io::Result<(bool, String)> {
-    let (stderr, group) = (child.stderr.take(), child.id());
+    let stderr = child.stderr.take();
+    let group = child.id();
     let mut complaint = Vec::new();
     let listening = async {
         let Some(mut stderr) = stderr else {
@@ -115,12 +122,12 @@ async fn wait(child: &mut Child) -> io::Result<(bool, String)> {
             .take(COMPLAINT_BYTES_MAX)
             .read_to_end(&mut complaint)
             .await?;
-        // It must not get stuck because nobody listens.
+        // Reads the rest, so that the program does not block on a full pipe.
         copy(&mut stderr, &mut sink()).await.map(drop)
     };
     let ending = async {
         let ended = child.wait().await;
-        // Children of its own may hold the pipe open.
+        // Child processes may keep the pipe open.
         end(group);
         ended
     };

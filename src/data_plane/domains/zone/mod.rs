@@ -1,4 +1,5 @@
-//! The operator's zone, in which text records answer authorities that look by DNS. Owners lead there once, with a CNAME record.
+//! The operator's zone for DNS-01 challenges. Owners of hostnames delegate to it once, with a CNAME
+//! record.
 
 mod hook;
 mod update;
@@ -7,61 +8,61 @@ use std::{fs::File, io::Read, net::SocketAddr, path::Path};
 
 use chrono::{DateTime, Utc};
 
-pub use self::{hook::Hook, update::Key};
+pub use self::{hook::ZoneHook, update::TsigKey};
 
 use crate::base::sealing::SealingKey;
 
-/// What the label of names is that authorities look at (RFC 8555, 8.4).
+/// Label of DNS-01 challenges (RFC 8555 §8.4).
 const CHALLENGE: &str = "_acme-challenge";
-/// Longest content of a file with a key.
+/// Longest key file, in bytes.
 const KEY_BYTES_MAX: u64 = 1024;
 
-/// Where authorities look by DNS for a name, which may be a wildcard.
+/// Returns the name of the challenge record for a name, which may be a wildcard.
 pub fn challenge_name(name: &str) -> String {
     format!("{CHALLENGE}.{}", name.strip_prefix("*.").unwrap_or(name))
 }
 
-/// The zone, and how records get there.
+/// The zone and the way to update it.
 #[derive(Debug, Clone)]
 pub struct Zone {
-    /// Lower case, without its last dot.
+    /// Lower case, without trailing dot.
     name: String,
-    writer: Writer,
+    writer: ZoneWriter,
 }
 
-/// How records get into the zone.
+/// Writes records of a zone.
 #[derive(Debug, Clone)]
-pub enum Writer {
-    /// By dynamic updates (RFC 2136) of a name server, signed with a key (RFC 8945).
-    Update(SocketAddr, Key),
-    /// By a program of the operator's.
-    Hook(Hook),
+pub enum ZoneWriter {
+    /// Dynamic updates (RFC 2136) of a name server, signed with TSIG (RFC 8945).
+    Update(SocketAddr, TsigKey),
+    /// A program of the operator's.
+    Hook(ZoneHook),
 }
 
-/// What becomes of a record.
+/// Change of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// It is there from now on.
+pub enum RecordChange {
+    /// Adds the record.
     Present,
-    /// It is not there any more.
+    /// Removes the record.
     Cleanup,
 }
 
-/// Why a zone cannot be written to.
+/// A failure to configure or update a zone.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ZoneError(pub String);
 
 impl Zone {
-    /// A zone of this name.
-    pub fn new(name: &str, writer: Writer) -> Result<Self, ZoneError> {
+    /// Creates a zone.
+    pub fn new(name: &str, writer: ZoneWriter) -> Result<Self, ZoneError> {
         let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
         update::fqdn(&name).map_err(|error| ZoneError(format!("{name} is no zone: {error}")))?;
         Ok(Self { name, writer })
     }
 
-    /// Where the answers for `host`, a hostname of a project, stand: nobody else's records lead there, also not those that an earlier
-    /// project left behind.
+    /// Returns the record name for challenges of a project's hostname. It differs for each project,
+    /// so a delegation left by an earlier project is useless.
     pub fn place(&self, key: &SealingKey, host: &str, project: &str) -> String {
         format!(
             "{}.{}",
@@ -72,31 +73,31 @@ impl Zone {
         )
     }
 
-    /// Whether a name is below it.
+    /// Returns whether a name is below the zone.
     pub fn holds(&self, name: &str) -> bool {
         name.strip_suffix(&self.name)
             .is_some_and(|rest| rest.ends_with('.'))
     }
 
-    /// Writes a text record, or takes it away. Either may be done twice. What went wrong is the operator's to know.
+    /// Adds or removes a TXT record. Idempotent. The error is for the operator's log.
     pub async fn write(
         &self,
-        change: Change,
+        change: RecordChange,
         name: &str,
         value: &str,
         at: (DateTime<Utc>, u16),
     ) -> Result<(), String> {
         match &self.writer {
-            Writer::Update(server, key) => {
+            ZoneWriter::Update(server, key) => {
                 update::send(*server, key, &self.name, change, (name, value), at).await
             }
-            Writer::Hook(hook) => hook.run(change, name, value).await,
+            ZoneWriter::Hook(hook) => hook.run(change, name, value).await,
         }
     }
 }
 
-impl Key {
-    /// The key in a file: `hmac-sha256:name:base64`, as knot's and other tools write it.
+impl TsigKey {
+    /// Reads a key file: `hmac-sha256:name:base64`, the format of Knot DNS.
     pub fn read(file: &Path) -> Result<Self, ZoneError> {
         let said = |why: &dyn std::fmt::Display| {
             ZoneError(format!("the key in {}: {why}", file.display()))
@@ -114,11 +115,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_stand_in_the_zone_for_one_hostname_of_one_project() {
-        let key = Key::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
+    fn challenge_name_depends_on_hostname_and_project() {
+        let key =
+            TsigKey::parse("hmac-sha256:k:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=").unwrap();
         let zone = Zone::new(
             "ACME.Projects.test.",
-            Writer::Update(([127, 0, 0, 1], 53).into(), key),
+            ZoneWriter::Update(([127, 0, 0, 1], 53).into(), key),
         )
         .unwrap();
         let sealing = SealingKey::new(&[7; 32]).unwrap();

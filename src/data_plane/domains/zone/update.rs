@@ -1,4 +1,4 @@
-//! Dynamic updates (RFC 2136), signed with a key that the name server knows (RFC 8945).
+//! Dynamic updates (RFC 2136), signed with TSIG (RFC 8945).
 
 use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,33 +22,33 @@ use tokio::{
     time::timeout,
 };
 
-use super::Change;
+use super::RecordChange;
 
-/// What the name server gets to take an update.
+/// Timeout of an update.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// For how many seconds resolvers may keep an answer: the next one is another.
+/// Time to live of challenge records, in seconds. Short, because the next challenge differs.
 const TTL: u32 = 10;
-/// By how many seconds its clock and ours may differ.
+/// Permitted clock difference, in seconds.
 const FUDGE: u16 = 300;
-/// Shorter keys are guessed.
+/// Shortest key, in bytes. Shorter keys can be guessed.
 const KEY_BYTES_MIN: usize = 16;
 
-/// A key that updates are signed with.
+/// A TSIG key.
 #[derive(Clone)]
-pub struct Key {
+pub struct TsigKey {
     name: Name,
     algorithm: TsigAlgorithm,
     secret: Arc<hmac::Key>,
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for TsigKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({})", self.name)
+        write!(f, "TsigKey({})", self.name)
     }
 }
 
-impl Key {
-    /// Reads `algorithm:name:base64`. What is wrong is told without the key.
+impl TsigKey {
+    /// Parses `algorithm:name:base64`. Errors do not contain the key.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         let mut parts = text.splitn(3, ':');
         let (Some(algorithm), Some(name), Some(secret)) =
@@ -82,12 +82,13 @@ pub(super) fn fqdn(name: &str) -> Result<Name, ProtoError> {
     Ok(Name::from_ascii(format!("{name}."))?.to_lowercase())
 }
 
-/// Has the name server change one record. Its word is not relied upon: whether the record is there is asked of all of the zone's.
+/// Sends an update of one record. Publication is checked separately, at all name servers of the
+/// zone.
 pub(super) async fn send(
     server: SocketAddr,
-    key: &Key,
+    key: &TsigKey,
     zone: &str,
-    change: Change,
+    change: RecordChange,
     (name, value): (&str, &str),
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<(), String> {
@@ -113,7 +114,7 @@ pub(super) async fn send(
     }
 }
 
-/// What a message is signed with. Nobody takes it out of the other records for us.
+/// Returns the TSIG record of a message, which the library leaves among the additional records.
 fn signature(message: &Message) -> Option<&TSIG> {
     message.additionals.iter().find_map(|record| {
         if let RData::TSIG(signature) = &record.data {
@@ -124,11 +125,11 @@ fn signature(message: &Message) -> Option<&TSIG> {
     })
 }
 
-/// The update on the wire.
+/// Encodes a signed update.
 fn message(
-    key: &Key,
+    key: &TsigKey,
     zone: &str,
-    change: Change,
+    change: RecordChange,
     (name, value): (&str, &str),
     (now, id): (DateTime<Utc>, u16),
 ) -> Result<Vec<u8>, ProtoError> {
@@ -137,14 +138,18 @@ fn message(
         .set_name(fqdn(zone)?)
         .set_query_class(DNSClass::IN)
         .set_query_type(RecordType::SOA);
-    let ttl = if change == Change::Present { TTL } else { 0 };
+    let ttl = if change == RecordChange::Present {
+        TTL
+    } else {
+        0
+    };
     let mut record = Record::from_rdata(
         fqdn(name)?,
         ttl,
         RData::TXT(TXT::new(vec![value.to_owned()])),
     );
-    if change == Change::Cleanup {
-        // This record is taken away, and others of the name stay (RFC 2136, 2.5.4).
+    if change == RecordChange::Cleanup {
+        // Class NONE deletes this record only (RFC 2136 §2.5.4).
         record.dns_class = DNSClass::NONE;
     }
     let mut message = Message::new(id, MessageType::Query, OpCode::Update);
@@ -167,7 +172,7 @@ fn message(
     message.to_vec()
 }
 
-/// Over TCP, where each message is told its length first, in two bytes.
+/// Exchanges messages over TCP, each prefixed with its length in two bytes.
 async fn exchange(server: SocketAddr, message: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
     let length = u16::try_from(message.len()).map_err(std::io::Error::other)?;
@@ -184,10 +189,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_read_and_never_shown() {
+    fn key_is_parsed_and_not_printed() {
         let secret = BASE64_STANDARD.encode([7; 32]);
-        let key = Key::parse(&format!("hmac-sha512:acme.key.:{secret}")).unwrap();
-        assert_eq!(format!("{key:?}"), "Key(acme.key.)");
+        let key = TsigKey::parse(&format!("hmac-sha512:acme.key.:{secret}")).unwrap();
+        assert_eq!(format!("{key:?}"), "TsigKey(acme.key.)");
         for (text, why) in [
             ("", "algorithm:name:base64"),
             ("key:acme", "algorithm:name:base64"),
@@ -195,14 +200,14 @@ mod tests {
             ("hmac-sha256:acme:!", "base64"),
             ("hmac-sha256:acme:AAAA", "sixteen bytes"),
         ] {
-            let error = Key::parse(text).unwrap_err();
+            let error = TsigKey::parse(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }
 
     #[test]
-    fn an_update_is_signed_and_names_one_record() {
-        let key = Key::parse(&format!(
+    fn update_is_signed_and_changes_one_record() {
+        let key = TsigKey::parse(&format!(
             "hmac-sha256:k:{}",
             BASE64_STANDARD.encode([7; 32])
         ))
@@ -217,7 +222,7 @@ mod tests {
             )
             .unwrap()
         };
-        let update = Message::from_vec(&wire(Change::Cleanup)).unwrap();
+        let update = Message::from_vec(&wire(RecordChange::Cleanup)).unwrap();
         assert_eq!(
             (update.metadata.op_code, update.queries[0].query_type()),
             (OpCode::Update, RecordType::SOA)
@@ -232,7 +237,7 @@ mod tests {
             (32, 9, 300)
         );
         assert_eq!(
-            Message::from_vec(&wire(Change::Present))
+            Message::from_vec(&wire(RecordChange::Present))
                 .unwrap()
                 .authorities[0]
                 .dns_class,

@@ -1,4 +1,4 @@
-//! When a project is over its bounds, and what is done about it. Pure.
+//! Pure decisions about projects that exceed their limits.
 
 use rustix::process::Pid;
 
@@ -15,13 +15,13 @@ const GRACE_PERCENT: u64 = 150;
 const KILL_STRIKES: u32 = 2;
 const STOP_STRIKES: u32 = 3;
 
-/// How full a project's disk space is.
+/// The level of a project's disk usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DiskLevel {
     Fine,
-    /// Told in its health.
+    /// Reported in the health.
     Soft,
-    /// Transactions are read-only unless they ask not to be.
+    /// Transactions are read-only by default.
     ReadOnly,
     /// The server is stopped.
     Stop,
@@ -61,7 +61,7 @@ pub(super) fn beyond_grace(usage: DiskUsage, limits: &ResourceLimits) -> bool {
     usage.bytes >= limits.disk_hard_bytes / 100 * GRACE_PERCENT
 }
 
-/// The sentence for the project's health.
+/// Returns the warning for the project's health.
 pub(super) fn disk_warning(
     level: DiskLevel,
     usage: DiskUsage,
@@ -98,7 +98,7 @@ pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32
         return (Remedy::Nothing, 0);
     }
     let strikes = strikes.saturating_add(1);
-    // One process less does not help against too many.
+    // Ending one process does not help against too many processes.
     let largest = usage
         .largest
         .filter(|_| usage.processes <= limits.processes);

@@ -1,4 +1,4 @@
-//! The engine against a model that is too simple to be wrong.
+//! Property tests against a simple model.
 
 use std::collections::HashMap;
 
@@ -7,18 +7,18 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     base::ids::{OrganizationId, ProjectId, UserId},
-    platform::rate_limits::{Quota, Scope, per, secs_up},
+    platform::rate_limits::{CounterScope, Quota, per, secs_up},
 };
 
-/// For each key and window: when it ends, and what it admitted.
+/// End and count of each key's windows.
 #[derive(Default)]
 struct Model {
     latest: Ticks,
-    open: HashMap<(Key, usize), (Ticks, u32)>,
+    open: HashMap<(CounterKey, usize), (Ticks, u32)>,
 }
 
 impl Model {
-    fn windows(&mut self, key: Key, windows: &[Window], now: Ticks) -> Vec<(Ticks, u32)> {
+    fn windows(&mut self, key: CounterKey, windows: &[Window], now: Ticks) -> Vec<(Ticks, u32)> {
         self.latest = self.latest.max(now);
         let open = |(index, window): (usize, &Window)| match self.open.get(&(key, index)) {
             Some(&(ends, used)) if ends > self.latest => (ends, used),
@@ -40,7 +40,7 @@ impl Model {
         )
     }
 
-    fn take(&mut self, key: Key, windows: &[Window], now: Ticks) -> Verdict {
+    fn take(&mut self, key: CounterKey, windows: &[Window], now: Ticks) -> LimitDecision {
         let mut counts = self.windows(key, windows, now);
         let admitted = counts
             .iter()
@@ -57,10 +57,10 @@ impl Model {
                     .map(|(index, count)| ((key, index), *count)),
             );
         }
-        Verdict::here(admitted, self.quotas(&counts, windows))
+        LimitDecision::local(admitted, self.quotas(&counts, windows))
     }
 
-    fn give_back(&mut self, key: Key, windows: &[Window], taken: Ticks) {
+    fn give_back(&mut self, key: CounterKey, windows: &[Window], taken: Ticks) {
         for (index, window) in windows.iter().enumerate() {
             if let Some((ends, used)) = self.open.get_mut(&(key, index)) {
                 let holds = (ends.saturating_sub(window.millis())..*ends).contains(&taken);
@@ -74,31 +74,31 @@ impl Model {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum ModelStep {
     Take,
     Peek,
     GiveBack,
-    /// Written to a snapshot and read into a new engine.
+    /// Export to a snapshot and import into a new engine.
     Restart,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![20 => Just(Step::Take), 3 => Just(Step::Peek), 4 => Just(Step::GiveBack), 1 => Just(Step::Restart)]
+fn step() -> impl Strategy<Value = ModelStep> {
+    prop_oneof![20 => Just(ModelStep::Take), 3 => Just(ModelStep::Peek), 4 => Just(ModelStep::GiveBack), 1 => Just(ModelStep::Restart)]
 }
 
-fn key() -> impl Strategy<Value = Key> {
+fn key() -> impl Strategy<Value = CounterKey> {
     let identifier = prop_oneof![
         (0..3_i64).prop_map(|n| Identifier::User(UserId(n))),
         (0..3_u64).prop_map(Identifier::Address),
         (0..200_u64).prop_map(Identifier::Address)
     ];
     let scope = prop_oneof![
-        Just(Scope::User),
-        Just(Scope::Unresolved),
-        (0..2_i64).prop_map(|n| Scope::Organization(OrganizationId(n))),
-        (0..2_i64).prop_map(|n| Scope::Project(ProjectId(n)))
+        Just(CounterScope::User),
+        Just(CounterScope::Unresolved),
+        (0..2_i64).prop_map(|n| CounterScope::Organization(OrganizationId(n))),
+        (0..2_i64).prop_map(|n| CounterScope::Project(ProjectId(n)))
     ];
-    (identifier, scope, 0..4_u16).prop_map(|(identifier, scope, operation)| Key {
+    (identifier, scope, 0..4_u16).prop_map(|(identifier, scope, operation)| CounterKey {
         identifier,
         scope,
         operation,
@@ -110,7 +110,7 @@ fn elapsed() -> impl Strategy<Value = i64> {
     prop_oneof![4 => Just(0), 2 => -5..0_i64, 4 => 1..700_i64, 1 => 700..4_000_i64]
 }
 
-/// Memory by operation: one window or two, of few requests, so that they are reached.
+/// Windows of each operation, small enough to be exhausted.
 const LIMITS: [&[Window]; 4] = [
     &[per(3, 2)],
     &[per(4, 3), per(1, 1)],
@@ -121,10 +121,11 @@ const LIMITS: [&[Window]; 4] = [
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Counters are admitted, reported, given back and restored exactly as the model says, while the table is not full.
+    /// While the table is not full, counters are admitted, reported, given back and restored as in
+    /// the model.
     #[test]
-    fn the_engine_is_the_model(steps in prop::collection::vec((step(), key(), elapsed()), 1..400)) {
-        let engine = || Memory::new(Capacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
+    fn counters_match_the_model(steps in prop::collection::vec((step(), key(), elapsed()), 1..400)) {
+        let engine = || Memory::new(CounterCapacity { known: 2_048, addresses: 2_048 }, &[], [9; 32]);
         let (mut limits, mut model) = (engine(), Model::default());
         let mut now: Ticks = 10;
         for (step, key, elapsed) in steps {
@@ -132,16 +133,16 @@ proptest! {
             now = now.saturating_add_signed(elapsed);
             let windows = LIMITS[usize::from(key.operation)];
             match step {
-                Step::Take => prop_assert_eq!(limits.take(key, windows, now), model.take(key, windows, now)),
-                Step::Peek => {
+                ModelStep::Take => prop_assert_eq!(limits.take(key, windows, now), model.take(key, windows, now)),
+                ModelStep::Peek => {
                     let counts = model.windows(key, windows, now);
                     prop_assert_eq!(limits.peek(key, windows, now), model.quotas(&counts, windows));
                 }
-                Step::GiveBack => {
+                ModelStep::GiveBack => {
                     limits.give_back(key, windows, before);
                     model.give_back(key, windows, before);
                 }
-                Step::Restart => {
+                ModelStep::Restart => {
                     model.latest = model.latest.max(now);
                     let restarted = engine();
                     restarted.import(limits.export(now).collect::<Vec<_>>(), model.latest);
@@ -152,11 +153,12 @@ proptest! {
         }
     }
 
-    /// However full the table: no key is ever admitted more often than its limit within a window of its own requests.
+    /// Even with a full table no key is admitted more often than its limit within a window of its
+    /// own requests.
     #[test]
-    fn a_full_table_errs_on_the_side_of_refusing(steps in prop::collection::vec((key(), elapsed()), 1..400)) {
-        let limits = Memory::new(Capacity { known: 6, addresses: 6 }, &[], [9; 32]);
-        let mut admitted: HashMap<Key, Vec<Ticks>> = HashMap::new();
+    fn full_table_never_admits_too_much(steps in prop::collection::vec((key(), elapsed()), 1..400)) {
+        let limits = Memory::new(CounterCapacity { known: 6, addresses: 6 }, &[], [9; 32]);
+        let mut admitted: HashMap<CounterKey, Vec<Ticks>> = HashMap::new();
         let mut now: Ticks = 10;
         for (key, elapsed) in steps {
             now += elapsed.unsigned_abs();
@@ -167,7 +169,7 @@ proptest! {
         }
         for (key, times) in admitted {
             for window in LIMITS[usize::from(key.operation)] {
-                // Fixed windows admit at most twice the limit in any span of one length, and the limit in most.
+                // Fixed windows admit at most twice the limit in any span of one window's length.
                 for (at, time) in times.iter().enumerate() {
                     let span = times[at..].iter().take_while(|later| **later < time + window.millis()).count();
                     prop_assert!(span <= 2 * window.requests as usize, "{key:?} {span} of {window:?}");

@@ -1,44 +1,47 @@
-//! The names of counters: 64 bits that stand for a key.
+//! Names of counters: 64-bit hashes of keys.
 //!
-//! A table that stores whole keys needs three times the memory and a cache miss more per request, so it stores hashes.
-//! Two keys with the same hash would share a counter: both would be refused too early, never too late. How likely is it?
-//! The hash is multilinear (Lemire and Kaser, "Strongly universal string hashing is fast"): the top 64 bits of
-//! `add + by₁·word₁ + by₂·word₂ + by₃·word₃` modulo 2¹²⁸, with a secret random `add` and `by`. For any two different keys,
-//! chosen by whomever does not know the secret, the probability that they collide is exactly 2⁻⁶⁴. With a million
-//! counters alive, one among them has a double with probability 2.7·10⁻⁸, and a new key hits one of them with 5·10⁻¹⁴.
+//! Whole keys would triple the memory and cost another cache miss per request. Two keys with equal
+//! hashes share a counter, which refuses too early, never too late.
 //!
-//! The hash is our own code and the secret is kept in the snapshot, so names hold across restarts and versions. For the
-//! same reason an operation enters by its id and not by its place in today's list.
+//! The hash is multilinear (Lemire and Kaser, "Strongly universal string hashing is fast"): the top
+//! 64 bits of `add + by₁·word₁ + by₂·word₂ + by₃·word₃` modulo 2¹²⁸, with a secret random `add` and
+//! `by`. Two different keys, chosen without knowledge of the secret, collide with probability 2⁻⁶⁴.
+//! With a million live counters, some pair collides with probability 2.7·10⁻⁸, and a new key
+//! collides with probability 5·10⁻¹⁴.
+//!
+//! The hash is implemented here and its secret is kept in the snapshot, so that names are valid
+//! across restarts and versions. For the same reason an operation is hashed by its id and not by
+//! its index.
 
 use sha2::{Digest, Sha256};
 
-use super::super::{Identifier, Key, Scope};
+use super::super::{CounterKey, CounterScope, Identifier};
 
 /// The secret of the hash.
 pub(in crate::platform::rate_limits) type Seed = [u8; 32];
 
-/// Low bits of an operation's code that are left free for what the rest of the key is.
+/// Low bits of an operation's code that are reserved for the rest of the key.
 const CODE_SHIFT: u32 = 16;
 
-/// Turns keys into names.
+/// Computes the names of keys.
 #[derive(Debug)]
-pub(super) struct Namer {
+pub(super) struct KeyHasher {
     add: u128,
     by: [u128; 3],
-    /// A code for each operation, in the order of [`Key::operation`].
+    /// Codes of the operations, in the order of [`CounterKey::operation`].
     operations: Box<[u64]>,
     seed: Seed,
 }
 
-/// What a key is called in the table.
+/// The name of a key.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Name {
+pub(super) struct CounterName {
     pub(super) hash: u64,
-    /// Code of the operation, whose 16 low bits are zero.
+    /// Code of the operation; its 16 low bits are zero.
     pub(super) operation: u64,
 }
 
-impl Namer {
+impl KeyHasher {
     pub(super) fn new(seed: Seed, operations: &[&str]) -> Self {
         let number = |label: &[u8]| {
             let digest: [u8; 32] = Sha256::new()
@@ -68,8 +71,8 @@ impl Namer {
     }
 
     #[inline]
-    pub(super) fn name(&self, key: &Key) -> Name {
-        // Without an id, an operation is known by its index; the codes of ids are never that small.
+    pub(super) fn name(&self, key: &CounterKey) -> CounterName {
+        // An operation without an id has its index as code; codes of ids are larger.
         let operation = self
             .operations
             .get(usize::from(key.operation))
@@ -82,25 +85,25 @@ impl Namer {
             Identifier::Address(address) => (1, address),
         };
         let (what, scope) = match key.scope {
-            Scope::User => (0, 0),
-            Scope::Organization(organization) => (2, organization.0.cast_unsigned()),
-            Scope::Project(project) => (4, project.0.cast_unsigned()),
-            Scope::Unresolved => (6, 0),
-            Scope::LookUps => (6, 1),
+            CounterScope::User => (0, 0),
+            CounterScope::Organization(organization) => (2, organization.0.cast_unsigned()),
+            CounterScope::Project(project) => (4, project.0.cast_unsigned()),
+            CounterScope::Unresolved => (6, 0),
+            CounterScope::LookUps => (6, 1),
         };
         let words = [identifier, scope, operation | what | who];
         let sum = words.iter().zip(self.by).fold(self.add, |sum, (word, by)| {
             sum.wrapping_add(by.wrapping_mul(u128::from(*word)))
         });
-        Name {
+        CounterName {
             hash: scatter((sum >> 64) as u64),
             operation,
         }
     }
 }
 
-/// Neighbouring keys have evenly spaced sums, and a table wants them anywhere. A bijection (`SplitMix64`'s) makes no two
-/// names equal that were not.
+/// Scatters the evenly spaced sums of neighbouring keys. `SplitMix64`'s finalizer is a bijection,
+/// so different sums stay different.
 #[inline]
 fn scatter(mut x: u64) -> u64 {
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -108,7 +111,8 @@ fn scatter(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The code of an operation: 48 bits of its id's digest, above 2³² in all but one case of 65,536.
+/// Returns the code of an operation: 48 bits of its id's digest, above 2³² except in one of 65,536
+/// cases.
 fn code(id: &str) -> u64 {
     let digest: [u8; 32] = Sha256::digest(id).into();
     let (head, _) = digest.split_at(8);
@@ -126,8 +130,8 @@ mod tests {
     use crate::base::ids::{ApplicationId, OrganizationId, ProjectId, UserId};
 
     #[test]
-    fn every_part_of_a_key_is_in_its_name() {
-        let namer = Namer::new([7; 32], &["a", "b"]);
+    fn name_depends_on_every_part_of_the_key() {
+        let hasher = KeyHasher::new([7; 32], &["a", "b"]);
         let identifiers = (0..10_i64).flat_map(|n| {
             let address = Identifier::Address(n.cast_unsigned());
             [
@@ -139,46 +143,50 @@ mod tests {
         });
         let scopes = (0..10).flat_map(|n| {
             [
-                Scope::Organization(OrganizationId(n)),
-                Scope::Project(ProjectId(n)),
+                CounterScope::Organization(OrganizationId(n)),
+                CounterScope::Project(ProjectId(n)),
             ]
         });
         let scopes: Vec<_> = scopes
-            .chain([Scope::User, Scope::Unresolved, Scope::LookUps])
+            .chain([
+                CounterScope::User,
+                CounterScope::Unresolved,
+                CounterScope::LookUps,
+            ])
             .collect();
         let keys: Vec<_> = identifiers
             .flat_map(|identifier| scopes.iter().map(move |scope| (identifier, *scope)))
             .flat_map(|(identifier, scope)| {
-                (0..4).map(move |operation| Key {
+                (0..4).map(move |operation| CounterKey {
                     identifier,
                     scope,
                     operation,
                 })
             })
             .collect();
-        let names: HashSet<_> = keys.iter().map(|key| namer.name(key).hash).collect();
+        let names: HashSet<_> = keys.iter().map(|key| hasher.name(key).hash).collect();
         assert_eq!(names.len(), keys.len());
     }
 
     #[test]
-    fn a_name_follows_the_operation_id_and_the_seed() {
-        let key = |operation| Key {
+    fn name_depends_on_operation_id_and_seed() {
+        let key = |operation| CounterKey {
             identifier: Identifier::Address(1),
-            scope: Scope::User,
+            scope: CounterScope::User,
             operation,
         };
-        let before = Namer::new([7; 32], &["a", "b"]);
-        let after = Namer::new([7; 32], &["new", "b", "a"]);
+        let before = KeyHasher::new([7; 32], &["a", "b"]);
+        let after = KeyHasher::new([7; 32], &["new", "b", "a"]);
         assert_eq!(before.name(&key(0)).hash, after.name(&key(2)).hash);
         assert_ne!(before.name(&key(0)).hash, after.name(&key(0)).hash);
         assert_ne!(
             before.name(&key(0)).hash,
-            Namer::new([8; 32], &["a", "b"]).name(&key(0)).hash
+            KeyHasher::new([8; 32], &["a", "b"]).name(&key(0)).hash
         );
     }
 
     #[test]
-    fn operations_have_codes_of_their_own() {
+    fn operation_codes_are_unique() {
         let ids: Vec<_> = crate::api::endpoints::all()
             .iter()
             .map(|endpoint| endpoint.id)
@@ -194,21 +202,21 @@ mod tests {
         );
     }
 
-    /// Names of neighbouring keys spread as random ones would, whichever bits the table looks at.
+    /// Names of neighbouring keys are uniformly distributed in all bits that the table uses.
     #[test]
-    fn neighbours_scatter() {
-        let namer = Namer::new([3; 32], &[]);
+    fn neighbouring_keys_are_distributed_uniformly() {
+        let hasher = KeyHasher::new([3; 32], &[]);
         for shift in [0, 28, 56] {
             let mut filled = [0_u32; 256];
             for address in 0..65_536 {
-                let name = namer.name(&Key {
+                let name = hasher.name(&CounterKey {
                     identifier: Identifier::Address(address),
-                    scope: Scope::User,
+                    scope: CounterScope::User,
                     operation: 0,
                 });
                 filled[usize::from((name.hash >> shift).to_le_bytes()[0])] += 1;
             }
-            // 256 expected, 16 standard deviation.
+            // 256 are expected, with a standard deviation of 16.
             assert!(filled.iter().all(|n| (160..352).contains(n)), "{filled:?}");
         }
     }

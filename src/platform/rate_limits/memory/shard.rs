@@ -1,38 +1,39 @@
-//! One shard of a table: counters in cache lines, found by open addressing. Its owner holds its lock.
+//! One shard of a table: counters in cache lines with open addressing. The caller holds the lock.
 //!
-//! A slot is in one of three states: never used, *live* (its window is open), or *dead* (its window ended). A key's
-//! search starts at its home line and goes on to the next until it meets a line with a slot never used. So a dead slot
-//! may be overwritten by any key, but never be made "never used" except by rebuilding the shard, which happens when too
-//! few such slots are left, and drops the dead.
+//! A slot is unused, *live* (its window is open), or *dead* (its window has ended). The search for
+//! a key starts at its home line and continues until a line with an unused slot. A dead slot may
+//! therefore be reused by any key, but it becomes unused only when the shard is rebuilt. A rebuild
+//! drops dead slots when too few unused ones are left.
 
 use std::collections::BTreeMap;
 
 use super::{
-    name::Name,
+    name::CounterName,
     state,
-    state::{State, States},
+    state::{State, WindowStates},
 };
 use crate::{
     base::clock::Ticks,
-    platform::rate_limits::{Quotas, Verdict, WINDOWS_MAX, Window},
+    platform::rate_limits::{LimitDecision, Quotas, WINDOWS_MAX, Window},
 };
 
 const SLOTS: usize = 4;
-/// Parts of the slots that may be used, as quarters per line: 13/16. Searches stay within 1.2 lines on average.
+/// Largest share of used slots, in quarters of a slot per line: 13/16. Searches visit 1.2 lines on
+/// average.
 const USED_QUARTERS: usize = 13;
-/// A full shard looks for dead counters no more often than this, in milliseconds: a flood must not make each of its
-/// requests pay for a pass over the shard. (A dead slot on a key's own way is reused at once all the same.)
-const REST: Ticks = 1_000;
+/// Shortest time between two rebuilds of a full shard, in milliseconds, so that a flood does not
+/// cause a rebuild with each request. Dead slots in the path of a key are reused in any case.
+const REBUILD_PAUSE: Ticks = 1_000;
 
-/// Slots that share a cache line. They are filled from the left, and never emptied.
+/// Slots of one cache line. They are filled from the left and never become unused again.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
-struct Line {
+struct SlotLine {
     hashes: [u64; SLOTS],
     states: [State; SLOTS],
 }
 
-impl Line {
+impl SlotLine {
     const EMPTY: Self = Self {
         hashes: [0; SLOTS],
         states: [State::NONE; SLOTS],
@@ -43,106 +44,107 @@ impl Line {
     }
 }
 
-/// Where a window of a key is.
+/// Position of a key's window.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct SlotPosition {
     line: usize,
     slot: usize,
 }
 
-type Places = [Option<Place>; WINDOWS_MAX];
+type SlotPositions = [Option<SlotPosition>; WINDOWS_MAX];
 
-/// A counter outside its slot, with the name it goes by.
+/// Name and state of an exported counter.
 pub(super) type Counter = (u64, State);
 
-/// Counters, at most `lines_max` lines of them.
+/// Counters in at most `lines_max` lines.
 #[derive(Debug)]
 pub(super) struct Shard {
-    lines: Box<[Line]>,
+    lines: Box<[SlotLine]>,
     used: usize,
-    /// Something was counted since this was last asked.
+    /// Whether anything was counted since the last [`Self::was_changed`].
     changed: bool,
-    /// No rebuilding before.
-    rests_until: Ticks,
-    /// By operation: what counts the keys that found no slot.
-    overflow: BTreeMap<u64, States>,
+    /// Time before which the shard is not rebuilt.
+    no_rebuild_before: Ticks,
+    /// Shared counters of keys that found no slot, by operation.
+    overflow: BTreeMap<u64, WindowStates>,
 }
 
 impl Default for Shard {
     fn default() -> Self {
         Self {
-            lines: Box::new([Line::EMPTY]),
+            lines: Box::new([SlotLine::EMPTY]),
             used: 0,
             changed: false,
-            rests_until: 0,
+            no_rebuild_before: 0,
             overflow: BTreeMap::new(),
         }
     }
 }
 
 impl Shard {
-    /// Counts one request, if every window admits it; `counted` is then told the new states of its windows, and which of them
-    /// are shared by keys that found no room.
+    /// Counts one request if every window admits it. Then `counted` receives the new states of its
+    /// windows, and which of them are overflow counters.
     #[inline]
     pub(super) fn take(
         &mut self,
-        name: Name,
+        name: CounterName,
         windows: &[Window],
         now: Ticks,
         lines_max: usize,
         counted: impl FnOnce(&[State], [bool; WINDOWS_MAX]),
-    ) -> Verdict {
-        let places = self.find(name.hash, windows.len());
+    ) -> LimitDecision {
+        let positions = self.find(name.hash, windows.len());
         let mut states = [State::NONE; WINDOWS_MAX];
-        for (state, place) in states.iter_mut().zip(&places).take(windows.len()) {
-            let Some(place) = place else {
-                let (verdict, states, shared) =
-                    self.take_new(name, windows, now, lines_max, places);
-                if verdict.admitted {
+        for (state, position) in states.iter_mut().zip(&positions).take(windows.len()) {
+            let Some(position) = position else {
+                let (decision, states, shared) =
+                    self.take_without_slot(name, windows, now, lines_max, positions);
+                if decision.admitted {
                     counted(&states[..windows.len()], shared);
                 }
-                return verdict;
+                return decision;
             };
-            *state = self.lines[place.line].states[place.slot];
+            *state = self.lines[position.line].states[position.slot];
         }
-        let verdict = state::take(&mut states, windows, now);
-        if verdict.admitted {
-            for (state, place) in states.iter().zip(&places).take(windows.len()) {
-                if let Some(place) = place {
-                    self.lines[place.line].states[place.slot] = *state;
+        let decision = state::take(&mut states, windows, now);
+        if decision.admitted {
+            for (state, position) in states.iter().zip(&positions).take(windows.len()) {
+                if let Some(position) = position {
+                    self.lines[position.line].states[position.slot] = *state;
                 }
             }
             self.changed = true;
             counted(&states[..windows.len()], [false; WINDOWS_MAX]);
         }
-        verdict
+        decision
     }
 
-    /// [`take`](Self::take) for a key that misses a slot.
+    /// [`take`](Self::take) for a key without a slot for each window.
     #[inline(never)]
-    fn take_new(
+    fn take_without_slot(
         &mut self,
-        name: Name,
+        name: CounterName,
         windows: &[Window],
         now: Ticks,
         lines_max: usize,
-        places: Places,
-    ) -> (Verdict, States, [bool; WINDOWS_MAX]) {
-        let mut states = self.states(name, places, now);
+        positions: SlotPositions,
+    ) -> (LimitDecision, WindowStates, [bool; WINDOWS_MAX]) {
+        let mut states = self.states(name, positions, now);
         let mut shared = [false; WINDOWS_MAX];
-        let verdict = state::take(&mut states, windows, now);
-        if !verdict.admitted {
-            return (verdict, states, shared);
+        let decision = state::take(&mut states, windows, now);
+        if !decision.admitted {
+            return (decision, states, shared);
         }
         self.changed = true;
-        for (state, place) in states.iter().zip(places) {
-            if let Some(Place { line, slot }) = place {
+        for (state, position) in states.iter().zip(positions) {
+            if let Some(SlotPosition { line, slot }) = position {
                 self.lines[line].states[slot] = *state;
             }
         }
-        // Making room may move what was written above: places end here.
-        for index in (0..windows.len()).filter(|index| places[*index].is_none()) {
-            // A key that an open overflow window counts stays there until it ends. Else it would be admitted by both.
+        // An insertion may rebuild the shard, which invalidates the positions.
+        for index in (0..windows.len()).filter(|index| positions[*index].is_none()) {
+            // A key in an open overflow window stays there until the window ends. Otherwise it
+            // could be admitted by both counters.
             let stays = self
                 .overflow
                 .get(&name.operation)
@@ -154,36 +156,36 @@ impl Shard {
                 shared[index] = true;
             }
         }
-        (verdict, states, shared)
+        (decision, states, shared)
     }
 
-    pub(super) fn peek(&self, name: Name, windows: &[Window], now: Ticks) -> Quotas {
-        let places = self.find(name.hash, windows.len());
-        state::peek(&self.states(name, places, now), windows, now)
+    pub(super) fn peek(&self, name: CounterName, windows: &[Window], now: Ticks) -> Quotas {
+        let positions = self.find(name.hash, windows.len());
+        state::peek(&self.states(name, positions, now), windows, now)
     }
 
-    pub(super) fn give_back(&mut self, name: Name, windows: &[Window], taken: Ticks) {
-        let places = self.find(name.hash, windows.len());
-        // What was counted with others is theirs too, and stays counted.
-        for (place, &window) in places.into_iter().zip(windows) {
-            if let Some(Place { line, slot }) = place {
+    pub(super) fn give_back(&mut self, name: CounterName, windows: &[Window], taken: Ticks) {
+        let positions = self.find(name.hash, windows.len());
+        // Overflow counters are shared with other keys and are not given back.
+        for (position, &window) in positions.into_iter().zip(windows) {
+            if let Some(SlotPosition { line, slot }) = position {
                 self.changed |= self.lines[line].states[slot].give_back(window, taken);
             }
         }
     }
 
-    /// Adds to what is known of the key what another counter of it says, as far as there is room.
-    pub(super) fn note(
+    /// Merges the counts of another counter of this key, as far as there are slots.
+    pub(super) fn merge(
         &mut self,
-        name: Name,
+        name: CounterName,
         states: impl Iterator<Item = (State, Window)>,
         now: Ticks,
         lines_max: usize,
     ) {
         for (state, window) in states {
-            // Making room may have moved what was found before.
+            // An insertion may have rebuilt the shard, so the position is looked up again.
             match self.find(name.hash, WINDOWS_MAX)[state.window()] {
-                Some(Place { line, slot }) => {
+                Some(SlotPosition { line, slot }) => {
                     let known = &mut self.lines[line].states[slot];
                     *known = known.joined(state, window, now);
                 }
@@ -195,8 +197,8 @@ impl Shard {
         }
     }
 
-    /// The key's windows: its own, or open ones that it shares because the table was full.
-    fn states(&self, name: Name, places: Places, now: Ticks) -> States {
+    /// Returns the states of the key's windows: its own, or those of open overflow counters.
+    fn states(&self, name: CounterName, positions: SlotPositions, now: Ticks) -> WindowStates {
         let shared = self
             .overflow
             .get(&name.operation)
@@ -209,42 +211,43 @@ impl Shard {
                 State::NONE
             }
         });
-        for (state, place) in states.iter_mut().zip(places) {
-            if let Some(Place { line, slot }) = place {
+        for (state, position) in states.iter_mut().zip(positions) {
+            if let Some(SlotPosition { line, slot }) = position {
                 *state = self.lines[line].states[slot];
             }
         }
         states
     }
 
-    /// The slots of the first `windows` windows of a key.
+    /// Finds the slots of the first `windows` windows of a key.
     #[inline]
-    fn find(&self, hash: u64, windows: usize) -> Places {
-        let mut places = [None; WINDOWS_MAX];
+    fn find(&self, hash: u64, windows: usize) -> SlotPositions {
+        let mut positions = [None; WINDOWS_MAX];
         let mut missing = windows;
         let mut at = self.home(hash);
         loop {
             let line = &self.lines[at];
             for slot in 0..SLOTS {
-                // A slot never used has hash 0, which may be a key's; but no key follows it.
+                // An unused slot has hash 0, which a key may have too.
                 if line.hashes[slot] == hash
                     && !line.states[slot].is_none()
                     && line.states[slot].window() < windows
                 {
-                    places[line.states[slot].window()] = Some(Place { line: at, slot });
+                    positions[line.states[slot].window()] = Some(SlotPosition { line: at, slot });
                     missing -= 1;
                 }
             }
             if missing == 0 || line.has_room() {
-                return places;
+                return positions;
             }
             at = self.after(at);
         }
     }
 
-    /// Puts a window into the first slot on its way that is not live. False if the shard is full of live ones.
+    /// Stores a window in the first slot of its path that is not live. Returns `false` if no slot
+    /// is free.
     fn insert(&mut self, hash: u64, state: State, now: Ticks, lines_max: usize) -> bool {
-        if self.used >= used_max(self.lines.len()) && now >= self.rests_until {
+        if self.used >= used_max(self.lines.len()) && now >= self.no_rebuild_before {
             self.rebuild(now, lines_max);
         }
         let full = self.used >= used_max(self.lines.len());
@@ -266,27 +269,28 @@ impl Shard {
         }
     }
 
-    /// Drops the dead and makes room for an eighth more than the living, as far as it may.
+    /// Drops dead slots and resizes the shard to an eighth more than the live ones, within the
+    /// bound.
     fn rebuild(&mut self, now: Ticks, lines_max: usize) {
         let live = self.live(now).count();
         let lines = lines_for(live + live / 8 + 1).min(lines_max);
         let mut rebuilt = Self {
-            lines: vec![Line::EMPTY; lines].into_boxed_slice(),
+            lines: vec![SlotLine::EMPTY; lines].into_boxed_slice(),
             ..Self::default()
         };
-        // Homes follow the order of hashes, so this writes as it reads: from the left to the right.
+        // Home lines are ordered by hash, so that reads and writes are sequential.
         for (hash, state) in self.live(now) {
             rebuilt.push(hash, state);
         }
         if lines == lines_max && live + live / 8 > used_max(lines) {
-            self.rests_until = now + REST;
+            self.no_rebuild_before = now + REBUILD_PAUSE;
         }
         (self.lines, self.used) = (rebuilt.lines, live);
         self.overflow
             .retain(|_, states| states.iter().any(|state| state.is_open(now)));
     }
 
-    /// Puts a window into a slot never used, of which there must be one.
+    /// Stores a window in an unused slot, of which there must be one.
     fn push(&mut self, hash: u64, state: State) {
         let mut at = self.home(hash);
         while !self.lines[at].has_room() {
@@ -306,7 +310,7 @@ impl Shard {
         slots.filter(move |(_, state)| state.is_open(now))
     }
 
-    /// The line where the search for a key starts: its hash as a fraction of all.
+    /// Returns the line where the search for a key starts: its hash as a fraction of all lines.
     #[inline]
     #[expect(
         clippy::cast_possible_truncation,
@@ -325,7 +329,7 @@ impl Shard {
         }
     }
 
-    /// Live counters: of keys with a slot, then of operations that overflowed.
+    /// Returns the live counters of keys with slots, and of overflowing operations.
     pub(super) fn export(&self, now: Ticks) -> (Vec<Counter>, Vec<Counter>) {
         let overflow = self
             .overflow
@@ -337,11 +341,11 @@ impl Shard {
         )
     }
 
-    /// Puts a counter back, unless one of the same name is open.
+    /// Restores a counter, unless its key has an open window.
     pub(super) fn import(&mut self, hash: u64, state: State, now: Ticks, lines_max: usize) {
         match self.find(hash, WINDOWS_MAX)[state.window()] {
-            Some(Place { line, slot }) if self.lines[line].states[slot].is_open(now) => {}
-            Some(Place { line, slot }) => self.lines[line].states[slot] = state,
+            Some(SlotPosition { line, slot }) if self.lines[line].states[slot].is_open(now) => {}
+            Some(SlotPosition { line, slot }) => self.lines[line].states[slot] = state,
             None => {
                 self.insert(hash, state, now, lines_max);
             }
@@ -354,22 +358,23 @@ impl Shard {
             .or_insert([State::NONE; WINDOWS_MAX])[state.window()] = state;
     }
 
-    /// Whether anything was counted since the last time this was asked.
+    /// Returns whether anything was counted since the last call.
     pub(super) fn was_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.lines) + self.overflow.len() * size_of::<(u64, States)>()
+        size_of_val(&*self.lines) + self.overflow.len() * size_of::<(u64, WindowStates)>()
     }
 }
 
-/// Slots of so many lines that may be used. At least one stays unused, and ends every search.
+/// Returns the number of slots that may be used in this many lines. At least one stays unused and
+/// ends every search.
 fn used_max(lines: usize) -> usize {
     lines * USED_QUARTERS / 4
 }
 
-/// Lines that hold so many counters.
+/// Returns the number of lines for this many counters.
 pub(super) fn lines_for(counters: usize) -> usize {
     (counters * 4).div_ceil(USED_QUARTERS).max(1)
 }

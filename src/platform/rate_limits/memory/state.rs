@@ -1,25 +1,25 @@
-//! One open window of one key, in eight bytes, and the rule that admits or refuses.
+//! The state of one open window in eight bytes, and the rule that admits or refuses.
 
-use super::super::{Quota, Quotas, Verdict, WINDOWS_MAX, Window, secs_up};
+use super::super::{LimitDecision, Quota, Quotas, WINDOWS_MAX, Window, secs_up};
 use crate::base::clock::Ticks;
 
-/// Most requests a window can admit, 8,388,607: what is left of the eight bytes. A higher limit counts as this one.
+/// Largest count of a window, 8,388,607: 23 bits. Higher limits are reduced to it.
 const USED_MAX: u32 = (1 << 23) - 1;
 /// Latest end of a window: 34 years after the process started.
 const ENDS_MAX: Ticks = (1 << 40) - 1;
-/// `used` and `window` lie below `ends`.
+/// `used` and `window` occupy the bits below `ends`.
 const ENDS_SHIFT: u32 = 24;
 
-/// When the window ends (40 bits of milliseconds), how many requests it admitted (23 bits), and which of its key's
-/// windows it is (1 bit). The end comes first, so that states compare by it.
+/// End of the window (40 bits of milliseconds), admitted requests (23 bits), and index of the key's
+/// window (1 bit). The end occupies the top bits, so that states are ordered by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct State(u64);
 
 /// The windows of one key.
-pub(super) type States = [State; WINDOWS_MAX];
+pub(super) type WindowStates = [State; WINDOWS_MAX];
 
 impl State {
-    /// No window: it ended at the start of time.
+    /// No window: it ended at time zero.
     pub(super) const NONE: Self = Self(0);
 
     pub(super) fn new(window: usize, used: u32, ends: Ticks) -> Self {
@@ -30,7 +30,8 @@ impl State {
         )
     }
 
-    /// Never written: a slot in this state holds no key, not even a dead one.
+    /// Returns whether the slot of this state was never used. It then holds no key, not even an
+    /// ended one.
     pub(super) fn is_none(self) -> bool {
         self == Self::NONE
     }
@@ -48,13 +49,14 @@ impl State {
         (self.0 >> 1) as u32 & USED_MAX
     }
 
-    /// Which of its key's windows it is.
+    /// Returns the index of the key's window.
     pub(super) fn window(self) -> usize {
         usize::from(self.0 & 1 == 1)
     }
 
-    /// This state at `now`, under today's limit: a new window if it ended. An operator may have shortened the window
-    /// since it opened; one that was made longer keeps the end that clients were told.
+    /// Returns this state at `now` under the current limit: a new window if it has ended. If the
+    /// operator shortened the window, it ends earlier; if it was lengthened, it keeps the end that
+    /// clients have seen.
     fn at(self, window: usize, length: u64, now: Ticks) -> Self {
         let ends = now + length;
         if !self.is_open(now) {
@@ -66,8 +68,8 @@ impl State {
         }
     }
 
-    /// This state and what another counter says of the same window: the more of both. Ends that are half a window apart are
-    /// those of two windows, of which the later is open.
+    /// Merges another counter's state of this window: the higher use and the later end. Ends that
+    /// differ by more than half a window belong to two windows, of which the later one is open.
     pub(super) fn joined(self, other: Self, window: Window, now: Ticks) -> Self {
         let half = length(window) / 2;
         if !self.is_open(now) || other.ends() >= self.ends() + half {
@@ -83,8 +85,8 @@ impl State {
         }
     }
 
-    /// Undoes one request that was counted at `taken`, if that was in this very window and not in one before it. A window
-    /// that was opened by it is closed again: the next request is the first.
+    /// Undoes one request that was counted at `taken`, if it was counted in this window. A window
+    /// that the request opened is closed again.
     pub(super) fn give_back(&mut self, window: Window, taken: Ticks) -> bool {
         let was_in_it = self.is_open(taken) && self.ends() <= taken + length(window);
         let gives = was_in_it && self.used() > 0;
@@ -97,8 +99,8 @@ impl State {
     }
 }
 
-/// The allotment that covers `used` requests: the end of the step they are in. A step is one request for the first eight,
-/// and then an eighth to a quarter of what was admitted before it.
+/// Returns the allotment that covers `used` requests: the end of their step. A step is one request
+/// for the first eight, and then an eighth to a quarter of the requests so far.
 pub(in crate::platform::rate_limits) fn allotment(used: u32) -> u32 {
     let Some(before) = used.checked_sub(1) else {
         return 0;
@@ -106,20 +108,21 @@ pub(in crate::platform::rate_limits) fn allotment(used: u32) -> u32 {
     (before | ((1 << step_bits(before)) - 1)) + 1
 }
 
-/// Whether the request that made it `used` is the first of its step.
+/// Returns whether the request with the number `used` is the first of its step.
 #[inline]
 pub(super) fn begins_step(used: u32) -> bool {
     let before = used.saturating_sub(1);
     before & ((1 << step_bits(before)) - 1) == 0
 }
 
-/// Two less than the bits of the number.
+/// Returns the number of bits of `used`, minus two.
 #[inline]
 fn step_bits(before: u32) -> u32 {
     (u32::BITS - before.leading_zeros()).saturating_sub(3)
 }
 
-/// A window of no length would never admit anything.
+/// Returns the length of a window, at least one millisecond. A window of length 0 would never admit
+/// a request.
 fn length(window: Window) -> u64 {
     window.millis().max(1)
 }
@@ -128,9 +131,9 @@ fn limit(window: Window) -> u32 {
     window.requests.min(USED_MAX)
 }
 
-/// Counts one request in every window, if every window admits it. Otherwise the caller must forget the new `states`:
-/// a refused request counts nothing and opens nothing.
-pub(super) fn take(states: &mut States, windows: &[Window], now: Ticks) -> Verdict {
+/// Counts one request in every window if every window admits it. Otherwise the caller must discard
+/// the new `states`: a refused request counts nothing and opens nothing.
+pub(super) fn take(states: &mut WindowStates, windows: &[Window], now: Ticks) -> LimitDecision {
     let mut admitted = true;
     for (index, (state, &window)) in states.iter_mut().zip(windows).enumerate() {
         *state = state.at(index, length(window), now);
@@ -141,11 +144,12 @@ pub(super) fn take(states: &mut States, windows: &[Window], now: Ticks) -> Verdi
             state.0 += 1 << 1;
         }
     }
-    Verdict::here(admitted, quotas(states, windows, now))
+    LimitDecision::local(admitted, quotas(states, windows, now))
 }
 
-/// What a request at `now` would find. A window that is not open is whole, and lasts its whole length.
-pub(super) fn peek(states: &States, windows: &[Window], now: Ticks) -> Quotas {
+/// Returns the quotas that a request at `now` would find. A window that is not open has its whole
+/// quota and length.
+pub(super) fn peek(states: &WindowStates, windows: &[Window], now: Ticks) -> Quotas {
     let mut states = *states;
     for (index, (state, &window)) in states.iter_mut().zip(windows).enumerate() {
         *state = state.at(index, length(window), now);
@@ -153,7 +157,7 @@ pub(super) fn peek(states: &States, windows: &[Window], now: Ticks) -> Quotas {
     quotas(&states, windows, now)
 }
 
-fn quotas(states: &States, windows: &[Window], now: Ticks) -> Quotas {
+fn quotas(states: &WindowStates, windows: &[Window], now: Ticks) -> Quotas {
     Quotas::new(states.iter().zip(windows).map(|(state, &window)| {
         let limit = limit(window);
         Quota {

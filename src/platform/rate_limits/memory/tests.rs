@@ -1,21 +1,21 @@
-//! The engine itself: windows, threads, floods, and time.
+//! Tests of windows, concurrency, floods and time.
 
 use super::*;
 use crate::{
     base::ids::{OrganizationId, ProjectId, UserId},
-    platform::rate_limits::{CONTEXT, Quota, STANDARD, Scope, per},
+    platform::rate_limits::{CONTEXT, CounterScope, Quota, STANDARD, per},
 };
 
-fn key(user: i64) -> Key {
-    Key {
+fn key(user: i64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::User(UserId(user)),
-        scope: Scope::User,
+        scope: CounterScope::User,
         operation: 0,
     }
 }
 
-fn address(address: u64) -> Key {
-    Key {
+fn address(address: u64) -> CounterKey {
+    CounterKey {
         identifier: Identifier::Address(address),
         ..key(0)
     }
@@ -29,13 +29,13 @@ fn quota(limit: u32, remaining: u32, reset_secs: u32) -> Quota {
     }
 }
 
-fn told(verdict: Verdict) -> (bool, Quota) {
-    (verdict.admitted, verdict.quota())
+fn outcome(decision: LimitDecision) -> (bool, Quota) {
+    (decision.admitted, decision.quota())
 }
 
 fn small(counters: usize) -> Memory {
     Memory::new(
-        Capacity {
+        CounterCapacity {
             known: counters,
             addresses: counters,
         },
@@ -45,7 +45,7 @@ fn small(counters: usize) -> Memory {
 }
 
 #[test]
-fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
+fn window_starts_with_its_first_request() {
     let limits = Memory::default();
     let take = |now| limits.take(key(1), STANDARD.windows, now);
     assert_eq!(take(500).quota(), quota(120, 119, 60));
@@ -53,34 +53,34 @@ fn the_window_starts_at_the_first_request_and_the_quota_is_whole_after_it() {
     for _ in 0..118 {
         assert!(take(2_000).admitted);
     }
-    assert_eq!(told(take(60_499)), (false, quota(120, 0, 1)));
-    assert_eq!(told(take(60_500)), (true, quota(120, 119, 60)));
+    assert_eq!(outcome(take(60_499)), (false, quota(120, 0, 1)));
+    assert_eq!(outcome(take(60_500)), (true, quota(120, 119, 60)));
 }
 
 #[test]
-fn keys_do_not_touch_each_other() {
+fn keys_have_separate_counters() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     let base = key(1);
     let others = [
         key(2),
-        Key {
+        CounterKey {
             identifier: Identifier::address([127, 0, 0, 1].into()),
             ..base
         },
-        Key {
-            scope: Scope::Organization(OrganizationId(1)),
+        CounterKey {
+            scope: CounterScope::Organization(OrganizationId(1)),
             ..base
         },
-        Key {
-            scope: Scope::Project(ProjectId(1)),
+        CounterKey {
+            scope: CounterScope::Project(ProjectId(1)),
             ..base
         },
-        Key {
-            scope: Scope::Unresolved,
+        CounterKey {
+            scope: CounterScope::Unresolved,
             ..base
         },
-        Key {
+        CounterKey {
             operation: 1,
             ..base
         },
@@ -93,41 +93,41 @@ fn keys_do_not_touch_each_other() {
 }
 
 #[test]
-fn a_request_refused_by_the_burst_takes_nothing_from_the_quota() {
+fn request_refused_by_the_burst_does_not_count() {
     let limits = Memory::default();
     let take = |now| limits.take(key(1), CONTEXT.windows, now);
-    assert_eq!(told(take(0)), (true, quota(1, 0, 1)));
+    assert_eq!(outcome(take(0)), (true, quota(1, 0, 1)));
     for now in 1..1000 {
         assert!(!take(now).admitted);
     }
     for second in 1..10 {
         assert!(take(second * 1000).admitted, "second {second}");
     }
-    assert_eq!(told(take(10_000)), (false, quota(10, 0, 50)));
+    assert_eq!(outcome(take(10_000)), (false, quota(10, 0, 50)));
 }
 
 #[test]
-fn a_refused_request_opens_no_window() {
+fn refused_request_opens_no_window() {
     let limits = Memory::default();
     let windows = &[per(2, 60), per(1, 50)];
     assert!(limits.take(key(1), windows, 0).admitted);
     assert!(limits.take(key(1), windows, 50_000).admitted);
-    // The first window is over, the second is not: nothing is counted, so nothing begins.
+    // The second window refuses, so the first one is not opened.
     assert!(!limits.take(key(1), windows, 90_000).admitted);
     assert!(limits.take(key(1), windows, 100_000).admitted);
     assert!(limits.take(key(1), windows, 150_000).admitted);
     assert_eq!(
-        told(limits.take(key(1), windows, 159_000)),
+        outcome(limits.take(key(1), windows, 159_000)),
         (false, quota(1, 0, 41))
     );
     assert!(limits.take(key(1), windows, 200_000).admitted);
 }
 
 #[test]
-fn a_limit_of_nothing_refuses_and_no_limit_admits() {
+fn limit_of_zero_refuses_and_no_limit_admits() {
     let limits = Memory::default();
     assert_eq!(
-        told(limits.take(key(1), &[per(0, 60)], 5)),
+        outcome(limits.take(key(1), &[per(0, 60)], 5)),
         (false, quota(0, 0, 60))
     );
     assert!(limits.take(key(1), &[], 5).admitted);
@@ -135,21 +135,21 @@ fn a_limit_of_nothing_refuses_and_no_limit_admits() {
 }
 
 #[test]
-fn a_limit_that_changes_applies_to_the_open_window() {
+fn changed_limit_applies_to_the_open_window() {
     let limits = Memory::default();
     for _ in 0..3 {
         assert!(limits.take(key(1), &[per(3, 60)], 0).admitted);
     }
     assert_eq!(
-        told(limits.take(key(1), &[per(2, 60)], 0)),
+        outcome(limits.take(key(1), &[per(2, 60)], 0)),
         (false, quota(2, 0, 60))
     );
     assert_eq!(
-        told(limits.take(key(1), &[per(5, 120)], 1_000)),
+        outcome(limits.take(key(1), &[per(5, 120)], 1_000)),
         (true, quota(5, 1, 59))
     );
     assert_eq!(
-        told(limits.take(key(1), &[per(5, 10)], 2_000)),
+        outcome(limits.take(key(1), &[per(5, 10)], 2_000)),
         (true, quota(5, 0, 10))
     );
     assert_eq!(
@@ -161,18 +161,18 @@ fn a_limit_that_changes_applies_to_the_open_window() {
 }
 
 #[test]
-fn huge_limits_and_lengths_are_bounded_and_still_count() {
+fn huge_limits_and_lengths_are_clamped() {
     let limits = Memory::default();
-    let verdict = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
+    let decision = limits.take(key(1), &[per(u32::MAX, u32::MAX)], 0);
     assert_eq!(
-        verdict.quota(),
+        decision.quota(),
         quota((1 << 23) - 1, (1 << 23) - 2, 1_099_511_628)
     );
 }
 
-/// Whatever the pace, waiting out `reset` whenever nothing remains is enough.
+/// Waiting for `reset` whenever nothing remains is sufficient at any rate of requests.
 #[test]
-fn a_client_that_obeys_the_headers_is_never_refused() {
+fn client_that_obeys_the_headers_is_never_refused() {
     for windows in [
         CONTEXT.windows,
         STANDARD.windows,
@@ -182,10 +182,10 @@ fn a_client_that_obeys_the_headers_is_never_refused() {
         let limits = Memory::default();
         let mut now = 123;
         for step in 0..2_000_u64 {
-            let verdict = limits.take(key(1), windows, now);
-            assert!(verdict.admitted, "refused at {now} in step {step}");
-            now += if verdict.quota().remaining == 0 {
-                u64::from(verdict.quota().reset_secs) * 1000
+            let decision = limits.take(key(1), windows, now);
+            assert!(decision.admitted, "refused at {now} in step {step}");
+            now += if decision.quota().remaining == 0 {
+                u64::from(decision.quota().reset_secs) * 1000
             } else {
                 step % 7 * 100
             };
@@ -194,7 +194,7 @@ fn a_client_that_obeys_the_headers_is_never_refused() {
 }
 
 #[test]
-fn what_is_given_back_can_be_taken_again() {
+fn given_back_request_is_available_again() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
@@ -203,7 +203,7 @@ fn what_is_given_back_can_be_taken_again() {
 }
 
 #[test]
-fn what_a_window_before_counted_is_not_given_back_to_this_one() {
+fn give_back_ignores_requests_of_earlier_windows() {
     let limits = Memory::default();
     let windows = &[per(1, 60)];
     assert!(limits.take(key(1), windows, 0).admitted);
@@ -213,25 +213,25 @@ fn what_a_window_before_counted_is_not_given_back_to_this_one() {
 }
 
 #[test]
-fn a_clock_that_went_back_neither_lengthens_nor_frees() {
+fn earlier_time_does_not_change_the_window() {
     let limits = Memory::default();
     let windows = &[per(2, 60)];
     assert!(limits.take(key(1), windows, 10_000).admitted);
-    // A thread that read the clock before.
+    // A request of a thread that read the clock earlier.
     assert_eq!(limits.take(key(1), windows, 2_000).quota(), quota(2, 0, 60));
     assert_eq!(
-        told(limits.take(key(1), windows, 69_999)),
+        outcome(limits.take(key(1), windows, 69_999)),
         (false, quota(2, 0, 1))
     );
     assert!(limits.take(key(1), windows, 70_000).admitted);
-    // Its window began at 70 s for everybody.
+    // The window began at 70 s for all threads.
     assert!(limits.take(key(1), windows, 69_999).admitted);
     assert!(!limits.take(key(1), windows, 69_999).admitted);
 }
 
-/// Two windows, threads that all find the same few keys, clocks that disagree: the sum is the quota.
+/// Threads with few keys, two windows and differing clocks admit exactly the quota.
 #[test]
-fn threads_together_get_exactly_the_quota() {
+fn concurrent_threads_get_exactly_the_quota() {
     let limits = small(64);
     for round in 0..50_u64 {
         let windows = &[per(7, 60), per(5, 30)];
@@ -256,9 +256,9 @@ fn threads_together_get_exactly_the_quota() {
     }
 }
 
-/// New keys while the table grows under other threads: none is lost, none is counted twice.
+/// While the table grows under other threads, no new key is lost or counted twice.
 #[test]
-fn threads_that_make_a_table_grow_lose_no_counter() {
+fn concurrent_growth_loses_no_counter() {
     let limits = small(1 << 14);
     std::thread::scope(|scope| {
         for thread in 0..4_u64 {
@@ -279,7 +279,7 @@ fn threads_that_make_a_table_grow_lose_no_counter() {
 }
 
 #[test]
-fn a_flood_is_bounded_and_resets_nobody() {
+fn flood_is_bounded_and_keeps_other_counters() {
     const CAPACITY: usize = 1 << 12;
     let limits = small(CAPACITY);
     let windows = &[per(1, 60)];
@@ -304,7 +304,7 @@ fn a_flood_is_bounded_and_resets_nobody() {
         "{} bytes",
         limits.bytes()
     );
-    // Neither the victims, nor the caller, nor any of the flood gets more.
+    // Neither the existing keys nor those of the flood are admitted again.
     assert_eq!(
         victims
             .filter(|n| limits.take(address(*n), windows, 2).admitted)
@@ -313,7 +313,7 @@ fn a_flood_is_bounded_and_resets_nobody() {
     );
     assert!(!limits.take(caller, windows, 2).admitted);
     assert_eq!(flood(0..100_000, 59_999), 0);
-    // When it is over, there is room, and no more memory than before.
+    // After the windows end there is room again, with no more memory than before.
     let admitted = flood(200_000..210_000, 60_001);
     assert!(admitted > CAPACITY * 9 / 10, "{admitted} found room");
     assert!(
@@ -324,14 +324,14 @@ fn a_flood_is_bounded_and_resets_nobody() {
 }
 
 #[test]
-fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
+fn overflowed_key_gets_no_second_quota_in_its_window() {
     let limits = small(8);
     let (short, long) = (&[per(1, 10)], &[per(2, 60)]);
     while limits
         .take(address(limits.export(0).count() as u64), short, 0)
         .admitted
     {}
-    let shared = Key {
+    let shared = CounterKey {
         operation: 1,
         ..address(99)
     };
@@ -339,7 +339,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     assert!(
         limits
             .take(
-                Key {
+                CounterKey {
                     operation: 1,
                     ..address(98)
                 },
@@ -348,9 +348,9 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
             )
             .admitted
     );
-    // All others are gone, and there is room: but their window is still open.
+    // The table has room again, but the window of the overflow counter is still open.
     assert_eq!(
-        told(limits.take(shared, long, 20_000)),
+        outcome(limits.take(shared, long, 20_000)),
         (false, quota(2, 0, 41))
     );
     assert_eq!(limits.peek(shared, long, 20_000).binding(), quota(2, 0, 41));
@@ -358,7 +358,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
     assert_eq!(
         limits
             .take(
-                Key {
+                CounterKey {
                     operation: 1,
                     ..address(98)
                 },
@@ -372,7 +372,7 @@ fn a_key_counted_with_others_does_not_get_a_second_quota_in_the_same_window() {
 }
 
 #[test]
-fn memory_follows_what_is_alive() {
+fn memory_follows_the_number_of_live_counters() {
     let limits = small(1 << 20);
     let empty = limits.bytes();
     let fill = |users: std::ops::Range<i64>, now| {
@@ -381,7 +381,7 @@ fn memory_follows_what_is_alive() {
     fill(0..100_000, 0);
     let full = limits.bytes() - empty;
     assert!(full < 100_000 * 24, "{full}");
-    // A minute later others come: the dead make room for them, and then some.
+    // A minute later the slots of ended counters are reused.
     fill(200_000..230_000, 60_000);
     assert!(limits.bytes() - empty <= full);
     fill(300_000..400_000, 61_000);
@@ -407,10 +407,10 @@ fn exported_counters_can_be_imported() {
     again.sort();
     assert_eq!(cells, again);
     assert_eq!(
-        told(other.take(key(5), CONTEXT.windows, 9_000)),
+        outcome(other.take(key(5), CONTEXT.windows, 9_000)),
         (false, quota(1, 0, 1))
     );
-    // What is counted here already stays.
+    // Counts that this engine already has are kept.
     other.take(key(5), CONTEXT.windows, 10_000);
     other.import(cells, 10_000);
     assert_eq!(

@@ -1,0 +1,109 @@
+//! Operations on TLS enforcement.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::context::ApiContext,
+    base::error::Error,
+    data_plane::database_access::{restrictions, restrictions::NetworkRestrictions},
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs},
+        audit::Recorder,
+        http::{Endpoint, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+pub(super) static GET_SSL: Endpoint = Endpoint {
+    id: "v1-get-ssl-enforcement-config",
+    summary: "Get whether connections to the database must be encrypted",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/ssl-enforcement",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseSslConfigRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(get_ssl),
+};
+
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+struct SslConfig {
+    /// Whether connections to the database must be encrypted.
+    database: bool,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "SslEnforcementResponse")]
+struct SslResponse {
+    current_config: SslConfig,
+    applied_successfully: bool,
+}
+
+impl SslResponse {
+    fn new(rules: &NetworkRestrictions) -> Self {
+        Self {
+            current_config: SslConfig {
+                database: rules.tls_required,
+            },
+            applied_successfully: true,
+        }
+    }
+}
+
+async fn get_ssl(project: Project, context: ApiContext) -> Result<Json<SslResponse>, Error> {
+    Ok(Json(SslResponse::new(
+        &restrictions::get(&context, &project).await?,
+    )))
+}
+
+pub(super) static SET_SSL: Endpoint = Endpoint {
+    id: "v1-update-ssl-enforcement-config",
+    summary: "Set whether connections to the database must be encrypted",
+    tag: Tag::Database,
+    method: Verb::Put,
+    path: "/v1/projects/{ref}/ssl-enforcement",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseSslConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(set_ssl).sample(r#"{"requestedConfig": {"database": true}}"#),
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "SslEnforcementRequest")]
+struct SslRequest {
+    requested_config: SslConfig,
+}
+
+async fn set_ssl(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+    Json(request): Json<SslRequest>,
+) -> Result<Json<SslResponse>, Error> {
+    let required = request.requested_config.database;
+    if required
+        && context
+            .data_plane_settings
+            .databases
+            .as_ref()
+            .is_some_and(|databases| !databases.tls)
+    {
+        let why = "this server has no certificate for databases, so all connections would be rejected; its operator can set one with --db-tls-cert";
+        return Err(Error::invalid("requestedConfig.database", why));
+    }
+    let alter = |rules: &mut NetworkRestrictions| {
+        rules.tls_required = required;
+        Ok(())
+    };
+    Ok(Json(SslResponse::new(
+        &restrictions::change(&context, &project, 200, &audit, alter)
+            .await?
+            .1,
+    )))
+}

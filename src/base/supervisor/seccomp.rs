@@ -1,0 +1,164 @@
+//! Allow-lists of system calls, enforced with seccomp filters.
+//!
+//! A call that is not listed fails with `EPERM`. A confined program cannot execute another program:
+//! `execve` is referred to the tracing process, which exists only during the `execve` that starts
+//! the server (see [`super::trace`]). A rule on paths or descriptors could not express this, because
+//! the kernel itself must be able to execute the dynamic loader.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Op,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule,
+};
+
+/// The system calls that a program may make.
+#[derive(Debug)]
+pub struct SystemCalls {
+    /// Name of the program, for messages.
+    pub name: &'static str,
+    /// Calls that are permitted with any arguments.
+    pub any: &'static [&'static [c_long]],
+    /// Calls that are permitted with certain arguments. If a call is listed more than once, one
+    /// matching entry is sufficient.
+    pub conditional: &'static [ConditionalCall],
+}
+
+/// A system call and the conditions on its arguments.
+#[derive(Debug)]
+pub struct ConditionalCall {
+    /// Number of the call.
+    pub call: c_long,
+    /// Conditions, all of which must hold.
+    pub arguments: &'static [ArgumentRule],
+}
+
+/// A condition on one argument of a system call. `at` is the position, counted from 0.
+#[derive(Debug)]
+pub enum ArgumentRule {
+    /// The bits in `mask`, of the lower 32, must equal `are`.
+    Bits {
+        /// Position of the argument.
+        at: u8,
+        /// Bits that are compared.
+        mask: u64,
+        /// Required value of these bits.
+        are: u64,
+    },
+    /// The argument must be a null pointer.
+    Null {
+        /// Position of the argument.
+        at: u8,
+    },
+}
+
+impl ArgumentRule {
+    /// Requires the lower 32 bits of an argument to equal `value`.
+    pub const fn exactly(at: u8, value: u64) -> Self {
+        Self::Bits {
+            at,
+            mask: 0xffff_ffff,
+            are: value,
+        }
+    }
+
+    fn condition(&self) -> Result<Condition, seccompiler::BackendError> {
+        match *self {
+            Self::Bits { at, mask, are } => {
+                Condition::new(at, Width::Dword, Op::MaskedEq(mask), are)
+            }
+            Self::Null { at } => Condition::new(at, Width::Qword, Op::Eq, 0),
+        }
+    }
+}
+
+/// A seccomp filter could not be applied.
+#[derive(Debug, thiserror::Error)]
+pub enum SeccompError {
+    /// The kernel or the filter compiler rejected the filter.
+    #[error("{0}")]
+    Refused(#[from] seccompiler::Error),
+    /// The list of system calls is invalid.
+    #[error("{0}")]
+    List(#[from] seccompiler::BackendError),
+}
+
+/// Returns whether the kernel supports the filter actions used here.
+pub(super) fn available() -> bool {
+    let answers =
+        std::fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
+    ["errno", "trace", "allow"]
+        .iter()
+        .all(|answer| answers.split_whitespace().any(|known| known == *answer))
+}
+
+impl SystemCalls {
+    /// Returns the filters in the order in which they must be applied. The kernel takes the strictest
+    /// action of all filters, and the last filter permits no further filter.
+    fn filters(&self) -> Result<Vec<BpfProgram>, SeccompError> {
+        let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = self
+            .any
+            .iter()
+            .flat_map(|list| list.iter())
+            .map(|call| (*call, Vec::new()))
+            .collect();
+        for ConditionalCall { call, arguments } in self.conditional {
+            let conditions: Result<_, _> = arguments.iter().map(ArgumentRule::condition).collect();
+            allowed
+                .entry(*call)
+                .or_default()
+                .push(SeccompRule::new(conditions?)?);
+        }
+        let only = |call: c_long| BTreeMap::from([(call, Vec::new())]);
+        let fail_with = |errno: i32| SeccompAction::Errno(errno.unsigned_abs());
+        let trace = filter(
+            only(libc::SYS_execve),
+            SeccompAction::Allow,
+            SeccompAction::Trace(0),
+        )?;
+        let absent = filter(
+            only(libc::SYS_clone3),
+            SeccompAction::Allow,
+            fail_with(libc::ENOSYS),
+        )?;
+        let list = filter(allowed, fail_with(libc::EPERM), SeccompAction::Allow)?;
+        Ok(vec![trace, absent, list])
+    }
+
+    /// Applies the list to this process and its descendants. Requires `no_new_privs`.
+    pub(super) fn apply(&self) -> Result<(), SeccompError> {
+        self.filters()?
+            .iter()
+            .try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?))
+    }
+}
+
+/// Compiles a filter with one action for the listed calls and another for all other calls. Calls of
+/// another architecture end the process; x32 calls have numbers that are on no list.
+fn filter(
+    calls: BTreeMap<i64, Vec<SeccompRule>>,
+    other: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, SeccompError> {
+    let architecture = std::env::consts::ARCH.try_into()?;
+    Ok(SeccompFilter::new(calls, other, listed, architecture)?.try_into()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_compiles_to_three_filters() {
+        static CALLS: SystemCalls = SystemCalls {
+            name: "test",
+            any: &[&[libc::SYS_read]],
+            conditional: &[ConditionalCall {
+                call: libc::SYS_socket,
+                arguments: &[ArgumentRule::exactly(0, libc::AF_UNIX as u64)],
+            }],
+        };
+        assert_eq!(CALLS.filters().unwrap().len(), 3);
+    }
+}

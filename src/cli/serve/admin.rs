@@ -1,0 +1,52 @@
+//! The admin listener: health, readiness and metrics, without authentication.
+
+use std::iter::once;
+
+use axum::{Router, extract::State, http::StatusCode, routing::get};
+use futures_util::TryFutureExt;
+use tower::ServiceExt;
+
+use crate::{
+    app::App,
+    platform::http::{Body, server},
+};
+
+/// Adapts the router to the HTTP server.
+pub(super) fn service(router: Router) -> impl server::Service {
+    hyper::service::service_fn(move |request| {
+        router
+            .clone()
+            .oneshot(request)
+            .map_ok(|answer| answer.map(Body::new))
+    })
+}
+
+/// Returns the routes of the admin listener. They are neither rate limited nor authenticated.
+pub(super) fn router(app: App, warnings: &[&str]) -> Router {
+    let health: String = once("ok\n".to_owned())
+        .chain(
+            warnings
+                .iter()
+                .map(|warning| format!("warning: {warning}\n")),
+        )
+        .collect();
+    Router::new()
+        .route("/healthz", get(|| async { health }))
+        .route("/readyz", get(ready))
+        .route(
+            "/metrics",
+            get(|State(app): State<App>| async move { app.metrics.render() }),
+        )
+        .with_state(app)
+}
+
+/// Responds 200 while the control database responds.
+async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
+    match app.db.query("select 1", &[]).await {
+        Ok(_) => (StatusCode::OK, "ready\n"),
+        Err(_) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the control database does not respond\n",
+        ),
+    }
+}

@@ -1,0 +1,233 @@
+//! Preparation of the machine: listeners, TLS, PostgreSQL versions and resource limits.
+
+use std::{net::SocketAddr, path::Path, sync::Arc};
+
+use anyhow::Context;
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use tokio::net::TcpListener;
+
+use crate::{
+    app::{config::Config, operator_api},
+    cli::{
+        databases::{DatabaseListeners, ListenerDefaults},
+        edges::ServiceListeners,
+    },
+    data_plane::clusters::{
+        Account, ControlGroups, EngineError, Engines, Home, Installed, Launcher, Location,
+        OldVersions, Resources, sandbox_available, server::Host,
+    },
+};
+
+/// Listeners that do not accept connections yet.
+pub(super) struct Listeners {
+    pub(super) api: TcpListener,
+    pub(super) address: SocketAddr,
+    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) admin: Option<TcpListener>,
+    pub(super) operator: Option<operator_api::Socket>,
+    pub(super) databases: DatabaseListeners,
+    pub(super) services: ServiceListeners,
+}
+
+impl Listeners {
+    /// Binds all listeners before anything is started, so that an address in use fails early.
+    /// Binds a TCP listener. `flag` is the option that error messages name.
+    pub(in crate::cli) fn bind(
+        config: &Config,
+        defaults: ListenerDefaults,
+    ) -> anyhow::Result<Self> {
+        let api = TcpListener::from_std(bind(config.listen, "--listen")?)?;
+        let admin = match config.admin_listen {
+            Some(address) => Some(TcpListener::from_std(bind(address, "--admin-listen")?)?),
+            None => None,
+        };
+        let operator = match &config.operator_socket {
+            Some(file) => Some(operator_socket(file)?),
+            None => None,
+        };
+        Ok(Self {
+            address: api.local_addr()?,
+            api,
+            admin,
+            operator,
+            databases: DatabaseListeners::bind(config, defaults)?,
+            services: ServiceListeners::bind(config, defaults)?,
+            tls: tls(config)?,
+        })
+    }
+}
+
+/// The data folder, the PostgreSQL versions and the resource limits of this machine.
+pub(super) struct Machine {
+    pub(super) home: Arc<Home>,
+    /// Engine and launcher of the control cluster and of project clusters.
+    pub(super) host: Host,
+    pub(super) engines: Engines,
+    pub(super) resources: Resources,
+    /// Isolation that this machine does not provide.
+    pub(super) warnings: Vec<&'static str>,
+}
+
+impl Machine {
+    /// Opens the data folder and creates the control groups. May move this process to another
+    /// control group, so it must run before other processes are started.
+    pub(super) fn prepare(config: &Config) -> anyhow::Result<Self> {
+        let installed = installed(config)?;
+        let control_data = Home::control_data_of(&config.control.home());
+        let control_engine = installed.fitting(&control_data).clone();
+        let engines = installed.offer(old_versions(config))?;
+        let launcher = Launcher {
+            sandbox: !config.unsafe_no_sandbox && sandbox_available(),
+            ..Launcher::default()
+        };
+        let account = Account::for_servers()?;
+        let home = if config.control.database_url.is_some() {
+            Home::share(&config.control.home(), account)?
+        } else {
+            let home = Home::open(&config.control.home(), account)?;
+            // A copied embedded control database cannot be told from the original by its content.
+            Location::confirm(home.dir())?;
+            home
+        };
+        let resources = resources(config, &home)?;
+        let warnings = warnings(
+            launcher.sandbox,
+            Account::current()?.uid == 0,
+            resources.groups().enforced(),
+        );
+        for warning in &warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(Self {
+            home: Arc::new(home),
+            host: Host {
+                engine: control_engine,
+                launcher,
+            },
+            engines,
+            resources,
+            warnings,
+        })
+    }
+}
+
+/// Binds a TCP listener. `flag` is the option that error messages name.
+pub(in crate::cli) fn bind(
+    address: SocketAddr,
+    flag: &str,
+) -> anyhow::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            anyhow::anyhow!("{address} is in use by another program; stop it, or choose another address with {flag}")
+        }
+        _ => anyhow::anyhow!("cannot listen on {address}: {error}"),
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Checks whether the address can be bound.
+pub(in crate::cli) async fn can_bind(address: SocketAddr) -> bool {
+    TcpListener::bind(address).await.is_ok()
+}
+
+/// Binds the Unix socket of the operator API.
+fn operator_socket(file: &Path) -> anyhow::Result<operator_api::Socket> {
+    operator_api::Socket::bind(file).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "{} is in use: by another server, or by a file that is not a socket; choose another path with --operator-socket",
+            file.display()
+        ),
+        _ => anyhow::anyhow!("cannot listen at {}: {error}", file.display()),
+    })
+}
+
+/// Loads the TLS certificate of the API, if configured.
+fn tls(config: &Config) -> anyhow::Result<Option<Arc<ServerConfig>>> {
+    let (Some(cert), Some(key)) = (&config.tls_cert, &config.tls_key) else {
+        return Ok(None);
+    };
+    let unreadable = |file: &Path| format!("cannot read {}", file.display());
+    let chain = CertificateDer::pem_file_iter(cert)
+        .with_context(|| unreadable(cert))?
+        .collect::<Result<Vec<_>, _>>();
+    let key = PrivateKeyDer::from_pem_file(key).with_context(|| unreadable(key))?;
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut server = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain.with_context(|| unreadable(cert))?, key)
+        .context("the certificate and the private key do not match")?;
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Some(Arc::new(server)))
+}
+
+/// Returns the PostgreSQL versions installed on this machine.
+pub(in crate::cli) fn installed(config: &Config) -> Result<Installed, EngineError> {
+    Installed::find(
+        config.control.postgres_bin.as_deref(),
+        &Home::engines_of(&config.control.home()),
+    )
+}
+
+/// Returns the policy for PostgreSQL 15. Its owner role is contained only by the sandbox, so without
+/// a sandbox the version is unusable.
+pub(in crate::cli) fn old_versions(config: &Config) -> OldVersions {
+    match (
+        sandbox_available() || config.unsafe_no_sandbox,
+        config.allow_postgres_15,
+    ) {
+        (false, _) => OldVersions::Unusable,
+        (true, true) => OldVersions::Offered,
+        (true, false) => OldVersions::Existing,
+    }
+}
+
+/// Returns the resource limits of projects, with control groups if the kernel permits them.
+fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
+    let groups = ControlGroups::find(home.dir(), config.cgroup_parent.as_deref());
+    if let Some(parent) = config
+        .cgroup_parent
+        .as_deref()
+        .filter(|_| !groups.enforced())
+    {
+        anyhow::bail!(
+            "cannot create control groups under {}: it must exist, delegate the memory and pids controllers, and be writable by Gantry; \
+             choose another path with --cgroup-parent, or omit the option",
+            parent.display()
+        );
+    }
+    Ok(Resources::new(config.resource_limits(), groups))
+}
+
+/// Returns a warning for each isolation mechanism that is not available, for the log and `/healthz`.
+fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
+    let unsafe_sandbox =
+        "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
+    let shared_uid = "not running as root: the servers of all projects share one user id and are isolated only by the sandbox";
+    let measured = "no control groups: memory is limited per process; the total of a project is only checked every second";
+    [
+        (sandbox, unsafe_sandbox),
+        (root, shared_uid),
+        (groups, measured),
+    ]
+    .into_iter()
+    .filter(|(holds, _)| !holds)
+    .map(|(_, warning)| warning)
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_list_missing_isolation() {
+        assert!(warnings(true, true, true).is_empty());
+        assert_eq!(warnings(false, false, false).len(), 3);
+        assert!(warnings(true, true, false)[0].starts_with("no control groups: "));
+    }
+}

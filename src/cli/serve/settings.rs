@@ -1,0 +1,204 @@
+//! Settings of the server, derived from the configuration and the data folder.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use uuid::Uuid;
+
+use crate::{
+    api::{
+        accounts::{oidc, oidc::OidcProvider},
+        logs, oauth,
+    },
+    app::{
+        Settings,
+        config::{Config, UnderscoreHeaders},
+    },
+    base::{clock::Entropy, db::Db, sealing::SealingKey},
+    cli::databases::ListenerDefaults,
+    data_plane::{
+        clusters::Home,
+        domains::{
+            hostnames::{acme::CertificateAuthority, dns::DnsResolver},
+            zone,
+            zone::Zone,
+        },
+        postgres_proxy::PublishedAddress,
+        projects::warm_pool,
+        service_proxy,
+    },
+    platform::http::{Transport, openapi::PublishedLinks},
+};
+
+/// Loads the settings, and creates the identity files of a data folder on its first use. Holds the
+/// start lock, so that only one process creates them.
+pub(super) async fn load(
+    config: &Config,
+    databases: Option<PublishedAddress>,
+    home: Arc<Home>,
+    db: &Db,
+    entropy: Entropy,
+) -> anyhow::Result<Settings> {
+    let locked = home.clone();
+    let _once = tokio::task::spawn_blocking(move || locked.lock_start()).await??;
+    let rows = db.query("select id from installation", &[]).await?;
+    let id: Uuid = rows
+        .first()
+        .context("the control database has no installation id")?
+        .get(0);
+    let file = home.dir().join("database");
+    let recorded = identity(&file, || id)?;
+    anyhow::ensure!(
+        recorded == id,
+        "the clusters in {} belong to another control database; set --database-url to that database, choose \
+         another --data-dir, or remove {} to use them with this one anyway",
+        home.dir().display(),
+        file.display()
+    );
+    from_config(config, databases, &home, &entropy)
+}
+
+/// Returns the issuer of OAuth tokens: `--public-url`, or for `gantry dev` the listening address. It
+/// never comes from the `Host` header of a request.
+pub(super) fn issuer(
+    config: &Config,
+    defaults: ListenerDefaults,
+    address: SocketAddr,
+) -> Option<String> {
+    let scheme = if config.tls_cert.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let local = (defaults == ListenerDefaults::Local && !address.ip().is_unspecified())
+        .then(|| format!("{scheme}://{address}"));
+    config.public_url().or(local)
+}
+
+/// Derives the settings from the configuration and the files of the data folder.
+fn from_config(
+    config: &Config,
+    databases: Option<PublishedAddress>,
+    home: &Home,
+    entropy: &Entropy,
+) -> anyhow::Result<Settings> {
+    Ok(Settings {
+        transport: Transport {
+            tls: config.tls_cert.is_some(),
+            trusted_proxies: config.trusted_proxies.clone(),
+            client_header: config.client_address_header.clone(),
+        },
+        project_domain: config.project_domain.clone(),
+        databases,
+        links: PublishedLinks {
+            terms: config.terms_url.clone(),
+            pricing: config.pricing_url.clone(),
+        },
+        node: identity(&home.dir().join("node"), || entropy.uuid())?,
+        own_database: config.control.database_url.is_none(),
+        project_uid_base: config.project_uid_base,
+        prepared: warm_pool::WarmPoolSize {
+            folders: config.warm_clusters,
+            servers: config.spare_clusters.unwrap_or(0),
+        },
+        idle_pause_after: config
+            .idle_pause_after
+            .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        counting: config.counting(),
+        dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
+        authority: authority(config)?,
+        upstreams: config.upstream.iter().cloned().collect(),
+        service_proxy: service_proxy::Options {
+            check_keys: config.edge_check_keys,
+            underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
+            ..service_proxy::Options::default()
+        },
+        sealing: match &config.sealing_key {
+            Some(file) => SealingKey::read(file)?,
+            None => SealingKey::read_or_make(&home.dir().join("sealing-key"), entropy)?,
+        },
+        public_url: config.public_url(),
+        oauth: oauth::OAuthSettings {
+            access_lifetime: config.oauth_access_life(),
+        },
+        provider: provider(config)?.map(Arc::new),
+        logs: logs::Options {
+            folder: config.logs_folder.clone(),
+            retention_days: config.logs_retention_days,
+            place: config.logs_store.place()?,
+        },
+    })
+}
+
+/// Returns the certificate authority of custom hostnames, if configured.
+fn authority(config: &Config) -> anyhow::Result<Option<CertificateAuthority>> {
+    let Some(directory) = config.acme_directory.clone() else {
+        return Ok(None);
+    };
+    let writer = match (
+        config.acme_dns_server,
+        &config.acme_dns_key,
+        &config.acme_dns_hook,
+    ) {
+        (Some(server), Some(key), _) => {
+            Some(zone::ZoneWriter::Update(server, zone::TsigKey::read(key)?))
+        }
+        (_, _, Some(hook)) => Some(zone::ZoneWriter::Hook(zone::ZoneHook::new(hook)?)),
+        _ => None,
+    };
+    let zone = config
+        .acme_dns_zone
+        .as_deref()
+        .zip(writer)
+        .map(|(name, writer)| Zone::new(name, writer))
+        .transpose()?;
+    Ok(Some(CertificateAuthority {
+        directory,
+        root: config.acme_root.clone(),
+        contact: config.acme_contact.clone(),
+        issuer: config.acme_issuer.clone(),
+        zone,
+        wildcard: config.edge_acme_wildcard,
+    }))
+}
+
+/// Returns the external OpenID Connect provider, if configured.
+fn provider(config: &Config) -> anyhow::Result<Option<OidcProvider>> {
+    let (Some(issuer), Some(client_id), Some(file)) = (
+        &config.oidc_issuer,
+        &config.oidc_client_id,
+        &config.oidc_client_secret,
+    ) else {
+        return Ok(None);
+    };
+    let secret =
+        std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let options = oidc::OidcOptions {
+        issuer: issuer.clone(),
+        client_id: client_id.clone(),
+        client_secret: secret.into(),
+        name: config.oidc_name.clone(),
+        domains: config.oidc_email_domains.clone(),
+    };
+    Ok(Some(OidcProvider::new(options)?))
+}
+
+/// Reads the UUID in `file`, or writes a new one. The data folder has two such files: its node id and
+/// the installation id of its control database.
+fn identity(file: &Path, new: impl FnOnce() -> Uuid) -> anyhow::Result<Uuid> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => text
+            .trim()
+            .parse()
+            .with_context(|| format!("{} does not contain a UUID", file.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let id = new();
+            // Renamed, so that a crash never leaves a partial file.
+            let unfinished = file.with_extension("tmp");
+            std::fs::write(&unfinished, format!("{id}\n"))
+                .and_then(|()| std::fs::rename(&unfinished, file))?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+    }
+}

@@ -1,0 +1,170 @@
+//! The interface to the machinery that runs projects' PostgreSQL clusters.
+//!
+//! All code outside [`clusters`](super::clusters) reaches a project's cluster through
+//! [`ClusterDriver`], so that clusters can run on this machine, on another machine or in a test
+//! model. The driver for this machine is [`LocalDriver`](super::clusters::LocalDriver).
+//!
+//! Every operation is idempotent: it compares the current state with the requested state and does
+//! only the remaining work. An interrupted operation may be repeated. The caller runs one operation
+//! per project at a time; operations of different projects may run at the same time.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    path::PathBuf,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal};
+use tokio_postgres::Client;
+
+use super::clusters::{
+    ClusterSpec, CopyPriority, Engine, Engines, ResourceLimits, Result, RunningServer,
+    ServerSocket,
+    resources::{Measurement, disk::DiskUsage},
+};
+use crate::base::ids::ProjectRef;
+
+/// Names and values of PostgreSQL settings.
+pub type ServerSettings = [(String, String)];
+
+/// Runs the clusters of projects.
+#[async_trait]
+pub trait ClusterDriver: fmt::Debug + Send + Sync {
+    // Versions and limits
+
+    /// The PostgreSQL versions that clusters can run on.
+    fn engines(&self) -> &Engines;
+
+    /// The resource limits of each cluster. `None`: clusters are bounded only by the machine.
+    fn resource_limits(&self) -> Option<&ResourceLimits>;
+
+    /// Whether the kernel enforces the limits of memory and processes. Otherwise the watchdog
+    /// does, and has to measure more often.
+    fn enforces_limits(&self) -> bool;
+
+    /// Identifier of the template that new clusters of this version are copied from.
+    fn template_name(&self, engine: &Engine) -> Result<String>;
+
+    /// Identifier of the grants that [`Self::grant_roles`] applies.
+    fn grants_version(&self) -> String;
+
+    // Lifecycle
+
+    /// Creates the data directory, with a system identifier of its own. Leaves an existing data
+    /// directory unchanged.
+    async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()>;
+
+    /// Returns whether the data directory exists.
+    async fn exists(&self, project: &ProjectRef) -> Result<bool>;
+
+    /// Starts the server unless it runs. Returns before the server accepts connections.
+    async fn start(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Waits until the server accepts connections. Fails when the server exits, or after `timeout`.
+    async fn wait_ready(&self, project: &ProjectRef, timeout: Duration) -> Result<()>;
+
+    /// Returns the server's process, or `None` if the server does not run. Does not connect.
+    async fn running(&self, project: &ProjectRef) -> Result<Option<RunningServer>>;
+
+    /// Stops the server after a checkpoint, and returns when all its processes have ended. A
+    /// server that does not stop in time is killed.
+    async fn stop(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Stops the server without a checkpoint, and ends all its processes.
+    async fn stop_at_once(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Stops the servers of all clusters that this driver finds, known to the control database or
+    /// not. Returns the first error after trying all.
+    async fn stop_all(&self) -> Result<()>;
+
+    /// Stops the server and moves the cluster to the trash. Succeeds if there is no cluster.
+    async fn remove(&self, project: &ProjectRef) -> Result<()>;
+
+    // Settings
+
+    /// Checks settings with the server's own program, without changing the cluster.
+    ///
+    /// Errors: [`ClusterError::Setting`](super::clusters::ClusterError::Setting) with PostgreSQL's
+    /// message if the settings are invalid.
+    async fn check_settings(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()>;
+
+    /// Writes the settings that the server reads at its next start or reload.
+    async fn configure(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()>;
+
+    /// Makes a running server read its settings again.
+    async fn reload(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Sets the default of new transactions in a running server to read-only or read-write.
+    async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()>;
+
+    // Connections and roles
+
+    /// The server's socket. Neither the cluster nor the server has to exist yet.
+    fn socket(&self, project: &ProjectRef) -> ServerSocket;
+
+    /// Opens a superuser session in database `postgres`. If the owner closed that database to
+    /// connections, it is opened again first.
+    ///
+    /// Errors: [`ClusterError::Unsupported`](super::clusters::ClusterError::Unsupported) from a
+    /// driver without servers.
+    async fn admin_session(&self, project: &ProjectRef) -> Result<Client>;
+
+    /// Opens a superuser session in another database of the cluster.
+    async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client>;
+
+    /// Returns whether a client has a session open. A stopped server has none.
+    async fn has_sessions(&self, project: &ProjectRef) -> Result<bool>;
+
+    /// Sets the password of a role to a SCRAM-SHA-256 verifier. Neither the server nor its log
+    /// receives the password itself.
+    async fn set_password(&self, project: &ProjectRef, role: &str, verifier: &str) -> Result<()>;
+
+    /// Restores the platform's roles and the database `postgres` if the owner changed them.
+    async fn repair_roles(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Does [`Self::repair_roles`] over an open superuser session.
+    async fn repair_roles_over(&self, admin: &Client) -> Result<()>;
+
+    /// Applies the grants of this version of Gantry over an open superuser session.
+    async fn grant_roles(&self, admin: &Client) -> Result<()>;
+
+    // Resource usage
+
+    /// Measures memory and processes of the servers of these projects. Projects without a cluster
+    /// are left out.
+    async fn measure_processes(
+        &self,
+        projects: Vec<ProjectRef>,
+    ) -> Result<HashMap<ProjectRef, Measurement>>;
+
+    /// Applies the resource limits to a running server that was started without them.
+    async fn apply_limits(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Sends a signal to one process of the project, unless the process has ended.
+    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()>;
+
+    /// Measures the disk space and the inodes of a cluster. Counting stops above `inodes_max`.
+    async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage>;
+
+    /// Free bytes and free inodes where clusters are stored. `None` if unknown.
+    fn free_space(&self) -> Option<(u64, u64)>;
+
+    // Inventory
+
+    /// All projects that have a cluster here, known to the control database or not.
+    async fn list(&self) -> Result<Vec<ProjectRef>>;
+
+    /// The data directory, if its files can be read on this machine. The directory does not have
+    /// to exist yet.
+    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf>;
+
+    /// Moves everything that belongs to no project in `known` to the trash, and stops servers that
+    /// run there. Must not run during [`Self::create`].
+    async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()>;
+
+    /// Deletes a bounded part of the trash and returns the number of deleted clusters. 0 means
+    /// that the trash is empty. Slow on some file systems: not for use in a request.
+    async fn empty_trash(&self) -> Result<usize>;
+}

@@ -1,0 +1,171 @@
+//! [`ClusterDriver`] for the clusters of this machine.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::PathBuf,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rustix::process::{Pid, Signal};
+use tokio_postgres::Client;
+
+use super::{
+    ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, ResourceLimits, Resources, Result,
+    RunningServer, ServerSocket,
+    resources::{
+        Measurement,
+        disk::{self, DiskUsage},
+    },
+};
+use crate::{
+    base::ids::ProjectRef,
+    data_plane::cluster_driver::{ClusterDriver, ServerSettings},
+};
+
+#[async_trait]
+impl ClusterDriver for LocalDriver {
+    fn engines(&self) -> &Engines {
+        self.engines()
+    }
+
+    fn resource_limits(&self) -> Option<&ResourceLimits> {
+        self.resources().map(Resources::limits)
+    }
+
+    fn enforces_limits(&self) -> bool {
+        self.resources()
+            .is_some_and(|resources| resources.groups().enforced())
+    }
+
+    fn template_name(&self, engine: &Engine) -> Result<String> {
+        self.template_name(engine)
+    }
+
+    fn grants_version(&self) -> String {
+        self.grants_version()
+    }
+
+    async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
+        self.create(cluster, priority).await
+    }
+
+    async fn exists(&self, project: &ProjectRef) -> Result<bool> {
+        Ok(self.exists(project))
+    }
+
+    async fn start(&self, project: &ProjectRef) -> Result<()> {
+        self.start(project).await
+    }
+
+    async fn wait_ready(&self, project: &ProjectRef, timeout: Duration) -> Result<()> {
+        self.wait_ready(project, timeout).await
+    }
+
+    async fn running(&self, project: &ProjectRef) -> Result<Option<RunningServer>> {
+        self.running(project).await
+    }
+
+    async fn stop(&self, project: &ProjectRef) -> Result<()> {
+        self.stop(project).await
+    }
+
+    async fn stop_at_once(&self, project: &ProjectRef) -> Result<()> {
+        self.stop_at_once(project).await
+    }
+
+    async fn stop_all(&self) -> Result<()> {
+        self.stop_all().await
+    }
+
+    async fn remove(&self, project: &ProjectRef) -> Result<()> {
+        self.remove(project).await
+    }
+
+    async fn check_settings(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()> {
+        self.check_settings(project, settings).await
+    }
+
+    async fn configure(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()> {
+        self.configure(project, settings).await
+    }
+
+    async fn reload(&self, project: &ProjectRef) -> Result<()> {
+        self.reload(project).await
+    }
+
+    async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
+        self.set_read_only(project, read_only).await
+    }
+
+    fn socket(&self, project: &ProjectRef) -> ServerSocket {
+        self.socket(project)
+    }
+
+    async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
+        self.admin_session(project).await
+    }
+
+    async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
+        self.admin_session_in(project, database).await
+    }
+
+    async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
+        self.has_sessions(project).await
+    }
+
+    async fn set_password(&self, project: &ProjectRef, role: &str, verifier: &str) -> Result<()> {
+        self.set_password(project, role, verifier).await
+    }
+
+    async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
+        self.repair_roles(project).await
+    }
+
+    async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
+        self.repair_roles_over(admin).await
+    }
+
+    async fn grant_roles(&self, admin: &Client) -> Result<()> {
+        self.grant_roles(admin).await
+    }
+
+    async fn measure_processes(
+        &self,
+        projects: Vec<ProjectRef>,
+    ) -> Result<HashMap<ProjectRef, Measurement>> {
+        self.measure_processes(projects).await
+    }
+
+    async fn apply_limits(&self, project: &ProjectRef) -> Result<()> {
+        self.apply_limits(project).await
+    }
+
+    async fn signal_process(&self, project: &ProjectRef, pid: Pid, signal: Signal) -> Result<()> {
+        self.signal_process(project, pid, signal).await
+    }
+
+    async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
+        self.disk_usage(project, inodes_max).await
+    }
+
+    fn free_space(&self) -> Option<(u64, u64)> {
+        disk::free(self.home().dir()).ok()
+    }
+
+    async fn list(&self) -> Result<Vec<ProjectRef>> {
+        self.list().await
+    }
+
+    fn data_directory(&self, project: &ProjectRef) -> Option<PathBuf> {
+        Some(self.data_directory(project))
+    }
+
+    async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
+        self.collect_garbage(known).await
+    }
+
+    async fn empty_trash(&self) -> Result<usize> {
+        self.empty_trash().await
+    }
+}

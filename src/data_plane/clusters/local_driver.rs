@@ -1,0 +1,499 @@
+//! The clusters of projects on this machine.
+//!
+//! Every operation is idempotent and can be repeated after a crash. A cluster exists from the
+//! `rename` of its directory into `projects/` until the `rename` out of it; incomplete directories
+//! are garbage. The caller runs one operation per project at a time.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use tokio::sync::Semaphore;
+use tokio_postgres::{Client, Config};
+
+use super::{
+    At, ClusterError, Engine, Engines, Home, Launcher, Result, blocking, files, identity,
+    identity::SystemId,
+    idle,
+    resources::Resources,
+    running::RunningServer,
+    server::{Host, Server},
+    shutdown::ShutdownMode,
+    socket::ServerSocket,
+    template,
+};
+use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
+
+/// Concurrent copies. More would not increase the throughput.
+const COPIES_MAX: usize = 2;
+const STOPS_MAX: usize = 8;
+/// Directories removed per call of [`LocalDriver::empty_trash`], about 30 MB and a thousand files each.
+const TRASH_BATCH: usize = 16;
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// The time that a server gets to stop if its data is deleted anyway.
+const DISCARD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The properties of a new cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterSpec {
+    /// The project of the cluster.
+    pub project: ProjectRef,
+    /// User and group id of its files and processes, which no other project has. Without root, they
+    /// belong to Gantry's own account.
+    pub uid: u32,
+    /// Major version of its PostgreSQL.
+    pub major: u16,
+}
+
+/// The scheduling priority of the copy that creates a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyPriority {
+    /// Normal priority: a client waits for the cluster.
+    Foreground,
+    /// The lowest priority: no client waits for the cluster.
+    Background,
+}
+
+/// The observed state of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObservedState {
+    /// There is no data directory.
+    Absent,
+    /// There is a data directory, but the server does not run.
+    Stopped,
+    /// The server runs.
+    Running {
+        /// The postmaster's process id.
+        pid: i32,
+        /// Whether it accepts connections.
+        accepting: bool,
+    },
+}
+
+/// Runs clusters as directories and processes of this machine.
+#[derive(Debug, Clone)]
+pub struct LocalDriver {
+    home: Arc<Home>,
+    launcher: Launcher,
+    engines: Engines,
+    entropy: Entropy,
+    copies: Arc<Semaphore>,
+    /// `None`: servers are bounded only by the machine.
+    resources: Option<Resources>,
+}
+
+impl LocalDriver {
+    /// Creates a driver for the clusters in `home`, without accessing them.
+    pub fn open(home: Arc<Home>, host: Host, entropy: Entropy) -> Self {
+        let engines = Engines::only(host.engine);
+        Self {
+            home,
+            launcher: host.launcher,
+            engines,
+            entropy,
+            copies: Arc::new(Semaphore::new(COPIES_MAX)),
+            resources: None,
+        }
+    }
+
+    /// Sets the resource limits of each server.
+    #[must_use]
+    pub fn with_resources(self, resources: Resources) -> Self {
+        Self {
+            resources: Some(resources),
+            ..self
+        }
+    }
+
+    /// The resource limits of each server, if any.
+    pub fn resources(&self) -> Option<&Resources> {
+        self.resources.as_ref()
+    }
+
+    /// Replaces the PostgreSQL versions.
+    #[must_use]
+    pub fn with_engines(self, engines: Engines) -> Self {
+        Self { engines, ..self }
+    }
+
+    /// Creates the template of the default version unless it exists, which takes seconds.
+    pub async fn prepare(&self) -> Result<()> {
+        self.prepare_for(self.engines.default_engine())
+            .await
+            .map(drop)
+    }
+
+    /// Returns the template of a version, creating it if necessary.
+    async fn prepare_for(&self, engine: &Engine) -> Result<PathBuf> {
+        let host = self.host(engine);
+        let path = template::path(&self.home, &host)?;
+        if path.exists() {
+            return Ok(path);
+        }
+        let home = self.home.clone();
+        let _once = blocking(move || home.lock_start()).await?;
+        template::prepare(&self.home, &host, &self.entropy).await
+    }
+
+    /// Creates the data directory durably, with a system identifier of its own. Leaves an existing
+    /// data directory unchanged.
+    pub async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
+        let place = self.home.project(&cluster.project);
+        if place.join("data").exists() {
+            return Ok(());
+        }
+        let _permit = self
+            .copies
+            .acquire()
+            .await
+            .map_err(|_| ClusterError::ShuttingDown)?;
+        let engine = self
+            .engines
+            .of_major(cluster.major)
+            .ok_or(ClusterError::NoEngine(cluster.major))?;
+        let template = self.prepare_for(engine).await?;
+        // A unique name: a suspended earlier attempt may continue at any time.
+        let unfinished =
+            self.home
+                .tmp()
+                .join(format!("{}-{}", cluster.project, self.entropy.letters(8)));
+        let owner = ProcessOwner::new(cluster.uid, cluster.uid);
+        let id = SystemId::generate(&self.entropy);
+        let work = move || {
+            let made = fill(&template, &unfinished, owner, id)
+                .and_then(|()| files::commit(&unfinished, &place));
+            if made.is_err() {
+                // Most likely the disk is full: free the space.
+                let _ = files::remove_tree(&unfinished);
+            }
+            made
+        };
+        match priority {
+            CopyPriority::Foreground => blocking(work).await,
+            CopyPriority::Background => idle(work).await,
+        }
+    }
+
+    /// Returns whether copies share blocks with the template (reflink), which saves time and space.
+    pub async fn shares_blocks(&self) -> Result<bool> {
+        let tmp = self.home.tmp();
+        blocking(move || files::can_share_blocks(&tmp)).await
+    }
+
+    /// Returns whether the data directory exists.
+    pub fn exists(&self, project: &ProjectRef) -> bool {
+        self.data_directory(project).exists()
+    }
+
+    /// Starts the server unless it runs, under the uid that owns its data. Call
+    /// [`Self::wait_ready`] next.
+    pub async fn start(&self, project: &ProjectRef) -> Result<()> {
+        self.existing(project)?.start().await.map(drop)
+    }
+
+    /// Waits until the started server accepts connections. Fails at once if it exits.
+    pub async fn wait_ready(&self, project: &ProjectRef, patience: Duration) -> Result<()> {
+        self.existing(project)?.wait_ready(patience).await
+    }
+
+    /// The PostgreSQL installations of servers.
+    pub fn engines(&self) -> &Engines {
+        &self.engines
+    }
+
+    fn host(&self, engine: &Engine) -> Host {
+        Host {
+            engine: engine.clone(),
+            launcher: self.launcher.clone(),
+        }
+    }
+
+    /// Returns the server's process if it runs, without connecting to the server.
+    pub async fn running(&self, project: &ProjectRef) -> Result<Option<RunningServer>> {
+        match self.server(project)? {
+            Some(server) => server.running().await,
+            None => Ok(None),
+        }
+    }
+
+    /// Observes a cluster. Connects to a running server, so a hung server takes a few seconds.
+    pub async fn observe(&self, project: &ProjectRef) -> Result<ObservedState> {
+        let Some(server) = self.server(project)? else {
+            return Ok(ObservedState::Absent);
+        };
+        let Some(pid) = server.postmaster().await? else {
+            return Ok(ObservedState::Stopped);
+        };
+        let accepting = server.admin().await.is_ok();
+        Ok(ObservedState::Running {
+            pid: pid.as_raw_nonzero().get(),
+            accepting,
+        })
+    }
+
+    /// Stops the server after a checkpoint, or kills it if it does not stop in time. Returns when all
+    /// its processes have ended.
+    pub async fn stop(&self, project: &ProjectRef) -> Result<()> {
+        match self.server(project)? {
+            Some(server) => server.stop(ShutdownMode::Fast, STOP_PATIENCE).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stops all servers in the data folder, several at a time, including those of unknown projects.
+    /// Returns the first error after trying all.
+    pub async fn stop_all(&self) -> Result<()> {
+        let refs = self.list().await?;
+        let stops = refs
+            .into_iter()
+            .map(|project| async move { self.stop(&project).await });
+        let outcomes: Vec<Result<()>> = stream::iter(stops)
+            .buffer_unordered(STOPS_MAX)
+            .collect()
+            .await;
+        outcomes.into_iter().collect()
+    }
+
+    /// Stops the server and moves the cluster to the trash. [`Self::empty_trash`] frees the space.
+    pub async fn remove(&self, project: &ProjectRef) -> Result<()> {
+        let place = self.home.project(project);
+        let mut _held = None;
+        if let Some(server) = self.server(project)? {
+            _held = Some(server.hold().await?);
+            server
+                .halt(ShutdownMode::Immediate, DISCARD_PATIENCE)
+                .await?;
+        }
+        self.discard(&place, &self.home.socket_dir(project.as_str()))
+            .await
+    }
+
+    /// Deletes a bounded part of the trash and returns the number of deleted clusters. 0 means that
+    /// the trash is empty. Slow on some file systems: not for use in a request.
+    pub async fn empty_trash(&self) -> Result<usize> {
+        let trash = self.home.trash();
+        blocking(move || {
+            let batch: Vec<PathBuf> = entries(&trash)?.into_iter().take(TRASH_BATCH).collect();
+            batch
+                .iter()
+                .try_for_each(|place| files::remove_tree(place))?;
+            Ok(batch.len())
+        })
+        .await
+    }
+
+    /// Lists all projects that have a directory, known to the control database or not.
+    pub async fn list(&self) -> Result<Vec<ProjectRef>> {
+        let projects = self.home.projects();
+        blocking(move || {
+            Ok(entries(&projects)?
+                .iter()
+                .filter_map(|place| name(place)?.parse().ok())
+                .collect())
+        })
+        .await
+    }
+
+    /// Moves everything that belongs to no project in `known` to the trash: clusters, unfinished
+    /// copies and templates, sockets. Stops servers that run there. Must not run during
+    /// [`Self::create`].
+    pub async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
+        let home = self.home.clone();
+        let _once = blocking(move || home.lock_start()).await?;
+        let (projects, tmp, run) = (
+            self.home.projects(),
+            self.home.tmp(),
+            self.home.sockets().to_owned(),
+        );
+        let (places, sockets) = blocking(move || {
+            let mut places = entries(&projects)?;
+            places.extend(entries(&tmp)?);
+            Ok((places, entries(&run)?))
+        })
+        .await?;
+        let unknown = |path: &PathBuf| {
+            name(path)
+                .and_then(|name| name.parse().ok())
+                .is_none_or(|project| !known.contains(&project))
+        };
+        let places = places.into_iter().filter(unknown).map(Ok);
+        stream::iter(places)
+            .try_for_each_concurrent(STOPS_MAX, |place| async move { self.clear(&place).await })
+            .await?;
+        let sockets: Vec<_> = sockets
+            .into_iter()
+            .filter(unknown)
+            .filter(|path| name(path) != Some("control"))
+            .collect();
+        blocking(move || sockets.iter().try_for_each(|dir| files::remove_tree(dir))).await?;
+        self.remove_stale_groups().await
+    }
+
+    /// Removes control groups of clusters without a directory, and kills their processes.
+    async fn remove_stale_groups(&self) -> Result<()> {
+        let Some(resources) = self.resources.clone() else {
+            return Ok(());
+        };
+        let projects = self.home.projects();
+        blocking(move || {
+            let known = |cluster: &str| projects.join(cluster).exists();
+            resources
+                .remove_stale(&known)
+                .at("removing control groups of", &projects)
+        })
+        .await
+    }
+
+    /// Identifier of the template of a version.
+    pub fn template_name(&self, engine: &Engine) -> Result<String> {
+        let path = template::path(&self.home, &self.host(engine))?;
+        Ok(path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned())
+    }
+
+    /// Opens a superuser session in database `postgres`, with settings that override those of the
+    /// tenant. If the tenant closed the database, it is opened again first. The connection ends when
+    /// the client is dropped.
+    pub async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
+        let server = self.existing(project)?;
+        match server.admin().await {
+            Err(error) if error.is_closed_database() => {
+                tracing::warn!(%project, %error, "project database does not accept connections; repairing");
+                self.repair_roles(project).await?;
+                server.admin().await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Opens a superuser session in another database.
+    pub async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
+        self.existing(project)?
+            .connect(template::SUPERUSER, database)
+            .await
+    }
+
+    /// Returns the parameters of a session in database `postgres` with peer authentication. They
+    /// contain no server: the session uses a connection of [`Self::socket`].
+    pub fn config(&self, project: &ProjectRef, role: &str) -> Result<Config> {
+        Ok(self.existing(project)?.config(role, "postgres"))
+    }
+
+    /// The data folder.
+    pub fn home(&self) -> &Arc<Home> {
+        &self.home
+    }
+
+    /// The data directory of a project, which may not exist.
+    pub fn data_directory(&self, project: &ProjectRef) -> PathBuf {
+        self.home.project(project).join("data")
+    }
+
+    /// The socket of a project's server. Neither the cluster nor the server has to exist.
+    pub fn socket(&self, project: &ProjectRef) -> ServerSocket {
+        ServerSocket::of_server(
+            self.socket_path(project),
+            project.as_str(),
+            self.data_directory(project),
+        )
+    }
+
+    /// The path of the server's Unix socket. To connect, use [`Self::socket`].
+    pub fn socket_path(&self, project: &ProjectRef) -> PathBuf {
+        self.home.socket(project.as_str())
+    }
+
+    /// Stops the server in a directory and moves the directory to the trash.
+    async fn clear(&self, place: &Path) -> Result<()> {
+        let name = name(place).unwrap_or("unknown");
+        let sockets = self.home.socket_dir(name);
+        if let Some(server) = self.server_in(place, name)? {
+            server
+                .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
+                .await?;
+        }
+        tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
+        self.discard(place, &sockets).await
+    }
+
+    /// Moves a directory to the trash with one `rename`, if it exists, and deletes its sockets.
+    async fn discard(&self, place: &Path, sockets: &Path) -> Result<()> {
+        let name = name(place).unwrap_or("unknown");
+        let target = self
+            .home
+            .trash()
+            .join(format!("{name}-{}", self.entropy.letters(8)));
+        let (place, sockets) = (place.to_owned(), sockets.to_owned());
+        blocking(move || {
+            if place.exists() {
+                files::commit(&place, &target)?;
+            }
+            files::remove_tree(&sockets)
+        })
+        .await
+    }
+
+    pub(super) fn existing(&self, project: &ProjectRef) -> Result<Server> {
+        self.server(project)?
+            .ok_or_else(|| ClusterError::Missing(format!("cluster {project}")))
+    }
+
+    fn server(&self, project: &ProjectRef) -> Result<Option<Server>> {
+        self.server_in(&self.home.project(project), project.as_str())
+    }
+
+    /// Returns the cluster in `<place>/data`, if it exists. Its server runs as the owner of the data.
+    fn server_in(&self, place: &Path, name: &str) -> Result<Option<Server>> {
+        let data = place.join("data");
+        let owner = match fs::symlink_metadata(&data) {
+            Ok(found) => ProcessOwner::new(found.uid(), found.gid()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).at("examining", &data),
+        };
+        let host = self.host(self.engines.fitting(&data));
+        let server = Server::new(
+            host,
+            name,
+            place,
+            self.home.socket_dir(name),
+            owner,
+            template::SUPERUSER,
+        );
+        Ok(Some(server.bounded(self.resources.clone())))
+    }
+}
+
+/// Replaces `<unfinished>/data` with a complete and durable copy of the template.
+fn fill(template: &Path, unfinished: &Path, owner: ProcessOwner, id: SystemId) -> Result<()> {
+    if !template.exists() {
+        return Err(ClusterError::Missing("the template".to_owned()));
+    }
+    files::remove_tree(unfinished)?;
+    files::make_dir(unfinished, 0o711)?;
+    let data = unfinished.join("data");
+    files::copy_data(template, &data, owner)?;
+    identity::assign(&data, id)?;
+    files::sync_fs(unfinished)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let list = || {
+        fs::read_dir(dir)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<_>>()
+    };
+    list().at("listing", dir)
+}
+
+fn name(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}

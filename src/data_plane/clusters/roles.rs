@@ -1,0 +1,136 @@
+//! Passwords, grants and repair of the roles in a project's cluster.
+
+use postgres_protocol::escape::{escape_identifier, escape_literal};
+use tokio_postgres::Client;
+
+use super::{ClusterError, LocalDriver, Result, template};
+use crate::base::ids::ProjectRef;
+
+impl LocalDriver {
+    /// Sets the password of `role` to a SCRAM-SHA-256 verifier. Neither the server nor its log
+    /// receives the password itself.
+    pub async fn set_password(
+        &self,
+        project: &ProjectRef,
+        role: &str,
+        verifier: &str,
+    ) -> Result<()> {
+        if !is_scram_verifier(verifier) {
+            return Err(ClusterError::NotAVerifier);
+        }
+        let admin = self.admin_session(project).await?;
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "setting a password",
+            cause,
+        };
+        // Sent separately: PostgreSQL decides whether to log a message before executing it.
+        admin.batch_execute(QUIET).await.map_err(sql_error)?;
+        let statement = format!(
+            "alter role {} password {}",
+            escape_identifier(role),
+            escape_literal(verifier)
+        );
+        admin.batch_execute(&statement).await.map_err(sql_error)
+    }
+
+    /// Applies the grants of this version of Gantry. Idempotent.
+    pub async fn grant_roles(&self, admin: &Client) -> Result<()> {
+        admin
+            .batch_execute(template::GRANTS)
+            .await
+            .map_err(|cause| ClusterError::Sql {
+                doing: "granting what roles may do",
+                cause,
+            })
+    }
+
+    /// Identifier of the grants of this version of Gantry.
+    pub fn grants_version(&self) -> String {
+        template::grants_version()
+    }
+
+    /// Restores the platform's roles and the database `postgres`. Idempotent.
+    pub async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
+        let admin = self.existing(project)?.repairer().await?;
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "repairing the platform's roles",
+            cause,
+        };
+        admin
+            .batch_execute(template::REPAIR)
+            .await
+            .map_err(sql_error)
+    }
+
+    /// Does [`Self::repair_roles`] over an open superuser session.
+    pub async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
+        let sql_error = |cause| ClusterError::Sql {
+            doing: "repairing the platform's roles",
+            cause,
+        };
+        admin
+            .batch_execute(template::REPAIR)
+            .await
+            .map_err(sql_error)
+    }
+}
+
+/// Settings that keep the next statements out of the log and the statistics.
+pub const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statement = -1; set log_min_error_statement = 'panic'; \
+                     set pg_stat_statements.track = 'none'";
+
+/// Returns whether `text` is `SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>`.
+/// PostgreSQL takes any other text for a password.
+fn is_scram_verifier(text: &str) -> bool {
+    let base64 = |text: &str, len: usize| {
+        let body = text.trim_end_matches('=');
+        text.len() == len
+            && len - body.len() <= 2
+            && body
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/'))
+    };
+    let parts = || {
+        let (parameters, keys) = text.strip_prefix("SCRAM-SHA-256$")?.split_once('$')?;
+        let ((iterations, salt), (stored, server)) =
+            (parameters.split_once(':')?, keys.split_once(':')?);
+        let counted = iterations.bytes().all(|b| b.is_ascii_digit())
+            && iterations.parse::<u32>().is_ok_and(|n| n > 0);
+        Some(
+            counted
+                && (4..=128).contains(&salt.len())
+                && base64(salt, salt.len())
+                && base64(stored, 44)
+                && base64(server, 44),
+        )
+    };
+    parts().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn malformed_verifiers_are_rejected() {
+        let keys = "k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
+        assert!(is_scram_verifier(&format!(
+            "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=${keys}"
+        )));
+        for bad in [
+            String::new(),
+            "hunter2".to_owned(),
+            "SCRAM-SHA-256$".to_owned(),
+            "SCRAM-SHA-256$hunter2".to_owned(),
+            format!("SCRAM-SHA-256$0:c2FsdA==${keys}"),
+            format!("SCRAM-SHA-256$+1:c2FsdA==${keys}"),
+            format!("SCRAM-SHA-256$4096:${keys}"),
+            format!("SCRAM-SHA-256$4096:c2Fs'A==${keys}"),
+            format!("SCRAM-SHA-256$4096:c2FsdA==${keys}x"),
+            format!("scram-sha-256$4096:c2FsdA==${keys}"),
+            "md5d8578edf8458ce06fbc5bb76a58c5ca4".to_owned(),
+        ] {
+            assert!(!is_scram_verifier(&bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Address of a project's PostgreSQL, and the repair of its platform roles.
+
+use std::{io, sync::Arc, time::Duration};
+
+use tokio::{net::UnixStream, time::timeout};
+
+use crate::{
+    base::ids::ProjectRef,
+    data_plane::{cluster_driver::ClusterDriver, clusters::ServerSocket},
+};
+
+/// Maximum time for repairing the platform's roles.
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Address of a project's PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectTarget {
+    socket: ServerSocket,
+    /// Project whose platform roles are repaired after a rejected login.
+    repair: Option<RoleRepair>,
+}
+
+/// Project whose platform roles can be repaired.
+#[derive(Debug, Clone)]
+struct RoleRepair {
+    driver: Arc<dyn ClusterDriver>,
+    project: ProjectRef,
+}
+
+impl PartialEq for RoleRepair {
+    fn eq(&self, other: &Self) -> bool {
+        self.project == other.project
+    }
+}
+
+impl Eq for RoleRepair {}
+
+impl ConnectTarget {
+    /// Returns the server behind a socket.
+    pub fn new(socket: ServerSocket) -> Self {
+        Self {
+            socket,
+            repair: None,
+        }
+    }
+
+    /// Returns the server of a project. If the owner disabled the platform's roles, the next
+    /// rejected session repairs them.
+    pub fn of(driver: &Arc<dyn ClusterDriver>, project: &ProjectRef) -> Self {
+        let repair = RoleRepair {
+            driver: driver.clone(),
+            project: project.clone(),
+        };
+        Self {
+            socket: driver.socket(project),
+            repair: Some(repair),
+        }
+    }
+
+    /// Repairs the platform's roles. Returns whether the login can be retried.
+    pub(crate) async fn repair(&self) -> bool {
+        let Some(RoleRepair { driver, project }) = &self.repair else {
+            return false;
+        };
+        match timeout(REPAIR_TIMEOUT, driver.repair_roles(project)).await {
+            Ok(Ok(())) => {
+                tracing::warn!(%project, "platform roles were rejected and have been repaired");
+                true
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%project, %error, "failed to repair the platform roles of a project");
+                false
+            }
+            Err(_) => {
+                tracing::warn!(%project, "timed out while repairing the platform roles of a project");
+                false
+            }
+        }
+    }
+
+    /// Returns the socket of the server.
+    pub fn socket(&self) -> &ServerSocket {
+        &self.socket
+    }
+
+    /// Connects to the server and checks its identity.
+    pub(crate) async fn connect(&self) -> io::Result<UnixStream> {
+        self.socket.connect().await
+    }
+}

@@ -1,0 +1,276 @@
+//! API key check: the services that require a key, the places where a client may send it, and a
+//! cache of valid keys.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use hyper::{Method, http::request::Parts};
+use quick_cache::sync::Cache;
+use tokio::sync::Notify;
+
+use super::{rejection::RequestRejection, routes::Route, upstreams::Service};
+use crate::{
+    base::{error::Error, ids::ProjectId},
+    data_plane::{api_keys, api_keys::AcceptedKeys, context::DataPlaneContext},
+};
+
+/// Number of projects whose keys are cached.
+const PROJECTS_MAX: usize = 10_000;
+/// Longest key that is checked, in bytes. Issued keys have at most half of that.
+const KEY_BYTES_MAX: usize = 1024;
+/// Paths of `auth` that need no key: browsers are redirected to them, or callers have no key of the
+/// project.
+const PATHS_WITHOUT_KEY: [&str; 6] = [
+    "/authorize",
+    "/callback",
+    "/verify",
+    "/sso/saml/acs",
+    "/sso/saml/metadata",
+    "/.well-known",
+];
+
+/// Cached keys of projects.
+pub(super) struct ApiKeyCache {
+    accepted: Cache<ProjectId, (u64, Arc<AcceptedKeys>)>,
+    /// Generation counter, incremented when keys of any project change.
+    changes: AtomicU64,
+    /// Notified on each change.
+    notify: Notify,
+}
+
+impl Default for ApiKeyCache {
+    fn default() -> Self {
+        Self {
+            accepted: Cache::new(PROJECTS_MAX),
+            changes: AtomicU64::new(0),
+            notify: Notify::new(),
+        }
+    }
+}
+
+impl ApiKeyCache {
+    /// Invalidates all cached keys.
+    pub(super) fn change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.notify.notify_one();
+    }
+
+    /// Waits until keys have changed since the last call returned.
+    pub(super) async fn changed(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Returns the keys of a project. Falls back to outdated keys if the control database is
+    /// unreachable.
+    pub(super) async fn accepted(
+        &self,
+        context: &DataPlaneContext,
+        route: &Route,
+    ) -> Result<Arc<AcceptedKeys>, RequestRejection> {
+        // Read before the query, so that a concurrent change invalidates its result.
+        let now = self.changes.load(Ordering::Acquire);
+        let known = self.accepted.get(&route.project);
+        if let Some((then, accepted)) = &known
+            && *then == now
+        {
+            return Ok(accepted.clone());
+        }
+        // Boxed to keep the query's future out of the future of cache hits.
+        match Box::pin(api_keys::accepted_keys(
+            context,
+            route.project,
+            &route.reference,
+        ))
+        .await
+        {
+            Ok(accepted) => {
+                let accepted = Arc::new(accepted);
+                self.accepted.insert(route.project, (now, accepted.clone()));
+                Ok(accepted)
+            }
+            Err(error) => {
+                // An outage of the control database is logged elsewhere, once.
+                if !matches!(error, Error::Unavailable { .. }) {
+                    tracing::warn!(project = %route.reference, %error, "failed to read a project's API keys");
+                }
+                known
+                    .map(|(_, accepted)| accepted)
+                    .ok_or(RequestRejection::KeysUnknown)
+            }
+        }
+    }
+}
+
+/// Returns whether requests to a project need an API key: the project's setting, or the default.
+pub(super) fn checks_keys(context: &DataPlaneContext, route: &Route) -> bool {
+    route
+        .check_keys
+        .unwrap_or(context.data_plane_settings.service_proxy.check_keys)
+}
+
+/// Checks the API key of a request, if the request needs one.
+pub(super) async fn check(
+    context: &DataPlaneContext,
+    route: &Route,
+    service: Service,
+    rest: &str,
+    parts: &Parts,
+) -> Result<(), RequestRejection> {
+    if !checks_keys(context, route) || !needs_key(service, rest, &parts.method) {
+        return Ok(());
+    }
+    let key = presented(parts)?;
+    let accepted = context
+        .service_proxy
+        .api_keys
+        .accepted(context, route)
+        .await?;
+    if accepted.contains(&key) {
+        Ok(())
+    } else {
+        Err(RequestRejection::WrongKey)
+    }
+}
+
+/// Returns whether a request needs a key where keys are checked. Storage objects may be public,
+/// functions authenticate callers themselves, and browsers cannot send a key with `OPTIONS`.
+pub(super) fn needs_key(service: Service, rest: &str, method: &Method) -> bool {
+    if method == Method::OPTIONS {
+        return false;
+    }
+    match service {
+        Service::Storage | Service::Functions => false,
+        Service::Rest | Service::Realtime => true,
+        Service::Auth => !PATHS_WITHOUT_KEY.iter().any(|open| {
+            rest.strip_prefix(open)
+                .is_some_and(|more| more.is_empty() || more.starts_with('/'))
+        }),
+    }
+}
+
+/// Returns the key that the client sent: the header or query parameter `apikey`, otherwise the
+/// bearer token.
+pub(super) fn presented(parts: &Parts) -> Result<String, RequestRejection> {
+    let header = |name: &str| {
+        let mut values = parts.headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => value
+                .to_str()
+                .map(|text| Some(text.to_owned()))
+                .map_err(|_| RequestRejection::WrongKey),
+            (Some(_), Some(_)) => Err(RequestRejection::WrongKey),
+        }
+    };
+    let query = parts.uri.query().unwrap_or_default();
+    let parameter = || {
+        form_urlencoded::parse(query.as_bytes())
+            .find(|(name, _)| name == "apikey")
+            .map(|(_, key)| key.into_owned())
+    };
+    let bearer = || -> Result<Option<String>, RequestRejection> {
+        let text = header(hyper::header::AUTHORIZATION.as_str())?;
+        Ok(text.and_then(|text| {
+            let (scheme, token) = text.split_once(' ')?;
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then(|| token.trim().to_owned())
+        }))
+    };
+    let key = match header("apikey")?.or_else(parameter) {
+        Some(key) => key,
+        None => bearer()?.ok_or(RequestRejection::NoKey)?,
+    };
+    if key.is_empty() {
+        return Err(RequestRejection::NoKey);
+    }
+    if key.len() > KEY_BYTES_MAX {
+        Err(RequestRejection::WrongKey)
+    } else {
+        Ok(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    #[test]
+    fn key_is_required_for_project_data() {
+        let get = Method::GET;
+        let post = Method::POST;
+        for (service, rest, method, open) in [
+            (Service::Rest, "/todos", &get, false),
+            (Service::Rest, "/todos", &Method::OPTIONS, true),
+            (Service::Realtime, "/websocket", &get, false),
+            (Service::Storage, "/object/public/a", &get, true),
+            (Service::Functions, "/hello", &post, true),
+            (Service::Auth, "/token", &post, false),
+            (Service::Auth, "/user", &get, false),
+            (Service::Auth, "/authorize", &get, true),
+            (Service::Auth, "/callback", &get, true),
+            (Service::Auth, "/verify", &get, true),
+            (Service::Auth, "/.well-known/jwks.json", &get, true),
+            (Service::Auth, "/sso/saml/acs", &post, true),
+            (Service::Auth, "/sso", &post, false),
+            (Service::Auth, "/verifying", &get, false),
+            (Service::Auth, "/admin/users/verify", &get, false),
+            (Service::Auth, "", &get, false),
+        ] {
+            assert_eq!(
+                needs_key(service, rest, method),
+                !open,
+                "{service} {rest} {method}"
+            );
+        }
+    }
+
+    #[test]
+    fn key_is_read_from_header_query_or_bearer_token() {
+        let sent = |query: &str, headers: &[(&str, &str)]| {
+            let request = headers.iter().fold(
+                Request::builder().uri(format!("/rest/v1/{query}")),
+                |request, (name, value)| request.header(*name, *value),
+            );
+            presented(&request.body(()).unwrap().into_parts().0)
+        };
+        let bearer = ("authorization", "Bearer b");
+        for (query, headers, expected) in [
+            ("", &[("apikey", "a")][..], Ok("a")),
+            ("?x=1&apikey=q%2B", &[], Ok("q+")),
+            ("", &[bearer], Ok("b")),
+            ("", &[("authorization", "bearer  b ")], Ok("b")),
+            ("?apikey=q", &[("apikey", "a"), bearer], Ok("a")),
+            ("?apikey=q", &[bearer], Ok("q")),
+            ("", &[], Err(RequestRejection::NoKey)),
+            ("", &[("apikey", "")], Err(RequestRejection::NoKey)),
+            (
+                "",
+                &[("authorization", "Basic YTpi")],
+                Err(RequestRejection::NoKey),
+            ),
+            (
+                "",
+                &[("apikey", "a"), ("apikey", "b")],
+                Err(RequestRejection::WrongKey),
+            ),
+            (
+                "",
+                &[("apikey", &"a".repeat(2000))],
+                Err(RequestRejection::WrongKey),
+            ),
+        ] {
+            assert_eq!(
+                sent(query, headers)
+                    .as_deref()
+                    .map_err(|rejection| *rejection),
+                expected,
+                "{query} {headers:?}"
+            );
+        }
+    }
+}

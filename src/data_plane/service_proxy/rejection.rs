@@ -1,0 +1,150 @@
+//! Error responses of the proxy itself: JSON with a `message`, like those of the API.
+
+use hyper::{
+    HeaderMap, Response, StatusCode, Version,
+    header::{self, HeaderValue},
+};
+
+use super::{
+    body::{DownloadBody, full},
+    capacity::CapacityExceeded,
+    upstreams::Service,
+};
+
+/// The reason for which a request is not forwarded, or failed at the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestRejection {
+    /// Not valid HTTP, or ambiguous.
+    Malformed,
+    /// The host differs from the server name of the TLS connection.
+    Misdirected,
+    /// No project has this host name.
+    NoProject,
+    /// The project is paused.
+    Paused,
+    /// No service has this path prefix.
+    NoService,
+    /// The service has no configured upstream.
+    NotConfigured(Service),
+    /// The request has no API key.
+    NoKey,
+    /// The API key is invalid.
+    WrongKey,
+    /// API keys cannot be checked because the control database is unreachable.
+    KeysUnknown,
+    /// The method is reserved for forward proxies.
+    Method,
+    /// The body exceeds the service's limit.
+    TooLarge,
+    /// The project's limit of concurrent requests or WebSockets is reached.
+    Busy,
+    /// The client's share of the project's limit is reached.
+    TooMany,
+    /// The body stalled.
+    Stalled,
+    /// The transfer coding is not supported.
+    TransferCoding,
+    /// The upstream cannot be reached or closed the connection.
+    Unreachable(Service),
+    /// The upstream did not respond in time.
+    Late(Service),
+}
+
+impl RequestRejection {
+    fn status(self) -> StatusCode {
+        match self {
+            Self::Malformed => StatusCode::BAD_REQUEST,
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
+            Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
+            Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::Stalled => StatusCode::REQUEST_TIMEOUT,
+            Self::TransferCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::Unreachable(_) => StatusCode::BAD_GATEWAY,
+            Self::Late(_) => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    fn message(self) -> String {
+        match self {
+            Self::Malformed => "The request is malformed".into(),
+            Self::Misdirected => "The connection was made for another host; make a new one".into(),
+            Self::NoProject => "No project is reached under this name".into(),
+            Self::Paused => "The project is paused; restore it to use its services".into(),
+            Self::NoService => {
+                let prefixes = Service::ALL.map(Service::prefix).join(", ");
+                format!("No service has this path; those of a project are under {prefixes}")
+            }
+            Self::NotConfigured(service) => format!(
+                "The {service} service of this project is not configured. The operator says where it answers with \
+                 --upstream {service}=http://HOST:PORT, or for this project alone with `gantry upstream set`."
+            ),
+            Self::NoKey => "No API key found in request".into(),
+            Self::WrongKey => "Invalid API key".into(),
+            Self::KeysUnknown => "API keys cannot be checked at the moment; try again shortly".into(),
+            Self::Method => "The method is not allowed".into(),
+            Self::TooLarge => "request entity too large".into(),
+            Self::Busy => "The project has too many requests at once; try again shortly".into(),
+            Self::TooMany => "Too many requests of this client are not finished; let some of them end, then try again".into(),
+            Self::Stalled => "The body of the request did not arrive in time; send it again".into(),
+            Self::TransferCoding => "Only `Transfer-Encoding: chunked` is supported; send the body without another coding".into(),
+            Self::Unreachable(service) => format!("The {service} service does not answer"),
+            Self::Late(service) => format!("The {service} service did not answer in time"),
+        }
+    }
+
+    /// Returns whether the connection must be closed after this response.
+    fn ends_connection(self) -> bool {
+        matches!(
+            self,
+            Self::Malformed
+                | Self::Misdirected
+                | Self::TooLarge
+                | Self::Stalled
+                | Self::TransferCoding
+        )
+    }
+
+    pub(super) fn respond(self, version: Version) -> Response<DownloadBody> {
+        let mut response = message(self.status(), &self.message());
+        if self.ends_connection() && version < Version::HTTP_2 {
+            close(response.headers_mut());
+        }
+        if matches!(self, Self::Busy | Self::TooMany) {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}
+
+impl From<CapacityExceeded> for RequestRejection {
+    fn from(exceeded: CapacityExceeded) -> Self {
+        match exceeded {
+            CapacityExceeded::Project => Self::Busy,
+            CapacityExceeded::ClientHeaders => Self::TooMany,
+            CapacityExceeded::Body => Self::Stalled,
+        }
+    }
+}
+
+/// Closes the connection after this response.
+pub(super) fn close(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+}
+
+fn message(status: StatusCode, message: &str) -> Response<DownloadBody> {
+    let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json; charset=utf-8"),
+    );
+    response
+}

@@ -1,0 +1,408 @@
+//! Host names and the projects they route to: a complete in-memory copy, reloaded from the control
+//! database after each change.
+//!
+//! While the control database is unreachable, the last copy is used. After a notification that
+//! removes or changes a route, requests wait for the reloaded copy.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use hyper::header::HeaderValue;
+use parking_lot::RwLock;
+use rustls::sign::CertifiedKey;
+use smol_str::SmolStr;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{key_checks, overrides, upstreams::Upstreams};
+use crate::{
+    base::{
+        error::Error,
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{
+        context::DataPlaneContext,
+        domains,
+        domains::{
+            PublishedProject,
+            hostnames::{acme, acme::ChallengeResponse, wildcard},
+        },
+    },
+};
+
+/// Reload interval without notifications, in case one was lost.
+const RELOAD_INTERVAL_MAX: Duration = Duration::from_secs(30);
+/// Minimum time between reloads for changes of project status, which are frequent and rarely
+/// matter.
+const RELOAD_INTERVAL_MIN: Duration = Duration::from_millis(500);
+/// Time until a failed reload is retried.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Longest time that a request waits for a reload before it uses the outdated copy.
+const RELOAD_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// Whether a host name is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RouteStatus {
+    Active,
+    /// The project is paused.
+    Paused,
+    /// A custom hostname that has a certificate and is not activated.
+    NotActivated,
+}
+
+/// The destination of a host name.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) project: ProjectId,
+    pub(super) reference: ProjectRef,
+    /// The reference as a header value.
+    pub(super) reference_header: Option<HeaderValue>,
+    pub(super) status: RouteStatus,
+    /// Upstreams that override the defaults for this project.
+    pub(super) upstreams: Option<Arc<Upstreams>>,
+    /// Whether clients must send an API key of this project. `None`: the default applies.
+    pub(super) check_keys: Option<bool>,
+    /// The host name's own certificate. `None`: the wildcard certificate of the projects' domain.
+    pub(super) certificate: Option<Arc<CertifiedKey>>,
+    /// Whether the host name is vanity_route the projects' domain.
+    pub(super) own_domain: bool,
+    /// Value of `Strict-Transport-Security`, if configured.
+    pub(super) hsts: Option<HeaderValue>,
+}
+
+/// Routes by host name.
+#[derive(Debug, Default)]
+pub(super) struct RouteTable {
+    sites: HashMap<SmolStr, Arc<Route>>,
+    /// Responses to pending ACME challenges, by host name.
+    challenges: HashMap<SmolStr, Arc<ChallengeResponse>>,
+    /// Wildcard certificate of the projects' domain, if issued by ACME.
+    pub(super) wildcard: Option<Arc<CertifiedKey>>,
+}
+
+impl RouteTable {
+    /// Returns the route of `host`, which is in lower case.
+    pub(super) fn get(&self, host: &str) -> Option<&Arc<Route>> {
+        self.sites.get(host)
+    }
+
+    fn new(
+        domain: &str,
+        published: Vec<PublishedProject>,
+        overrides: &HashMap<ProjectId, Arc<Upstreams>>,
+        key_checks: &HashMap<ProjectId, bool>,
+        challenges: HashMap<SmolStr, Arc<ChallengeResponse>>,
+    ) -> Self {
+        let domain = domain.to_ascii_lowercase();
+        let mut table = HashMap::with_capacity(published.len());
+        for one in published {
+            let route = |status,
+                         certificate: Option<Arc<CertifiedKey>>,
+                         own_domain,
+                         hsts_secs: Option<i32>| Route {
+                project: one.project,
+                reference: one.reference.clone(),
+                reference_header: HeaderValue::from_str(one.reference.as_str()).ok(),
+                status: if one.paused && status == RouteStatus::Active {
+                    RouteStatus::Paused
+                } else {
+                    status
+                },
+                upstreams: overrides.get(&one.project).cloned(),
+                check_keys: key_checks.get(&one.project).copied(),
+                certificate,
+                own_domain,
+                hsts: hsts_secs
+                    .and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
+            };
+            let vanity_route = Arc::new(route(RouteStatus::Active, None, true, None));
+            if let Some(name) = &one.vanity {
+                table.insert(format!("{name}.{domain}").into(), vanity_route.clone());
+            }
+            if let Some(hostname) = one.hostname {
+                let status = if hostname.active {
+                    RouteStatus::Active
+                } else {
+                    RouteStatus::NotActivated
+                };
+                table.insert(
+                    hostname.host,
+                    Arc::new(route(
+                        status,
+                        hostname.certificate,
+                        false,
+                        hostname.hsts_secs,
+                    )),
+                );
+            }
+            // Inserted last: a project's reference always routes to the project.
+            table.insert(format!("{}.{domain}", one.reference).into(), vanity_route);
+        }
+        Self {
+            sites: table,
+            challenges,
+            wildcard: None,
+        }
+    }
+}
+
+/// Cached routes and their freshness.
+pub(super) struct RouteCache {
+    table: RwLock<Arc<RouteTable>>,
+    /// Generation counter of changes that requests wait for.
+    wanted: AtomicU64,
+    /// Generation that the routes were loaded at. Zero: not yet loaded.
+    read: watch::Sender<u64>,
+    /// Whether a change was announced that requests do not wait for, unless a lookup misses.
+    outdated: AtomicBool,
+    /// Whether the last reload failed because the control database is unreachable. Requests do not
+    /// wait then.
+    stalled: watch::Sender<bool>,
+    notify: Notify,
+}
+
+impl Default for RouteCache {
+    fn default() -> Self {
+        Self {
+            table: RwLock::default(),
+            wanted: AtomicU64::new(1),
+            read: watch::channel(0).0,
+            outdated: AtomicBool::new(false),
+            stalled: watch::Sender::new(false),
+            notify: Notify::new(),
+        }
+    }
+}
+
+impl RouteCache {
+    /// Returns the current routes without waiting.
+    pub(super) fn current(&self) -> Arc<RouteTable> {
+        self.table.read().clone()
+    }
+
+    /// Returns the route of `host`, after all announced changes were loaded.
+    pub(super) async fn find(&self, host: &str) -> Option<Arc<Route>> {
+        self.reloaded().await;
+        let known = self.current().get(host).cloned();
+        if known.is_some() || !self.outdated.load(Ordering::Acquire) || *self.stalled.borrow() {
+            return known;
+        }
+        // The project may have been created since the last reload.
+        self.change();
+        self.reloaded().await;
+        self.current().get(host).cloned()
+    }
+
+    /// Returns the response to a pending ACME challenge for `host`.
+    pub(super) async fn challenge(&self, host: &str) -> Option<Arc<ChallengeResponse>> {
+        self.reloaded().await;
+        self.current().challenges.get(host).cloned()
+    }
+
+    /// Announces a change that no request may miss.
+    pub(super) fn change(&self) {
+        self.wanted.fetch_add(1, Ordering::AcqRel);
+        self.stalled.send_replace(false);
+        self.notify.notify_one();
+    }
+
+    /// Announces a change that requests need not wait for.
+    pub(super) fn change_status(&self) {
+        self.outdated.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    /// Returns a receiver that changes after each reload.
+    pub(super) fn reloads(&self) -> watch::Receiver<u64> {
+        self.read.subscribe()
+    }
+
+    async fn reloaded(&self) {
+        let wanted = self.wanted.load(Ordering::Acquire);
+        if *self.read.borrow() < wanted {
+            let mut read = self.read.subscribe();
+            let mut stalled = self.stalled.subscribe();
+            // The senders outlive this future. After the timeout the outdated routes are used.
+            let settled = async {
+                tokio::select! {
+                    _ = read.wait_for(|read| *read >= wanted) => {}
+                    _ = stalled.wait_for(|stalled| *stalled) => {}
+                }
+            };
+            let _ = Box::pin(timeout(RELOAD_WAIT_MAX, settled)).await;
+        }
+    }
+
+    async fn read(&self, context: &DataPlaneContext) -> Result<(), Error> {
+        let wanted = self.wanted.load(Ordering::Acquire);
+        self.outdated.store(false, Ordering::Release);
+        let (published, overrides, key_checks, challenges, wildcard) = tokio::try_join!(
+            domains::published(context),
+            overrides::all(&context.db),
+            key_checks::all(&context.db),
+            acme::challenges(context),
+            wildcard::certificate(context)
+        )?;
+        let table = RouteTable::new(
+            &context.settings.project_domain,
+            published,
+            &overrides,
+            &key_checks,
+            challenges,
+        );
+        *self.table.write() = Arc::new(RouteTable { wildcard, ..table });
+        self.stalled.send_replace(false);
+        self.read.send_replace(wanted);
+        Ok(())
+    }
+}
+
+/// Reloads the routes after each change. Runs until it is dropped.
+pub(super) async fn run(context: DataPlaneContext) {
+    let routes = &context.service_proxy.routes;
+    loop {
+        let started = Instant::now();
+        let pause = match Box::pin(routes.read(&context)).await {
+            Ok(()) => RELOAD_INTERVAL_MAX,
+            Err(error) => {
+                let away = matches!(error, Error::Unavailable { .. });
+                if !routes.stalled.send_replace(away) {
+                    tracing::warn!(%error, "failed to reload routes; the previous routes remain in use");
+                }
+                routes.outdated.store(true, Ordering::Release);
+                RETRY_PAUSE
+            }
+        };
+        // `Notify` stores a notification that arrives before this wait.
+        let notified = timeout(pause, routes.notify.notified()).await.is_ok();
+        while notified
+            && *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire)
+            && started.elapsed() < RELOAD_INTERVAL_MIN
+        {
+            tokio::select! {
+                () = routes.notify.notified() => {}
+                () = sleep_until(started + RELOAD_INTERVAL_MIN) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_plane::domains::PublishedHostname;
+
+    fn published(
+        id: i64,
+        letter: &str,
+        vanity: Option<&str>,
+        hostname: Option<(&str, bool)>,
+        paused: bool,
+    ) -> PublishedProject {
+        PublishedProject {
+            project: ProjectId(id),
+            reference: letter.repeat(20).parse().unwrap(),
+            paused,
+            vanity: vanity.map(str::to_owned),
+            hostname: hostname.map(|(host, active)| PublishedHostname {
+                host: host.into(),
+                active,
+                certificate: None,
+                hsts_secs: None,
+            }),
+        }
+    }
+
+    #[test]
+    fn host_name_routes_to_one_project() {
+        let all = vec![
+            published(1, "a", Some("shop"), None, false),
+            published(2, "b", None, Some(("api.customer.test", true)), false),
+            published(3, "c", None, Some(("new.customer.test", false)), true),
+        ];
+        let table = RouteTable::new(
+            "Example.Test",
+            all,
+            &HashMap::new(),
+            &HashMap::new(),
+            HashMap::new(),
+        );
+        let at = |host: &str| table.get(host).map(|route| (route.project.0, route.status));
+        let a = "a".repeat(20);
+        let b = "b".repeat(20);
+        let c = "c".repeat(20);
+        assert_eq!(
+            at(&format!("{a}.example.test")),
+            Some((1, RouteStatus::Active))
+        );
+        assert_eq!(at("shop.example.test"), Some((1, RouteStatus::Active)));
+        assert_eq!(
+            at(&format!("{b}.example.test")),
+            Some((2, RouteStatus::Active))
+        );
+        assert_eq!(at("api.customer.test"), Some((2, RouteStatus::Active)));
+        assert_eq!(
+            at(&format!("{c}.example.test")),
+            Some((3, RouteStatus::Paused))
+        );
+        assert_eq!(
+            at("new.customer.test"),
+            Some((3, RouteStatus::NotActivated))
+        );
+        for nobody in [
+            "example.test",
+            "shop",
+            "x.shop.example.test",
+            &a,
+            "evil.test",
+        ] {
+            assert_eq!(at(nobody), None, "{nobody}");
+        }
+    }
+
+    #[tokio::test]
+    async fn request_waits_for_removals_only() {
+        let routes = RouteCache::default();
+        routes.read.send_replace(1);
+        let settled =
+            |routes: &RouteCache| *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire);
+        assert!(settled(&routes));
+        routes.change_status();
+        assert!(settled(&routes), "nobody waits for a status");
+        routes.change();
+        assert!(!settled(&routes));
+        routes.read.send_replace(2);
+        timeout(Duration::from_secs(1), routes.reloaded())
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn request_does_not_wait_during_an_outage() {
+        let routes = RouteCache::default();
+        routes.read.send_replace(1);
+        routes.change();
+        let begun = Instant::now();
+        let (found, ()) = tokio::join!(routes.find("a.example.test"), async {
+            routes.outdated.store(true, Ordering::Release);
+            routes.stalled.send_replace(true);
+        });
+        assert!(
+            found.is_none() && begun.elapsed() < RELOAD_WAIT_MAX,
+            "{:?}",
+            begun.elapsed()
+        );
+        routes.change();
+        timeout(Duration::from_millis(20), routes.reloaded())
+            .await
+            .unwrap_err();
+    }
+}
