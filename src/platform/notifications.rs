@@ -38,7 +38,7 @@ pub async fn run(context: PlatformContext) {
     context.set_subscribed(false);
     loop {
         if let Err(error) = listen(&context).await {
-            tracing::warn!(%error, "lost the subscription to change notifications; caching is disabled until it is restored");
+            tracing::warn!(%error, "notifications lost; caching disabled until reconnected");
         }
         context.set_subscribed(false);
         tokio::time::sleep(RECONNECT_DELAY).await;
