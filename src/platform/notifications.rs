@@ -149,7 +149,7 @@ async fn collect_acknowledgements(
     let mut answered = Vec::new();
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
-        // A node whose session ended has disabled its caches.
+        // A node without a session has disabled its caches.
         let rows = client
             .query(listeners, &[&LISTENER])
             .await

@@ -36,7 +36,7 @@ pub struct RejectedRequest<'a> {
     pub challenge: Option<&'a str>,
 }
 
-/// The authenticated user for whom one operation of this process calls another.
+/// The authenticated user of an operation that calls another operation of this process.
 #[derive(Debug, Clone)]
 pub struct DelegatedCaller {
     /// The user. The credential was checked by the calling operation.

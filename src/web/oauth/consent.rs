@@ -262,7 +262,7 @@ impl ConsentChoices {
 }
 
 impl Input for ConsentChoices {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let mut choices = Self::default();
