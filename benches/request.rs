@@ -1,9 +1,10 @@
 //! `cargo bench --profile requests --bench request`: processor time of a request, compared with
 //! bare hyper and bare axum.
 //!
-//! Each server has its own thread, whose processor time the kernel counts. One client calls all in
-//! turns over a few persistent connections, so that other load on the machine affects all. Prints
-//! medians over the rounds: of the processor time of a request, and of the ratio within a round.
+//! Each server has its own thread, and the kernel counts its processor time. One client calls all
+//! in turns over a few persistent connections, so that other load on the machine affects all.
+//! Prints medians over the rounds: of the processor time of a request, and of the ratio within a
+//! round.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 

@@ -25,7 +25,7 @@ use crate::base::{
 /// Settings of the operator that operations of any resource read.
 #[derive(Debug, Clone)]
 pub struct PlatformSettings {
-    /// How the listener speaks, and the proxies whose forwarding headers are trusted.
+    /// TLS of the listener, and the trusted forwarding headers.
     pub transport: Transport,
     /// The domain below which databases are `db.<ref>.<domain>`.
     pub project_domain: String,

@@ -38,7 +38,7 @@ pub async fn run(context: PlatformContext) {
     context.set_subscribed(false);
     loop {
         if let Err(error) = listen(&context).await {
-            tracing::warn!(%error, "lost the subscription to change notifications; caching is disabled until it is restored");
+            tracing::warn!(%error, "notifications lost; caching disabled until reconnected");
         }
         context.set_subscribed(false);
         tokio::time::sleep(RECONNECT_DELAY).await;
@@ -149,7 +149,7 @@ async fn collect_acknowledgements(
     let mut answered = Vec::new();
     let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
-        // A node whose session ended has disabled its caches.
+        // A node without a session has disabled its caches.
         let rows = client
             .query(listeners, &[&LISTENER])
             .await

@@ -1,7 +1,7 @@
 //! The account pages: rendered on the server, usable without JavaScript.
 //!
 //! A page is an [`Endpoint`], as an operation of the API is, so the same guard authenticates,
-//! rate-limits, authorizes and audits it. Only its [`Face`] differs: credentials are a session
+//! rate-limits, authorizes and audits it. Only its [`ClientKind`] differs: credentials are a session
 //! cookie, and errors are HTML. Pages read and change resources by calling the API's operations in
 //! this process as the signed-in user ([`Visitor::get`], [`Visitor::call`]), so they have no access
 //! rules of their own. Sign-in, sessions, passwords and passkeys are implemented here.

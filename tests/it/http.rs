@@ -119,7 +119,7 @@ async fn invalid_json_body_returns_400_naming_the_field() {
         "{}",
         answer.message()
     );
-    // Also for operations whose body the guard reads.
+    // Also if the guard reads the body.
     app.post("/v1/projects")
         .as_(&app.owner)
         .body(deep)

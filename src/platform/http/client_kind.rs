@@ -16,7 +16,7 @@ pub struct ClientKind {
     /// Reads the credential from the header fields of a request.
     pub presented: fn(&HeaderMap, Peer) -> Result<PresentedCredential, CredentialProblem>,
     /// Returns the response to an error.
-    pub refuse: fn(&Error, &RejectedRequest<'_>) -> Response,
+    pub error_response: fn(&Error, &RejectedRequest<'_>) -> Response,
     /// Whether its operations call other operations for their caller.
     pub calls_operations: bool,
 }
@@ -36,7 +36,7 @@ pub struct RejectedRequest<'a> {
     pub challenge: Option<&'a str>,
 }
 
-/// The authenticated user for whom one operation of this process calls another.
+/// The authenticated user of an operation that calls another operation of this process.
 #[derive(Debug, Clone)]
 pub struct DelegatedCaller {
     /// The user. The credential was checked by the calling operation.

@@ -59,14 +59,14 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
 /// Programs: a bearer token, and JSON responses.
 pub(super) static PROGRAMS: ClientKind = ClientKind {
-    presented: |headers, _| {
+    read_credential: |headers, _| {
         credential::parse_authorization(
             headers
                 .get(header::AUTHORIZATION)
                 .map(HeaderValue::as_bytes),
         )
     },
-    refuse: respond::error,
+    error_response: respond::error,
     calls_operations: false,
 };
 
@@ -138,13 +138,13 @@ impl GuardedEndpoint {
         )
     }
 
-    fn refuse(&self, error: Error, request: &IncomingRequest, request_id: &str) -> Response {
+    fn reject(&self, error: Error, request: &IncomingRequest, request_id: &str) -> Response {
         if request.on_behalf.is_some() {
             return respond::internal(error);
         }
         let IncomingRequest { method, uri, .. } = request;
         let challenge = self.challenge(&error);
-        (self.client_kind.refuse)(
+        (self.client_kind.error_response)(
             &error,
             &RejectedRequest {
                 method,
@@ -222,7 +222,7 @@ pub(super) async fn serve(guarded: &GuardedEndpoint, request: &mut IncomingReque
     ))
     .await;
     let mut response =
-        result.unwrap_or_else(|error| guarded.refuse(error, request, request_id.as_str()));
+        result.unwrap_or_else(|error| guarded.reject(error, request, request_id.as_str()));
 
     if let Some(recorder) = outcome.recorder.take()
         && let Err(error) =
@@ -479,7 +479,7 @@ async fn identify(
         address: peer.address,
         credential,
     };
-    let user = match (client_kind.presented)(headers, peer) {
+    let user = match (client_kind.read_credential)(headers, peer) {
         Err(credential) => return Ok(unauthenticated(credential)),
         Ok(PresentedCredential::Token(digest)) => {
             context

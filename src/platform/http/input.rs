@@ -198,7 +198,7 @@ impl Input for Organization {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         match call.subject {
             Subject::Organization(organization) => Ok(organization.clone()),
-            // Reached only by operations whose body names the organization.
+            // Reached only by operations that name the organization in the body.
             Subject::Account | Subject::Project(_) => Err(Error::invalid(
                 "organization_slug",
                 "Invalid input: expected the slug of an organization",

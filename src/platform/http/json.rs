@@ -7,8 +7,8 @@ use serde::de::DeserializeOwned;
 use super::null_bytes;
 use crate::base::error::Error;
 
-/// Rejects a body whose `Content-Type` is not JSON (RFC 9110 §15.5.16). A body without a content
-/// type is read as JSON.
+/// Rejects a body with another `Content-Type` than JSON (RFC 9110 §15.5.16). A body without a
+/// content type is read as JSON.
 pub(super) fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
     let all_json = headers
         .get_all(header::CONTENT_TYPE)

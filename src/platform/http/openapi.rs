@@ -63,7 +63,7 @@ impl OperationDoc {
         self.reply = Some((status, Some(self.schemas.subschema_for::<T>().to_value())));
     }
 
-    /// Sets the schema of a response whose body is optional.
+    /// Sets the schema of a response with an optional body.
     pub(super) fn reply_schema_or_empty<T: JsonSchema>(&mut self, status: StatusCode) {
         self.reply_schema::<T>(status);
         self.may_be_empty = true;

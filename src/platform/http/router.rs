@@ -118,7 +118,7 @@ fn matches(spelling: &str, path: &str) -> bool {
 
 /// The API as a service, for requests from one address.
 ///
-/// Not axum's router, whose unused parameters, extensions and boxes take two microseconds of
+/// Not axum's router: its unused parameters, extensions and boxes take two microseconds of
 /// processor time, a quarter of a request.
 #[derive(Clone)]
 pub struct Api {

@@ -14,7 +14,7 @@ use crate::base::{
     ids::Malformed,
 };
 
-/// TLS of the listener, and the proxies whose forwarding headers are trusted.
+/// TLS of the listener, and the trusted forwarding headers.
 #[derive(Debug, Clone, Default)]
 pub struct Transport {
     /// The listener terminates TLS itself.

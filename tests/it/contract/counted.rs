@@ -22,7 +22,7 @@ const CALLS_BEFORE: u32 = 7;
 /// Requests after the skipped ones, the last admitted one among them.
 const CALLS_AFTER: u32 = 2;
 
-/// An operation whose rate limit is tested.
+/// An operation under test.
 struct Counted<'a> {
     app: &'a TestApp,
     endpoint: &'static Endpoint,

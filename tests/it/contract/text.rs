@@ -140,7 +140,7 @@ async fn null_byte_in_query_or_path_never_returns_500() {
             let answer = request(&app, endpoint, false, &format!("?{name}=a%00b"))
                 .send()
                 .await;
-            // The one operation whose query names its subject looks for it first.
+            // One operation resolves its subject from the query first.
             let nowhere = answer.status == 404 && ["ref", "slug"].contains(&&*name);
             if !names_it(&answer) && !nowhere {
                 found.add(endpoint, format_args!("{name}: {answer:?}"));
