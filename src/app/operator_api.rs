@@ -237,7 +237,7 @@ impl OperatorRequest {
                 ));
             }
             Self::Set(project, service) => {
-                let UpstreamUrl { url } =
+                let UpstreamBody { url } =
                     http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
@@ -251,7 +251,7 @@ impl OperatorRequest {
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
             Self::SetKeyCheck(project) => {
-                let Switch { enabled } =
+                let KeyCheckBody { enabled } =
                     http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 return switch_key_check(app, &project, Some(enabled), audit).await;
             }

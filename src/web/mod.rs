@@ -53,8 +53,8 @@ use crate::{
 
 /// Session cookies for authentication, HTML for errors.
 static CLIENT: ClientKind = ClientKind {
-    presented: cookie::presented,
-    refuse: error_page::error_response,
+    read_credential: cookie::presented,
+    error_response: error_page::error_response,
     calls_operations: true,
 };
 

@@ -217,7 +217,7 @@ impl Serialize for Row<'_> {
     }
 }
 
-impl Output for Answered {
+impl Output for QueryResponse {
     fn describe(described: &mut OperationDoc) {
         <Json<AnalyticsResponse> as Output>::describe(described);
     }

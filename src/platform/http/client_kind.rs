@@ -14,7 +14,7 @@ use crate::{
 /// The differences between the kinds of clients. All other steps of a request are shared.
 pub struct ClientKind {
     /// Reads the credential from the header fields of a request.
-    pub presented: fn(&HeaderMap, Peer) -> Result<PresentedCredential, CredentialProblem>,
+    pub read_credential: fn(&HeaderMap, Peer) -> Result<PresentedCredential, CredentialProblem>,
     /// Returns the response to an error.
     pub error_response: fn(&Error, &RejectedRequest<'_>) -> Response,
     /// Whether its operations call other operations for their caller.

@@ -88,7 +88,7 @@ struct IngestRequest {
     body: bytes::Bytes,
 }
 
-impl Input for Sent {
+impl Input for IngestRequest {
     fn describe(described: &mut OperationDoc) {
         described.body_schema::<Lines>();
     }
