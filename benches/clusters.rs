@@ -31,7 +31,7 @@ use gantry::{
         projects::{lease, warm_pool::WarmPoolSize},
     },
     platform::{
-        http::{Api, Links, Transport},
+        http::{Api, Transport, openapi::PublishedLinks},
         rate_limits::{Memory, Options},
     },
 };
@@ -149,7 +149,7 @@ impl Bench {
             transport: Transport::default(),
             project_domain: "localhost".into(),
             databases: None,
-            links: Links::default(),
+            links: PublishedLinks::default(),
             node: Uuid::from_u128(number),
             own_database: true,
             project_uid_base: 700_000,

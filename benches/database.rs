@@ -36,7 +36,7 @@ use gantry::{
         projects::warm_pool::WarmPoolSize,
     },
     platform::{
-        http::{Links, Transport, server},
+        http::{Transport, openapi::PublishedLinks, server},
         rate_limits::{Memory, Options},
     },
 };
@@ -132,7 +132,7 @@ impl Bench {
         let settings = Settings {
             transport: Transport::default(),
             project_domain: "localhost".into(),
-            links: Links::default(),
+            links: PublishedLinks::default(),
             node: uuid::Uuid::nil(),
             own_database: true,
             databases: None,

@@ -1,8 +1,9 @@
-//! `cargo bench --profile requests --bench request`: what a request costs the server, against bare hyper and bare axum.
+//! `cargo bench --profile requests --bench request`: processor time of a request, compared with
+//! bare hyper and bare axum.
 //!
-//! Each server has a thread of its own, whose processor time the kernel counts. All are asked in turns by the same
-//! client, over a few kept-alive connections, so that whatever else the machine does falls on all of them. Printed are
-//! medians over the rounds of processor time for a request, and of the ratio within a round.
+//! Each server has its own thread, whose processor time the kernel counts. One client calls all in
+//! turns over a few persistent connections, so that other load on the machine affects all. Prints
+//! medians over the rounds: of the processor time of a request, and of the ratio within a round.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -28,7 +29,7 @@ use gantry::{
     },
     platform::{
         access::{OauthScope, Organization, Permission, needs},
-        http::{Api, Endpoint, Json, Links, Tag, Transport, Verb, mount, server},
+        http::{Api, Endpoint, Json, Tag, Transport, Verb, mount, openapi::PublishedLinks, server},
         rate_limits::{
             Memory, Options, PolicyContext, STANDARD, overrides, overrides::OverrideTarget,
         },
@@ -44,14 +45,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Callers, each with a token: as many as a cache line of the processor does not hold.
+/// Callers, each with a token: more than fit in the processor caches.
 const USERS: usize = 1_000;
 const PROJECTS: usize = 10;
 const CONNECTIONS: usize = 8;
 /// Requests a round sends to each server, below the limit of each user: 100.
 const REQUESTS: usize = 20_000;
 const ROUNDS: usize = 15;
-/// The longest window of the operations asked.
+/// The longest window of the measured operations.
 const WINDOW: Duration = Duration::from_secs(61);
 
 const TINY: &str = "{\"ready\":true}";
@@ -88,7 +89,7 @@ async fn run() -> Outcome<()> {
     outcome
 }
 
-/// An operation that does nothing, behind the whole gate: it names an organization, as most name one or a project.
+/// An operation that does nothing behind the complete guard, for an organization.
 static GATE: Endpoint = Endpoint {
     id: "bench-gate",
     summary: "Answer",
@@ -104,9 +105,9 @@ static GATE: Endpoint = Endpoint {
     handler: || mount(tiny),
 };
 
-/// It takes the place of this one in the list, with its counters and metrics.
+/// The operation that it replaces, with its counters and metrics.
 const IN_PLACE_OF: &str = "v1-get-an-organization";
-/// An operation of which the operator allows one request only.
+/// An operation with a limit of one request.
 const SHUT: &str = "v1-list-organization-members";
 
 #[derive(serde::Serialize, schemars::JsonSchema)]
@@ -129,7 +130,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         transport: Transport::default(),
         project_domain: "localhost".into(),
         databases: None,
-        links: Links::default(),
+        links: PublishedLinks::default(),
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,
@@ -214,7 +215,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
     for round in 0..=ROUNDS {
         clock.advance(WINDOW);
         for contest in &mut contests {
-            // What is cached is believed for less than a window: as time leaps, it is all read again, once a caller.
+            // Cache entries expire within a window, so every caller is read again.
             contest.ask_all(USERS).await?;
             let spent = contest.round().await?;
             // The first warms up the processor.
@@ -281,7 +282,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// One server, and the requests it is asked.
+/// A server, and its requests.
 struct Contest {
     name: &'static str,
     server: Server,
@@ -322,7 +323,7 @@ impl Contest {
 
     /// Sends so many requests, of each caller in turn, and reads the answers.
     async fn ask_all(&self, many: usize) -> Outcome<()> {
-        // Kept awake: to wake it up again and again would be charged to the servers, and to a slower one more often.
+        // Keeps the client awake: wake-ups would be charged to the servers.
         let awake = tokio::spawn(async {
             loop {
                 tokio::task::yield_now().await;
@@ -410,7 +411,7 @@ impl Server {
         name: &str,
         serve: impl FnOnce(TcpListener) -> F + Send + 'static,
     ) -> Outcome<Self> {
-        let (told, hears) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         // Named for profilers.
         thread::Builder::new()
             .name(name.to_owned())
@@ -421,11 +422,11 @@ impl Server {
                 runtime.block_on(async {
                     let listener = TcpListener::bind("127.0.0.1:0").await?;
                     let here = rustix::thread::gettid().as_raw_nonzero().get();
-                    let _ = told.send((listener.local_addr()?, here));
+                    let _ = sender.send((listener.local_addr()?, here));
                     serve(listener).await
                 })
             })?;
-        let (address, thread) = hears.recv()?;
+        let (address, thread) = receiver.recv()?;
         Ok(Self { address, thread })
     }
 
@@ -483,7 +484,7 @@ async fn token(app: &App, owner: UserId) -> Outcome<String> {
     Ok(minted.expose().to_owned())
 }
 
-/// Rows only: no cluster is made for them.
+/// Inserts rows of projects without clusters.
 async fn insert_projects(db: &Db, slug: &str) -> Outcome<()> {
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, not_before, created_at, updated_at) \
                select translate(substr(md5(o.slug || n) || md5(n::text), 1, 20), '0123456789', 'ghijklmnop'), o.id, 'project ' || n, 'us-east-1', 'nano', '15.18', 'ga', \

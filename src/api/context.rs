@@ -12,7 +12,7 @@ use crate::{
     data_plane::context::{DataPlaneContext, ProjectRemovalHook},
     platform::{
         context::ChangeListener,
-        http::{Call, Described, Input},
+        http::{Call, Input, openapi::OperationDoc},
         tables::{Cache, Task},
     },
 };
@@ -103,7 +103,7 @@ impl ProjectRemovalHook for ApiState {
 }
 
 impl Input for ApiContext {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.state::<Self>().cloned()

@@ -10,7 +10,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Done, Endpoint, RequestLine, Tag, Verb, mount},
+        http::{Endpoint, Tag, Verb, input::RequestLine, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },
 };
@@ -61,6 +61,6 @@ pub static UNKNOWN: Endpoint = Endpoint {
     handler: || mount(unknown),
 };
 
-async fn unknown(RequestLine { method, path }: RequestLine) -> Result<Done, Error> {
+async fn unknown(RequestLine { method, path }: RequestLine) -> Result<OkEmpty, Error> {
     Err(Error::UnknownRoute { method, path })
 }

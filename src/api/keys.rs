@@ -15,7 +15,7 @@ use crate::{
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
         audit::Recorder,
-        http::{Created, Endpoint, Json, PathId, Query, Tag, Verb, mount},
+        http::{Endpoint, Json, PathId, Query, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };

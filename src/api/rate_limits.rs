@@ -9,7 +9,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::{Access, Subject, User},
-        http::{Endpoint, Json, Query, Tag, Verb, mount, placeholders},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, router::placeholders},
         rate_limits::{CounterKey, CounterScope, LimitKey, Policy, PolicyContext, UNCOUNTED},
     },
 };

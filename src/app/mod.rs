@@ -37,7 +37,7 @@ use crate::{
     platform::{
         access::{Directory, call_log, last_used},
         context::{PlatformContext, PlatformSettings},
-        http::{Api, Endpoint, Links, Transport},
+        http::{Api, Endpoint, Transport, openapi::PublishedLinks},
         notifications, rate_limits,
         rate_limits::{Memory, RateLimiter, Shared},
         telemetry,
@@ -56,7 +56,7 @@ pub struct Settings {
     /// Host and port of databases in connection strings, if they are reachable.
     pub databases: Option<PublishedAddress>,
     /// Links shown in the API document and on pages.
-    pub links: Links,
+    pub links: PublishedLinks,
     /// Id of this node, which owns the clusters in its data folder.
     pub node: Uuid,
     /// Whether the control database is the embedded cluster of the data folder.

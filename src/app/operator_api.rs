@@ -44,7 +44,7 @@ use crate::{
     platform::{
         audit::Recorder,
         http,
-        http::{Body, Refused, Response, respond, server},
+        http::{Body, Response, client_kind::RejectedRequest, respond, server},
         notifications,
     },
 };
@@ -131,7 +131,7 @@ async fn answer(app: App, name: Arc<str>, request: Request<Incoming>) -> Respons
     outcome.await.unwrap_or_else(|error| {
         respond::error(
             &error,
-            &Refused {
+            &RejectedRequest {
                 method: &parts.method,
                 uri: &parts.uri,
                 request_id: &request_id,
@@ -237,7 +237,8 @@ impl OperatorRequest {
                 ));
             }
             Self::Set(project, service) => {
-                let UpstreamUrl { url } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let UpstreamUrl { url } =
+                    http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 let template = url
                     .parse()
                     .map_err(|expected| Error::invalid("url", format!("{expected}")))?;
@@ -250,7 +251,8 @@ impl OperatorRequest {
             Self::Unset(project, service) => (project, service, None),
             Self::KeyCheck(project) => return key_check(app, &project).await,
             Self::SetKeyCheck(project) => {
-                let Switch { enabled } = http::input::parse(&http::read(body, BODY_MAX).await?)?;
+                let Switch { enabled } =
+                    http::json::parse(&http::body::read(body, BODY_MAX).await?)?;
                 return switch_key_check(app, &project, Some(enabled), audit).await;
             }
             Self::UnsetKeyCheck(project) => {

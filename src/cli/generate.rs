@@ -8,7 +8,7 @@ use clap::Args;
 use crate::{
     api::{endpoints, reference::tables},
     cli::definition,
-    platform::http::{Links, document},
+    platform::http::openapi::{PublishedLinks, document},
 };
 
 #[derive(Debug, Args)]
@@ -23,7 +23,8 @@ pub(super) struct Generate {
 
 /// Returns the path and content of every generated file.
 fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
-    let document = serde_json::to_string_pretty(&document(endpoints::all(), &Links::default()))?;
+    let document =
+        serde_json::to_string_pretty(&document(endpoints::all(), &PublishedLinks::default()))?;
     let mut files = vec![
         ("openapi.json".into(), document + "\n"),
         ("docs/reference/endpoints.md".into(), tables::endpoints()),

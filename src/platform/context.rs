@@ -1,4 +1,4 @@
-//! State that every operation and task shares.
+//! State shared by all operations and background tasks.
 
 use std::{
     ops::Deref,
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{
     access::Directory,
-    http::{Links, Transport},
+    http::{Transport, openapi::PublishedLinks},
     rate_limits::RateLimiter,
     tables::{Cache, Table, Task},
     telemetry::{Metrics, RequestLog},
@@ -30,7 +30,7 @@ pub struct PlatformSettings {
     /// The domain below which databases are `db.<ref>.<domain>`.
     pub project_domain: String,
     /// Links published beside the API.
-    pub links: Links,
+    pub links: PublishedLinks,
     /// Id of this node, which owns the clusters in its data folder.
     pub node: Uuid,
     /// The key that encrypts secrets in the control database.
@@ -61,9 +61,9 @@ pub struct PlatformContext(Arc<PlatformState>);
 pub struct PlatformState {
     /// Settings of the operator.
     pub settings: PlatformSettings,
-    /// Time.
+    /// The clock.
     pub clock: Clock,
-    /// Randomness.
+    /// The source of randomness.
     pub entropy: Entropy,
     /// The control database.
     pub db: Db,
@@ -155,7 +155,7 @@ impl PlatformState {
         }
     }
 
-    /// Tells every listener whether notifications arrive.
+    /// Passes on to every listener whether notifications arrive. Wakes all tasks if they do.
     pub fn set_subscribed(&self, subscribed: bool) {
         self.each_listener(|listener| listener.set_subscribed(subscribed));
         if subscribed {

@@ -1,7 +1,8 @@
-//! Keeps nodes of one mind: each hears what the others changed, and who takes something away can wait until all have.
+//! Cache invalidation between nodes by LISTEN/NOTIFY.
 //!
-//! Triggers announce every change in its transaction. A node answers a `settle` that follows with its own process id,
-//! so whoever sees all answers knows that no cache still believes the old.
+//! Triggers publish every change in its transaction. [`settle`] sends a notification that each
+//! listening node acknowledges with the process id of its session. After all acknowledgements no
+//! cache holds a value from before the change.
 
 use std::{future::poll_fn, time::Duration};
 
@@ -19,34 +20,35 @@ use crate::{
     platform::{context::PlatformContext, tables::Table},
 };
 
-/// By this name a listening connection is known in `pg_stat_activity`.
+/// `application_name` of listening sessions in `pg_stat_activity`.
 const LISTENER: &str = "gantry listener";
-/// Begins a notification that asks to be answered; what follows is the channel for it.
+/// Prefix of a notification that requests an acknowledgement, followed by the channel for it.
 const SETTLE: &str = "settle:";
-/// Pause before a lost connection is made again.
-const PAUSE: Duration = Duration::from_millis(200);
-/// After this time those who have not answered are asked again: they may have begun to listen a moment too late.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// How long to wait for nodes that do not answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Delay before reconnecting.
+const RECONNECT_DELAY: Duration = Duration::from_millis(200);
+/// Interval between requests to nodes that have not acknowledged: a node may have subscribed after
+/// the last one.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Time limit of all acknowledgements.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs until the process ends, reconnecting as often as it must.
+/// Listens for notifications until the process ends, and reconnects after errors.
 pub async fn run(context: PlatformContext) {
-    // Deaf: what is read now may be untrue a moment later, and nobody would say so.
+    // Not subscribed yet: disable caching.
     context.set_subscribed(false);
     loop {
         if let Err(error) = listen(&context).await {
-            tracing::warn!(%error, "not hearing what other nodes change; nothing is cached until this is mended");
+            tracing::warn!(%error, "lost the subscription to change notifications; caching is disabled until it is restored");
         }
         context.set_subscribed(false);
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RECONNECT_DELAY).await;
     }
 }
 
 async fn listen(context: &PlatformContext) -> Result<(), Error> {
     context.db.until_available().await;
     let (client, mut connection) = tokio::select! {
-        connected = context.db.dedicated(LISTENER) => connected.context("connecting to hear notifications")?,
+        connected = context.db.dedicated(LISTENER) => connected.context("connecting to listen for notifications")?,
         () = context.db.until_away() => return Err(Error::control_database_away()),
     };
     let subscribe = async {
@@ -62,26 +64,28 @@ async fn listen(context: &PlatformContext) -> Result<(), Error> {
         tokio::select! {
             outcome = &mut subscribe, if pid.is_none() => {
                 pid = Some(outcome.context("subscribing to notifications")?);
-                // What changed before the subscription stood was not heard.
+                // Changes before the subscription were not received.
                 context.set_subscribed(true);
             }
             message = poll_fn(|cx| connection.poll_message(cx)) => match message {
-                Some(Ok(AsyncMessage::Notification(notification))) => hear(context, notification.payload(), pid),
+                Some(Ok(AsyncMessage::Notification(notification))) => handle(context, notification.payload(), pid),
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(error).context("hearing notifications"),
+                Some(Err(error)) => return Err(error).context("receiving notifications"),
                 None => return Ok(()),
             },
-            // It hangs: what others change meanwhile may never be heard on this connection.
+            // The connection may hang and miss notifications.
             () = context.db.until_away() => return Err(Error::control_database_away()),
         }
     }
 }
 
-fn hear(context: &PlatformContext, payload: &str, pid: Option<i32>) {
+/// Acknowledges a settle request, or publishes a change to this node's listeners.
+fn handle(context: &PlatformContext, payload: &str, pid: Option<i32>) {
     if let Some(channel) = payload.strip_prefix(SETTLE) {
-        // Not subscribed for long enough to know our own name: we are asked again.
+        // Without a process id the subscription is incomplete; the request is repeated.
         if let Some(pid) = pid {
-            let (db, channel) = (context.db.clone(), channel.to_owned());
+            let db = context.db.clone();
+            let channel = channel.to_owned();
             tokio::spawn(async move {
                 db.query("select pg_notify($1, $2)", &[&channel, &pid.to_string()])
                     .await
@@ -94,11 +98,11 @@ fn hear(context: &PlatformContext, payload: &str, pid: Option<i32>) {
     }
 }
 
-/// Returns when every listening node has heard everything committed before the call: the next request anywhere is
-/// decided by it. One round trip where nobody listens, two where somebody does.
+/// Returns when every listening node has processed all changes committed before the call, so the
+/// next request on any node sees them. Takes one round trip without listeners, two with listeners.
 ///
-/// Fails if a node does not answer within five seconds. It still believes what it knows for as long as its cache
-/// lives, half a minute at most.
+/// Fails if a node does not acknowledge within five seconds. That node may use cached values until
+/// they expire, at most half a minute.
 pub async fn settle(db: &Db) -> Result<(), Error> {
     tokio::select! {
         settled = settle_over(db) => settled,
@@ -122,59 +126,59 @@ async fn settle_over(db: &Db) -> Result<(), Error> {
             }
         }
     });
-    let outcome = ask(&client, &mut answers).await;
+    let outcome = collect_acknowledgements(&client, &mut answers).await;
     driver.abort();
     outcome
 }
 
-async fn ask(
+async fn collect_acknowledgements(
     client: &tokio_postgres::Client,
     answers: &mut mpsc::Receiver<i32>,
 ) -> Result<(), Error> {
     let own = client
         .query_one("select pg_backend_pid()", &[])
         .await
-        .context("asking nodes")?
+        .context("waiting for acknowledgements")?
         .get::<_, i32>(0);
     let channel = format!("gantry_settled_{own}");
     client
         .batch_execute(&format!("listen {channel}"))
         .await
-        .context("asking nodes")?;
+        .context("waiting for acknowledgements")?;
     let listeners = "select pid from pg_stat_activity where datname = current_database() and application_name = $1";
     let mut answered = Vec::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + SETTLE_TIMEOUT;
     loop {
-        // Who went away meanwhile heard nothing, and believes nothing.
+        // A node whose session ended has disabled its caches.
         let rows = client
             .query(listeners, &[&LISTENER])
             .await
-            .context("asking nodes")?;
-        let mut silent: Vec<i32> = rows
+            .context("waiting for acknowledgements")?;
+        let mut pending: Vec<i32> = rows
             .iter()
             .map(|row| row.get(0))
             .filter(|pid| !answered.contains(pid))
             .collect();
-        if silent.is_empty() {
+        if pending.is_empty() {
             return Ok(());
         }
         if Instant::now() >= deadline {
             return Err(Error::internal(
-                "asking nodes",
-                "a node does not answer; it may believe the old for half a minute",
+                "waiting for acknowledgements",
+                "a node does not acknowledge; its caches may be stale for half a minute",
             ));
         }
-        let question = format!("{SETTLE}{channel}");
+        let request = format!("{SETTLE}{channel}");
         client
-            .execute("select pg_notify('gantry', $1)", &[&question])
+            .execute("select pg_notify('gantry', $1)", &[&request])
             .await
-            .context("asking nodes")?;
-        let again = deadline.min(Instant::now() + ASK_AGAIN);
-        while !silent.is_empty() {
-            let Ok(Some(pid)) = timeout_at(again, answers.recv()).await else {
+            .context("waiting for acknowledgements")?;
+        let retry_at = deadline.min(Instant::now() + RETRY_INTERVAL);
+        while !pending.is_empty() {
+            let Ok(Some(pid)) = timeout_at(retry_at, answers.recv()).await else {
                 break;
             };
-            silent.retain(|waited| *waited != pid);
+            pending.retain(|waiting| *waiting != pid);
             answered.push(pid);
         }
     }

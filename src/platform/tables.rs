@@ -128,7 +128,7 @@ const MEMBERS: &[Cache] = &[
 const KEPT_FOR_ROLES: &str = "deleted with the member or the project row";
 
 tables! {
-    /// People.
+    /// Users.
     Users = "users", PUBLISHED, &[Cache::AccessTokens, Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
     /// Organizations.
     Organizations = "organizations", PUBLISHED, &[Cache::Organizations, Cache::UnknownNames, Cache::ProjectListings], &[], ProjectRemoval::Unrelated;

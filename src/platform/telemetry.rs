@@ -1,4 +1,4 @@
-//! Logs and metrics.
+//! Logging to standard error, and metrics in the Prometheus format.
 
 mod operations;
 mod request_log;
@@ -20,21 +20,21 @@ use crate::{
     platform::rate_limits::StoreMetrics,
 };
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object a line.
     Json,
 }
 
-/// Starts logging to standard error. Standard output is for answers.
+/// Starts logging to standard error. Standard output is for the output of commands.
 pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
     let filter =
         EnvFilter::try_new(filter).map_err(|error| Error::invalid("--log", error.to_string()))?;
-    // The driver logs the parameters of every statement, password verifiers among them, when asked for debug lines. No
-    // filter may ask for those.
+    // At debug level the driver logs statement parameters, among them password verifiers. No filter
+    // may enable its messages.
     let level = filter
         .max_level_hint()
         .unwrap_or(LevelFilter::TRACE)
@@ -61,17 +61,17 @@ pub fn log(filter: &str, format: LogFormat) -> Result<(), Error> {
     .context("starting the log")
 }
 
-/// All that is counted, in Prometheus' form. Handles are made once.
+/// All metrics. Handles are registered once.
 pub struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     operations: Operations,
-    rate_limit_store: StoreMetrics,
+    tally: StoreMetrics,
     unlogged: Counter,
 }
 
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
-/// Observations are kept apart until somebody sums them up; this often keeps that short.
+/// Interval of [`Metrics::upkeep`].
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
 impl Metrics {
@@ -89,7 +89,7 @@ impl Metrics {
                 &METADATA,
             )
         };
-        let rate_limit_store = StoreMetrics {
+        let tally = StoreMetrics {
             sent: decisions("store"),
             remembered: decisions("memory of refusals"),
             fell_back: decisions("this process alone"),
@@ -106,12 +106,12 @@ impl Metrics {
             handle: recorder.handle(),
             recorder,
             operations: Operations::new(operations),
-            rate_limit_store,
+            tally,
             unlogged,
         })
     }
 
-    /// A request whose line found no room.
+    /// Counts a request that the full queue of the request log dropped.
     pub fn unlogged(&self) {
         self.unlogged.increment(1);
     }
@@ -137,24 +137,24 @@ impl Metrics {
             .register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// What is counted about shared limits.
+    /// Returns the metrics of shared rate limits.
     pub fn rate_limit_store(&self) -> StoreMetrics {
-        self.rate_limit_store.clone()
+        self.tally.clone()
     }
 
-    /// One answered request.
+    /// Counts an answered request.
     pub fn observe(&self, operation: u16, status: StatusCode, millis: u64) {
         self.operations.observe(operation, status.as_u16(), millis);
     }
 
-    /// The page Prometheus scrapes.
+    /// Returns all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
         self.operations.render(&mut page);
         page
     }
 
-    /// Sums up observations, so that memory stays bounded when nobody scrapes.
+    /// Aggregates observations of histograms, so that memory stays bounded without scrapes.
     pub fn upkeep(&self) {
         self.handle.run_upkeep();
     }

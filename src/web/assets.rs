@@ -10,7 +10,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Body, Described, Endpoint, Output, Response, Verb, mount},
+        http::{Body, Endpoint, Output, Response, Verb, mount, openapi::OperationDoc},
         rate_limits::{Limit, LimitKey, per},
     },
     web::{page, path::PathFile},
@@ -113,7 +113,7 @@ async fn asset(PathFile(name): PathFile) -> Result<FileResponse, Error> {
 struct FileResponse(&'static EmbeddedFile);
 
 impl Output for FileResponse {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

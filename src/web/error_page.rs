@@ -5,7 +5,7 @@ use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Output, Refused, Response, output::empty, respond},
+    platform::http::{Output, Response, client_kind::RejectedRequest, output::empty, respond},
     web::{Layout, PageResponse, redirect},
 };
 
@@ -21,7 +21,7 @@ struct ErrorPage<'a> {
 }
 
 /// Returns the response for an error: the sign-in page for a missing session, otherwise a page.
-pub(super) fn error_response(error: &Error, refused: &Refused<'_>) -> Response {
+pub(super) fn error_response(error: &Error, refused: &RejectedRequest<'_>) -> Response {
     respond::log(error, refused);
     let answer = match error {
         Error::Unauthenticated(_) => PageResponse::redirect(&sign_in_path(refused)),
@@ -42,7 +42,7 @@ pub(super) fn error_response(error: &Error, refused: &Refused<'_>) -> Response {
 }
 
 /// Returns the sign-in path, with a redirect back if the request was a GET.
-fn sign_in_path(refused: &Refused<'_>) -> String {
+fn sign_in_path(refused: &RejectedRequest<'_>) -> String {
     let target = refused
         .uri
         .path_and_query()
@@ -50,7 +50,7 @@ fn sign_in_path(refused: &Refused<'_>) -> String {
     redirect::sign_in_path(target.map_or(redirect::HOME, http::uri::PathAndQuery::as_str))
 }
 
-fn render(error: &Error, refused: &Refused<'_>) -> Result<PageResponse, Error> {
+fn render(error: &Error, refused: &RejectedRequest<'_>) -> Result<PageResponse, Error> {
     let status = respond::status(error);
     let (title, text) = title_and_text(error, status);
     let request_id = status.is_server_error().then_some(refused.request_id);

@@ -7,7 +7,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     base::error::{Denial, Error},
-    platform::http::{Call, Described, Input, nul},
+    platform::http::{Call, Input, null_bytes, openapi::OperationDoc},
     web::cookie,
 };
 
@@ -32,7 +32,7 @@ pub(super) struct RowId {
 }
 
 impl<T: DeserializeOwned + Send> Input for SessionForm<T> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let OpenForm(fields) = OpenForm::<Vec<(String, String)>>::take(call).await?;
@@ -51,7 +51,7 @@ impl<T: DeserializeOwned + Send> Input for SessionForm<T> {
 }
 
 impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         if !is_same_origin(call.headers(), call.uri()) {
@@ -62,7 +62,7 @@ impl<T: DeserializeOwned + Send> Input for OpenForm<T> {
 }
 
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
-    nul::check_form(body)?;
+    null_bytes::check_form(body)?;
     // The error does not quote the value: it may be a password.
     serde_urlencoded::from_bytes(body)
         .map_err(|_| Error::invalid("form", "missing or malformed field"))

@@ -43,16 +43,19 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Endpoint, Face, Mounted, RequestLine, Served, Tag, Verb, mount},
+        http::{
+            Endpoint, Tag, Verb, client_kind::ClientKind, endpoint::MountedHandler,
+            input::RequestLine, mount, router::EndpointSet,
+        },
         rate_limits::STANDARD,
     },
 };
 
 /// Session cookies for authentication, HTML for errors.
-static FACE: Face = Face {
+static CLIENT: ClientKind = ClientKind {
     presented: cookie::presented,
     refuse: error_page::error_response,
-    asks: true,
+    calls_operations: true,
 };
 
 /// Every page, form and embedded file.
@@ -159,9 +162,9 @@ pub fn pages() -> &'static [&'static Endpoint] {
 }
 
 /// Returns the pages with their settings, for the router.
-pub fn served() -> Served<'static> {
-    Served {
-        face: &FACE,
+pub fn served() -> EndpointSet<'static> {
+    EndpointSet {
+        client_kind: &CLIENT,
         endpoints: PAGES,
         unknown: &NOT_FOUND,
     }
@@ -174,7 +177,7 @@ const fn page(
     method: Verb,
     path: &'static str,
     access: Access,
-    handler: fn() -> Mounted,
+    handler: fn() -> MountedHandler,
 ) -> Endpoint {
     Endpoint {
         id,

@@ -8,7 +8,7 @@ use crate::{
         error::Error,
         ids::{OrgSlug, ProjectRef},
     },
-    platform::http::{Call, Described, Input},
+    platform::http::{Call, Input, openapi::OperationDoc},
 };
 
 /// Defines handler inputs, each of which parses one path parameter.
@@ -18,7 +18,7 @@ macro_rules! path_parameters {
         pub(super) struct $input(pub(super) $value);
 
         impl Input for $input {
-            fn describe(_: &mut Described) {}
+            fn describe(_: &mut OperationDoc) {}
 
             async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
                 let value = call.placeholder($name).ok_or(Error::NotFound)?;

@@ -6,7 +6,7 @@ use crate::{
     base::error::Error,
     platform::{
         access::{AnyOf, CallerRelation, PermissionLevel, Role},
-        http::{Imagined, rehearse},
+        http::simulate::{SimulatedRequest, simulate},
     },
     web::Visitor,
 };
@@ -42,7 +42,7 @@ impl Visitor {
         path: &str,
         query: &str,
     ) -> Result<PermissionCheck, Error> {
-        self.check_request(Imagined {
+        self.check_request(SimulatedRequest {
             method,
             path,
             query,
@@ -58,7 +58,7 @@ impl Visitor {
         path: &str,
         body: &str,
     ) -> Result<PermissionCheck, Error> {
-        self.check_request(Imagined {
+        self.check_request(SimulatedRequest {
             method,
             path,
             query: "",
@@ -67,8 +67,8 @@ impl Visitor {
         .await
     }
 
-    async fn check_request(&self, request: Imagined<'_>) -> Result<PermissionCheck, Error> {
-        let rehearsal = rehearse(
+    async fn check_request(&self, request: SimulatedRequest<'_>) -> Result<PermissionCheck, Error> {
+        let rehearsal = simulate(
             &self.context,
             endpoints::all(),
             self.user.clone().into(),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     base::error::{Context, Error},
-    platform::http::{Body, Described, Output, Response},
+    platform::http::{Body, Output, Response, openapi::OperationDoc},
 };
 
 /// Permits only files of this server: no inline code, no frames, no forms to other origins.
@@ -144,7 +144,7 @@ fn add_security_headers(headers: &mut HeaderMap) {
 }
 
 impl Output for PageResponse {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

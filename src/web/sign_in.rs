@@ -20,7 +20,7 @@ use crate::{
             sessions::{SessionSecret, SessionSelection},
         },
         audit::Recorder,
-        http::{Call, Described, Endpoint, Input, Peer, Verb, mount},
+        http::{Call, Endpoint, Input, Peer, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Layout, OpenForm, PageResponse, SessionForm, Visitor, cookie, form::NoFields, labels, page,
@@ -123,7 +123,7 @@ impl SignInPage {
 }
 
 impl Input for SignInRequest {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;

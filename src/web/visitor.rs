@@ -10,7 +10,9 @@ use crate::{
     base::error::{Context, CredentialProblem, Error},
     platform::{
         access::{User, sessions::SessionSecret},
-        http::{Asking, Body, Call, Described, Input, Peer, read},
+        http::{
+            Body, Call, Input, Peer, body::read, client_kind::InternalClient, openapi::OperationDoc,
+        },
     },
     web::{
         assets::{ASSETS, Assets},
@@ -38,12 +40,12 @@ pub struct Visitor {
     path: String,
     /// The completed action, from the query parameter `done`.
     done: Option<String>,
-    asking: Asking,
+    client: InternalClient,
     recorder: Option<std::sync::Arc<crate::platform::audit::Recorder>>,
 }
 
 impl Input for Visitor {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let user = User::take(call).await?;
@@ -65,7 +67,7 @@ impl Input for Visitor {
             origin,
             path: call.uri().path().to_owned(),
             done,
-            asking: call.asking()?,
+            client: call.internal_client()?,
             recorder: call.recorder(),
         })
     }
@@ -127,8 +129,8 @@ impl Visitor {
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json");
         let response = self
-            .asking
-            .ask(request.body(body).context("calling the API")?)
+            .client
+            .send(request.body(body).context("calling the API")?)
             .await?;
         read(response.into_body(), RESPONSE_BYTES_MAX)
             .await

@@ -1,5 +1,5 @@
-//! What holds for every operation, checked for every operation: loops over the one list, against committed facts of the
-//! published contract.
+//! Checks of every operation in the list of endpoints, against committed facts of the published
+//! contract.
 
 mod bodies;
 mod counted;
@@ -73,7 +73,7 @@ fn rows(table: &'static str) -> impl Iterator<Item = &'static str> {
     table.lines().filter(|line| !line.starts_with('#')).skip(1)
 }
 
-/// Whether the published contract lets `role` do this.
+/// Whether the published contract permits the operation to `role`.
 fn may(endpoint: &Endpoint, role: Role) -> bool {
     let permissions = FACTS[endpoint.id].permissions;
     permissions == "-"
@@ -101,7 +101,7 @@ const CHECKS: [&str; 13] = [
     "nul",
 ];
 
-/// What a loop found wrong, by operation.
+/// Problems found by a check, by operation.
 #[derive(Default)]
 struct Findings(BTreeMap<&'static str, String>);
 
@@ -112,7 +112,7 @@ impl Findings {
         problems.push_str(&problem.to_string());
     }
 
-    /// Fails on what `contract.allow` does not list for `check`, and on what it lists without need.
+    /// Fails on problems that `contract.allow` does not list for `check`, and on unneeded entries.
     fn verdict(self, check: &str) {
         assert!(CHECKS.contains(&check), "{check} is not a check");
         let allowed: BTreeSet<&str> = allowances()
@@ -150,7 +150,7 @@ fn allowances() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 #[test]
-fn every_allowance_names_a_check_and_an_operation() {
+fn allowances_name_a_check_and_an_operation() {
     for (check, id) in allowances() {
         assert!(
             CHECKS.contains(&check) && FACTS.contains_key(id),
@@ -167,7 +167,7 @@ fn published() -> impl Iterator<Item = &'static Endpoint> {
         .filter(|endpoint| endpoint.tag != Tag::Gantry)
 }
 
-/// In the order in which they can be called one after the other: what removes the subject comes last.
+/// Published operations, with the one that deletes the subject last.
 fn callable() -> Vec<&'static Endpoint> {
     let mut all: Vec<_> = published().collect();
     all.sort_by_key(|endpoint| endpoint.id == "v1-delete-a-project");
@@ -211,10 +211,10 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
     }
 }
 
-/// Enough for the guard. Handlers find it wanting, which is an answer too.
+/// A body that is sufficient for the guard. Handlers may reject it.
 fn body(endpoint: &Endpoint, tenant: &Tenant) -> Value {
     match endpoint.limit.key {
-        // The least of what it can be asked: anything else needs more.
+        // The case with the fewest permissions.
         LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted
             if endpoint.id == "v1-run-a-query" =>
         {

@@ -1,4 +1,4 @@
-//! What a request meets before and after any operation: transport, routing, bodies, request ids, faults.
+//! Steps shared by all requests: transport, routing, bodies, request ids, internal errors.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use gantry::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Api, Done, Endpoint, Tag, Transport, Verb, mount},
+        http::{Api, Endpoint, Tag, Transport, Verb, mount, output::OkEmpty},
         rate_limits::STANDARD,
     },
     web,
@@ -19,7 +19,7 @@ use crate::support::{TestApp, client::Call, machine::Machine};
 // Routing.
 
 #[tokio::test]
-async fn what_no_operation_has_is_named() {
+async fn unknown_route_returns_404_with_method_and_path() {
     let app = TestApp::new().await;
     for (method, path, message) in [
         ("GET", "/", "Cannot GET /"),
@@ -46,7 +46,7 @@ async fn what_no_operation_has_is_named() {
 }
 
 #[tokio::test]
-async fn a_path_is_taken_as_it_was_sent() {
+async fn path_with_escapes_or_other_case_is_not_normalized() {
     let app = TestApp::new().await;
     let project = app.home.project.as_str();
     for path in [
@@ -76,7 +76,7 @@ async fn a_path_is_taken_as_it_was_sent() {
 // Bodies.
 
 #[tokio::test]
-async fn a_body_that_is_no_json_is_refused_by_field() {
+async fn invalid_json_body_returns_400_naming_the_field() {
     let app = TestApp::new().await;
     for (body, message) in [
         ("", "body: Invalid input: EOF while parsing a value"),
@@ -119,7 +119,7 @@ async fn a_body_that_is_no_json_is_refused_by_field() {
         "{}",
         answer.message()
     );
-    // Also where the guard looks into the body.
+    // Also for operations whose body the guard reads.
     app.post("/v1/projects")
         .as_(&app.owner)
         .body(deep)
@@ -129,7 +129,7 @@ async fn a_body_that_is_no_json_is_refused_by_field() {
 }
 
 #[tokio::test]
-async fn a_body_has_a_bound() {
+async fn body_over_the_limit_returns_413() {
     let app = TestApp::new().await;
     let body = |bytes: usize| format!("{{\"name\": \"{}\"}}", "x".repeat(bytes - 12));
     let answer = app
@@ -153,7 +153,7 @@ async fn a_body_has_a_bound() {
             .message(),
         "name: expected 1 to 256 characters"
     );
-    // Whoever may not do it need not have sent it.
+    // The body of an unauthorized caller is not read.
     let answer = app
         .post(&app.at("/database/query"))
         .as_(&app.stranger)
@@ -164,13 +164,13 @@ async fn a_body_has_a_bound() {
 }
 
 #[tokio::test]
-async fn a_body_without_a_length_is_bounded_as_it_comes() {
+async fn chunked_body_over_the_limit_returns_413() {
     let app = TestApp::new().await;
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<bytes::Bytes, std::io::Error>>(1);
     let chunks = futures_util::stream::unfold(receiver, async |mut receiver| {
         receiver.recv().await.map(|chunk| (chunk, receiver))
     });
-    // More than anybody should read; it stops when nobody does.
+    // More than the limit; stops when the receiver is dropped.
     let feed = tokio::spawn(async move {
         let mut fed = 0;
         while fed < 100 && sender.send(Ok(vec![b' '; 64 << 10].into())).await.is_ok() {
@@ -188,7 +188,7 @@ async fn a_body_without_a_length_is_bounded_as_it_comes() {
 }
 
 #[tokio::test]
-async fn a_body_cut_off_is_the_clients_fault() {
+async fn truncated_body_returns_400() {
     let app = TestApp::new().await;
     let chunks =
         futures_util::stream::iter([Ok("{\"name\": "), Err(std::io::Error::other("reset"))]);
@@ -205,7 +205,7 @@ async fn a_body_cut_off_is_the_clients_fault() {
 // Request ids.
 
 #[tokio::test]
-async fn a_request_id_comes_back_or_is_made() {
+async fn request_id_is_echoed_or_generated() {
     let app = TestApp::new().await;
     let made = app
         .get("/v1/profile")
@@ -251,7 +251,7 @@ async fn a_request_id_comes_back_or_is_made() {
 const INSECURE: &str = "This API answers over HTTPS only. Use https, or let the proxy in front send X-Forwarded-Proto: https and name it in --trusted-proxies.";
 
 #[tokio::test]
-async fn plain_http_from_elsewhere_is_refused_before_anything_is_looked_at() {
+async fn plain_http_from_another_host_returns_403_before_authentication() {
     let app = TestApp::new().await;
     for path in ["/v1/profile", "/v1/compatibility", "/nowhere"] {
         let answer = app
@@ -263,11 +263,7 @@ async fn plain_http_from_elsewhere_is_refused_before_anything_is_looked_at() {
             .await
             .expect(403);
         assert_eq!(answer.message(), INSECURE);
-        assert_eq!(
-            answer.header("x-gotrue-id"),
-            None,
-            "the token was not looked at"
-        );
+        assert_eq!(answer.header("x-gotrue-id"), None, "the token was not read");
         assert_eq!(answer.quota.remaining, 119);
     }
     app.get("/v1/profile")
@@ -285,7 +281,7 @@ async fn plain_http_from_elsewhere_is_refused_before_anything_is_looked_at() {
 }
 
 #[tokio::test]
-async fn a_listener_with_tls_is_open_to_all() {
+async fn tls_listener_serves_any_address() {
     let app = TestApp::with(
         Transport {
             tls: true,
@@ -303,7 +299,7 @@ async fn a_listener_with_tls_is_open_to_all() {
 }
 
 #[tokio::test]
-async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
+async fn trusted_proxy_headers_set_the_client_address() {
     let transport = Transport {
         trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
         ..Transport::default()
@@ -325,7 +321,7 @@ async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
             .remaining,
         119
     );
-    // Nobody is counted by the client's address, not the proxy's, and not by what the client itself claims.
+    // Unauthenticated requests are counted by the address that the proxy appended.
     assert_eq!(
         through("203.0.113.9")
             .send()
@@ -353,7 +349,7 @@ async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
             .remaining,
         119
     );
-    // IPv6 clients hold a whole /64.
+    // IPv6 addresses of one /64 share a counter.
     assert_eq!(
         through("2001:db8::1")
             .send()
@@ -406,7 +402,7 @@ async fn behind_a_trusted_proxy_the_client_is_who_it_says() {
         .expect(403);
 }
 
-// Faults.
+// Internal errors.
 
 static PANICS: Endpoint = Endpoint {
     id: "test-panics",
@@ -420,12 +416,12 @@ static PANICS: Endpoint = Endpoint {
     handler: || mount(panics),
 };
 
-async fn panics() -> Result<Done, Error> {
+async fn panics() -> Result<OkEmpty, Error> {
     panic!("the password is hunter2")
 }
 
 #[tokio::test]
-async fn a_panic_is_a_fault_that_tells_nothing() {
+async fn panic_returns_500_without_details() {
     let app = TestApp::new().await;
     let api = Api::new(
         &app.app.platform,
@@ -454,12 +450,12 @@ async fn a_panic_is_a_fault_that_tells_nothing() {
         matches!(&*logged, [line] if line.contains("abc") && line.contains("test-panics") && line.contains("hunter2")),
         "{logged:?}"
     );
-    // The next request is served as if nothing had been.
+    // The next request is served.
     Call::new(api, "GET", "/nowhere").send().await.expect(404);
 }
 
 #[tokio::test]
-async fn a_broken_control_database_is_a_fault_that_tells_nothing() {
+async fn control_database_error_returns_500_without_details() {
     let app = TestApp::new().await;
     app.app
         .db
@@ -484,10 +480,10 @@ async fn a_broken_control_database_is_a_fault_that_tells_nothing() {
     );
 }
 
-// Gantry's own.
+// Operations of Gantry itself.
 
 #[tokio::test]
-async fn the_document_and_its_page_are_open_to_all() {
+async fn openapi_document_and_reference_pages_are_public() {
     let app = TestApp::new().await;
     let served = app.get("/api/v1-json").send().await.expect(200);
     assert_eq!(served.json(), *crate::support::document::DOCUMENT);
@@ -516,7 +512,7 @@ async fn the_document_and_its_page_are_open_to_all() {
 }
 
 #[tokio::test]
-async fn compatibility_lists_every_published_operation() {
+async fn compatibility_lists_every_operation() {
     let app = TestApp::new().await;
     let listed = app.get("/v1/compatibility").send().await.expect(200).json();
     let count = |state: &str| {

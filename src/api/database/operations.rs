@@ -14,7 +14,10 @@ use crate::{
     data_plane::{database_session::session::SessionLimits, projects},
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, RequestView, needs},
-        http::{Begun, Endpoint, Json, Query as Parameters, Rows, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Query as Parameters, Tag, Verb, mount,
+            output::{CreatedEmpty, JsonRows},
+        },
         rate_limits::{CONTEXT, STANDARD},
     },
 };
@@ -64,7 +67,7 @@ static RUN_QUERY: Endpoint = Endpoint {
         Case::otherwise(AnyOf(&[&[P::DatabaseRead, P::DatabaseWrite]])),
     ]),
     limit: &STANDARD,
-    handler: || mount(run_query).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(run_query).audited_before().sample(SAMPLE),
 };
 
 fn asks_to_read_only(asked: &RequestView<'_>) -> bool {
@@ -98,7 +101,7 @@ async fn run_query(
     project: Project,
     context: ApiContext,
     Json(request): Json<QueryRequest>,
-) -> Result<Rows, Error> {
+) -> Result<JsonRows, Error> {
     run(
         &context,
         &project,
@@ -138,7 +141,7 @@ async fn read_only_query(
     project: Project,
     context: ApiContext,
     Json(request): Json<ReadOnlyRequest>,
-) -> Result<Rows, Error> {
+) -> Result<JsonRows, Error> {
     run(
         &context,
         &project,
@@ -151,10 +154,10 @@ async fn read_only_query(
     .await
 }
 
-async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<Rows, Error> {
+async fn run(context: &ApiContext, project: &Project, query: SqlQuery) -> Result<JsonRows, Error> {
     required("query", &query.text)?;
     let target = projects::target(context, project).await?;
-    Ok(Rows(
+    Ok(JsonRows(
         query::run_query(&target, &query, SessionLimits::default()).await?,
     ))
 }
@@ -261,14 +264,14 @@ static ENABLE_WEBHOOKS: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWebhooksConfigWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(enable_webhooks).that_changes_elsewhere(),
+    handler: || mount(enable_webhooks).audited_before(),
 };
 
-async fn enable_webhooks(project: Project, context: ApiContext) -> Result<Begun, Error> {
+async fn enable_webhooks(project: Project, context: ApiContext) -> Result<CreatedEmpty, Error> {
     let target = projects::target(&context, &project).await?;
     webhooks::enable(&target, SessionLimits::default())
         .await
-        .map(|()| Begun)
+        .map(|()| CreatedEmpty)
 }
 
 /// Rejects an empty text.

@@ -20,7 +20,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Peer, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Peer, Tag, Verb, mount,
+            output::{Created, OkEmpty},
+        },
         rate_limits::STANDARD,
     },
 };
@@ -53,7 +56,7 @@ static CREATE_LOGIN_ROLE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(create_login_role)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample(r#"{"read_only": true}"#)
     },
 };
@@ -100,7 +103,7 @@ static DELETE_LOGIN_ROLES: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(delete_login_roles).that_changes_elsewhere(),
+    handler: || mount(delete_login_roles).audited_before(),
 };
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -495,7 +498,7 @@ async fn delete_bans(
     audit: Arc<Recorder>,
     peer: Peer,
     Json(request): Json<UnbanRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     const FIELD: &str = "ipv4_addresses";
     if request.ipv4_addresses.len() > NETWORKS_MAX {
         return Err(Error::invalid(
@@ -516,5 +519,5 @@ async fn delete_bans(
     networks.extend(request.requester_ip.then(|| bans::network_of(peer.address)));
     bans::lift(&context, &project, &networks, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

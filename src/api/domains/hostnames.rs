@@ -20,7 +20,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Query, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Query, Tag, Verb, mount,
+            output::{Created, OkEmpty},
+        },
         rate_limits::{DOMAINS, STANDARD},
     },
 };
@@ -328,9 +331,9 @@ async fn delete(
     context: ApiContext,
     audit: Arc<Recorder>,
     Query(_): Query<DeleteHostnameQuery>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     hostnames::remove(&context, &project, &audit).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static CHECKS: Endpoint = Endpoint {

@@ -15,7 +15,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Tag, Verb, mount},
+        http::{
+            Endpoint, Json, Tag, Verb, mount,
+            output::{Created, OkEmpty},
+        },
         rate_limits::DOMAINS,
     },
 };
@@ -100,7 +103,7 @@ static CHECK_VANITY: Endpoint = Endpoint {
     limit: &DOMAINS,
     handler: || {
         mount(check_vanity)
-            .that_only_sees()
+            .read_only()
             .sample(r#"{"vanity_subdomain": "my-shop"}"#)
     },
 };
@@ -167,7 +170,7 @@ async fn deactivate_vanity(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     vanity::deactivate(&context, &project, &audit).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }

@@ -14,7 +14,8 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs, pat_only},
         http::{
-            Described, Endpoint, Json, Output, Query, Response, Tag, Verb, mount, output::with_type,
+            Endpoint, Json, Output, Query, Response, Tag, Verb, mount, openapi::OperationDoc,
+            output::with_type,
         },
         rate_limits::{ANALYTICS, Limit, LimitKey, STANDARD, per},
     },
@@ -217,7 +218,7 @@ impl Serialize for Row<'_> {
 }
 
 impl Output for Answered {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         <Json<AnalyticsResponse> as Output>::describe(described);
     }
 
@@ -314,7 +315,7 @@ impl<T> Counted<T> {
 }
 
 impl<T: JsonSchema + Serialize + Send> Output for Counted<T> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         <Json<T> as Output>::describe(described);
     }
 
@@ -408,7 +409,7 @@ static METRICS: Endpoint = Endpoint {
 struct Page(String);
 
 impl Output for Page {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

@@ -16,7 +16,10 @@ use crate::{
     platform::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::OkEmpty,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -74,7 +77,7 @@ pub(super) static REVOKE: Endpoint = Endpoint {
 struct AuthorizationId(ApprovalId);
 
 impl Input for AuthorizationId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id")
@@ -89,10 +92,10 @@ async fn revoke(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::revoke(&context, Revoker::Member(user.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static LIST_FOR_ORGANIZATION: Endpoint = Endpoint {
@@ -131,10 +134,10 @@ async fn revoke_in_organization(
     AuthorizationId(id): AuthorizationId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::revoke(&context, Revoker::Organization(organization.id), id, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 pub(super) static REVOKE_ALL: Endpoint = Endpoint {

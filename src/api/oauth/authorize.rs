@@ -20,7 +20,7 @@ use crate::{
     },
     platform::{
         access::{Permission as P, ResourceName, User, pat_only},
-        http::{Call, Described, Endpoint, Input, Onward, Tag, Verb, mount},
+        http::{Call, Endpoint, Input, Tag, Verb, mount, openapi::OperationDoc, output::SeeOther},
         rate_limits::STANDARD,
     },
 };
@@ -54,7 +54,7 @@ struct AuthorizeQuery {
 }
 
 impl Input for AuthorizeParameters {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<AuthorizeQuery>();
     }
 
@@ -88,7 +88,7 @@ async fn authorize(
     context: ApiContext,
     Issuer(issuer): Issuer,
     parameters: AuthorizeParameters,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     redirect_for(
         requests::begin(&context, parameters.fields, &issuer, None).await,
         parameters.is_navigation,
@@ -100,17 +100,19 @@ async fn authorize(
 fn redirect_for(
     begun: Result<AuthorizationOutcome, Error>,
     is_navigation: bool,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     match begun {
-        Ok(AuthorizationOutcome::Pending(id)) => Ok(Onward(format!("{CONSENT_PAGE}?auth_id={id}"))),
-        Ok(AuthorizationOutcome::Rejected(address)) => Ok(Onward(address)),
+        Ok(AuthorizationOutcome::Pending(id)) => {
+            Ok(SeeOther(format!("{CONSENT_PAGE}?auth_id={id}")))
+        }
+        Ok(AuthorizationOutcome::Rejected(address)) => Ok(SeeOther(address)),
         Err(Error::OAuth(fault)) if is_navigation => {
             let why = if fault.unprocessable {
                 "client"
             } else {
                 "request"
             };
-            Ok(Onward(format!("{PROBLEM_PAGE}?why={why}")))
+            Ok(SeeOther(format!("{PROBLEM_PAGE}?why={why}")))
         }
         Err(error) => Err(error),
     }
@@ -152,7 +154,7 @@ struct ProjectQuery {
 }
 
 impl Input for ProjectAuthorizeParameters {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<ProjectQuery>();
     }
 
@@ -175,7 +177,7 @@ async fn authorize_project_claim(
     user: User,
     Issuer(issuer): Issuer,
     parameters: ProjectAuthorizeParameters,
-) -> Result<Onward, Error> {
+) -> Result<SeeOther, Error> {
     let ProjectAuthorizeParameters(parameters, project) = parameters;
     let (_, roles) = context
         .directory

@@ -10,7 +10,7 @@ use crate::{
         db::Db,
         error::{Context, Error, oauth_error, unknown_client},
     },
-    platform::{access::credential::SecretDigest, http::Basic},
+    platform::{access::credential::SecretDigest, http::client_credentials::ClientCredentials},
 };
 
 /// Returns the error for any failed client authentication.
@@ -22,31 +22,31 @@ pub(super) fn invalid_client() -> Error {
 /// protected by PKCE or by the token that they present.
 pub async fn authenticate(
     db: &Db,
-    basic: Basic,
+    basic: ClientCredentials,
     fields: &OAuthParameters,
     now: DateTime<Utc>,
 ) -> Result<Application, Error> {
     let named = fields.get("client_id");
     let secret = fields.get("client_secret");
     let (id, secret) = match &basic {
-        Basic::Unreadable => return Err(invalid_client()),
-        Basic::Absent => (
+        ClientCredentials::Unreadable => return Err(invalid_client()),
+        ClientCredentials::Absent => (
             named.ok_or_else(|| unknown_client("Required parameter: client_id"))?,
             secret,
         ),
         // A bearer token beside credentials in the body is ignored; in place of them it is
         // rejected.
-        Basic::Bearer => (named.ok_or_else(invalid_client)?, secret),
-        Basic::Said { .. } if fields.has("client_secret") => {
+        ClientCredentials::Bearer => (named.ok_or_else(invalid_client)?, secret),
+        ClientCredentials::Basic { .. } if fields.has("client_secret") => {
             return Err(oauth_error(
                 "invalid_request",
                 "The client uses more than one authentication method.",
             ));
         }
-        Basic::Said { name: id, .. } if named.is_some_and(|named| named != id) => {
+        ClientCredentials::Basic { name: id, .. } if named.is_some_and(|named| named != id) => {
             return Err(invalid_client());
         }
-        Basic::Said { name: id, secret } => (
+        ClientCredentials::Basic { name: id, secret } => (
             id.as_str(),
             Some(secret.expose_secret()).filter(|secret| !secret.is_empty()),
         ),

@@ -23,8 +23,12 @@ use crate::{
     platform::{
         access::Access,
         http::{
-            Basic, Call, Created, Described, Done, Endpoint, Input, Json, Nothing,
-            RESOURCE_METADATA, RequestLine, Tag, Unkept, Verb, mount,
+            Call, Endpoint, Input, Json, RESOURCE_METADATA, Tag, Verb,
+            client_credentials::ClientCredentials,
+            input::RequestLine,
+            mount,
+            openapi::OperationDoc,
+            output::{Created, NoContent, NoStore, OkEmpty},
         },
         rate_limits::{REGISTRATIONS, STANDARD},
     },
@@ -81,15 +85,15 @@ pub(super) const fn public(
     }
 }
 
-async fn unmounted() -> Result<Done, Error> {
-    Ok(Done)
+async fn unmounted() -> Result<OkEmpty, Error> {
+    Ok(OkEmpty)
 }
 
 /// The issuer of tokens. Rejects the request if the operator configured no public URL.
 pub(super) struct Issuer(pub(super) String);
 
 impl Input for Issuer {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
@@ -103,7 +107,7 @@ impl Input for Issuer {
 /// A form-encoded protocol request with client credentials and origin.
 struct OAuthForm {
     fields: OAuthParameters,
-    basic: Basic,
+    basic: ClientCredentials,
     origin: RequestOrigin,
 }
 
@@ -168,7 +172,7 @@ fn has_content_type(call: &Call<'_>, kind: &str) -> bool {
 }
 
 impl Input for RequestOrigin {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
@@ -180,7 +184,7 @@ impl Input for RequestOrigin {
 }
 
 impl Input for OAuthForm {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.form_schema::<TokenBody>();
     }
 
@@ -204,8 +208,10 @@ static EXCHANGE: Endpoint = Endpoint {
 async fn exchange(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<Unkept<Created<TokenPair>>, Error> {
-    Ok(Unkept(Created(exchange_tokens(&context, form).await?.pair)))
+) -> Result<NoStore<Created<TokenPair>>, Error> {
+    Ok(NoStore(Created(
+        exchange_tokens(&context, form).await?.pair,
+    )))
 }
 
 pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
@@ -222,8 +228,8 @@ pub(super) static EXCHANGE_STANDARD: Endpoint = Endpoint {
 async fn exchange_standard(
     context: ApiContext,
     form: OAuthForm,
-) -> Result<Unkept<Json<TokenResponse>>, Error> {
-    Ok(Unkept(Json(exchange_tokens(&context, form).await?)))
+) -> Result<NoStore<Json<TokenResponse>>, Error> {
+    Ok(NoStore(Json(exchange_tokens(&context, form).await?)))
 }
 
 async fn exchange_tokens(
@@ -269,7 +275,7 @@ struct RevokeBody {
 }
 
 impl Input for RevocationForm {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<RevokeBody>();
     }
 
@@ -299,8 +305,8 @@ impl Input for RevocationForm {
     }
 }
 
-async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<Nothing, Error> {
-    revoke_token(&context, given.form).await.map(|()| Nothing)
+async fn revoke_json(context: ApiContext, given: RevocationForm) -> Result<NoContent, Error> {
+    revoke_token(&context, given.form).await.map(|()| NoContent)
 }
 
 pub(super) static REVOKE_FORM: Endpoint = Endpoint {
@@ -355,7 +361,7 @@ pub(super) static INTROSPECT: Endpoint = Endpoint {
 async fn introspect(
     context: ApiContext,
     OAuthForm { fields, basic, .. }: OAuthForm,
-) -> Result<Unkept<Json<Introspection>>, Error> {
+) -> Result<NoStore<Json<Introspection>>, Error> {
     // RFC 7662, 2.1: a request without credentials is answered with 401, also if it names no
     // application.
     let authenticated =
@@ -372,7 +378,7 @@ async fn introspect(
         return Err(client::invalid_client());
     }
     let token = fields.required("token")?;
-    Ok(Unkept(Json(
+    Ok(NoStore(Json(
         introspect::introspect(&context.db, &application, token, context.clock.now()).await?,
     )))
 }
@@ -438,8 +444,8 @@ async fn register(
     origin: RequestOrigin,
     Issuer(_): Issuer,
     Json(registration): Json<ClientRegistration>,
-) -> Result<Unkept<Created<RegisteredClient>>, Error> {
-    Ok(Unkept(Created(
+) -> Result<NoStore<Created<RegisteredClient>>, Error> {
+    Ok(NoStore(Created(
         registration::register(&context, registration, &origin).await?,
     )))
 }

@@ -111,7 +111,7 @@ static FIND: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(find)
-            .that_only_sees()
+            .read_only()
             .sample(r#"{"token": "gantry_invite_…"}"#)
     },
 };

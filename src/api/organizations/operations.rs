@@ -12,7 +12,7 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, User, needs, pat_only},
         audit::Recorder,
-        http::{Created, Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
         tables::Table,
     },

@@ -30,7 +30,7 @@ use crate::{
     platform::{
         access::{Organization, Project, Reach, User},
         audit::Recorder,
-        http::Written,
+        http::output::PrerenderedJson,
         tables,
         tables::Table,
     },
@@ -99,7 +99,10 @@ macro_rules! select_details {
 
 /// Lists the projects of all organizations of a user that the token can access, oldest first. The
 /// serialized response is cached, because it is read often and changes rarely.
-pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<ProjectDetail>>, Error> {
+pub async fn list(
+    context: &ApiContext,
+    user: &User,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
     let audience = Audience::of(user);
     if let Some(bytes) = context.listings.get(audience, now) {
@@ -122,7 +125,7 @@ pub async fn list(context: &ApiContext, user: &User) -> Result<Written<Vec<Proje
         .iter()
         .map(|row| read_detail(context, row))
         .collect::<Result<Vec<_>, _>>()?;
-    let written = Written::new(&projects)?;
+    let written = PrerenderedJson::new(&projects)?;
     context.listings.put(audience, written.bytes(), now, epoch);
     Ok(written)
 }

@@ -22,7 +22,12 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Project, User, needs},
         audit::Recorder,
-        http::{Created, Done, Endpoint, Json, Lists, Query, Tag, Verb, Written, mount},
+        http::{
+            Endpoint, Json, Query, Tag, Verb,
+            input::QueryWithLists,
+            mount,
+            output::{Created, OkEmpty, PrerenderedJson},
+        },
         rate_limits::{STANDARD, STANDARD_BY_BODY},
     },
 };
@@ -60,7 +65,10 @@ static LIST: Endpoint = Endpoint {
     handler: || mount(list),
 };
 
-async fn list(user: User, context: ApiContext) -> Result<Written<Vec<ProjectDetail>>, Error> {
+async fn list(
+    user: User,
+    context: ApiContext,
+) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
     projects::list(&context, &user).await
 }
 
@@ -197,10 +205,14 @@ static PAUSE: Endpoint = Endpoint {
     handler: || mount(pause),
 };
 
-async fn pause(project: Project, context: ApiContext, audit: Arc<Recorder>) -> Result<Done, Error> {
+async fn pause(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<OkEmpty, Error> {
     lifecycle::command(&context, &project, Command::Pause, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 static RESTORE_VERSIONS: Endpoint = Endpoint {
@@ -238,10 +250,10 @@ async fn restore(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     lifecycle::command(&context, &project, Command::Restore, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 static CANCEL_RESTORE: Endpoint = Endpoint {
@@ -260,10 +272,10 @@ async fn cancel_restore(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     lifecycle::command(&context, &project, Command::CancelRestore, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 static RESTART: Endpoint = Endpoint {
@@ -282,10 +294,10 @@ async fn restart(
     project: Project,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     lifecycle::command(&context, &project, Command::Restart, &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }
 
 static HEALTH: Endpoint = Endpoint {
@@ -335,7 +347,7 @@ fn comma_separated<'de, D: Deserializer<'de>>(
 async fn services_health(
     project: Project,
     context: ApiContext,
-    Lists(query): Lists<HealthQuery>,
+    QueryWithLists(query): QueryWithLists<HealthQuery>,
 ) -> Result<Json<Vec<health::ServiceHealth>>, Error> {
     if !(1..=SERVICES_MAX).contains(&query.services.len()) {
         return Err(Error::invalid(

@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::{
     base::error::{Context, Error},
-    platform::http::{Body, Described, Output, Response, read},
+    platform::http::{Body, Output, Response, body::read, openapi::OperationDoc},
 };
 
 /// Permits only scripts and styles of this server; no inline code and no framing.
@@ -42,7 +42,7 @@ pub(super) struct Asset {
 }
 
 impl Output for Asset {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

@@ -9,7 +9,10 @@ use crate::{
     base::error::Error,
     platform::{
         access::Access,
-        http::{Call, Described, Endpoint, Input, Json, Tag, Verb, document, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount,
+            openapi::{OperationDoc, document},
+        },
         rate_limits::STANDARD,
     },
 };
@@ -83,7 +86,7 @@ static ASSET: Endpoint = Endpoint {
 struct AssetName(String);
 
 impl Input for AssetName {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("file")

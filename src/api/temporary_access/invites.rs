@@ -15,7 +15,11 @@ use crate::{
     platform::{
         access::{Access, Permission as P, Project, User, pat_only},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, OkEmpty},
+        },
         rate_limits::{STANDARD, STANDARD_BY_CALLER},
     },
 };
@@ -147,7 +151,7 @@ async fn accept(
 struct ProjectRefPath(ProjectRef);
 
 impl Input for ProjectRefPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("ref")
@@ -174,7 +178,7 @@ pub(super) static REVOKE: Endpoint = Endpoint {
 struct InvitePath(Uuid);
 
 impl Input for InvitePath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("invite_id").unwrap_or_default();
@@ -189,8 +193,8 @@ async fn revoke(
     InvitePath(id): InvitePath,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     invitations::revoke(&context, &project, id, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }

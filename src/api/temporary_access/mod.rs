@@ -28,7 +28,9 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs, pat_only},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount, openapi::OperationDoc, output::OkEmpty,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -447,7 +449,7 @@ static REMOVE: Endpoint = Endpoint {
 struct MemberPath(Uuid);
 
 impl Input for MemberPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").unwrap_or_default();
@@ -462,10 +464,10 @@ async fn remove(
     MemberPath(user): MemberPath,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     grants::remove(&context, &project, user, &audit).await?;
     temporary_access::wait_until_revoked(&context, &project).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static AUTHORIZE: Endpoint = Endpoint {
@@ -479,7 +481,7 @@ static AUTHORIZE: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(authorize)
-            .that_changes()
+            .mutates()
             .sample(r#"{"role": "supabase_read_only_user", "rhost": "127.0.0.1"}"#)
     },
 };

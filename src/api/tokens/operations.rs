@@ -28,7 +28,11 @@ use crate::{
     platform::{
         access::{Access, Permission, Permissions, User},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Query, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, OkEmpty},
+        },
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -43,7 +47,7 @@ pub static ENDPOINTS: &[&Endpoint] =
 struct PathToken(TokenId);
 
 impl Input for PathToken {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("id")
@@ -237,12 +241,12 @@ async fn revoke(
     user: User,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     tokens::get(&context.db, user.id, token).await?;
     tokens::revoke(&context.db, token, context.clock.now(), Some(&audit)).await?;
     context.table_changed(Table::Tokens);
     notifications::settle(&context.db).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static SIMULATE: Endpoint = Endpoint {
@@ -255,7 +259,7 @@ static SIMULATE: Endpoint = Endpoint {
     access: Access::Unscoped,
     limit: &STANDARD,
     handler: || {
-        mount(simulate).that_only_sees().sample(r#"{"organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["database_read"], "method": "GET", "path": "/v1/organizations/{{GANTRY_ORG}}/members"}"#)
+        mount(simulate).read_only().sample(r#"{"organization_slugs": ["{{GANTRY_ORG}}"], "permissions": ["database_read"], "method": "GET", "path": "/v1/organizations/{{GANTRY_ORG}}/members"}"#)
     },
 };
 
@@ -292,7 +296,7 @@ async fn simulate(
         .map(|body| body.to_string())
         .unwrap_or_default();
     let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
-    let imagined = crate::platform::http::Imagined {
+    let imagined = crate::platform::http::simulate::SimulatedRequest {
         method: &request.method,
         path,
         query,
@@ -375,7 +379,7 @@ static CLI_LOGIN: Endpoint = Endpoint {
 struct LoginSessionId(Uuid);
 
 impl Input for LoginSessionId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("session_id")

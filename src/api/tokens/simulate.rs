@@ -15,7 +15,8 @@ use crate::{
     },
     platform::{
         access::{Access, AnyOf, CallerRelation, User},
-        http::{Imagined, Rehearsal, rehearse},
+        http,
+        http::simulate::{SimulatedOutcome, SimulatedRequest},
     },
 };
 
@@ -88,7 +89,7 @@ pub async fn simulate(
     context: &ApiContext,
     owner: &User,
     token: SimulatedToken,
-    request: Imagined<'_>,
+    request: SimulatedRequest<'_>,
     address: Option<IpAddr>,
 ) -> Result<Simulation, Error> {
     let holder = match token {
@@ -119,7 +120,7 @@ pub async fn simulate(
     let method = request.method.to_owned();
     let path = request.path.to_owned();
     Ok(
-        match rehearse(context, endpoints::all(), holder, request).await? {
+        match http::simulate::simulate(context, endpoints::all(), holder, request).await? {
             Some(rehearsal) => Simulation::of(&rehearsal),
             None => Simulation::refused(
                 DecisionRule::UnknownRoute,
@@ -130,7 +131,7 @@ pub async fn simulate(
 }
 
 impl Simulation {
-    fn of(rehearsal: &Rehearsal) -> Self {
+    fn of(rehearsal: &SimulatedOutcome) -> Self {
         let mut simulation = match &rehearsal.outcome {
             Ok(()) => Self::allowed(rule_of(&rehearsal.endpoint.access, rehearsal.required)),
             Err(error) => Self::refused(rule_against(error), error),

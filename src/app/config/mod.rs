@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     base::object_store,
     data_plane::{clusters::Home, service_proxy::upstreams},
-    platform::{http::ClientHeader, telemetry::LogFormat},
+    platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
 pub use validation::ConfigError;

@@ -27,7 +27,7 @@ use crate::{
         projects::warm_pool,
         service_proxy,
     },
-    platform::http::{Links, Transport},
+    platform::http::{Transport, openapi::PublishedLinks},
 };
 
 /// Loads the settings, and creates the identity files of a data folder on its first use. Holds the
@@ -90,7 +90,7 @@ fn from_config(
         },
         project_domain: config.project_domain.clone(),
         databases,
-        links: Links {
+        links: PublishedLinks {
             terms: config.terms_url.clone(),
             pricing: config.pricing_url.clone(),
         },

@@ -1,4 +1,4 @@
-//! Bodies of requests and answers, and reading one within its bound.
+//! Bodies of requests and responses, and reading a body up to a size limit.
 
 use std::{
     error::Error as StdError,
@@ -13,32 +13,34 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use crate::base::error::Error;
 
-/// Largest body an operation reads, in bytes, unless it says otherwise.
+/// Default limit of a request body, in bytes.
 pub(super) const BYTES_MAX: usize = 1 << 20;
 
-/// What is wrong with a body that cannot be read to its end.
-pub type Broken = Box<dyn StdError + Send + Sync>;
+/// The error of a body that ends early.
+pub type BodyError = Box<dyn StdError + Send + Sync>;
 
-/// An answer.
+/// A response.
 pub type Response = hyper::Response<Body>;
 
-/// The body of a request or an answer. Nearly all are known whole, and need no box.
+/// The body of a request or response. Bodies in memory need no box.
 #[derive(Debug)]
 pub enum Body {
-    /// All of it.
+    /// A complete body in memory.
     Whole(Bytes),
-    /// It arrives piece by piece.
-    Arriving(UnsyncBoxBody<Bytes, Broken>),
+    /// A streamed body.
+    Arriving(UnsyncBoxBody<Bytes, BodyError>),
 }
 
 impl Body {
-    /// None.
+    /// Returns an empty body.
     pub const fn empty() -> Self {
         Self::Whole(Bytes::new())
     }
 
-    /// What `body` says, as it says it.
-    pub fn new<B: HttpBody<Data = Bytes, Error: Into<Broken>> + Send + 'static>(body: B) -> Self {
+    /// Wraps another body.
+    pub fn new<B: HttpBody<Data = Bytes, Error: Into<BodyError>> + Send + 'static>(
+        body: B,
+    ) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
@@ -61,12 +63,12 @@ impl<T: Into<Bytes>> From<T> for Body {
 
 impl HttpBody for Body {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut *self {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
@@ -89,7 +91,7 @@ impl HttpBody for Body {
     }
 }
 
-/// Reads the whole body, or refuses it once it is over `bytes_max`, declared or not.
+/// Reads the whole body. Rejects it as soon as its declared or received size exceeds `bytes_max`.
 pub async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Error> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(Error::TooLarge { bytes_max });

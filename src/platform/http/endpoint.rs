@@ -1,11 +1,11 @@
-//! An operation is a value: routing, access, limits, documents and tests all read the same declaration.
+//! Declarations of operations: routing, access, rate limits, documents and tests read one value.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use super::{
     body::Response,
     input::{Call, Input},
-    openapi::Described,
+    openapi::OperationDoc,
     output::Output,
 };
 use crate::{
@@ -15,24 +15,24 @@ use crate::{
 
 /// One operation of the API.
 pub struct Endpoint {
-    /// Operation id of the contract; the name of its counter and its metrics.
+    /// Operation id of the contract; also the name of its rate-limit counter and its metrics.
     pub id: &'static str,
-    /// One line for a reader of the reference.
+    /// One line in the reference.
     pub summary: &'static str,
     /// Group in the reference.
     pub tag: Tag,
     /// HTTP method.
     pub method: Verb,
-    /// Path with `{placeholders}`: the specification's spelling where it has one.
+    /// Path with `{placeholders}`, in the specification's spelling if it has one.
     pub path: &'static str,
-    /// Other spellings of the same operation. They share its counter and its permission.
+    /// Other paths of the operation, with the same counter and permissions.
     pub aliases: &'static [&'static str],
-    /// Who may call it.
+    /// The required permissions.
     pub access: Access,
-    /// How often.
+    /// The rate limit.
     pub limit: &'static Limit,
-    /// Makes the handler, and what its signature says.
-    pub handler: fn() -> Mounted,
+    /// Mounts the handler.
+    pub handler: fn() -> MountedHandler,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -54,12 +54,12 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether requests have a body that says something.
+    /// Whether requests have a body with a meaning (RFC 9110 §9.3).
     pub const fn has_body(self) -> bool {
         matches!(self, Self::Post | Self::Put | Self::Patch)
     }
 
-    /// As it stands in a request line.
+    /// The method as in a request line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -72,7 +72,7 @@ impl Verb {
     }
 }
 
-/// Group of operations in the reference: the contract's tags, in the order a reader meets them.
+/// Group of operations in the reference: the contract's tags, in their order of appearance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "each name is the tag's title")]
 pub enum Tag {
@@ -108,124 +108,125 @@ impl Tag {
     }
 }
 
-/// The handler of an operation, with what its signature says.
-pub struct Mounted {
+/// The handler of an operation, with the documentation derived from its signature.
+pub struct MountedHandler {
     pub(super) handle: Handle,
-    pub(super) describe: fn(&mut Described),
-    pub(super) effect: Effect,
-    /// Of a request that works: query and body. Variables are those of `requests/`.
+    pub(super) describe: fn(&mut OperationDoc),
+    pub(super) audit_rule: AuditRule,
+    /// Query and body of a valid request. Variables are those of `requests/`.
     pub sample: Sample,
-    /// Whether it does what the contract says, or only answers 501.
+    /// Whether the operation is implemented. Otherwise it answers 501.
     pub built: bool,
 }
 
-/// What a request that works has besides its path.
+/// Query and body of a valid request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
-    /// With its `?`; empty if none is needed.
+    /// The query with its `?`; empty if the operation requires none.
     pub query: &'static str,
-    /// JSON, if the operation takes a body.
+    /// The JSON body, if the operation takes one.
     pub body: Option<&'static str>,
 }
 
-/// Whether requests are for the audit log.
+/// The requests of an operation that the audit log records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Effect {
-    /// As method and permissions say: what is neither a GET nor permitted by permissions that only let see.
-    Usual,
-    /// They change something, though what permits them only lets see.
-    Changes,
-    /// They change nothing, though they are not permitted by permissions that only let see.
-    Sees,
-    /// They change something where the log is not: it is announced first.
-    ChangesElsewhere,
+pub(super) enum AuditRule {
+    /// Requests with a changing method and a permission that allows changes are recorded.
+    ByMethod,
+    /// Every request is recorded.
+    Mutates,
+    /// No request is recorded.
+    ReadOnly,
+    /// As by method, and the entry is committed before the handler runs.
+    AuditedBefore,
 }
 
-impl Mounted {
-    /// The same with a body that works.
+impl MountedHandler {
+    /// Sets the sample body.
     #[must_use]
     pub fn sample(mut self, body: &'static str) -> Self {
         self.sample.body = Some(body);
         self
     }
 
-    /// The same with a query that an operation cannot do without.
+    /// Sets the sample query, for operations with required parameters.
     #[must_use]
     pub fn sample_query(mut self, query: &'static str) -> Self {
         self.sample.query = query;
         self
     }
 
-    /// The same for an operation that changes something though what permits it only lets see.
+    /// Marks an operation that changes something though its permissions only read.
     #[must_use]
-    pub fn that_changes(self) -> Self {
+    pub fn mutates(self) -> Self {
         Self {
-            effect: Effect::Changes,
+            audit_rule: AuditRule::Mutates,
             ..self
         }
     }
 
-    /// The same for an operation that changes nothing, whatever its method.
+    /// Marks an operation that changes nothing, with any method.
     #[must_use]
-    pub fn that_only_sees(self) -> Self {
+    pub fn read_only(self) -> Self {
         Self {
-            effect: Effect::Sees,
+            audit_rule: AuditRule::ReadOnly,
             ..self
         }
     }
 
-    /// The same for an operation that changes what is not in the control database, so not together with the log: it is announced
-    /// there before.
+    /// Marks an operation that changes state outside the control database. Its audit log entry
+    /// cannot be part of the same transaction, so it is committed before the handler runs.
     #[must_use]
-    pub fn that_changes_elsewhere(self) -> Self {
+    pub fn audited_before(self) -> Self {
         Self {
-            effect: Effect::ChangesElsewhere,
+            audit_rule: AuditRule::AuditedBefore,
             ..self
         }
     }
 }
 
-/// Runs a handler on an admitted call.
+/// A type-erased handler.
 pub(super) type Handle = Arc<dyn for<'a> Fn(Call<'a>) -> Answering<'a> + Send + Sync>;
 
-/// A handler that runs.
+/// The future of a handler.
 pub(super) type Answering<'a> = Pin<Box<dyn Future<Output = Result<Response, Error>> + Send + 'a>>;
 
-/// The compiler sees that what runs may borrow from the call only where a signature says so.
+/// Lets the compiler infer that the future may borrow from the call.
 fn handle(run: impl for<'a> Fn(Call<'a>) -> Answering<'a> + Send + Sync + 'static) -> Handle {
     Arc::new(run)
 }
 
-/// Mounts a handler: an async function of [`Input`]s that answers `Result<impl Output, Error>`.
-pub fn mount<H: Handler<A>, A>(handler: H) -> Mounted {
-    Mounted {
+/// Mounts a handler: an async function of [`Input`]s that returns `Result<impl Output, Error>`.
+pub fn mount<H: Handler<A>, A>(handler: H) -> MountedHandler {
+    MountedHandler {
         handle: handle(move |call| handler.clone().run(call)),
         describe: H::describe,
-        effect: Effect::Usual,
+        audit_rule: AuditRule::ByMethod,
         sample: Sample::default(),
         built: true,
     }
 }
 
-/// Mounts the answer of an operation that is not built: 501 with this message, after every check of a built one.
-pub fn not_built(message: String) -> Mounted {
-    Mounted {
+/// Mounts an operation that is not implemented: 501 with this message, after all checks of the
+/// guard.
+pub fn not_built(message: String) -> MountedHandler {
+    MountedHandler {
         handle: handle(move |_| {
             let error = Error::NotBuilt(message.clone());
             Box::pin(async move { Err(error) })
         }),
         describe: |_| (),
-        effect: Effect::Usual,
+        audit_rule: AuditRule::ByMethod,
         sample: Sample::default(),
         built: false,
     }
 }
 
-/// An async function whose arguments are [`Input`]s and whose answer is an [`Output`].
+/// An async function of [`Input`]s that returns an [`Output`].
 pub trait Handler<A>: Clone + Send + Sync + 'static {
-    /// What the signature says about the operation.
-    fn describe(described: &mut Described);
-    /// Takes the arguments from the call, in order, and runs.
+    /// Adds the arguments and the output to the document.
+    fn describe(described: &mut OperationDoc);
+    /// Takes the arguments from the call, in order, and calls the function.
     fn run(self, call: Call<'_>) -> Answering<'_>;
 }
 
@@ -238,7 +239,7 @@ macro_rules! handler {
             R: Output,
             $($arg: Input,)*
         {
-            fn describe(described: &mut Described) {
+            fn describe(described: &mut OperationDoc) {
                 $($arg::describe(described);)*
                 R::describe(described);
             }
@@ -247,7 +248,7 @@ macro_rules! handler {
                 Box::pin(async move {
                     let call = &mut { call };
                     $(let $name = $arg::take(call).await?;)*
-                    // An operation without arguments still holds the call until it answers.
+                    // Keeps the call borrowed for operations without arguments.
                     let _ = call;
                     Ok(self($($name),*).await?.respond())
                 })

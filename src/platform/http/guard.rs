@@ -1,4 +1,5 @@
-//! The life of a request: identify the caller, count, resolve, decide, run, and write the headers, whatever happened.
+//! The guard around every handler: authenticates the caller, resolves the target, takes from the
+//! rate limits, authorizes, runs the handler, and adds the standard headers to every response.
 
 use std::{
     future::{Future, poll_fn},
@@ -10,19 +11,20 @@ use std::{
     time::Duration,
 };
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use futures_util::{FutureExt, future::OptionFuture};
+use futures_util::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use uuid::Uuid;
 
 use super::{
     body::Response,
-    endpoint::{Effect, Endpoint, Handle, Mounted, Verb},
-    face::{Face, OnBehalf, Refused},
-    input::{Basic, Call, Payload},
-    named,
-    named::Named,
-    nul, respond,
+    client_kind::{ClientKind, DelegatedCaller, RejectedRequest},
+    endpoint::{AuditRule, Endpoint, Handle, MountedHandler, Verb},
+    input::Call,
+    null_bytes,
+    rate_limit_step::RateLimitStep,
+    request_body::RequestBody,
+    request_target::{RequestTarget, TargetLocation},
+    respond,
     router::Api,
     standard_headers::{RequestId, StandardHeaders},
     transport::{Peer, Transport},
@@ -35,8 +37,8 @@ use crate::{
     },
     platform::{
         access::{
-            Access, AnyOf, Caller, CallerRelation, EffectiveRoles, RequestView, ResourceName,
-            Subject, User, credential, credential::PresentedCredential, decide, sessions,
+            Access, AnyOf, Caller, CallerRelation, RequestView, Subject, credential,
+            credential::PresentedCredential, decide, sessions,
         },
         audit::Recorder,
         context::PlatformContext,
@@ -48,15 +50,15 @@ use crate::{
     },
 };
 
-/// Where clients find out who issues tokens for this API (RFC 9728).
+/// Path of the protected resource metadata, which names the authorization server (RFC 9728 §3).
 pub const RESOURCE_METADATA: &str = "/.well-known/oauth-protected-resource";
-/// How long any operation may take. Operations with a bound of their own stay below it.
+/// The time limit of every operation. Operations with a limit of their own stay below it.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-permissions");
 
-/// How programs are met.
-pub(super) static PROGRAMS: Face = Face {
+/// Programs: a bearer token, and JSON responses.
+pub(super) static PROGRAMS: ClientKind = ClientKind {
     presented: |headers, _| {
         credential::parse_authorization(
             headers
@@ -65,51 +67,55 @@ pub(super) static PROGRAMS: Face = Face {
         )
     },
     refuse: respond::error,
-    asks: false,
+    calls_operations: false,
 };
 
-/// An endpoint ready to serve: its declaration, its counter's number, its handler.
-pub(super) struct Guarded {
-    context: PlatformContext,
+/// An endpoint with everything that serving it needs.
+pub(super) struct GuardedEndpoint {
+    pub(super) context: PlatformContext,
     state: State,
-    endpoint: &'static Endpoint,
-    operation: u16,
-    names: named::Place,
+    pub(super) endpoint: &'static Endpoint,
+    /// Index of the operation in rate limits and metrics.
+    pub(super) operation: u16,
+    target_location: TargetLocation,
     handle: Handle,
-    effect: Effect,
-    face: &'static Face,
+    audit_rule: AuditRule,
+    client_kind: &'static ClientKind,
 }
 
-impl Guarded {
+impl GuardedEndpoint {
     pub(super) fn new(
         context: PlatformContext,
         state: State,
         endpoint: &'static Endpoint,
         operation: u16,
-        face: &'static Face,
+        client_kind: &'static ClientKind,
     ) -> Self {
-        let Mounted { handle, effect, .. } = (endpoint.handler)();
+        let MountedHandler {
+            handle, audit_rule, ..
+        } = (endpoint.handler)();
         Self {
             context,
             state,
             endpoint,
             operation,
-            names: named::Place::of(endpoint),
+            target_location: TargetLocation::of(endpoint),
             handle,
-            effect,
-            face,
+            audit_rule,
+            client_kind,
         }
     }
 
-    /// Whether its handler may ask other operations.
-    pub(super) fn asks(&self) -> bool {
-        self.face.asks
+    /// Whether its handler may call other operations.
+    pub(super) fn calls_operations(&self) -> bool {
+        self.client_kind.calls_operations
     }
 
-    /// The challenge of a 401, or of a 403 to an OAuth token that lacks the scope of the operation (RFC 6750, 3), with the
-    /// address of the metadata (RFC 9728, 5.1) if the server knows its own. None for any other error.
+    /// Returns the challenge of a 401, or of a 403 for a missing OAuth scope (RFC 6750 §3). It has
+    /// the URL of the metadata (RFC 9728 §5.1) if a public URL is configured. Returns `None` for
+    /// any other error.
     fn challenge(&self, error: &Error) -> Option<String> {
-        let wrong = match error {
+        let reason = match error {
             Error::Unauthenticated(CredentialProblem::Missing) => None,
             Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
             Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
@@ -123,7 +129,7 @@ impl Guarded {
             .access
             .oauth()
             .map(|scope| format!("scope=\"{}\"", scope.name()));
-        let parameters: Vec<_> = [wrong, metadata, scope].into_iter().flatten().collect();
+        let parameters: Vec<_> = [reason, metadata, scope].into_iter().flatten().collect();
         Some(
             ["Bearer ", &parameters.join(", ")]
                 .concat()
@@ -132,15 +138,15 @@ impl Guarded {
         )
     }
 
-    fn refuse(&self, error: Error, arrival: &Arrival, request_id: &str) -> Response {
-        if arrival.on_behalf.is_some() {
-            return respond::within(error);
+    fn refuse(&self, error: Error, request: &IncomingRequest, request_id: &str) -> Response {
+        if request.on_behalf.is_some() {
+            return respond::internal(error);
         }
-        let Arrival { method, uri, .. } = arrival;
+        let IncomingRequest { method, uri, .. } = request;
         let challenge = self.challenge(&error);
-        (self.face.refuse)(
+        (self.client_kind.refuse)(
             &error,
-            &Refused {
+            &RejectedRequest {
                 method,
                 uri,
                 request_id,
@@ -151,110 +157,116 @@ impl Guarded {
     }
 }
 
-/// A request that came in.
-pub(super) struct Arrival {
-    /// The other end of the connection.
+/// A request as received.
+pub(super) struct IncomingRequest {
+    /// Address of the peer of the connection.
     pub(super) socket: IpAddr,
     pub(super) method: Method,
     pub(super) uri: Uri,
     pub(super) headers: HeaderMap,
-    pub(super) payload: Payload,
-    /// For whom another operation asks.
-    pub(super) on_behalf: Option<OnBehalf>,
-    /// Whom a handler asks that asks others.
-    pub(super) asks: Option<Api>,
+    pub(super) body: RequestBody,
+    /// The caller, if another operation sends the request.
+    pub(super) on_behalf: Option<DelegatedCaller>,
+    /// The API, for handlers that call other operations.
+    pub(super) internal_api: Option<Api>,
 }
 
-/// What became known on the way, for the headers.
+/// Facts that the steps of a request collect for its headers, its log line and the audit log.
 #[derive(Default)]
-struct Trail {
-    standing: Option<(Policy, Quotas)>,
-    refused: bool,
+pub(super) struct RequestOutcome {
+    /// The state of the rate limit that counted the request.
+    pub(super) quota: Option<(Policy, Quotas)>,
+    /// Whether the rate limit rejected the request.
+    pub(super) limited: bool,
     user: Option<Uuid>,
-    /// The caller's project that the request names.
-    project: Option<ProjectRef>,
-    /// Which permissions would have done, where they did not.
+    /// The target, if it is a project of the caller.
+    pub(super) project: Option<ProjectRef>,
+    /// The sufficient permissions, if the caller has none of them.
     accepted: Option<AnyOf>,
-    /// Writes the audit log, if the request may change something.
+    /// Recorder for the audit log, if the request may change something.
     recorder: Option<Arc<Recorder>>,
 }
 
 /// Serves one request.
 ///
-/// It and what it calls borrow the request, and box what they rarely wait for: a future carries all that it may need, and
-/// this one is made, moved and dropped with every request.
-pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response {
-    let Guarded {
+/// Borrows the request, and boxes the futures of rare steps: this future is created, moved and
+/// dropped with every request, so its size counts.
+pub(super) async fn serve(guarded: &GuardedEndpoint, request: &mut IncomingRequest) -> Response {
+    let GuardedEndpoint {
         context,
         endpoint,
         operation,
         ..
     } = guarded;
     let started = context.clock.ticks();
-    let request_id = RequestId::of(&arrival.headers, &context.entropy);
-    let peer = arrival.on_behalf.as_ref().map(|by| by.peer);
+    let request_id = RequestId::of(&request.headers, &context.entropy);
+    let peer = request.on_behalf.as_ref().map(|caller| caller.peer);
     let peer = peer.unwrap_or_else(|| {
         context
             .settings
             .transport
-            .peer(arrival.socket, &arrival.headers)
+            .peer(request.socket, &request.headers)
     });
-    let mut trail = Trail::default();
+    let mut outcome = RequestOutcome::default();
 
-    let outcome = in_time(pin!(
+    let result = run_with_timeout(pin!(
         AssertUnwindSafe(admit(
             guarded,
-            arrival,
+            request,
             peer,
             started,
             &request_id,
-            &mut trail
+            &mut outcome
         ))
         .catch_unwind()
     ))
     .await;
     let mut response =
-        outcome.unwrap_or_else(|error| guarded.refuse(error, arrival, request_id.as_str()));
+        result.unwrap_or_else(|error| guarded.refuse(error, request, request_id.as_str()));
 
-    if let Some(recorder) = trail.recorder.take()
+    if let Some(recorder) = outcome.recorder.take()
         && let Err(error) =
             Box::pin(recorder.finish(&context.db, response.status().as_u16(), context.clock.now()))
                 .await
     {
-        tracing::error!(request_id = request_id.as_str(), operation = endpoint.id, %error, "the audit log was not written");
+        tracing::error!(request_id = request_id.as_str(), operation = endpoint.id, %error, "audit log entry could not be written");
     }
 
-    // Failed before it could be counted: the address pays, and the headers are there all the same.
-    let (policy, quotas) = if let Some(standing) = trail.standing.take() {
-        standing
+    // A request that failed before the rate limit is counted by address.
+    let (policy, quotas) = if let Some(quota) = outcome.quota.take() {
+        quota
     } else {
-        Box::pin(charge(context, peer, *operation, started)).await
+        Box::pin(count_by_address(context, peer, *operation, started)).await
     };
     let headers = StandardHeaders {
         policy: &policy,
         quotas: &quotas,
-        limited: trail.refused,
-        user: trail.user,
+        limited: outcome.limited,
+        user: outcome.user,
         request_id: &request_id,
     };
     headers.write(response.headers_mut());
-    if let Some(accepted) = trail
+    if let Some(accepted) = outcome
         .accepted
         .and_then(|accepted| HeaderValue::try_from(accepted.to_string()).ok())
     {
         response.headers_mut().insert(ACCEPTED, accepted);
     }
     let took_millis = context.clock.ticks() - started;
-    if let Some(project) = trail.project.take().filter(|_| arrival.on_behalf.is_none()) {
+    if let Some(project) = outcome
+        .project
+        .take()
+        .filter(|_| request.on_behalf.is_none())
+    {
         let answered = AnsweredRequest {
             at: context.clock.now(),
             project,
             operation: endpoint.id,
-            method: arrival.method.clone(),
-            uri: arrival.uri.clone(),
+            method: request.method.clone(),
+            uri: request.uri.clone(),
             client: peer.address,
-            user: trail.user,
-            user_agent: arrival.headers.get(header::USER_AGENT).cloned(),
+            user: outcome.user,
+            user_agent: request.headers.get(header::USER_AGENT).cloned(),
             status: response.status(),
             took_millis,
         };
@@ -268,11 +280,11 @@ pub(super) async fn serve(guarded: &Guarded, arrival: &mut Arrival) -> Response 
     response
 }
 
-/// Lets it run as long as an operation may. That it panics is an error like others.
-async fn in_time<F: Future<Output = std::thread::Result<Result<Response, Error>>>>(
+/// Runs a request up to [`TIMEOUT`]. A panic becomes an internal error.
+async fn run_with_timeout<F: Future<Output = std::thread::Result<Result<Response, Error>>>>(
     mut run: Pin<&mut F>,
 ) -> Result<Response, Error> {
-    // Most need no timer: they never wait.
+    // Most requests complete in the first poll and need no timer.
     let outcome = match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
         Poll::Ready(outcome) => Ok(outcome),
         Poll::Pending => Box::pin(tokio::time::timeout(TIMEOUT, run)).await,
@@ -284,8 +296,8 @@ async fn in_time<F: Future<Output = std::thread::Result<Result<Response, Error>>
     }
 }
 
-/// Counts a request of which no more is known than where it came from.
-async fn charge(
+/// Counts a request without a known caller.
+async fn count_by_address(
     context: &PlatformContext,
     peer: Peer,
     operation: u16,
@@ -301,8 +313,8 @@ async fn charge(
     (policy, verdict.quotas)
 }
 
-/// Refuses a request with two credentials (RFC 9110, 11.6.2) or two hosts (RFC 9112, 3.2): a proxy and this server could each
-/// believe another one.
+/// Rejects a request with two `Authorization` (RFC 9110 §11.6.2) or two `Host` fields (RFC 9112
+/// §3.2): a proxy and this server could each use a different one.
 fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(), Error> {
     const TWICE: &str = "was sent more than once; send one field with one credential";
     let repeated = |name| headers.get_all(name).iter().nth(1).is_some();
@@ -315,7 +327,7 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
     if !repeated(header::AUTHORIZATION) {
         return Ok(());
     }
-    // Clients of the protocol read the error's name from a member of its own (RFC 6749, 5.2).
+    // OAuth clients expect the error code in `error` (RFC 6749 §5.2).
     if endpoint.access == Access::Public && endpoint.path.contains("/oauth/") {
         return Err(oauth_error(
             "invalid_request",
@@ -326,57 +338,63 @@ fn require_single_fields(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(),
 }
 
 async fn admit(
-    guarded: &Guarded,
-    arrival: &mut Arrival,
+    guarded: &GuardedEndpoint,
+    request: &mut IncomingRequest,
     peer: Peer,
     started: Ticks,
     request_id: &RequestId,
-    trail: &mut Trail,
+    outcome: &mut RequestOutcome,
 ) -> Result<Response, Error> {
-    let Guarded {
+    let GuardedEndpoint {
         context,
         endpoint,
         operation,
         handle,
-        effect,
+        audit_rule,
         ..
     } = guarded;
     Transport::require_secure(peer)?;
-    require_single_fields(endpoint, &arrival.headers)?;
-    let caller = match &arrival.on_behalf {
-        Some(by) => Caller::User(by.user.clone()),
-        None => identify(guarded, &arrival.headers, peer, started).await?,
+    require_single_fields(endpoint, &request.headers)?;
+    let caller = match &request.on_behalf {
+        Some(caller) => Caller::User(caller.user.clone()),
+        None => identify(guarded, &request.headers, peer, started).await?,
     };
-    trail.user = caller.user().map(|user| user.gotrue_id);
+    outcome.user = caller.user().map(|user| user.gotrue_id);
 
-    let named = named(guarded, arrival, &caller).await;
-    // A body over its bound is counted like any other request, and refused after.
-    let (named, unreadable) =
-        named.map_or_else(|error| (Named::Account, Some(error)), |named| (named, None));
-    // A body may have taken its time.
-    let now = if matches!(arrival.payload, Payload::Read(_)) {
+    // A request with an unreadable body is counted first and rejected afterwards.
+    let mut invalid = None;
+    let target = match read_target(guarded, request, &caller).await {
+        Ok(target) => target,
+        Err(error) => {
+            invalid = Some(error);
+            RequestTarget::Account
+        }
+    };
+    // Reading the body may have taken long.
+    let now = if matches!(request.body, RequestBody::Read(_)) {
         context.clock.ticks()
     } else {
         started
     };
-    let (subject, standing) = count(guarded, &caller, named, now, trail).await?;
-    // Nobody's body, and a stranger's, is not worth reading.
-    let looked_into = if caller.user().is_some() && standing != CallerRelation::NotMember {
-        look_into(endpoint, arrival).await
-    } else {
-        Ok(())
-    };
-    let query = arrival.uri.query().unwrap_or_default();
-    let unreadable = unreadable
-        .or(looked_into.err())
-        .or(nul::check_query(query).err());
+    let (subject, standing) = count(guarded, &caller, target, now, outcome).await?;
+    // The body of an unauthenticated or unrelated caller is not read.
+    if caller.user().is_some()
+        && standing != CallerRelation::NotMember
+        && let Err(error) = read_body_for_decision(endpoint, request).await
+    {
+        invalid = invalid.or(Some(error));
+    }
+    let query = request.uri.query().unwrap_or_default();
+    if invalid.is_none() {
+        invalid = null_bytes::check_query(query).err();
+    }
     let asked = RequestView {
-        query: arrival.uri.query().unwrap_or_default(),
-        body: arrival.payload.seen(),
+        query: request.uri.query().unwrap_or_default(),
+        body: request.body.as_read(),
     };
     if let Some(user) = caller
         .user()
-        .filter(|_| may_change(endpoint, *effect, &asked))
+        .filter(|_| may_change(endpoint, *audit_rule, &asked))
     {
         let recorder = Recorder::new(
             user,
@@ -385,16 +403,16 @@ async fn admit(
             request_id.as_str(),
             endpoint.id,
         );
-        trail.recorder = Some(Arc::new(recorder));
+        outcome.recorder = Some(Arc::new(recorder));
     }
     decide(&caller, &endpoint.access, &asked, standing).inspect_err(|error| {
-        let refused = matches!(
+        let lacks_permission = matches!(
             error,
             Error::Forbidden(Denial::Role | Denial::Permissions(_))
         );
-        trail.accepted = refused.then(|| endpoint.access.required(&asked));
+        outcome.accepted = lacks_permission.then(|| endpoint.access.required(&asked));
     })?;
-    if let Some(error) = unreadable {
+    if let Some(error) = invalid {
         return Err(error);
     }
     if let Some(user) = caller.user().filter(|_| endpoint.access != Access::Public) {
@@ -402,68 +420,67 @@ async fn admit(
             .directory
             .note_call(user, *operation, endpoint.access.case_number(&asked));
     }
-    if let Some(recorder) = trail
+    if let Some(recorder) = outcome
         .recorder
         .as_ref()
-        .filter(|_| *effect == Effect::ChangesElsewhere)
+        .filter(|_| *audit_rule == AuditRule::AuditedBefore)
     {
         Box::pin(recorder.announce(&context.db, context.clock.now())).await?;
     }
-    let (caller, subject, recorder, request_id) = (
-        &caller,
-        &subject,
-        trail.recorder.as_ref(),
-        request_id.as_str(),
-    );
     handle(Call {
         context,
         state: &*guarded.state,
-        arrival,
+        request,
         peer,
-        caller,
-        subject,
+        caller: &caller,
+        subject: &subject,
         standing,
-        recorder,
+        recorder: outcome.recorder.as_ref(),
         endpoint,
-        request_id,
+        request_id: request_id.as_str(),
     })
     .await
 }
 
-/// Whether the request is one for the audit log: as the operation says, else if it is neither a GET nor permitted by permissions
-/// that only let see.
-fn may_change(endpoint: &Endpoint, effect: Effect, asked: &RequestView<'_>) -> bool {
-    match effect {
-        Effect::Changes => return true,
-        Effect::Sees => return false,
-        Effect::Usual | Effect::ChangesElsewhere => {}
+/// Whether the request belongs in the audit log: by the rule of the operation, else if its method
+/// is neither GET nor HEAD and a permission that it requires allows changes.
+fn may_change(endpoint: &Endpoint, audit_rule: AuditRule, asked: &RequestView<'_>) -> bool {
+    match audit_rule {
+        AuditRule::Mutates => return true,
+        AuditRule::ReadOnly => return false,
+        AuditRule::ByMethod | AuditRule::AuditedBefore => {}
     }
     if matches!(endpoint.method, Verb::Get | Verb::Head) || endpoint.access == Access::Public {
         return false;
     }
     let required = endpoint.access.required(asked);
-    let sees = !required.0.is_empty()
+    let only_reads = !required.0.is_empty()
         && required
             .0
             .iter()
             .all(|group| group.iter().all(|permission| permission.only_reads()));
-    !sees
+    !only_reads
 }
 
-/// Who sent the request. A credential that does not hold leaves nobody, who is counted by address.
+/// Authenticates the caller. A request with an invalid credential is unauthenticated, and counted
+/// by address.
 async fn identify(
-    guarded: &Guarded,
+    guarded: &GuardedEndpoint,
     headers: &HeaderMap,
     peer: Peer,
     now: Ticks,
 ) -> Result<Caller, Error> {
-    let Guarded { context, face, .. } = guarded;
-    let nobody = |credential| Caller::Anonymous {
+    let GuardedEndpoint {
+        context,
+        client_kind,
+        ..
+    } = guarded;
+    let unauthenticated = |credential| Caller::Anonymous {
         address: peer.address,
         credential,
     };
-    let user = match (face.presented)(headers, peer) {
-        Err(credential) => return Ok(nobody(credential)),
+    let user = match (client_kind.presented)(headers, peer) {
+        Err(credential) => return Ok(unauthenticated(credential)),
         Ok(PresentedCredential::Token(digest)) => {
             context
                 .directory
@@ -479,237 +496,73 @@ async fn identify(
                 .map(Arc::new)
         }
     };
-    Ok(user.map_or_else(|| nobody(CredentialProblem::Unknown), Caller::User))
+    Ok(user.map_or_else(|| unauthenticated(CredentialProblem::Unknown), Caller::User))
 }
 
-/// Reads the body if what the request needs depends on it. One that cannot be read counts as empty, and is refused after
-/// the decision.
-async fn look_into(endpoint: &Endpoint, arrival: &mut Arrival) -> Result<(), Error> {
+/// Reads the body if the required permissions depend on it. An unreadable body counts as empty, and
+/// is rejected after the decision.
+async fn read_body_for_decision(
+    endpoint: &Endpoint,
+    request: &mut IncomingRequest,
+) -> Result<(), Error> {
     if endpoint.access.cases().is_empty() || !endpoint.method.has_body() {
         return Ok(());
     }
-    Box::pin(arrival.payload.read()).await.map(drop)
+    Box::pin(request.body.read()).await.map(drop)
 }
 
-/// What the request names. The one operation whose body says is asked for the body, unless nobody asks: it is not worth
-/// reading.
-async fn named(guarded: &Guarded, arrival: &mut Arrival, caller: &Caller) -> Result<Named, Error> {
+/// Reads the target of the request. The body is read only if it names the target and the caller is
+/// authenticated.
+async fn read_target(
+    guarded: &GuardedEndpoint,
+    request: &mut IncomingRequest,
+    caller: &Caller,
+) -> Result<RequestTarget, Error> {
     match guarded.endpoint.limit.key {
-        LimitKey::OrganizationInBody { fields } if caller.user().is_some() => Ok(Named::in_body(
-            fields,
-            &Box::pin(arrival.payload.read()).await?,
-        )),
-        _ => Ok(Named::in_line(
-            guarded.names,
-            arrival.uri.path(),
-            arrival.uri.query().unwrap_or_default(),
+        LimitKey::OrganizationInBody { fields } if caller.user().is_some() => Ok(
+            RequestTarget::in_body(fields, &Box::pin(request.body.read()).await?),
+        ),
+        _ => Ok(RequestTarget::in_line(
+            guarded.target_location,
+            request.uri.path(),
+            request.uri.query().unwrap_or_default(),
         )),
     }
 }
 
-/// Finds where the caller stands, and counts the request.
+/// Resolves the target and the caller's relation to it, and takes from the rate limit.
 ///
-/// A name that is not cached is looked up first, and the request charged afterwards: to the caller's own project or
-/// organization, or to one counter for all names that are not the caller's. Look-ups of such names have a bound for each
-/// identifier. So no request can make counters or queries without end, and a counter does not tell what exists.
+/// A name that is not cached is looked up first. The request is then counted for the caller's own
+/// project or organization, or in one shared counter for all names that are not the caller's.
+/// Lookups of such names are limited per identifier. So requests cannot create unbounded counters
+/// or queries, and a counter does not reveal which names exist.
 async fn count(
-    guarded: &Guarded,
+    guarded: &GuardedEndpoint,
     caller: &Caller,
-    named: Named,
+    target: RequestTarget,
     now: Ticks,
-    trail: &mut Trail,
+    outcome: &mut RequestOutcome,
 ) -> Result<(Subject, CallerRelation), Error> {
     let context = &guarded.context;
-    let mut meter = Meter {
+    let mut step = RateLimitStep {
         guarded,
         caller,
         now,
-        trail,
+        outcome,
     };
-    if matches!(named, Named::Account) {
-        meter.take_own(&Subject::Account).await?;
+    if matches!(target, RequestTarget::Account) {
+        step.take_own(&Subject::Account).await?;
         return Ok((Subject::Account, CallerRelation::Account));
     }
-    let own = caller.user().zip(named.reference());
+    let own = caller.user().zip(target.reference());
     if let Some((subject, held)) = own
         .as_ref()
         .and_then(|(user, reference)| context.directory.resolve_cached(user, reference, now))
     {
-        meter.take_own(&subject).await?;
+        step.take_own(&subject).await?;
         return Ok((subject, CallerRelation::Member(held)));
     }
-    Box::pin(meter.look_up(own)).await
-}
-
-/// Counts one request, at one moment.
-struct Meter<'a> {
-    guarded: &'a Guarded,
-    caller: &'a Caller,
-    now: Ticks,
-    trail: &'a mut Trail,
-}
-
-impl Meter<'_> {
-    /// For a name that is not cached as the caller's.
-    async fn look_up(
-        &mut self,
-        own: Option<(&User, ResourceName)>,
-    ) -> Result<(Subject, CallerRelation), Error> {
-        let found = match &own {
-            Some((user, reference)) => self.find(user, reference).await?,
-            // Without a caller, or for a text that cannot be a name, there is nothing to look up.
-            None => None,
-        };
-        let Some((subject, held)) = found else {
-            self.take(CounterScope::Unresolved, PolicyContext::default())
-                .await?;
-            return Ok((Subject::Account, CallerRelation::NotMember));
-        };
-        self.take_own(&subject).await?;
-        Ok((subject, CallerRelation::Member(held)))
-    }
-
-    /// Resolves a name to a project or organization of the caller: from the cache, or by a query within the bound on look-ups.
-    async fn find(
-        &mut self,
-        user: &User,
-        reference: &ResourceName,
-    ) -> Result<Option<(Subject, EffectiveRoles)>, Error> {
-        let directory = &self.guarded.context.directory;
-        if directory.is_hidden(user, reference, self.now) {
-            return Ok(None);
-        }
-        let _turn = directory.lookup_lock(user, reference).await;
-        // Another request may have looked it up meanwhile.
-        let known = directory.resolve_cached(user, reference, self.now);
-        if known.is_some() || directory.is_hidden(user, reference, self.now) {
-            return Ok(known);
-        }
-        let (limits, identifier) = (&self.guarded.context.limits, user.identifier());
-        if let Err((policy, quotas)) = limits.take_look_up(identifier, self.now) {
-            self.trail.standing = Some((policy, quotas));
-            self.trail.refused = true;
-            return Err(Error::TooManyLookUps);
-        }
-        let found = directory.resolve(user, reference).await?;
-        // A resource of the caller is counted under its own key, and its look-up is given back.
-        if found.is_some() {
-            limits.give_back_look_up(identifier, self.now);
-        }
-        Ok(found)
-    }
-
-    /// Takes from the counter of something the caller belongs to, unless the operation is not counted.
-    fn take_own(&mut self, subject: &Subject) -> impl Future<Output = Result<(), Error>> {
-        if let Subject::Project(project) = subject {
-            self.trail.project = Some(project.reference.clone());
-        }
-        let (scope, organization) = match subject {
-            Subject::Account => (CounterScope::User, None),
-            Subject::Organization(organization) => (
-                CounterScope::Organization(organization.id),
-                Some(organization.id),
-            ),
-            Subject::Project(project) => (
-                CounterScope::Project(project.id),
-                Some(project.organization),
-            ),
-        };
-        let application = self
-            .caller
-            .user()
-            .and_then(|user| user.approval.as_ref())
-            .map(|approval| approval.client_id);
-        let place = PolicyContext {
-            organization,
-            application,
-        };
-        let counted =
-            self.guarded.endpoint.limit.key != LimitKey::Uncounted || self.caller.user().is_none();
-        if !counted {
-            let policy = self
-                .guarded
-                .context
-                .limits
-                .policy(self.guarded.operation, place);
-            let whole = Quotas::whole(policy.windows());
-            self.trail.standing = Some((policy, whole));
-        }
-        let taking = OptionFuture::from(counted.then(|| self.take(scope, place)));
-        taking.map(|taken| taken.unwrap_or(Ok(())))
-    }
-
-    fn take(
-        &mut self,
-        scope: CounterScope,
-        place: PolicyContext,
-    ) -> impl Future<Output = Result<(), Error>> {
-        let Self {
-            guarded: Guarded {
-                context, operation, ..
-            },
-            caller,
-            now,
-            trail,
-        } = self;
-        let identifier = match caller {
-            Caller::User(user) => user.identifier(),
-            Caller::Anonymous { address, .. } => Identifier::address(*address),
-        };
-        let (key, policy) = (
-            CounterKey {
-                identifier,
-                scope,
-                operation: *operation,
-            },
-            context.limits.policy(*operation, place),
-        );
-        async move {
-            let verdict = context.limits.take(key, policy.windows(), *now).await;
-            trail.standing = Some((policy, verdict.quotas));
-            trail.refused = !verdict.admitted;
-            if verdict.admitted {
-                Ok(())
-            } else {
-                Err(Error::LimitReached)
-            }
-        }
-    }
-}
-
-/// Name and secret of HTTP Basic as an OAuth client sends them: each form-encoded.
-pub(super) fn basic(headers: &HeaderMap) -> Basic {
-    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
-    let Some(line) = lines.next() else {
-        return Basic::Absent;
-    };
-    let read = || {
-        let (scheme, encoded) = line.to_str().ok()?.split_once(' ')?;
-        if scheme.eq_ignore_ascii_case("bearer") {
-            return Some(Basic::Bearer);
-        }
-        let text = String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()?;
-        let (name, secret) = text
-            .split_once(':')
-            .filter(|_| scheme.eq_ignore_ascii_case("basic"))?;
-        Some(Basic::Said {
-            name: decoded(name),
-            secret: decoded(secret).into(),
-        })
-    };
-    if lines.next().is_some() {
-        Basic::Unreadable
-    } else {
-        read().unwrap_or(Basic::Unreadable)
-    }
-}
-
-/// A form with one field that has no value is that text, decoded.
-fn decoded(text: &str) -> String {
-    form_urlencoded::parse(text.as_bytes())
-        .next()
-        .map(|(text, _)| text.into_owned())
-        .unwrap_or_default()
+    Box::pin(step.look_up(own)).await
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
@@ -719,6 +572,6 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
         .or_else(|| panic.downcast_ref::<String>().cloned());
     Error::internal(
         "running a handler that panicked",
-        text.unwrap_or_else(|| "a panic without a message".into()),
+        text.unwrap_or_else(|| "the panic has no message".into()),
     )
 }

@@ -1,22 +1,22 @@
-//! What handlers take: each argument is taken from the call and describes itself.
+//! Arguments of handlers. Each [`Input`] extracts its value from the request and documents itself.
 
-use std::{any::Any, collections::BTreeMap, future::Future, sync::Arc};
+use std::{any::Any, future::Future, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Uri, header};
+use http::{HeaderMap, HeaderName, Uri};
 use schemars::JsonSchema;
-use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
 use super::{
-    body,
-    body::Body,
+    client_credentials,
+    client_credentials::ClientCredentials,
+    client_kind::{DelegatedCaller, InternalClient},
     endpoint::Endpoint,
-    face::{Asking, OnBehalf},
-    guard::{Arrival, basic},
-    nul,
-    openapi::Described,
+    guard::IncomingRequest,
+    json,
+    openapi::OperationDoc,
+    query,
     router::placeholder,
     transport::Peer,
 };
@@ -29,14 +29,14 @@ use crate::{
     },
 };
 
-/// A request that the guard let through: the caller is known, counted and permitted.
+/// A request after the guard: authenticated, counted and authorized.
 ///
-/// It borrows what the guard found, so that nothing of it is moved or copied for an operation that does not look at it.
+/// Borrows from the guard, so that unused parts are neither moved nor copied.
 pub struct Call<'a> {
     pub(super) context: &'a PlatformContext,
-    /// State of the wing whose operation this is.
+    /// State of the wing that declares the operation.
     pub(super) state: &'a (dyn Any + Send + Sync),
-    pub(super) arrival: &'a mut Arrival,
+    pub(super) request: &'a mut IncomingRequest,
     pub(super) peer: Peer,
     pub(super) caller: &'a Caller,
     pub(super) subject: &'a Subject,
@@ -46,111 +46,85 @@ pub struct Call<'a> {
     pub(super) request_id: &'a str,
 }
 
-/// The client credentials of the `Authorization` header (RFC 6749, 2.3.1).
-#[derive(Debug)]
-pub enum Basic {
-    /// There is no such header.
-    Absent,
-    /// There is a bearer token, which says nothing about the client: the management SDK sends its own with every request.
-    Bearer,
-    /// There is one, or more than one, and it cannot be read.
-    Unreadable,
-    /// A name and a secret.
-    Said {
-        /// Before the colon.
-        name: String,
-        /// After it.
-        secret: SecretString,
-    },
-}
-
-/// A body that is still to be read, or was read to find out what the request names.
-pub(super) enum Payload {
-    Pending(Body),
-    Read(Bytes),
-}
-
-impl Default for Payload {
-    fn default() -> Self {
-        Self::Read(Bytes::new())
-    }
-}
-
 impl Call<'_> {
-    /// The state that the router was made with. An internal error if it has another type.
+    /// Returns the state that the router was created with. Fails if it has another type.
     pub fn state<T: 'static>(&self) -> Result<&T, Error> {
         self.state.downcast_ref().ok_or_else(|| {
-            Error::internal("taking the state of an operation", "it has another type")
+            Error::internal(
+                "reading the state of the router",
+                "the state has another type",
+            )
         })
     }
 
-    /// What the path has in the place of `{name}`.
+    /// Returns the path segment of the placeholder `{name}`.
     pub fn placeholder(&self, name: &str) -> Option<&str> {
-        placeholder(self.endpoint, self.arrival.uri.path(), name)
+        placeholder(self.endpoint, self.request.uri.path(), name)
     }
 
-    /// Where it came from.
+    /// Returns the address and transport security of the client.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// What was asked for.
+    /// Returns the URI as sent.
     pub fn uri(&self) -> &Uri {
-        &self.arrival.uri
+        &self.request.uri
     }
 
-    /// As they were sent.
+    /// Returns the header fields as sent.
     pub fn headers(&self) -> &HeaderMap {
-        &self.arrival.headers
+        &self.request.headers
     }
 
-    /// Who asked.
+    /// Returns the caller.
     pub fn caller(&self) -> &Caller {
         self.caller
     }
 
-    /// Ties it to its lines in the log.
+    /// Returns the request id in the response and in log lines.
     pub fn request_id(&self) -> &str {
         self.request_id
     }
 
-    /// Writes the audit log, if it may change something.
+    /// Returns the recorder for the audit log, if the request may change something.
     pub fn recorder(&self) -> Option<Arc<Recorder>> {
         self.recorder.cloned()
     }
 
-    /// What a client of the OAuth protocol presents by HTTP Basic.
-    pub fn client_credentials(&self) -> Basic {
-        basic(&self.arrival.headers)
+    /// Returns the client credentials of an OAuth client.
+    pub fn client_credentials(&self) -> ClientCredentials {
+        client_credentials::read(&self.request.headers)
     }
 
-    /// The operation that was asked for.
+    /// Returns the declaration of the operation.
     pub fn endpoint(&self) -> &'static Endpoint {
         self.endpoint
     }
 
-    /// The whole body, within its bound.
+    /// Reads the whole body, of at most 1 MiB.
     pub async fn body(&mut self) -> Result<Bytes, Error> {
-        self.arrival.payload.read().await
+        self.request.body.read().await
     }
 
-    /// The same for an operation that takes more at once, or less.
+    /// Reads the whole body, of at most `bytes_max` bytes.
     pub async fn body_within(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
-        self.arrival.payload.read_within(bytes_max).await
+        self.request.body.read_within(bytes_max).await
     }
 
-    /// A way to ask other operations as who asked this one.
-    pub fn asking(&self) -> Result<Asking, Error> {
-        let api = self
-            .arrival
-            .asks
-            .clone()
-            .ok_or_else(|| Error::internal("asking another operation", "this one asks none"))?;
-        let on_behalf = self.caller.shared().map(|user| OnBehalf {
+    /// Returns a client that calls other operations for the caller of this one.
+    pub fn internal_client(&self) -> Result<InternalClient, Error> {
+        let api = self.request.internal_api.clone().ok_or_else(|| {
+            Error::internal(
+                "creating a client of other operations",
+                "this kind of client cannot call operations",
+            )
+        })?;
+        let on_behalf = self.caller.shared().map(|user| DelegatedCaller {
             user: user.clone(),
             peer: self.peer,
         });
-        Ok(Asking {
+        Ok(InternalClient {
             api,
             request_id: self.request_id.into(),
             on_behalf,
@@ -158,48 +132,25 @@ impl Call<'_> {
     }
 }
 
-impl Payload {
-    pub(super) async fn read(&mut self) -> Result<Bytes, Error> {
-        self.read_within(body::BYTES_MAX).await
-    }
-
-    async fn read_within(&mut self, bytes_max: usize) -> Result<Bytes, Error> {
-        let bytes = match std::mem::take(self) {
-            Self::Pending(pending) => body::read(pending, bytes_max).await?,
-            Self::Read(bytes) => bytes,
-        };
-        *self = Self::Read(bytes.clone());
-        Ok(bytes)
-    }
-
-    /// What was read so far.
-    pub(super) fn seen(&self) -> &[u8] {
-        match self {
-            Self::Pending(_) => &[],
-            Self::Read(bytes) => bytes,
-        }
-    }
-}
-
-/// Method and path, as sent.
+/// Method and path as sent.
 #[derive(Debug, Clone)]
 pub struct RequestLine {
     /// `GET`, `POST`, …
     pub method: String,
-    /// Without the query.
+    /// The path without the query.
     pub path: String,
 }
 
 /// An argument of a handler.
 pub trait Input: Sized + Send {
-    /// Adds itself to the document.
-    fn describe(described: &mut Described);
-    /// Takes itself from the call.
+    /// Adds the argument to the document.
+    fn describe(described: &mut OperationDoc);
+    /// Extracts the value from the call.
     fn take(call: &mut Call<'_>) -> impl Future<Output = Result<Self, Error>> + Send;
 }
 
 impl Input for PlatformContext {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.context.clone())
@@ -207,28 +158,28 @@ impl Input for PlatformContext {
 }
 
 impl Input for RequestLine {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(Self {
-            method: call.arrival.method.to_string(),
+            method: call.request.method.to_string(),
             path: call.uri().path().to_owned(),
         })
     }
 }
 
-/// Where the request comes from.
+/// The address and transport security of the client.
 impl Input for Peer {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.peer)
     }
 }
 
-/// The user who calls.
+/// The authenticated caller.
 impl Input for User {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         match call.caller {
@@ -238,16 +189,16 @@ impl Input for User {
     }
 }
 
-/// The organization the request names: it exists, and the caller may do this to it.
+/// The target organization. It exists, and the caller has the required permissions.
 impl Input for Organization {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.names("slug");
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         match call.subject {
             Subject::Organization(organization) => Ok(organization.clone()),
-            // Only reached where the body should have named it.
+            // Reached only by operations whose body names the organization.
             Subject::Account | Subject::Project(_) => Err(Error::invalid(
                 "organization_slug",
                 "Invalid input: expected the slug of an organization",
@@ -256,9 +207,9 @@ impl Input for Organization {
     }
 }
 
-/// The project the request names: it exists, and the caller may do this to it.
+/// The target project. It exists, and the caller has the required permissions.
 impl Input for Project {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.names("ref");
     }
 
@@ -270,21 +221,22 @@ impl Input for Project {
     }
 }
 
-/// What the request names: it exists, and the caller belongs to it.
+/// The target of the request. It exists, and the caller is a member.
 impl Input for Subject {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.subject.clone())
     }
 }
 
-/// The `{id}` of the path, where ids are UUIDs. Whether there is such a thing, and the caller's, is looked up with it.
+/// The `{id}` of the path, a UUID. The handler looks up whether it exists and belongs to the
+/// caller.
 #[derive(Debug, Clone, Copy)]
 pub struct PathId(pub Uuid);
 
 impl Input for PathId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call
@@ -295,122 +247,38 @@ impl Input for PathId {
     }
 }
 
-/// Writes what the handler changes into the audit log.
+/// The recorder for the audit log.
 impl Input for Arc<Recorder> {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.recorder()
-            .ok_or_else(|| Error::internal("taking the recorder", "the operation only lets see"))
+            .ok_or_else(|| Error::internal("reading the recorder", "the operation is read-only"))
     }
 }
 
-/// Where the caller stands towards it.
+/// The caller's relation to the target.
 impl Input for CallerRelation {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         Ok(call.standing)
     }
 }
 
-/// A JSON body, or a JSON answer.
+/// A JSON body of a request or a response.
 #[derive(Debug)]
 pub struct Json<T>(pub T);
 
 impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<T>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let body = call.body().await?;
-        require_json(call.headers(), &body)?;
-        parse(&body).map(Self)
-    }
-}
-
-/// Refuses a body that says it is not JSON (RFC 9110 §15.5.16). One that does not say what it is, is read as JSON.
-fn require_json(headers: &HeaderMap, body: &[u8]) -> Result<(), Error> {
-    let all_json = headers
-        .get_all(header::CONTENT_TYPE)
-        .iter()
-        .all(|line| line.to_str().is_ok_and(is_json));
-    if body.is_empty() || all_json {
-        Ok(())
-    } else {
-        Err(Error::UnsupportedMediaType {
-            expected: "application/json",
-        })
-    }
-}
-
-/// Whether a media type is JSON in UTF-8: `application/json`, or `application/<name>+json` (RFC 6839 §3.1).
-fn is_json(media_type: &str) -> bool {
-    let mut parts = media_type.split(';').map(str::trim);
-    let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
-    let is_json = essence
-        .strip_prefix("application/")
-        .is_some_and(|name| name == "json" || name.ends_with("+json"));
-    let in_utf8 = |parameter: &str| match parameter.split_once('=') {
-        Some((name, value)) if name.trim().eq_ignore_ascii_case("charset") => {
-            value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8")
-        }
-        // Other parameters say nothing about how to read it.
-        _ => true,
-    };
-    is_json && parts.all(in_utf8)
-}
-
-/// Reads a body of JSON, and says which field is wrong.
-pub(crate) fn parse<T: DeserializeOwned + JsonSchema>(bytes: &[u8]) -> Result<T, Error> {
-    // Serde takes an array for a struct, field by field; the contract does not.
-    if bytes.trim_ascii_start().starts_with(b"[") && is_object::<T>() {
-        return Err(Error::invalid("body", "Invalid input: expected an object"));
-    }
-    nul::check_json(bytes)?;
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
-        let path = error.path().to_string();
-        invalid_json(&path, error.inner())
-    })?;
-    reader.end().map_err(|error| invalid_json(".", &error))?;
-    Ok(value)
-}
-
-/// Whether the document describes `T` as an object.
-fn is_object<T: JsonSchema>() -> bool {
-    schemars::schema_for!(T)
-        .get("type")
-        .is_some_and(|kind| kind == "object")
-}
-
-/// Names the field a JSON error is about. Missing and unknown fields are named in the error's own text.
-fn invalid_json(path: &str, error: &serde_json::Error) -> Error {
-    let text = error.to_string();
-    let problem = text
-        .rsplit_once(" at line ")
-        .map_or(text.as_str(), |(problem, _)| problem);
-    let quoted = || problem.split('`').nth(1).unwrap_or_default().to_owned();
-    if problem.starts_with("missing field") {
-        return Error::invalid(within(path, &quoted()), "Required");
-    }
-    if problem.starts_with("unknown field") {
-        return Error::invalid(within(path, &quoted()), "is not a field of this request");
-    }
-    let field = if path == "." || path == "?" {
-        "body".to_owned()
-    } else {
-        path.to_owned()
-    };
-    Error::invalid(field, format!("Invalid input: {problem}"))
-}
-
-fn within(path: &str, field: &str) -> String {
-    match path {
-        "." | "?" | "" => field.to_owned(),
-        path if path.ends_with(field) => path.to_owned(),
-        path => format!("{path}.{field}"),
+        json::require_json(call.headers(), &body)?;
+        json::parse(&body).map(Self)
     }
 }
 
@@ -419,75 +287,38 @@ fn within(path: &str, field: &str) -> String {
 pub struct Query<T>(pub T);
 
 impl<T: DeserializeOwned + JsonSchema + Send> Input for Query<T> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<T>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        read_query(call.uri().query().unwrap_or_default()).map(Self)
+        query::parse(call.uri().query().unwrap_or_default()).map(Self)
     }
 }
 
-fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, Error> {
-    let reader = serde_urlencoded::Deserializer::new(form_urlencoded::parse(query.as_bytes()));
-    serde_path_to_error::deserialize::<_, T>(reader).map_err(
-        |error: serde_path_to_error::Error<serde::de::value::Error>| {
-            let (path, problem) = (error.path().to_string(), error.inner().to_string());
-            let named = problem.split('`').nth(1).unwrap_or_default().to_owned();
-            if problem.starts_with("missing field") {
-                Error::invalid(named, "Required")
-            } else {
-                Error::invalid(
-                    if path == "." {
-                        "query".to_owned()
-                    } else {
-                        path
-                    },
-                    format!("Invalid input: {problem}"),
-                )
-            }
-        },
-    )
-}
-
-/// The query parameters, of which some are lists: `a=1,2`, `a=1&a=2` and `a[]=1&a[]=2` are the same.
+/// Query parameters with lists: `a=1,2`, `a=1&a=2` and `a[]=1&a[]=2` are equivalent.
 #[derive(Debug, Clone)]
-pub struct Lists<T>(pub T);
+pub struct QueryWithLists<T>(pub T);
 
-impl<T: DeserializeOwned + JsonSchema + Send> Input for Lists<T> {
-    fn describe(described: &mut Described) {
+impl<T: DeserializeOwned + JsonSchema + Send> Input for QueryWithLists<T> {
+    fn describe(described: &mut OperationDoc) {
         described.query_schema::<T>();
     }
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
-        read_query(&joined(call.uri().query().unwrap_or_default())).map(Self)
+        let joined = query::joined(call.uri().query().unwrap_or_default());
+        query::parse(&joined).map(Self)
     }
 }
 
-/// Each parameter once, with all its values between commas.
-fn joined(query: &str) -> String {
-    let mut values: BTreeMap<String, String> = BTreeMap::new();
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        let name = name.strip_suffix("[]").unwrap_or(&name).to_owned();
-        let joined = values.entry(name).or_default();
-        if !joined.is_empty() {
-            joined.push(',');
-        }
-        joined.push_str(&value);
-    }
-    form_urlencoded::Serializer::new(String::new())
-        .extend_pairs(values)
-        .finish()
-}
-
-/// Key of a request that must not be carried out twice: `Idempotency-Key`, 1 to 255 printable bytes.
+/// The `Idempotency-Key` of a request, 1 to 255 printable bytes.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey(pub Option<String>);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 impl Input for IdempotencyKey {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.header(
             "Idempotency-Key",
             "Carries the request out once: the same key again answers the first outcome.",
@@ -505,87 +336,5 @@ impl Input for IdempotencyKey {
                 "expected 1 to 255 printable characters",
             )),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    #[expect(dead_code, reason = "only parsed")]
-    struct Body {
-        name: String,
-        size: Option<u8>,
-    }
-
-    fn message(json: &str) -> String {
-        let mut reader = serde_json::Deserializer::from_str(json);
-        let error = serde_path_to_error::deserialize::<_, Body>(&mut reader).unwrap_err();
-        invalid_json(&error.path().to_string(), error.inner())
-            .message()
-            .into_owned()
-    }
-
-    #[test]
-    fn only_json_in_utf8_is_json() {
-        let json = [
-            "application/json",
-            "Application/JSON",
-            "application/json; charset=utf-8",
-            "application/json;charset=\"UTF-8\"",
-            "application/merge-patch+json",
-            "application/json; v=1",
-        ];
-        for media_type in json {
-            assert!(is_json(media_type), "{media_type}");
-        }
-        let others = [
-            "",
-            "json",
-            "text/json",
-            "text/plain",
-            "application/jsonp",
-            "application/x-www-form-urlencoded",
-            "multipart/form-data; boundary=x",
-            "application/json; charset=latin1",
-            "text/plain; a=application/json",
-            "application/json, text/plain",
-        ];
-        for media_type in others {
-            assert!(!is_json(media_type), "{media_type}");
-        }
-    }
-
-    #[test]
-    fn a_list_may_be_sent_in_three_ways() {
-        for (query, joins) in [
-            ("a=1,2&b=3", "a=1%2C2&b=3"),
-            ("a=1&b=3&a=2", "a=1%2C2&b=3"),
-            ("b=3&a[]=1&a%5B%5D=2", "a=1%2C2&b=3"),
-            ("a=&a=2", "a=2"),
-            ("", ""),
-        ] {
-            assert_eq!(joined(query), joins, "{query}");
-        }
-    }
-
-    #[test]
-    fn a_wrong_body_names_the_field() {
-        assert_eq!(message("{}"), "name: Required");
-        assert_eq!(
-            message(r#"{"name":"x","colour":1}"#),
-            "colour: is not a field of this request"
-        );
-        assert_eq!(
-            message(r#"{"name":7}"#),
-            "name: Invalid input: invalid type: integer `7`, expected a string"
-        );
-        assert_eq!(
-            message(r#"{"name":"x","size":300}"#),
-            "size: Invalid input: invalid value: integer `300`, expected u8"
-        );
-        assert_eq!(message("nonsense"), "body: Invalid input: expected ident");
     }
 }

@@ -1,28 +1,34 @@
-//! How a request becomes a call. Knows nothing about any resource.
+//! HTTP: from a request to the handler of an operation, and back. Independent of any resource.
+//!
+//! An [`Endpoint`] declares an operation. The [`Api`] finds the endpoint of a request, the guard
+//! authenticates, limits and authorizes the request, and the handler takes [`Input`]s and returns
+//! an [`Output`].
 
-mod body;
+pub mod body;
+pub mod client_credentials;
+pub mod client_kind;
 pub mod endpoint;
-mod face;
 mod guard;
 pub mod input;
-mod named;
-pub(crate) mod nul;
-mod openapi;
+pub(crate) mod json;
+pub(crate) mod null_bytes;
+pub mod openapi;
 pub mod output;
-mod rehearse;
+mod query;
+mod rate_limit_step;
+mod request_body;
+mod request_target;
 pub(crate) mod respond;
-mod router;
+pub mod router;
 pub mod server;
+pub mod simulate;
 mod standard_headers;
-mod transport;
+pub mod transport;
 
-pub use body::{Body, Broken, Response, read};
-pub use endpoint::{Endpoint, Mounted, Tag, Verb, mount};
-pub use face::{Asking, Face, OnBehalf, Refused};
+pub use body::{Body, Response};
+pub use endpoint::{Endpoint, Tag, Verb, mount};
 pub use guard::RESOURCE_METADATA;
-pub use input::{Basic, Call, IdempotencyKey, Input, Json, Lists, PathId, Query, RequestLine};
-pub use openapi::{Described, Links, asked_for, document};
-pub use output::{Begun, Created, Done, Lines, Nothing, Onward, Output, Rows, Unkept, Written};
-pub use rehearse::{Imagined, Rehearsal, rehearse};
-pub use router::{Api, Served, placeholders};
-pub use transport::{ClientHeader, Peer, Transport};
+pub use input::{Call, Input, Json, PathId, Query};
+pub use output::Output;
+pub use router::Api;
+pub use transport::{Peer, Transport};

@@ -1,4 +1,4 @@
-//! Endpoints become the OpenAPI 3.0 document.
+//! The OpenAPI 3.0 document of the endpoints.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 use super::{endpoint::Endpoint, router::placeholders};
 use crate::platform::access::{Access, AnyOf};
 
-/// What a handler's signature says about its operation.
-pub struct Described {
+/// The documentation of an operation, collected from the signature of its handler.
+pub struct OperationDoc {
     schemas: SchemaGenerator,
     names: Vec<&'static str>,
     parameters: Vec<Value>,
@@ -25,7 +25,7 @@ pub struct Described {
     may_be_empty: bool,
 }
 
-impl Described {
+impl OperationDoc {
     fn new(schemas: SchemaGenerator) -> Self {
         Self {
             schemas,
@@ -38,7 +38,7 @@ impl Described {
         }
     }
 
-    /// The handler needs what `{placeholder}` names.
+    /// Adds a placeholder of the path that the handler reads.
     pub(super) fn names(&mut self, placeholder: &'static str) {
         self.names.push(placeholder);
     }
@@ -48,12 +48,12 @@ impl Described {
             .push(json!({"name": name, "in": "header", "required": false, "description": description, "schema": {"type": "string"}}));
     }
 
-    /// Takes JSON.
+    /// Sets the schema of the JSON body.
     pub fn body_schema<T: JsonSchema>(&mut self) {
         self.body = Some(self.schemas.subschema_for::<T>().to_value());
     }
 
-    /// Takes a form.
+    /// Sets the schema of the form body.
     pub fn form_schema<T: JsonSchema>(&mut self) {
         self.body_schema::<T>();
         self.form = true;
@@ -63,18 +63,18 @@ impl Described {
         self.reply = Some((status, Some(self.schemas.subschema_for::<T>().to_value())));
     }
 
-    /// Answers with a body or without, as the request asks.
+    /// Sets the schema of a response whose body is optional.
     pub(super) fn reply_schema_or_empty<T: JsonSchema>(&mut self, status: StatusCode) {
         self.reply_schema::<T>(status);
         self.may_be_empty = true;
     }
 
-    /// Answers with an empty body, or one that no schema describes.
+    /// Sets the status of a response without a body, or without a schema.
     pub fn reply_empty(&mut self, status: StatusCode) {
         self.reply = Some((status, None));
     }
 
-    /// Takes query parameters.
+    /// Adds query parameters.
     pub fn query_schema<T: JsonSchema>(&mut self) {
         let mut schema = T::json_schema(&mut self.schemas);
         for transform in self.schemas.transforms_mut() {
@@ -96,23 +96,23 @@ impl Described {
     }
 }
 
-/// What the operator publishes beside the API (specification §1).
+/// Links that the operator publishes with the API (specification §1).
 #[derive(Debug, Clone, Default)]
-pub struct Links {
+pub struct PublishedLinks {
     /// The fair-use policy.
     pub terms: Option<String>,
-    /// The published pricing that resources created through the API are subject to.
+    /// The pricing of resources that are created through the API.
     pub pricing: Option<String>,
 }
 
-/// The document of `endpoints`.
-pub fn document(endpoints: &[&'static Endpoint], links: &Links) -> Value {
+/// Returns the document of `endpoints`.
+pub fn document(endpoints: &[&'static Endpoint], links: &PublishedLinks) -> Value {
     let mut settings = SchemaSettings::openapi3();
     settings.transforms.push(Box::new(WithoutUnsigned));
     let mut schemas = settings.into_generator();
     let mut paths = Map::new();
     for endpoint in endpoints {
-        let mut described = Described::new(schemas);
+        let mut described = OperationDoc::new(schemas);
         let mounted = (endpoint.handler)();
         (mounted.describe)(&mut described);
         let (item, rest) = operation(endpoint, mounted.built, described);
@@ -160,7 +160,11 @@ pub fn document(endpoints: &[&'static Endpoint], links: &Links) -> Value {
     document
 }
 
-fn operation(endpoint: &Endpoint, built: bool, described: Described) -> (Value, SchemaGenerator) {
+fn operation(
+    endpoint: &Endpoint,
+    built: bool,
+    described: OperationDoc,
+) -> (Value, SchemaGenerator) {
     let path_parameter = |name| {
         let schema = match name {
             "ref" => {
@@ -271,7 +275,7 @@ fn responses(
     responses.into()
 }
 
-/// Integers are plain: `format: uint32` is schemars' own word, not OpenAPI's.
+/// Removes `format: uint32` and the like, which schemars emits and OpenAPI does not define.
 #[derive(Clone)]
 struct WithoutUnsigned;
 
@@ -288,9 +292,10 @@ impl Transform for WithoutUnsigned {
     }
 }
 
-/// Placeholders a handler asks for by its signature: a test compares them with the path.
-pub fn asked_for(endpoint: &Endpoint) -> Vec<&'static str> {
-    let mut described = Described::new(SchemaGenerator::default());
+/// Returns the placeholders that the arguments of a handler read. A test compares them with the
+/// path.
+pub fn required_placeholders(endpoint: &Endpoint) -> Vec<&'static str> {
+    let mut described = OperationDoc::new(SchemaGenerator::default());
     ((endpoint.handler)().describe)(&mut described);
     described.names
 }

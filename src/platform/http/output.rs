@@ -1,4 +1,4 @@
-//! What handlers answer: the return type says the status.
+//! Outputs of handlers. The type determines the status.
 
 use std::marker::PhantomData;
 
@@ -10,24 +10,24 @@ use serde::Serialize;
 use super::{
     body::{Body, Response},
     input::Json,
-    openapi::Described,
+    openapi::OperationDoc,
 };
 use crate::base::error::{Context, Error};
 
-/// Content type of our own JSON.
+/// Content type of JSON that this server serializes.
 const JSON: &str = "application/json; charset=utf-8";
 
-/// An answer that can describe itself.
+/// A result of a handler.
 pub trait Output: Send {
     /// Adds status and schema to the document.
-    fn describe(described: &mut Described);
-    /// Becomes the response.
+    fn describe(described: &mut OperationDoc);
+    /// Returns the response.
     fn respond(self) -> Response;
 }
 
 /// 200 with a JSON body.
 impl<T: Serialize + JsonSchema + Send> Output for Json<T> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_schema::<T>(StatusCode::OK);
     }
 
@@ -36,14 +36,14 @@ impl<T: Serialize + JsonSchema + Send> Output for Json<T> {
     }
 }
 
-/// 200, with a JSON body where the request asked for one.
+/// 200, with a JSON body if the request asked for one.
 impl<T: Serialize + JsonSchema + Send> Output for Option<Json<T>> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_schema_or_empty::<T>(StatusCode::OK);
     }
 
     fn respond(self) -> Response {
-        self.map_or_else(|| Done.respond(), Json::respond)
+        self.map_or_else(|| OkEmpty.respond(), Json::respond)
     }
 }
 
@@ -51,7 +51,7 @@ impl<T: Serialize + JsonSchema + Send> Output for Option<Json<T>> {
 pub struct Created<T>(pub T);
 
 impl<T: Serialize + JsonSchema + Send> Output for Created<T> {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.reply_schema::<T>(StatusCode::CREATED);
     }
 
@@ -60,11 +60,11 @@ impl<T: Serialize + JsonSchema + Send> Output for Created<T> {
     }
 }
 
-/// 200 with an empty body and no content type, as clients expect of void operations.
-pub struct Done;
+/// 200 with an empty body and no content type.
+pub struct OkEmpty;
 
-impl Output for Done {
-    fn describe(described: &mut Described) {
+impl Output for OkEmpty {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 
@@ -73,11 +73,11 @@ impl Output for Done {
     }
 }
 
-/// 201 with an empty body and no content type: the contract's answer to some commands.
-pub struct Begun;
+/// 201 with an empty body and no content type.
+pub struct CreatedEmpty;
 
-impl Output for Begun {
-    fn describe(described: &mut Described) {
+impl Output for CreatedEmpty {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::CREATED);
     }
 
@@ -86,11 +86,11 @@ impl Output for Begun {
     }
 }
 
-/// 204.
-pub struct Nothing;
+/// 204 without a body.
+pub struct NoContent;
 
-impl Output for Nothing {
-    fn describe(described: &mut Described) {
+impl Output for NoContent {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::NO_CONTENT);
     }
 
@@ -99,11 +99,11 @@ impl Output for Nothing {
     }
 }
 
-/// 303: the browser goes on there, and tells nobody where it was.
-pub struct Onward(pub String);
+/// 303 to this URL, without a referrer.
+pub struct SeeOther(pub String);
 
-impl Output for Onward {
-    fn describe(described: &mut Described) {
+impl Output for SeeOther {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::SEE_OTHER);
     }
 
@@ -124,11 +124,11 @@ impl Output for Onward {
     }
 }
 
-/// The same answer, which nobody may keep.
-pub struct Unkept<T>(pub T);
+/// The response of `T`, which caches must not store.
+pub struct NoStore<T>(pub T);
 
-impl<T: Output> Output for Unkept<T> {
-    fn describe(described: &mut Described) {
+impl<T: Output> Output for NoStore<T> {
+    fn describe(described: &mut OperationDoc) {
         T::describe(described);
     }
 
@@ -144,27 +144,27 @@ impl<T: Output> Output for Unkept<T> {
     }
 }
 
-/// 200 with a JSON body that was written before: the bytes of a `T`.
-pub struct Written<T> {
+/// 200 with a JSON body that is already serialized: the bytes of a `T`.
+pub struct PrerenderedJson<T> {
     bytes: Bytes,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T: Serialize> Written<T> {
-    /// Writes `value`.
+impl<T: Serialize> PrerenderedJson<T> {
+    /// Serializes `value`.
     pub fn new(value: &T) -> Result<Self, Error> {
         Ok(Self::from(Bytes::from(
-            serde_json::to_vec(value).context("writing an answer")?,
+            serde_json::to_vec(value).context("serializing a response")?,
         )))
     }
 
-    /// The bytes, to be answered again.
+    /// Returns the serialized body.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 }
 
-impl<T> From<Bytes> for Written<T> {
+impl<T> From<Bytes> for PrerenderedJson<T> {
     fn from(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -173,8 +173,8 @@ impl<T> From<Bytes> for Written<T> {
     }
 }
 
-impl<T: JsonSchema> Output for Written<T> {
-    fn describe(described: &mut Described) {
+impl<T: JsonSchema> Output for PrerenderedJson<T> {
+    fn describe(described: &mut OperationDoc) {
         described.reply_schema::<T>(StatusCode::OK);
     }
 
@@ -183,11 +183,11 @@ impl<T: JsonSchema> Output for Written<T> {
     }
 }
 
-/// 201 with the rows of a customer's query: JSON already written.
-pub struct Rows(pub Bytes);
+/// 201 with the rows of a tenant's query, as serialized JSON.
+pub struct JsonRows(pub Bytes);
 
-impl Output for Rows {
-    fn describe(described: &mut Described) {
+impl Output for JsonRows {
+    fn describe(described: &mut OperationDoc) {
         described
             .reply_schema::<Vec<serde_json::Map<String, serde_json::Value>>>(StatusCode::CREATED);
     }
@@ -201,11 +201,11 @@ impl Output for Rows {
     }
 }
 
-/// 200 with lines of JSON, already written.
-pub struct Lines(pub Bytes);
+/// 200 with newline-delimited JSON, already serialized.
+pub struct NdJson(pub Bytes);
 
-impl Output for Lines {
-    fn describe(described: &mut Described) {
+impl Output for NdJson {
+    fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }
 

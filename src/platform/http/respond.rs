@@ -1,4 +1,4 @@
-//! The one place that turns an error into a response.
+//! Conversion of errors into responses.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -6,42 +6,47 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{body::Response, face::Refused, output};
+use super::{body::Response, client_kind::RejectedRequest, output};
 use crate::base::error::{Denial, Error};
 
-/// `Retry-After` of an operation that is not built: a day. Clients that retry every 5xx, as the CLI does, give up at once when
-/// the wait is longer than they accept (10 s in the CLI).
+/// `Retry-After` of an operation that is not implemented: a day. Clients that retry every 5xx stop
+/// at once if the wait exceeds their limit (10 s in the CLI).
 const NOT_BUILT_RETRY_SECS: u64 = 86_400;
 
-/// Logs a fault of ours, once, with its request id.
-pub(crate) fn log(error: &Error, refused: &Refused<'_>) {
+/// Logs an internal error with its request id.
+pub(crate) fn log(error: &Error, request: &RejectedRequest<'_>) {
     if let Error::Internal(report) = error {
-        tracing::error!(request_id = refused.request_id, operation = refused.operation, error = %report, "the operation failed");
+        tracing::error!(
+            request_id = request.request_id,
+            operation = request.operation,
+            error = %report,
+            "operation failed"
+        );
     }
 }
 
-/// Status of the answer to an error.
+/// Returns the status of an error.
 pub(crate) fn status(error: &Error) -> StatusCode {
     StatusCode::from_u16(error.code().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The answer to an operation of this process, which reads the error itself.
-pub(super) fn within(error: Error) -> Response {
+/// Returns the response to another operation of this process, with the error as an extension.
+pub(super) fn internal(error: Error) -> Response {
     let mut response = output::empty(status(&error));
     response.extensions_mut().insert(Arc::new(error));
     response
 }
 
-/// The answer to a program.
-pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
-    log(error, refused);
+/// Returns the JSON response to a program.
+pub(crate) fn error(error: &Error, request: &RejectedRequest<'_>) -> Response {
+    log(error, request);
     let body = body(
         error,
-        refused.uri.path().starts_with("/v2/"),
-        refused.request_id,
+        request.uri.path().starts_with("/v2/"),
+        request.request_id,
     );
     let mut response = output::json(status(error), &body);
-    if let Some(challenge) = refused.challenge {
+    if let Some(challenge) = request.challenge {
         let challenge =
             HeaderValue::try_from(challenge).unwrap_or(HeaderValue::from_static("Bearer"));
         response
@@ -75,7 +80,7 @@ pub(crate) fn error(error: &Error, refused: &Refused<'_>) -> Response {
     response
 }
 
-/// v1 answers `{message}`; v2 answers `{error: {code, message}}` and keeps `message`, which clients of either read.
+/// The body of an error: v1 has `{message}`, v2 has `{error: {code, message}}` and also `message`.
 #[derive(Serialize)]
 struct Body<'a> {
     message: Cow<'static, str>,
@@ -99,13 +104,13 @@ fn body<'a>(error: &'a Error, v2: bool, request_id: &'a str) -> Body<'a> {
             body.error = Some(json!({ "missing_permissions": missing }));
         }
         Error::OAuth(fault) => {
-            (body.error, body.error_description) =
-                (Some(fault.error.into()), Some(fault.description.as_ref()))
+            body.error = Some(fault.error.into());
+            body.error_description = Some(fault.description.as_ref());
         }
         Error::Internal(_) => body.event = Some(request_id),
         _ => {}
     }
-    // An error of OAuth is as its specifications have it.
+    // OAuth errors have the form of RFC 6749 §5.2.
     if v2 && body.error_description.is_none() {
         let details = body.error.get_or_insert_default();
         details["code"] = error.code().name.into();
@@ -124,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn v1_and_v2_bodies() {
+    fn error_bodies_of_v1_and_v2() {
         assert_eq!(
             body(&Error::NotFound, false, "r"),
             json!({"message": "Not Found"})

@@ -1,4 +1,4 @@
-//! Endpoints become routes: every spelling of an operation leads to the same guarded handler.
+//! The routes of all endpoints. All paths of an operation share one guarded handler.
 
 use std::{
     any::Any,
@@ -17,12 +17,12 @@ use hyper::body::Body as HttpBody;
 use tower::Service;
 
 use super::{
-    body::{Body, Broken, Response},
+    body::{Body, BodyError, Response},
+    client_kind::{ClientKind, DelegatedCaller, InternalClient},
     endpoint::{Endpoint, Verb},
-    face::{Asking, Face, OnBehalf},
     guard,
-    guard::{Arrival, Guarded, PROGRAMS},
-    input::Payload,
+    guard::{GuardedEndpoint, IncomingRequest, PROGRAMS},
+    request_body::RequestBody,
     server,
     standard_headers::REQUEST_ID,
 };
@@ -33,19 +33,19 @@ use crate::{
 
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// Names of the `{placeholders}` of a path.
+/// Returns the names of the `{placeholders}` of a path.
 pub fn placeholders(path: &'static str) -> impl Iterator<Item = &'static str> {
     path.split('/')
         .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
 }
 
-/// What `path` has in the place of `{name}`. All spellings of an operation that have the placeholder have it behind the
-/// same number of segments, which a test of the list of endpoints checks.
+/// Returns the segment of `path` at the placeholder `{name}`. All paths of an operation have the
+/// placeholder at the same index, which a test checks.
 pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) -> Option<&'a str> {
     segment(path, place(endpoint, name)?)
 }
 
-/// Which segment of a path that leads to the operation is the `{name}`.
+/// Returns the index of the path segment `{name}`.
 pub(super) fn place(endpoint: &Endpoint, name: &str) -> Option<usize> {
     let is_name = |segment: &str| {
         segment
@@ -56,7 +56,7 @@ pub(super) fn place(endpoint: &Endpoint, name: &str) -> Option<usize> {
     endpoint.path.split('/').position(is_name)
 }
 
-/// The segment at this place. By bytes: splitting by a character looks for it with a searcher made for long texts.
+/// Returns the segment at an index. Searches bytes: `split` is slower on short texts.
 pub(super) fn segment(path: &str, place: usize) -> Option<&str> {
     let mut slashes = path
         .bytes()
@@ -71,7 +71,7 @@ pub(super) fn segment(path: &str, place: usize) -> Option<&str> {
     path.get(start..slashes.next().unwrap_or(path.len()))
 }
 
-/// The operation that a request of this line reaches, as the routes of [`Api`] would have it.
+/// Returns the operation of a method and path, by the rules of [`Api`].
 pub(super) fn find(
     endpoints: &[&'static Endpoint],
     method: &str,
@@ -80,7 +80,8 @@ pub(super) fn find(
     let spellings = |endpoint: &&'static Endpoint| {
         std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied())
     };
-    // A literal segment goes before a placeholder, the first that differs decides, and methods are looked at after that.
+    // At the first difference, a literal segment precedes a placeholder. The method is compared
+    // last.
     let rank = |spelling: &&str| {
         spelling
             .split('/')
@@ -103,59 +104,62 @@ pub(super) fn find(
 }
 
 fn matches(spelling: &str, path: &str) -> bool {
-    let (mut wanted, mut parts) = (spelling.split('/'), path.split('/'));
-    let all = wanted.by_ref().all(|wanted| {
-        parts
-            .next()
-            .is_some_and(|part| wanted == part || wanted.starts_with('{') && !part.is_empty())
-    });
-    all && parts.next().is_none()
+    let mut parts = path.split('/');
+    for expected in spelling.split('/') {
+        let Some(part) = parts.next() else {
+            return false;
+        };
+        if expected != part && (!expected.starts_with('{') || part.is_empty()) {
+            return false;
+        }
+    }
+    parts.next().is_none()
 }
 
-/// The API as a service, for one client: who that is, a server says by calling it with the address of a connection.
+/// The API as a service, for requests from one address.
 ///
-/// Not axum's router: it also pays for parameters, extensions and boxes that nothing here
-/// reads: two microseconds of processor time, a quarter of a request.
+/// Not axum's router, whose unused parameters, extensions and boxes take two microseconds of
+/// processor time, a quarter of a request.
 #[derive(Clone)]
 pub struct Api {
     routes: Arc<Routes>,
     client: IpAddr,
 }
 
-/// Every path, with its operations by method.
+/// All paths, each with its operations by method.
 struct Routes {
-    paths: matchit::Router<Vec<(Verb, Arc<Guarded>)>>,
-    unknown: Arc<Guarded>,
-    lost: Arc<Guarded>,
+    paths: matchit::Router<Vec<(Verb, Arc<GuardedEndpoint>)>>,
+    unknown: Arc<GuardedEndpoint>,
+    unknown_page: Arc<GuardedEndpoint>,
 }
 
-/// State of the wing whose operations are served; handlers take it by its type.
+/// State of the wing that declares the operations. Handlers access it by its type.
 pub(super) type State = Arc<dyn Any + Send + Sync>;
 
-/// What one kind of client is served.
-pub struct Served<'a> {
-    /// How it is met.
-    pub face: &'static Face,
-    /// What it can ask.
+/// The endpoints for one kind of client.
+pub struct EndpointSet<'a> {
+    /// The kind of client.
+    pub client_kind: &'static ClientKind,
+    /// The operations.
     pub endpoints: &'a [&'static Endpoint],
-    /// What answers everything else.
+    /// The operation for all other paths and methods.
     pub unknown: &'static Endpoint,
 }
 
 impl Api {
-    /// Serves programs and browsers on this machine.
+    /// Returns the API for programs and browsers on this machine.
     ///
-    /// An operation's counter has the number of its place in the list; `unknown` has the number after the last, and pages
-    /// have those that follow.
+    /// The index of an operation in rate limits and metrics is its index in `endpoints`. `unknown`
+    /// follows the last, then the pages.
     pub fn new(
         context: &PlatformContext,
         state: State,
         endpoints: &[&'static Endpoint],
         unknown: &'static Endpoint,
-        pages: &Served<'_>,
+        pages: &EndpointSet<'_>,
     ) -> Self {
-        let programs = Served {
-            face: &PROGRAMS,
+        let programs = EndpointSet {
+            client_kind: &PROGRAMS,
             endpoints,
             unknown,
         };
@@ -165,17 +169,17 @@ impl Api {
         }
     }
 
-    /// Sends a request from one operation to another, on behalf of who asked the first.
+    /// Serves a request, for a delegated caller if another operation sends it.
     fn serve(
         &self,
         request: Request<Body>,
-        on_behalf: Option<OnBehalf>,
+        on_behalf: Option<DelegatedCaller>,
     ) -> impl Future<Output = Response> + Send + use<> {
         let guarded = self
             .routes
             .find(request.method(), request.uri().path(), request.headers())
             .clone();
-        let asks = guarded.asks().then(|| self.clone());
+        let internal_api = guarded.calls_operations().then(|| self.clone());
         let (
             Parts {
                 method,
@@ -186,18 +190,17 @@ impl Api {
             body,
         ) = request.into_parts();
         let head = method == Method::HEAD;
-        let payload = Payload::Pending(body);
-        let mut arrival = Arrival {
+        let mut incoming = IncomingRequest {
             socket: self.client,
             method,
             uri,
             headers,
-            payload,
+            body: RequestBody::Pending(body),
             on_behalf,
-            asks,
+            internal_api,
         };
         async move {
-            let response = guard::serve(&guarded, &mut arrival).await;
+            let response = guard::serve(&guarded, &mut incoming).await;
             if head {
                 without_body(response)
             } else {
@@ -206,18 +209,18 @@ impl Api {
         }
     }
 
-    /// The same for a client, or a proxy, of this address.
+    /// Returns the API for requests from this address: of a client or a proxy.
     #[must_use]
-    pub fn of(&self, client: IpAddr) -> Self {
+    pub fn for_client(&self, client: IpAddr) -> Self {
         Self {
             routes: self.routes.clone(),
             client,
         }
     }
 
-    /// What answers the requests of one connection.
+    /// Returns the service of one connection.
     pub fn connection(&self, client: SocketAddr) -> impl server::Service + use<> {
-        let api = self.of(client.ip());
+        let api = self.for_client(client.ip());
         server::service(move |request| api.serve(request.map(Body::new), None))
     }
 }
@@ -226,25 +229,25 @@ impl Routes {
     fn new(
         context: &PlatformContext,
         state: &State,
-        programs: &Served<'_>,
-        pages: &Served<'_>,
+        programs: &EndpointSet<'_>,
+        pages: &EndpointSet<'_>,
     ) -> Self {
         let mut number = 0;
-        let mut guarded = |endpoint: &'static Endpoint, face: &'static Face| {
-            let guarded = Arc::new(Guarded::new(
+        let mut guarded = |endpoint: &'static Endpoint, client_kind: &'static ClientKind| {
+            let guarded = Arc::new(GuardedEndpoint::new(
                 context.clone(),
                 state.clone(),
                 endpoint,
                 number,
-                face,
+                client_kind,
             ));
             number += 1;
             guarded
         };
-        let mut operations: BTreeMap<&str, Vec<(Verb, Arc<Guarded>)>> = BTreeMap::new();
-        let mut serve = |served: &Served<'_>| {
+        let mut operations: BTreeMap<&str, Vec<(Verb, Arc<GuardedEndpoint>)>> = BTreeMap::new();
+        let mut serve = |served: &EndpointSet<'_>| {
             for endpoint in served.endpoints {
-                let guarded = guarded(endpoint, served.face);
+                let guarded = guarded(endpoint, served.client_kind);
                 for path in std::iter::once(endpoint.path).chain(endpoint.aliases.iter().copied()) {
                     operations
                         .entry(path)
@@ -252,31 +255,36 @@ impl Routes {
                         .push((endpoint.method, guarded.clone()));
                 }
             }
-            guarded(served.unknown, served.face)
+            guarded(served.unknown, served.client_kind)
         };
-        let (unknown, lost) = (serve(programs), serve(pages));
+        let unknown = serve(programs);
+        let unknown_page = serve(pages);
         let mut paths = matchit::Router::new();
         for (path, operations) in operations {
             if let Err(error) = paths.insert(path, operations) {
-                // A fault of the list, which a test of it finds: every path of every operation is asked there.
-                tracing::error!(path, %error, "a path cannot be served");
+                // A test requests every path of every operation.
+                tracing::error!(path, %error, "path could not be added to the router");
             }
         }
         Self {
             paths,
             unknown,
-            lost,
+            unknown_page,
         }
     }
 
-    /// GET also answers HEAD, unless the path has a HEAD of its own.
-    fn find(&self, method: &Method, path: &str, headers: &HeaderMap) -> &Arc<Guarded> {
+    /// Returns the handler of a request. GET also serves HEAD, unless the path declares HEAD.
+    fn find(&self, method: &Method, path: &str, headers: &HeaderMap) -> &Arc<GuardedEndpoint> {
         let Ok(found) = self.paths.at(path) else {
-            // Somebody follows a link, and should not have to read JSON.
+            // A browser that navigates gets a page instead of JSON.
             let navigates = headers
                 .get(FETCH_MODE)
                 .is_some_and(|mode| mode == "navigate");
-            return if navigates { &self.lost } else { &self.unknown };
+            return if navigates {
+                &self.unknown_page
+            } else {
+                &self.unknown
+            };
         };
         let by = |wanted: Verb| {
             found
@@ -310,7 +318,7 @@ impl Verb {
 
 impl<B> Service<Request<B>> for Api
 where
-    B: HttpBody<Data = Bytes, Error: Into<Broken>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
 {
     type Response = Response;
     type Error = Infallible;
@@ -326,18 +334,18 @@ where
     }
 }
 
-impl Asking {
-    /// The other operation's answer, whoever serves it. Its errors are those it gave, not yet written for anybody.
-    pub async fn ask(&self, mut request: Request<Body>) -> Result<Response, Error> {
-        // Without somebody on whose behalf, it would be asked as a program of this machine's would.
-        let Some(by) = &self.on_behalf else {
+impl InternalClient {
+    /// Calls another operation and returns its response, or its error before it was rendered.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response, Error> {
+        // Without a delegated caller, the request would be authenticated as one from this machine.
+        let Some(caller) = &self.on_behalf else {
             return Err(Error::Unauthenticated(CredentialProblem::Missing));
         };
-        // The entries of both in the log belong together.
+        // Log entries of both operations have one request id.
         request
             .headers_mut()
             .extend(HeaderValue::try_from(&*self.request_id).map(|id| (REQUEST_ID, id)));
-        let mut response = self.api.serve(request, Some(by.clone())).await;
+        let mut response = self.api.serve(request, Some(caller.clone())).await;
         match response
             .extensions_mut()
             .remove::<Arc<Error>>()
@@ -349,7 +357,7 @@ impl Asking {
     }
 }
 
-/// What HEAD gets: everything that GET does, but the body.
+/// Returns the response to HEAD: that of GET without its body.
 fn without_body(mut response: Response) -> Response {
     if let Some(length) = response.body().size_hint().exact() {
         response

@@ -1,6 +1,7 @@
-//! Connections of HTTP clients: taken up to a bound, with TLS or without, and seen out at the end.
+//! The HTTP server: a bounded number of connections, with or without TLS, and graceful shutdown.
 //!
-//! Our own over hyper's connections, as a general server takes any number of them, and boxes what it serves.
+//! Uses hyper's connections directly: general servers neither limit connections nor avoid boxing
+//! the service.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -26,16 +27,16 @@ use tokio_util::sync::CancellationToken;
 use super::body::{Body, Response};
 use crate::base::net::{accept, accept::Listener};
 
-/// Connections of one listener.
+/// Largest number of connections of one listener.
 const CONNECTIONS_MAX: usize = 10_000;
-/// How long a client may take to agree on TLS, and to send a request's headers.
+/// Time limit of the TLS handshake, and of the headers of a request.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests that one HTTP/2 connection has in flight.
+/// Largest number of concurrent requests of an HTTP/2 connection.
 const STREAMS_MAX: u32 = 100;
-/// How long requests in flight may take to finish when the server stops.
+/// Time limit of requests in flight at shutdown.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// What answers the requests of one connection.
+/// The service of one connection.
 pub trait Service:
     HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + 'static
 {
@@ -46,15 +47,15 @@ impl<S: HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> 
 {
 }
 
-/// A service that calls `respond` for each request.
+/// Returns a service that calls `respond` for each request.
 pub fn service<F: Future<Output = Response> + Send + 'static>(
     respond: impl Fn(Request<Incoming>) -> F + Send + 'static,
 ) -> impl Service {
     hyper::service::service_fn(move |request| respond(request).map(Ok::<_, Infallible>))
 }
 
-/// Serves who connects, as `service` says for each address, until it is stopped and what was begun is done. Whoever comes when
-/// all places are taken is turned away.
+/// Serves connections until shutdown is requested and requests in flight have completed. `service`
+/// returns the service of a client address. Connections over the limit are closed.
 pub async fn serve<S: Service>(
     listener: TcpListener,
     tls: Option<Arc<ServerConfig>>,
@@ -63,14 +64,14 @@ pub async fn serve<S: Service>(
 ) {
     let tls = tls.map(TlsAcceptor::from);
     let begin = |stream: TcpStream, peer| {
-        // Without it an answer waits for more to come. A connection that is gone already shows that soon enough.
+        // Without it, the kernel delays small responses. Fails only for closed connections.
         let _ = stream.set_nodelay(true);
-        greet(stream, tls.clone(), service(peer), shutdown.clone())
+        negotiate_tls(stream, tls.clone(), service(peer), shutdown.clone())
     };
-    take("requests", listener, &shutdown, begin).await;
+    accept_loop("requests", listener, &shutdown, begin).await;
 }
 
-/// The same on this machine alone: HTTP/1 without TLS.
+/// Serves HTTP/1 without TLS on a Unix socket, as [`serve`] does.
 pub async fn serve_local<L, S>(
     listener: L,
     service: impl Fn(L::Peer) -> S,
@@ -79,17 +80,14 @@ pub async fn serve_local<L, S>(
     L: Listener<Stream = UnixStream>,
     S: Service,
 {
-    take(
-        "requests of the operator",
-        listener,
-        &shutdown,
-        |stream, peer| first(stream, service(peer), shutdown.clone()),
-    )
+    accept_loop("operator requests", listener, &shutdown, |stream, peer| {
+        serve_http1(stream, service(peer), shutdown.clone())
+    })
     .await;
 }
 
-/// Begins with everybody who comes while there are places.
-async fn take<L, F>(
+/// Accepts connections up to the limit.
+async fn accept_loop<L, F>(
     what: &'static str,
     listener: L,
     shutdown: &CancellationToken,
@@ -98,31 +96,31 @@ async fn take<L, F>(
     L: Listener,
     F: Future<Output = ()> + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        let Ok(place) = places.clone().try_acquire_owned() else {
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
             return;
         };
         let connection = begin(stream, peer);
         connections.spawn(async move {
             connection.await;
-            drop(place);
+            drop(permit);
         });
     };
     accept::accept_until_shutdown(what, listener, shutdown, DRAIN, take).await;
 }
 
-/// HTTP/1, or with TLS what the client asks for.
-async fn greet(
+/// Serves HTTP/1, or the protocol negotiated by TLS.
+async fn negotiate_tls(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     service: impl Service,
     shutdown: CancellationToken,
 ) {
     let Some(tls) = tls else {
-        return first(stream, service, shutdown).await;
+        return serve_http1(stream, service, shutdown).await;
     };
-    // Who does not speak TLS, or takes its time, learns nothing.
+    // A failed or slow handshake closes the connection without a response.
     let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await else {
         return;
     };
@@ -131,28 +129,29 @@ async fn greet(
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(STREAMS_MAX);
-        // What a client does wrong ends its connection, and is nobody else's concern.
+        // Protocol errors of a client only close its connection.
         let _ = accept::serve_until_shutdown(
             builder.serve_connection(TokioIo::new(stream), service),
             &shutdown,
         )
         .await;
     } else {
-        first(stream, service, shutdown).await;
+        serve_http1(stream, service, shutdown).await;
     }
 }
 
-async fn first<I>(stream: I, service: impl Service, shutdown: CancellationToken)
+/// Serves HTTP/1.
+async fn serve_http1<I>(stream: I, service: impl Service, shutdown: CancellationToken)
 where
     TokioIo<I>: Read + Write + Unpin + 'static,
 {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // One write for head and body: most bodies are small.
+        // Writes head and body at once: most bodies are small.
         .writev(false)
         .header_read_timeout(HEADERS_TIMEOUT);
-    // What a client does wrong ends its connection, and is nobody else's concern.
+    // Protocol errors of a client only close its connection.
     let _ = accept::serve_until_shutdown(
         builder.serve_connection(TokioIo::new(stream), service),
         &shutdown,
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_is_answered_when_it_may_and_what_follows_after_it() {
+    async fn pipelined_requests_are_answered_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (begun, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));

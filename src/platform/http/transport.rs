@@ -1,4 +1,4 @@
-//! Where a request really comes from, and whether it came over HTTPS.
+//! The address of the client behind trusted proxies, and whether the request used HTTPS.
 
 use std::{
     fmt,
@@ -14,19 +14,19 @@ use crate::base::{
     ids::Malformed,
 };
 
-/// How the listener speaks, and whose forwarding headers it believes.
+/// TLS of the listener, and the proxies whose forwarding headers are trusted.
 #[derive(Debug, Clone, Default)]
 pub struct Transport {
     /// The listener terminates TLS itself.
     pub tls: bool,
-    /// Proxies whose word about the client is believed.
+    /// Networks of trusted proxies.
     pub trusted_proxies: Vec<IpNet>,
-    /// Where they say who the client is.
+    /// The header with the client address.
     pub client_header: ClientHeader,
 }
 
-/// The header in which proxies name the client. Only one is believed: a proxy that writes one of them passes the others on
-/// as the client sent them.
+/// The header in which proxies send the client address. Only one is trusted: a proxy that sets one
+/// header forwards the others as the client sent them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientHeader(HeaderName);
 
@@ -52,19 +52,19 @@ impl fmt::Display for ClientHeader {
     }
 }
 
-/// The other end of a request.
+/// The client of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// The client's address, behind any trusted proxies.
     pub address: IpAddr,
-    /// Whether the client's own hop was HTTPS, or never left this machine.
+    /// Whether the request used HTTPS or came from this machine.
     pub secure: bool,
-    /// Whether it was HTTPS.
+    /// Whether the request used HTTPS.
     pub https: bool,
 }
 
 impl Peer {
-    /// Where the client reaches this server, as it spells that: scheme, name and port.
+    /// Returns the origin of this server as the client addressed it: scheme, host and port.
     pub fn origin(self, uri: &Uri, headers: &HeaderMap) -> String {
         let host = headers
             .get(header::HOST)
@@ -74,7 +74,8 @@ impl Peer {
             .map(http::uri::Authority::as_str)
             .or(host)
             .unwrap_or_default();
-        // What goes into links and header fields is nothing but a name and a port.
+        // The origin becomes part of links and header fields: only a host name and a port are
+        // allowed.
         let plain = host.bytes().all(|byte| {
             byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b':' | b'[' | b']')
         });
@@ -90,7 +91,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 impl Transport {
-    /// Who sent a request that reached us from `socket`.
+    /// Returns the client of a request from the connection peer `socket`.
     pub fn peer(&self, socket: IpAddr, headers: &HeaderMap) -> Peer {
         let socket = socket.to_canonical();
         if !self.trusts(socket) {
@@ -110,7 +111,7 @@ impl Transport {
         }
     }
 
-    /// Refuses a request that crossed a network in the clear (specification §5.1).
+    /// Rejects a request that crossed a network unencrypted (specification §5.1).
     pub fn require_secure(peer: Peer) -> Result<(), Error> {
         if peer.secure {
             Ok(())
@@ -119,11 +120,11 @@ impl Transport {
         }
     }
 
-    /// Right-most hop that is not itself a trusted proxy, and its protocol where the header tells; stops at the first hop
-    /// it cannot read.
+    /// Returns the right-most hop that is not a trusted proxy, and its protocol if the header has
+    /// it. Stops at the first hop that cannot be parsed.
     ///
-    /// Hops are cut at commas from the right, quoted or not: no address has one, and what a client wrote further left,
-    /// such as a quotation mark it never closes, then cannot swallow what proxies wrote after it.
+    /// Splits at every comma from the right, quoted or not. Addresses contain no comma, and an
+    /// unclosed quote in the client's part cannot hide the hops that proxies appended.
     fn client_behind<'a>(
         &self,
         socket: IpAddr,
@@ -162,13 +163,13 @@ impl Transport {
 
 type Hop<'a> = (IpAddr, Option<&'a str>);
 
-/// A hop that is an address and nothing else.
+/// Parses a hop that is only an address.
 fn bare(hop: &str) -> Option<Hop<'_>> {
     parse_address(hop).map(|address| (address, None))
 }
 
-/// A hop of RFC 7239: `for=192.0.2.60;proto=https;by=203.0.113.43`. One without a `for`, or with an obfuscated one, hides
-/// who was there.
+/// Parses a hop of RFC 7239: `for=192.0.2.60;proto=https;by=203.0.113.43`. Returns `None` without a
+/// `for`, or with an obfuscated one.
 fn forwarded(hop: &str) -> Option<Hop<'_>> {
     let parameter = |wanted: &str| {
         let mut pairs = hop
@@ -181,7 +182,7 @@ fn forwarded(hop: &str) -> Option<Hop<'_>> {
     parse_address(parameter("for")?).map(|address| (address, parameter("proto")))
 }
 
-/// An address as proxies write it: bare, or with a port, or an IPv6 one in brackets.
+/// Parses an address with an optional port, IPv6 optionally in brackets.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let bare = text
         .strip_prefix('[')
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_trusted_proxies_are_believed() {
+    fn x_forwarded_for_of_untrusted_peers_is_ignored() {
         let cases = [
             ("203.0.113.9", vec!["1.1.1.1"], "203.0.113.9"),
             ("10.0.0.1", vec!["1.1.1.1"], "1.1.1.1"),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_read_as_rfc_7239_says() {
+    fn forwarded_is_parsed_as_rfc_7239() {
         let cases = [
             (vec!["for=1.1.1.1"], "1.1.1.1", false),
             (vec!["for=1.1.1.1;proto=https"], "1.1.1.1", true),
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_configured_header_is_believed() {
+    fn other_headers_than_the_configured_one_are_ignored() {
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("x-forwarded-for", "6.6.6.1"),
@@ -316,17 +317,17 @@ mod tests {
         ] {
             let peer = trusting(header).peer("10.0.0.1".parse().unwrap(), &headers);
             assert_eq!(peer.address, address.parse::<IpAddr>().unwrap(), "{header}");
-            let stranger = trusting(header).peer("203.0.113.9".parse().unwrap(), &headers);
+            let untrusted = trusting(header).peer("203.0.113.9".parse().unwrap(), &headers);
             assert_eq!(
-                stranger.address,
+                untrusted.address,
                 "203.0.113.9".parse::<IpAddr>().unwrap(),
-                "{header} of a stranger"
+                "{header} of an untrusted peer"
             );
         }
     }
 
     #[test]
-    fn plain_http_is_only_for_loopback_and_for_proxies_that_say_https() {
+    fn plain_http_is_secure_from_loopback_and_https_proxies_only() {
         assert!(peer("127.0.0.1", &[], None).secure);
         assert!(peer("::1", &[], None).secure);
         assert!(peer("10.0.0.1", &["1.1.1.1"], Some("https")).secure);
@@ -334,7 +335,7 @@ mod tests {
         assert!(!peer("10.0.0.1", &["1.1.1.1"], None).secure);
         assert!(
             !peer("203.0.113.9", &[], Some("https")).secure,
-            "a stranger's header is not believed"
+            "the header of an untrusted peer is ignored"
         );
     }
 }

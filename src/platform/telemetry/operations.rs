@@ -1,33 +1,33 @@
-//! Counts and durations of requests, an entry for each operation, in Prometheus' form.
+//! Request counters and duration histograms of all operations, in the Prometheus text format.
 //!
-//! Our own beside the exporter, as every request pays for them: its histograms keep each observation apart, with the time of
-//! it, until somebody sums them up. Here a request is three additions.
+//! Not the exporter's histograms, which store every observation with its time until upkeep. Here a
+//! request costs three atomic additions.
 
 use std::{
     fmt::Write,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Upper ends of all buckets but the last, in milliseconds.
+/// Upper bounds of all buckets but the last, in milliseconds.
 pub(super) const MILLIS: [u64; 10] = [1, 2, 5, 10, 50, 100, 500, 1_000, 5_000, 30_000];
-/// Statuses, by hundreds.
+/// Status classes.
 pub const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Requests of every operation.
+/// Counters of all operations.
 pub(super) struct Operations(Vec<Operation>);
 
-/// What is added to for most requests is in the first cache line.
+/// Counters of one operation. The most used ones are in the first cache line.
 #[repr(align(64))]
 struct Operation {
     requests: [AtomicU64; CLASSES.len()],
     millis: AtomicU64,
-    /// Those that took no longer than this bucket's end, but longer than the one's before.
+    /// Requests per bucket, not cumulative.
     buckets: [AtomicU64; MILLIS.len() + 1],
     id: &'static str,
 }
 
 impl Operations {
-    /// Of operations of these ids, numbered in this order.
+    /// Returns counters for operations of these ids, indexed in this order.
     pub(super) fn new(ids: impl Iterator<Item = &'static str>) -> Self {
         let none = |id| Operation {
             requests: [const { AtomicU64::new(0) }; CLASSES.len()],
@@ -38,7 +38,8 @@ impl Operations {
         Self(ids.map(none).collect())
     }
 
-    /// One answered request. A status outside 100 to 599 has no count, and an operation outside the list nothing at all.
+    /// Counts an answered request. A status outside 100 to 599 counts only in the histogram; an
+    /// unknown operation does not count.
     pub(super) fn observe(&self, operation: u16, status: u16, millis: u64) {
         let Some(operation) = self.0.get(usize::from(operation)) else {
             return;
@@ -57,9 +58,9 @@ impl Operations {
         operation.millis.fetch_add(millis, Ordering::Relaxed);
     }
 
-    /// Appends the metrics in the text format of Prometheus, version 0.0.4. Ids are literals of ours that need no escaping.
+    /// Appends the metrics in the Prometheus text format 0.0.4. Ids need no escaping.
     pub(super) fn render(&self, page: &mut String) {
-        // Nothing fails in writing to a string.
+        // Writing to a string cannot fail.
         let _ = self.write(page);
     }
 
@@ -84,7 +85,8 @@ impl Operations {
 
 impl Operation {
     fn write_seconds(&self, page: &mut String) -> std::fmt::Result {
-        let (id, mut sum) = (self.id, 0);
+        let id = self.id;
+        let mut sum = 0;
         let ends = MILLIS.map(Some).into_iter().chain([None]);
         for (end, bucket) in ends.zip(&self.buckets) {
             sum += bucket.load(Ordering::Relaxed);
@@ -106,7 +108,7 @@ impl Operation {
     }
 }
 
-/// `1500` is `1.5`.
+/// Formats milliseconds as seconds: `1500` is `1.5`.
 fn seconds(millis: u64) -> String {
     let text = format!("{}.{:03}", millis / 1000, millis % 1000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -117,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_hold_all_that_were_no_slower() {
+    fn buckets_are_cumulative() {
         let operations = Operations::new(["one", "other"].into_iter());
         for (status, millis) in [
             (200, 0),

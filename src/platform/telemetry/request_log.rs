@@ -1,4 +1,4 @@
-//! Answered requests, until they are written to the logs of the project they name.
+//! The queue of answered requests that wait to be written to the logs of their projects.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,15 @@ use uuid::Uuid;
 
 use crate::base::{batch_queue::BatchQueue, ids::ProjectRef};
 
-/// Requests that wait to be kept, about a quarter of a kilobyte each.
+/// Capacity of the queue. A request takes about 256 bytes.
 const QUEUE_MAX: usize = 16_384;
 
-/// A request that was answered: what the guard has at hand, so that noting it costs next to nothing.
+/// An answered request, with the values that the guard has already computed.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "each is named as the request has it")]
+#[expect(
+    missing_docs,
+    reason = "the fields have the names of the request's parts"
+)]
 pub struct AnsweredRequest {
     pub at: DateTime<Utc>,
     pub project: ProjectRef,
@@ -27,26 +30,26 @@ pub struct AnsweredRequest {
     pub took_millis: u64,
 }
 
-/// The requests that wait.
+/// The queue of answered requests.
 pub type RequestLog = BatchQueue<AnsweredRequest, QUEUE_MAX>;
 
-/// Longest path, query, or header that is written down; the rest is cut off.
+/// Longest logged path, query or header value, in bytes.
 const TEXT_BYTES_MAX: usize = 1024;
 
-/// As much of a text as is written down.
+/// Truncates a text to the logged length.
 pub fn cut(text: &str) -> String {
     text.get(..text.floor_char_boundary(TEXT_BYTES_MAX))
         .unwrap_or_default()
         .to_owned()
 }
 
-/// A query without what lets somebody in.
+/// Redacts the values of credentials in a query, and truncates it.
 pub fn without_secrets(query: &str) -> String {
     const SECRETS: [&str; 5] = ["apikey", "token", "access_token", "refresh_token", "code"];
-    let mut told = String::with_capacity(query.len());
+    let mut redacted = String::with_capacity(query.len());
     for (nth, part) in query.split('&').enumerate() {
         if nth > 0 {
-            told.push('&');
+            redacted.push('&');
         }
         match part.split_once('=') {
             Some((name, _))
@@ -54,13 +57,13 @@ pub fn without_secrets(query: &str) -> String {
                     .iter()
                     .any(|secret| name.eq_ignore_ascii_case(secret)) =>
             {
-                told.extend([name, "=[redacted]"])
+                redacted.extend([name, "=[redacted]"])
             }
-            _ => told.push_str(part),
+            _ => redacted.push_str(part),
         }
     }
-    told.truncate(told.floor_char_boundary(TEXT_BYTES_MAX));
-    told
+    redacted.truncate(redacted.floor_char_boundary(TEXT_BYTES_MAX));
+    redacted
 }
 
 #[cfg(test)]
@@ -68,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lets_somebody_in_is_not_written_down() {
+    fn credentials_in_queries_are_redacted() {
         let query = "apikey=sb_secret_x&select=*&Token=y&vsn=1.0.0&code";
         assert_eq!(
             without_secrets(query),

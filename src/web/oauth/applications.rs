@@ -15,11 +15,15 @@ use crate::{
     base::{error::Error, ids::OrgSlug},
     platform::{
         access::{Access, OauthScope, Role},
-        http::{Call, Described, Endpoint, Input, Verb, mount},
+        http::{Call, Endpoint, Input, Verb, mount, openapi::OperationDoc},
     },
     web::{
-        Layout, PageResponse, SessionForm, Visitor, form::NoFields, form::RowId, labels::Timestamp,
-        organizations::OrganizationHeader, page, path::PathOrganization,
+        Layout, PageResponse, SessionForm, Visitor,
+        form::{NoFields, RowId},
+        labels::Timestamp,
+        organizations::OrganizationHeader,
+        page,
+        path::PathOrganization,
         permissions::PermissionCheck,
     },
 };
@@ -129,7 +133,7 @@ impl ApplicationPath {
 }
 
 impl Input for ApplicationPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let PathOrganization(slug) = PathOrganization::take(call).await?;

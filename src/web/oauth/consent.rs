@@ -26,7 +26,7 @@ use crate::{
     },
     platform::{
         access::{Access, Role, sessions, sessions::SessionSelection},
-        http::{Call, Described, Endpoint, Input, Query, Verb, mount},
+        http::{Call, Endpoint, Input, Query, Verb, mount, openapi::OperationDoc},
     },
     web::{
         Layout, PageResponse, SessionForm, Visitor, cookie,
@@ -262,7 +262,7 @@ impl ConsentChoices {
 }
 
 impl Input for ConsentChoices {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let mut choices = Self::default();

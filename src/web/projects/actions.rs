@@ -23,7 +23,7 @@ use crate::{
 const fn confirmation(
     id: &'static str,
     path: &'static str,
-    handler: fn() -> crate::platform::http::Mounted,
+    handler: fn() -> crate::platform::http::endpoint::MountedHandler,
 ) -> Endpoint {
     page(
         id,

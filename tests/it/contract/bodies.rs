@@ -1,16 +1,16 @@
-//! How a request is put together, before its content counts: the kind of its body, and how many credentials it has.
+//! Checks before the content of a request: its media type, and its number of credentials.
 
 use super::{Findings, built, call, callable, spellings};
 use crate::support::{TestApp, client::Call, document::DOCUMENT};
 
-/// Whether the document says that the operation reads JSON.
+/// Whether the operation documents a JSON body.
 fn reads_json(endpoint: &gantry::platform::http::Endpoint) -> bool {
     let method = endpoint.method.name().to_lowercase();
     !DOCUMENT["paths"][endpoint.path][method]["requestBody"]["content"]["application/json"]
         .is_null()
 }
 
-/// The request with its body as something else.
+/// Replaces the content type of a request.
 fn as_media(call: Call, media: Option<&str>) -> Call {
     let call = call.without("content-type");
     if let Some(media) = media {
@@ -21,14 +21,14 @@ fn as_media(call: Call, media: Option<&str>) -> Call {
 }
 
 #[tokio::test]
-async fn a_body_that_says_it_is_not_json_is_refused_by_every_operation_that_reads_json() {
+async fn non_json_media_type_returns_415_from_every_json_operation() {
     let app = TestApp::new().await;
     let (mut found, mut checked) = (Findings::default(), 0);
     for endpoint in callable()
         .into_iter()
         .filter(|endpoint| built(endpoint) && reads_json(endpoint))
     {
-        // One reads forms as well, and is of a protocol of its own.
+        // Also reads forms, as RFC 7009 defines.
         if endpoint.id == "v1-revoke-token" {
             continue;
         }
@@ -43,7 +43,7 @@ async fn a_body_that_says_it_is_not_json_is_refused_by_every_operation_that_read
             "application/json; charset=utf-16",
         ] {
             let answer = sent(Some(media)).await;
-            // What the path names is looked at first, and this one is no id.
+            // The path is parsed first, and its placeholder is not a valid id.
             if answer.status == 400
                 && ["id: ", "user_id: ", "version: "]
                     .iter()
@@ -75,7 +75,7 @@ async fn a_body_that_says_it_is_not_json_is_refused_by_every_operation_that_read
 }
 
 #[tokio::test]
-async fn strangers_and_nobody_do_not_learn_what_an_operation_reads() {
+async fn unauthorized_callers_do_not_get_415() {
     let app = TestApp::new().await;
     let request = || {
         as_media(
@@ -89,7 +89,7 @@ async fn strangers_and_nobody_do_not_learn_what_an_operation_reads() {
 }
 
 #[tokio::test]
-async fn two_authorization_fields_are_refused_by_every_operation() {
+async fn two_authorization_fields_return_400_from_every_operation() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     for endpoint in gantry::api::endpoints::all().iter().copied() {
@@ -101,17 +101,17 @@ async fn two_authorization_fields_are_refused_by_every_operation() {
                 .header("authorization", second)
                 .send()
                 .await;
-            let told = endpoint.method.name() == "HEAD"
+            let has_message = endpoint.method.name() == "HEAD"
                 || answer
                     .message()
                     .starts_with("Authorization: was sent more than once");
-            if answer.status != 400 || !told || answer.header("x-gotrue-id").is_some() {
+            if answer.status != 400 || !has_message || answer.header("x-gotrue-id").is_some() {
                 found.add(endpoint, format_args!("{spelling}: {answer:?}"));
             }
         }
     }
     found.verdict("credentials");
-    // Counted by address, like everything that names no caller.
+    // Counted by address, as all unauthenticated requests.
     let twice = async || {
         let request = app.get("/v1/profile").from("127.0.0.9");
         request

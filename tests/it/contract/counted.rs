@@ -1,4 +1,4 @@
-//! How often: every operation is called until it refuses, and again when its window has ended.
+//! Rate limits: every operation is called until it returns 429, and again after its window.
 
 use std::ops::Range;
 
@@ -17,12 +17,12 @@ use crate::support::{
     client::{Answer, Quota},
 };
 
-/// Calls that are sent before the quota is taken without calls: enough for each token with each spelling.
+/// Requests before the skipped ones: enough for each token with each path.
 const CALLS_BEFORE: u32 = 7;
-/// Calls that are sent after that, the last one that is admitted among them.
+/// Requests after the skipped ones, the last admitted one among them.
 const CALLS_AFTER: u32 = 2;
 
-/// An operation under count: about whom and by whom.
+/// An operation whose rate limit is tested.
 struct Counted<'a> {
     app: &'a TestApp,
     endpoint: &'static Endpoint,
@@ -50,9 +50,10 @@ impl Counted<'_> {
         .await
     }
 
-    /// The calls that are not sent: the same quota is taken from the counter that the operation has to use.
+    /// Returns the requests that are not sent. They are taken directly from the expected counter.
     ///
-    /// Calls before them show that each token and each spelling is counted once, calls after them that it is this counter.
+    /// Requests before them show that each token and path is counted once, requests after them that
+    /// the operation uses this counter.
     fn skipped(&self) -> Range<u32> {
         let skips = !self.counts_all_calls && self.endpoint.limit.key == LimitKey::Path;
         let end = self.endpoint.limit.windows[0]
@@ -84,7 +85,7 @@ impl Counted<'_> {
         assert!(verdict.admitted);
     }
 
-    /// What is wrong with how the operation is counted, if anything.
+    /// Checks the rate limit of the operation.
     async fn check(&self, elsewhere: &Tenant) -> Result<(), String> {
         let (app, window) = (self.app, self.endpoint.limit.windows[0]);
         let quota = |remaining, reset| Quota {
@@ -137,7 +138,7 @@ impl Counted<'_> {
             return Err(format!("no retry-after: {refusal:?}"));
         }
 
-        // Somebody else, and something else of the same caller, are not affected.
+        // Other users, and other subjects of the same user, are not affected.
         let other = call(&app.node, self.endpoint, self.endpoint.path, &app.home)
             .as_(&app.administrator)
             .send()
@@ -225,11 +226,11 @@ async fn count(part: usize, of: usize) {
 }
 
 #[tokio::test]
-async fn every_operation_refuses_over_its_quota_until_its_window_ends() {
+async fn even_operations_return_429_over_quota_until_the_window_ends() {
     count(0, 2).await;
 }
 
 #[tokio::test]
-async fn every_other_operation_refuses_over_its_quota_until_its_window_ends() {
+async fn odd_operations_return_429_over_quota_until_the_window_ends() {
     count(1, 2).await;
 }

@@ -1,4 +1,4 @@
-//! What is declared, against the published contract and the committed document.
+//! Declarations of operations, compared with the published contract and the committed document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,11 @@ use gantry::{
     api::endpoints,
     platform::{
         access::Access,
-        http::{Links, Tag, asked_for, document, placeholders},
+        http::{
+            Tag,
+            openapi::{PublishedLinks, document, required_placeholders},
+            router::placeholders,
+        },
         rate_limits::{LimitKey, Window},
     },
 };
@@ -16,7 +20,7 @@ use super::{FACTS, Findings, LADDER, built, names_subject, published, spellings}
 use crate::support::document::{DOCUMENT, responses, validator};
 
 #[test]
-fn every_operation_of_the_contract_is_declared_as_it_is() {
+fn declarations_match_the_contract() {
     let mut found = Findings::default();
     let mut missing: BTreeSet<_> = FACTS.keys().copied().collect();
     for endpoint in published() {
@@ -65,7 +69,7 @@ fn every_operation_of_the_contract_is_declared_as_it_is() {
 }
 
 #[test]
-fn what_is_built_answers_the_status_of_the_contract() {
+fn documented_status_matches_the_contract() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
         let documented: Vec<_> = responses(endpoint)
@@ -86,7 +90,7 @@ fn what_is_built_answers_the_status_of_the_contract() {
 }
 
 #[test]
-fn the_ladder_is_the_contracts() {
+fn minimum_roles_match_the_contract() {
     let ours: BTreeMap<_, _> = gantry::platform::access::Permission::ALL
         .iter()
         .map(|permission| (permission.name(), permission.minimum_role()))
@@ -94,9 +98,10 @@ fn the_ladder_is_the_contracts() {
     assert_eq!(ours, *LADDER);
 }
 
-/// Specification §8: everything not listed has the standard limit. Three more vanity operations are as strict upstream.
+/// Specification §8: everything not listed has the standard limit. Three more vanity operations are
+/// as strict upstream.
 #[test]
-fn limits_are_the_specifications() {
+fn rate_limits_match_the_specification() {
     const MINUTE: &[(u32, u32)] = &[(120, 60)];
     let stricter: BTreeMap<&str, &[(u32, u32)]> = [
         ("v1-get-project-logs", &[(10, 60)][..]),
@@ -115,9 +120,9 @@ fn limits_are_the_specifications() {
         // Not the contract's: a stack sends a batch a second for each of its services.
         ("gantry-ingest-logs", &[(1_200, 60)]),
         ("gantry-ingest-otlp-logs", &[(1_200, 60)]),
-        // Whoever asks costs a row that stays.
+        // Every request creates a row.
         ("gantry-register-oauth-application", &[(10, 3_600)]),
-        // Asks as much of name servers as reverifying does.
+        // Sends as many DNS queries as reverification.
         ("gantry-check-custom-hostname", &[(10, 60)]),
     ]
     .into();
@@ -151,16 +156,16 @@ fn limits_are_the_specifications() {
 }
 
 #[test]
-fn a_handler_asks_for_what_its_path_names() {
+fn handlers_take_the_subject_of_their_path() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
         if endpoint.limit.key == LimitKey::Caller {
-            continue; // The guard looks nothing up.
+            continue; // The guard resolves no subject.
         }
         let named: BTreeSet<_> = placeholders(endpoint.path)
             .filter(|name| ["ref", "slug"].contains(name))
             .collect();
-        let mut asked: BTreeSet<_> = asked_for(endpoint).into_iter().collect();
+        let mut asked: BTreeSet<_> = required_placeholders(endpoint).into_iter().collect();
         if endpoint.limit.key != LimitKey::Path {
             assert!(
                 asked.remove("slug"),
@@ -178,9 +183,9 @@ fn a_handler_asks_for_what_its_path_names() {
     found.verdict("placeholders");
 }
 
-/// The guard finds them by counting segments of whichever spelling was sent.
+/// The guard reads placeholders by their index, in every path of an operation.
 #[test]
-fn all_spellings_have_their_placeholders_in_the_same_places() {
+fn aliases_have_placeholders_at_the_same_index() {
     let mut found = Findings::default();
     for endpoint in endpoints::all() {
         for name in ["{ref}", "{slug}"] {
@@ -199,9 +204,9 @@ fn all_spellings_have_their_placeholders_in_the_same_places() {
     found.verdict("aliases");
 }
 
-/// Without a subject the decision has nothing to hold a role against, and lets every caller pass.
+/// Without a subject the decision has no role to compare, and permits every caller.
 #[test]
-fn what_needs_a_role_says_where() {
+fn operations_with_a_role_name_a_subject() {
     let mut found = Findings::default();
     for endpoint in published().filter(|endpoint| built(endpoint)) {
         let Access::Needs { permissions, .. } = endpoint.access else {
@@ -222,15 +227,15 @@ fn what_needs_a_role_says_where() {
     found.verdict("subject");
 }
 
-/// What `requests/` shows can be sent as it is.
+/// The samples in `requests/` are valid requests.
 #[test]
-fn what_takes_a_body_has_a_sample_that_fits() {
+fn samples_match_their_schema() {
     let mut found = Findings::default();
     for endpoint in endpoints::all().iter().filter(|endpoint| built(endpoint)) {
         let described = &DOCUMENT["paths"][endpoint.path][endpoint.method.name().to_lowercase()];
         let schema = &described["requestBody"]["content"]["application/json"]["schema"];
         let sample = (endpoint.handler)().sample;
-        // As whoever sends it fills it in.
+        // With the variables filled in.
         let filled_in = sample
             .body
             .map(|body| body.replace("{{GANTRY_ORG}}", "acme"));
@@ -263,15 +268,15 @@ fn what_takes_a_body_has_a_sample_that_fits() {
 }
 
 #[test]
-fn the_committed_document_is_the_generated_one() {
+fn committed_openapi_document_is_current() {
     assert!(
-        *DOCUMENT == document(endpoints::all(), &Links::default()),
+        *DOCUMENT == document(endpoints::all(), &PublishedLinks::default()),
         "openapi.json is stale: run `gantry generate`"
     );
 }
 
 #[test]
-fn the_document_holds_together() {
+fn openapi_document_is_consistent() {
     let (mut ids, mut schemas) = (BTreeSet::new(), BTreeSet::new());
     for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
@@ -324,9 +329,10 @@ fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
     }
 }
 
-/// Gantry's own operations are on no path of the contract. All are public but what is about the caller or an organization.
+/// Gantry's own operations are on no path of the contract. All are public but what is about the
+/// caller or an organization.
 #[test]
-fn gantrys_own_operations_stay_out_of_the_way() {
+fn own_operations_use_no_path_of_the_contract() {
     let published: BTreeSet<_> = published().flat_map(spellings).collect();
     let own: Vec<_> = endpoints::all()
         .iter()

@@ -1,4 +1,4 @@
-//! Who is let in: every operation is tried as nobody, as a stranger and in every role.
+//! Authorization: every operation is called without a credential, by a stranger and in every role.
 
 use gantry::platform::access::Role;
 
@@ -11,7 +11,7 @@ use crate::support::{
 const ROLE_MESSAGE: &str = "Your account does not have the necessary privileges to access this endpoint. \
                             For more details, refer to our documentation https://supabase.com/docs/guides/platform/access-control";
 
-/// What does not authenticate, and what is said about it.
+/// Invalid credentials, and the messages about them.
 const CREDENTIALS: [(Option<&str>, &str); 5] = [
     (None, "Unauthorized"),
     (Some("sbp_0123"), "JWT could not be decoded"),
@@ -30,7 +30,7 @@ const CREDENTIALS: [(Option<&str>, &str); 5] = [
 ];
 
 #[tokio::test]
-async fn nobody_is_asked_for_a_token() {
+async fn unauthenticated_caller_gets_401_from_every_operation() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     for endpoint in callable()
@@ -39,14 +39,14 @@ async fn nobody_is_asked_for_a_token() {
     {
         for spelling in spellings(endpoint) {
             for (n, (token, message)) in CREDENTIALS.into_iter().enumerate() {
-                // Nobody is counted by address: one each, so that none uses up another's quota.
+                // Unauthenticated requests are counted by address: one address for each credential.
                 let request =
                     call(&app, endpoint, spelling, &app.home).from(&format!("127.0.0.{}", n + 1));
                 let answer = token.into_iter().fold(request, Call::token).send().await;
-                let told = endpoint.method.name() != "HEAD" && answer.message() != message;
+                let wrong_message = endpoint.method.name() != "HEAD" && answer.message() != message;
                 if answer.status != 401
-                    || told
-                    || !told_where(&answer, token)
+                    || wrong_message
+                    || !has_challenge(&answer, token)
                     || answer.header("x-gotrue-id").is_some()
                 {
                     found.add(
@@ -61,7 +61,7 @@ async fn nobody_is_asked_for_a_token() {
 }
 
 #[tokio::test]
-async fn a_stranger_learns_nothing() {
+async fn stranger_gets_404_from_every_operation() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     for endpoint in callable()
@@ -73,8 +73,8 @@ async fn a_stranger_learns_nothing() {
                 .as_(&app.stranger)
                 .send()
                 .await;
-            let told = endpoint.method.name() != "HEAD" && answer.message() != "Not Found";
-            if answer.status != 404 || told || !knows(&answer, &app.stranger) {
+            let wrong_message = endpoint.method.name() != "HEAD" && answer.message() != "Not Found";
+            if answer.status != 404 || wrong_message || !has_user_id(&answer, &app.stranger) {
                 found.add(endpoint, format_args!("{spelling}: {answer:?}"));
             }
         }
@@ -83,12 +83,12 @@ async fn a_stranger_learns_nothing() {
 }
 
 #[tokio::test]
-async fn each_role_may_do_what_the_contract_says_and_no_more() {
+async fn each_role_is_permitted_as_in_the_contract() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     let (mut refused, mut admitted) = (0, 0);
     for endpoint in callable() {
-        // The least first: an owner may remove what the others would then not find.
+        // The lowest role first: an owner may delete resources that the others need.
         for (actor, role) in app.members().into_iter().rev() {
             let answer = call(&app, endpoint, endpoint.path, &app.home)
                 .as_(actor)
@@ -101,7 +101,8 @@ async fn each_role_may_do_what_the_contract_says_and_no_more() {
                 admitted += 1;
                 admission(&answer, endpoint.method.name(), built(endpoint))
             };
-            if let Some(problem) = problem.or_else(|| (!knows(&answer, actor)).then_some("headers"))
+            if let Some(problem) =
+                problem.or_else(|| (!has_user_id(&answer, actor)).then_some("headers"))
             {
                 found.add(endpoint, format_args!("{role}: {problem}: {answer:?}"));
             }
@@ -128,26 +129,27 @@ async fn each_role_may_do_what_the_contract_says_and_no_more() {
 }
 
 fn refusal(answer: &Answer, method: &str) -> Option<&'static str> {
-    let told = method == "HEAD" || answer.message() == ROLE_MESSAGE;
-    (answer.status != 403 || !told).then_some("should be refused")
+    let has_message = method == "HEAD" || answer.message() == ROLE_MESSAGE;
+    (answer.status != 403 || !has_message).then_some("should be rejected")
 }
 
 fn admission(answer: &Answer, method: &str, built: bool) -> Option<&'static str> {
     if built {
         return [401, 403, 404, 429, 501]
             .contains(&answer.status.as_u16())
-            .then_some("should be let in");
+            .then_some("should be permitted");
     }
-    let told = method == "HEAD"
+    let has_message = method == "HEAD"
         || answer.message().contains(" is not built yet. ")
             && answer.message().contains("GET /v1/compatibility");
-    // Clients retry a 5xx without it.
+    // Without it clients retry a 5xx.
     let final_answer = answer.header("retry-after") == Some("86400");
-    (answer.status != 501 || !told || !final_answer).then_some("should say that it is not built")
+    (answer.status != 501 || !has_message || !final_answer)
+        .then_some("should be a 501 that names the reason")
 }
 
-/// A 401 says where to find out how to get a token, and if one was sent, that it is no good.
-fn told_where(answer: &Answer, token: Option<&str>) -> bool {
+/// Whether a 401 has the metadata URL, and `invalid_token` if a token was sent.
+fn has_challenge(answer: &Answer, token: Option<&str>) -> bool {
     let challenge = answer.header("www-authenticate").unwrap_or_default();
     let wrong = challenge.starts_with("Bearer error=\"invalid_token\", ");
     challenge.starts_with("Bearer ")
@@ -155,13 +157,13 @@ fn told_where(answer: &Answer, token: Option<&str>) -> bool {
         && wrong == token.is_some()
 }
 
-/// That the caller was recognised shows in the headers, whatever came of the request.
-fn knows(answer: &Answer, actor: &Actor) -> bool {
+/// Whether the response has the id of the caller.
+fn has_user_id(answer: &Answer, actor: &Actor) -> bool {
     answer.header("x-gotrue-id") == Some(&*actor.gotrue_id.to_string())
 }
 
 #[test]
-fn the_facts_tell_roles_apart() {
+fn contract_permits_more_to_higher_roles() {
     let held = |role| {
         callable()
             .into_iter()

@@ -1,4 +1,4 @@
-//! No operation fails on a text that PostgreSQL cannot hold: U+0000 in any parameter or field is the sender's fault.
+//! U+0000, which PostgreSQL cannot store, is a client error in every parameter and field.
 
 use gantry::{api::endpoints, platform::http::Endpoint};
 use serde_json::{Map, Value, json};
@@ -14,15 +14,15 @@ use crate::{
 };
 
 const NUL: &str = "a\0b";
-/// How deep fields are looked for in a schema.
+/// Largest depth of fields in a schema.
 const DEPTH_MAX: usize = 4;
 
-/// What the document says about an operation.
+/// Returns the documentation of an operation.
 fn described(endpoint: &Endpoint) -> &'static Value {
     &DOCUMENT["paths"][endpoint.path][endpoint.method.name().to_lowercase()]
 }
 
-/// A request as its owner, with everything but what is tried.
+/// Returns a request of the owner without the tested text.
 fn request(app: &TestApp, endpoint: &Endpoint, odd_segment: bool, query: &str) -> Call {
     let segment = |part: &str| match part {
         "{ref}" => app.home.project.to_string(),
@@ -101,7 +101,7 @@ fn with(body: &mut Value, path: &[String]) {
     with(&mut body[name.as_str()], rest);
 }
 
-/// Counters are not what is tried.
+/// Advances the clock past the rate limit.
 fn rest(app: &TestApp, endpoint: &Endpoint) {
     app.advance(
         endpoint
@@ -120,7 +120,7 @@ fn names_it(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn no_operation_fails_on_a_query_or_a_path_with_a_nul() {
+async fn null_byte_in_query_or_path_never_returns_500() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     for endpoint in endpoints::all()
@@ -159,7 +159,7 @@ async fn no_operation_fails_on_a_query_or_a_path_with_a_nul() {
 }
 
 #[tokio::test]
-async fn no_operation_fails_on_a_body_with_a_nul() {
+async fn null_byte_in_body_never_returns_500() {
     let app = TestApp::new().await;
     let mut found = Findings::default();
     let (mut tried, mut named) = (0, 0);
@@ -210,9 +210,9 @@ async fn no_operation_fails_on_a_body_with_a_nul() {
     found.verdict("nul");
 }
 
-/// Of the operations that strangers reach, these read a text and look it up.
+/// Public pages that look up a text in the database.
 #[tokio::test]
-async fn a_sign_in_with_a_nul_is_refused() {
+async fn sign_in_with_null_byte_returns_400() {
     let app = TestApp::new().await;
     let mut browser = Browser::new(&app.node);
     for fields in [
@@ -228,9 +228,9 @@ async fn a_sign_in_with_a_nul_is_refused() {
     browser.get("/sign-in?next=%00").await.expect(400);
 }
 
-/// A text that is written as an escape and is none passes.
+/// An escaped backslash before `u0000` is permitted.
 #[tokio::test]
-async fn a_name_is_refused_for_what_cannot_be_seen_and_for_nothing_else() {
+async fn name_with_invisible_characters_returns_400() {
     let app = TestApp::new().await;
     for hidden in [
         "a\u{1b}[31mb",

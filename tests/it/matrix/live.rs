@@ -11,7 +11,11 @@ use gantry::{
             Access, Caller, CallerRelation, Permission, Permissions, Reach, Role, Subject,
             TokenGrant, User, decide,
         },
-        http::{Endpoint, Imagined, placeholders, rehearse},
+        http::{
+            Endpoint,
+            router::placeholders,
+            simulate::{SimulatedRequest, simulate},
+        },
     },
 };
 use http::StatusCode;
@@ -136,7 +140,7 @@ impl World {
             query: question.query,
             body: body.as_bytes(),
         };
-        let rehearsal = rehearse(
+        let rehearsal = simulate(
             &self.app.app,
             endpoints::all(),
             user.clone().into(),

@@ -1,4 +1,4 @@
-//! Requests in the process, and what is true of every answer.
+//! Requests within the process, and the checks of every response.
 
 use axum::{
     body::Body,
@@ -12,14 +12,14 @@ use tower::ServiceExt;
 
 use super::{Actor, document};
 
-/// A request that is being put together.
+/// A builder of a request.
 #[must_use = "it is not sent yet"]
 pub(crate) struct Call {
     api: Api,
     request: Request<Body>,
 }
 
-/// What the headers say about the quota.
+/// The rate-limit state of the response headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Quota {
     pub(crate) limit: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Quota {
     pub(crate) reset: u32,
 }
 
-/// An answer that passed what holds for all of them.
+/// A response that passed the checks of every response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -70,7 +70,7 @@ impl Call {
 
     /// From another address than this machine's.
     pub(crate) fn from(mut self, address: &str) -> Self {
-        self.api = self.api.of(address.parse().unwrap());
+        self.api = self.api.for_client(address.parse().unwrap());
         self
     }
 
@@ -92,7 +92,7 @@ impl Call {
         self
     }
 
-    /// Sends it. The answer is checked against what holds for every answer, and against the document.
+    /// Sends the request, and checks the response against the document.
     pub(crate) async fn send(self) -> Answer {
         let (method, path) = (
             self.request.method().clone(),
@@ -142,17 +142,19 @@ impl Answer {
         let challenge = self.header("www-authenticate");
         assert_eq!(
             self.status == 401,
-            challenge.is_some_and(|told| !told.contains("insufficient_scope")),
+            challenge.is_some_and(|value| !value.contains("insufficient_scope")),
             "{self:?}"
         );
         assert!(
-            self.status == 403 || challenge.is_none_or(|told| !told.contains("insufficient_scope")),
+            self.status == 403
+                || challenge.is_none_or(|value| !value.contains("insufficient_scope")),
             "{self:?}"
         );
         self.check_limit_fields();
     }
 
-    /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in the three headers.
+    /// The `RateLimit` fields list every window of the policy; the tightest of them is the one in
+    /// the three headers.
     fn check_limit_fields(&self) {
         let Quota {
             limit,
@@ -176,11 +178,11 @@ impl Answer {
                 .eq(standing.iter().map(|(name, _)| name)),
             "{self:?}"
         );
-        let told = format!("r={remaining};t={reset}");
+        let tightest = format!("r={remaining};t={reset}");
         let binds = policy
             .iter()
             .zip(&standing)
-            .any(|((_, p), (_, s))| *s == told && p.starts_with(&format!("q={limit};w=")));
+            .any(|((_, p), (_, s))| *s == tightest && p.starts_with(&format!("q={limit};w=")));
         assert!(binds, "{self:?}");
     }
 

@@ -1,4 +1,4 @@
-//! The committed `openapi.json`, and whether real answers are what it says.
+//! The committed `openapi.json`, and checks of responses against it.
 
 use std::sync::LazyLock;
 
@@ -7,15 +7,15 @@ use http::{Method, StatusCode};
 use jsonschema::{Draft, Validator};
 use serde_json::{Map, Value, json};
 
-/// As it stands in the repository.
+/// The committed document.
 pub(crate) static DOCUMENT: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../../openapi.json")).unwrap());
 
-/// The document's schemas in the words of JSON Schema, closed: an answer has no field that is not documented.
+/// The schemas of the document as JSON Schema, without additional properties.
 static SCHEMAS: LazyLock<Value> =
     LazyLock::new(|| to_json_schema(&DOCUMENT["components"]["schemas"]));
 
-/// The operation that a request of this line reaches.
+/// Returns the operation of a method and path.
 pub(crate) fn operation(method: &str, path: &str) -> Option<&'static Endpoint> {
     let named = |endpoint: &&&'static Endpoint| {
         std::iter::once(&endpoint.path)
@@ -44,7 +44,7 @@ fn matches(template: &str, path: &str) -> bool {
             .all(|(wanted, part)| wanted.starts_with('{') && !part.is_empty() || *wanted == part)
 }
 
-/// What the document says an operation answers.
+/// Returns the documented responses of an operation.
 pub(crate) fn responses(endpoint: &Endpoint) -> &'static Map<String, Value> {
     let method = endpoint.method.name().to_lowercase();
     DOCUMENT["paths"][endpoint.path][method]["responses"]
@@ -52,7 +52,7 @@ pub(crate) fn responses(endpoint: &Endpoint) -> &'static Map<String, Value> {
         .unwrap()
 }
 
-/// Fails the test if a success is not documented as it is.
+/// Panics if a successful response differs from the document.
 pub(crate) fn check(
     method: &Method,
     path: &str,

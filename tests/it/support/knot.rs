@@ -1,4 +1,4 @@
-//! A name server on this machine that takes updates: knot, with one zone.
+//! A local DNS server with one zone that accepts updates: knot.
 
 use std::{
     fs,
@@ -15,19 +15,19 @@ use tokio::{
 
 use super::{machine::PATIENCE, pebble::free};
 
-/// The key that updates are signed with.
+/// The TSIG key of updates.
 pub(crate) const KEY: &str = "hmac-sha256:acme:c2l4dGVlbiBieXRlcyBhbmQgc2l4dGVlbiBtb3JlLi4=";
 
-/// The name server, until it is dropped.
+/// A running DNS server, stopped on drop.
 pub(crate) struct Knot {
     pub(crate) address: SocketAddr,
-    /// Where the key is.
+    /// Path of the key.
     pub(crate) key: PathBuf,
     _child: Child,
 }
 
 impl Knot {
-    /// With these records besides those of the name server itself.
+    /// Starts a server with these records besides SOA and NS.
     pub(crate) async fn start(dir: &Path, zone: &str, records: &str) -> Self {
         let dir = dir.join("knot");
         fs::create_dir(&dir).unwrap();
@@ -71,23 +71,23 @@ impl Knot {
         }
     }
 
-    /// The texts at a name; none, if it does not answer at all.
+    /// Returns the TXT records of a name, or `None` without a response.
     pub(crate) async fn texts(&self, name: &str) -> Option<Vec<String>> {
         use hickory_resolver::proto::{
             op::{Message, Query},
             rr::{Name, RData, RecordType},
         };
-        let mut asked = Message::query();
-        asked.add_query(Query::query(
+        let mut query = Message::query();
+        query.add_query(Query::query(
             Name::from_ascii(format!("{name}.")).unwrap(),
             RecordType::TXT,
         ));
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         socket.connect(self.address).await.unwrap();
-        socket.send(&asked.to_vec().unwrap()).await.ok()?;
+        socket.send(&query.to_vec().unwrap()).await.ok()?;
         let mut buffer = [0; 4096];
         let length = socket.recv(&mut buffer).await.ok()?;
-        let told = Message::from_vec(&buffer[..length]).unwrap();
+        let response = Message::from_vec(&buffer[..length]).unwrap();
         let text = |data: &RData| {
             if let RData::TXT(text) = data {
                 Some(String::from_utf8_lossy(&text.txt_data.concat()).into_owned())
@@ -96,7 +96,8 @@ impl Knot {
             }
         };
         Some(
-            told.answers
+            response
+                .answers
                 .iter()
                 .filter_map(|record| text(&record.data))
                 .collect(),

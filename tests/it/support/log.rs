@@ -1,4 +1,4 @@
-//! What the application logs during a test. A fault of ours that no test expected fails it.
+//! Log lines of a test. An unexpected internal error fails the test.
 
 use std::{
     fmt::{self, Write},
@@ -17,7 +17,7 @@ use tracing_subscriber::{
     layer::{Context, SubscriberExt},
 };
 
-/// Collects what this thread logs, until it is dropped.
+/// Collects the log lines of this thread until it is dropped.
 pub(crate) struct Log {
     errors: Errors,
     _guard: DefaultGuard,
@@ -27,7 +27,7 @@ pub(crate) struct Log {
 struct Errors(Arc<Mutex<Vec<String>>>);
 
 impl Log {
-    /// Warnings go to the test's output as well.
+    /// Starts to collect. Warnings are also written to the output of the test.
     pub(crate) fn collect() -> Self {
         let errors = Errors::default();
         let lines = print::layer()
@@ -43,7 +43,7 @@ impl Log {
         }
     }
 
-    /// The faults so far, which count as expected from here on.
+    /// Returns and removes the errors so far.
     pub(crate) fn take_errors(&self) -> Vec<String> {
         std::mem::take(&mut *self.errors.0.lock().unwrap())
     }

@@ -1,4 +1,4 @@
-//! A data folder of its own for a test, with real clusters if it starts any, none of which outlives it.
+//! A data folder for one test, with real clusters that end with the test.
 
 use std::{
     env, fs,
@@ -28,21 +28,21 @@ use rustix::{
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
-/// How long anything that starts, stops or ends may take before the test gives up.
+/// Time limit of every start and stop.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-/// First of the user ids that tests give to projects, when they run as root.
+/// First user id of projects, for tests that run as root.
 pub(crate) const FIRST_UID: u32 = 620_000;
 
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The PostgreSQL that projects of tests run on: the default one.
+/// Returns the default PostgreSQL for projects.
 pub(crate) fn engine() -> Engine {
     engines().default_engine().clone()
 }
 
-/// Every PostgreSQL that tests can be run on: the distribution's, and those that the test run installed.
+/// Returns every PostgreSQL for tests: that of the distribution, and those that the run installed.
 pub(crate) fn engines() -> Engines {
     let installed =
         env::var_os("GANTRY_TEST_ENGINES").unwrap_or_else(|| "/var/tmp/gantry-test-engines".into());
@@ -90,16 +90,16 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Ready to make projects.
+    /// Returns a machine that can create projects.
     pub(crate) async fn new() -> Self {
         Self::on(&Engines::only(engine())).await
     }
 
-    /// The same for the first of these, with the others beside it.
+    /// Returns a machine with these engines, the first one as the default.
     pub(crate) async fn on(engines: &Engines) -> Self {
         let mut machine = Self::bare();
         machine.clusters = machine.clusters.with_engines(engines.clone());
-        // One test process makes the template while the others wait, rather than all at once.
+        // One test process creates the template while the others wait.
         let lock = File::options()
             .write(true)
             .create(true)
@@ -116,7 +116,7 @@ impl Machine {
         machine
     }
 
-    /// The same with other limits, enforced in this way.
+    /// Returns a machine with these limits.
     pub(crate) async fn within(limits: ResourceLimits, by: By) -> Self {
         let mut machine = Self::new().await;
         let groups = if by == By::Groups {
@@ -130,7 +130,7 @@ impl Machine {
         machine
     }
 
-    /// For a test that starts no cluster: nothing is prepared.
+    /// Returns a machine for tests without clusters.
     pub(crate) fn bare() -> Self {
         let dir = place();
         let home = Home::open(&dir, Account::for_servers().unwrap()).unwrap();
@@ -212,7 +212,7 @@ pub(crate) fn cluster(n: u32) -> ClusterSpec {
     }
 }
 
-/// A new directory that other accounts can enter. Inside the run's own folder, if there is one, so it goes with that.
+/// Creates a directory that other accounts can enter, within the folder of the run if it has one.
 pub(crate) fn place() -> PathBuf {
     let parent =
         env::var_os("GANTRY_TEST_HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
@@ -222,8 +222,8 @@ pub(crate) fn place() -> PathBuf {
     dir
 }
 
-/// Ends every process that works below a directory, and removes it, when it is dropped — or when the test process ends
-/// in any other way: it is a process of its own, which waits for the end of its input.
+/// Kills every process below a directory and deletes it, on drop or when the test process ends. A
+/// separate process, which waits for the end of its input.
 pub(crate) struct Janitor(Child);
 
 const CLEAR: &str = r#"
@@ -297,12 +297,12 @@ pub(crate) fn processes_under(dir: &Path) -> Vec<(Pid, u32)> {
         .collect()
 }
 
-/// Kills, and waits for the end: for a moment a killed process still looks like any other.
+/// Kills processes and waits for their end.
 pub(crate) async fn kill(pid: Pid) {
     let _ = kill_process(pid, Signal::KILL);
     let exe = format!("/proc/{}/exe", pid.as_raw_nonzero());
     let gone = async {
-        // The kernel announces the end of somebody else's child to nobody.
+        // The kernel does not notify about processes that are not children.
         while fs::read_link(&exe).is_ok() {
             sleep(Duration::from_millis(1)).await;
         }

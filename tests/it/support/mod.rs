@@ -1,4 +1,4 @@
-//! What integration tests share: an application over real PostgreSQL, people to call it as, and requests.
+//! Support of integration tests: an application on real PostgreSQL, its users, and requests.
 
 pub(crate) mod client;
 pub(crate) mod document;
@@ -35,7 +35,7 @@ use gantry::{
     },
     platform::{
         access::{Role, organization_by_slug},
-        http::{Api, Links, Transport},
+        http::{Api, Transport, openapi::PublishedLinks},
         rate_limits::{Memory, Options},
     },
 };
@@ -51,10 +51,10 @@ use self::{
     machine::{FIRST_UID, Machine, PATIENCE},
 };
 
-/// A node that no test runs: nothing acts on its projects.
+/// The id of a node that does not run.
 const NOBODY: Uuid = Uuid::from_u128(0xff);
 
-/// What DNS says, by name. Names that are not there cannot be asked for.
+/// DNS records by name. Lookups of other names fail.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Said(pub(crate) Arc<Mutex<HashMap<String, DnsRecords>>>);
 
@@ -80,7 +80,7 @@ impl Dns for Said {
 /// The issuer of every node's tokens.
 pub(crate) const ISSUER: &str = "http://api.example";
 
-/// When every test begins.
+/// The time at the start of every test.
 pub(crate) fn dawn() -> DateTime<Utc> {
     "2026-11-21T09:15:03Z".parse().unwrap()
 }
@@ -136,7 +136,8 @@ impl Node {
             .spawn();
     }
 
-    /// Ends them as the server does: begun work is finished, clusters keep running.
+    /// Stops the background tasks as the server does: started work completes, clusters keep
+    /// running.
     pub(crate) async fn stop(&mut self) {
         self.app.reconciler.stop().await;
         self.app.analytics.close().await;
@@ -144,7 +145,7 @@ impl Node {
         self.app.lease.release();
     }
 
-    /// Ends it as a kill does: nothing is finished, and the kernel lets go of its locks.
+    /// Stops the node as SIGKILL does: no work completes, and the kernel releases its locks.
     pub(crate) fn kill(&mut self) {
         self.tasks.abort_all();
         self.app.lease.release();
@@ -170,7 +171,7 @@ impl Node {
         self.request("DELETE", path)
     }
 
-    /// Waits until the control database says this of a project.
+    /// Waits until a project has this status in the control database.
     pub(crate) async fn until(&self, project: &ProjectRef, status: Status) {
         let reached = async {
             let mut changes = self.app.reconciler.changes();
@@ -203,7 +204,7 @@ impl Node {
     }
 }
 
-/// Somebody with an account and a classic token.
+/// A user with a classic token.
 #[derive(Debug, Clone)]
 pub(crate) struct Actor {
     pub(crate) user: UserId,
@@ -212,7 +213,7 @@ pub(crate) struct Actor {
     pub(crate) token_id: TokenId,
 }
 
-/// An organization with a project that nothing runs.
+/// An organization with a project without a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Tenant {
     pub(crate) id: OrganizationId,
@@ -220,7 +221,7 @@ pub(crate) struct Tenant {
     pub(crate) project: ProjectRef,
 }
 
-/// An application for one test: its own control database, a clock moved by hand, and people.
+/// An application for one test, with its own control database, a manual clock, and users.
 pub(crate) struct TestApp {
     pub(crate) node: Node,
     pub(crate) config: Config,
@@ -231,9 +232,9 @@ pub(crate) struct TestApp {
     pub(crate) read_only: Actor,
     /// Member of another organization only.
     pub(crate) stranger: Actor,
-    /// The first four's.
+    /// Organization of the first four users.
     pub(crate) home: Tenant,
-    /// The stranger's.
+    /// Organization of the stranger.
     pub(crate) foreign: Tenant,
     pub(crate) log: Log,
 }
@@ -247,12 +248,12 @@ impl Deref for TestApp {
 }
 
 impl TestApp {
-    /// Without background work: requests only.
+    /// Returns an application without background tasks.
     pub(crate) async fn new() -> Self {
         Self::with(Transport::default(), Arc::new(Machine::bare())).await
     }
 
-    /// Ready to make real projects, with everything running that a server runs.
+    /// Returns an application with all background tasks, which can create real projects.
     pub(crate) async fn running() -> Self {
         let mut app = Self::with(Transport::default(), Arc::new(Machine::new().await)).await;
         app.node.start();
@@ -308,7 +309,7 @@ impl TestApp {
         }
     }
 
-    /// The members of the organization at home, with their roles.
+    /// Returns the members of the home organization, with their roles.
     pub(crate) fn members(&self) -> [(&Actor, Role); 4] {
         [
             (&self.owner, Role::Owner),
@@ -318,7 +319,8 @@ impl TestApp {
         ]
     }
 
-    /// Another Gantry on the same control database. With the same `node` it is a restart, else a second machine.
+    /// Returns another server on the same control database: a restart if `node` is the same, else a
+    /// second machine.
     pub(crate) fn another(&self, node: u128, machine: Arc<Machine>) -> Node {
         self.another_with(
             settings(Transport::default(), Uuid::from_u128(node)),
@@ -326,7 +328,7 @@ impl TestApp {
         )
     }
 
-    /// The same, set up in another way.
+    /// Returns another server with these settings.
     pub(crate) fn another_with(&self, settings: Settings, machine: Arc<Machine>) -> Node {
         Node::new(&self.config, settings, &self.clock, machine)
     }
@@ -347,12 +349,12 @@ impl TestApp {
         )
     }
 
-    /// The path of a project's operation.
+    /// Returns the path of an operation of the home project.
     pub(crate) fn at(&self, rest: &str) -> String {
         format!("/v1/projects/{}{rest}", self.home.project)
     }
 
-    /// Asks for a project at home, through the API.
+    /// Creates a project in the home organization through the API.
     pub(crate) async fn create_project(&self, name: &str) -> ProjectRef {
         let answer = self
             .post("/v1/projects")
@@ -364,7 +366,7 @@ impl TestApp {
         answer.json()["ref"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Makes a project at home through the API, and waits until it is healthy.
+    /// Creates a project through the API, and waits until it is healthy.
     pub(crate) async fn real_project(&self) -> ProjectRef {
         let project = self.create_project("real").await;
         self.until(&project, Status::ActiveHealthy).await;
@@ -375,7 +377,7 @@ impl TestApp {
         json!({"organization_slug": self.home.slug, "name": name, "db_pass": "correct horse"})
     }
 
-    /// A new token of `actor`, and its row.
+    /// Creates a token of `actor`. Returns it with the id of its row.
     pub(crate) async fn token(
         &self,
         actor: &Actor,
@@ -384,12 +386,12 @@ impl TestApp {
         token(&self.app, actor.user, expires_at).await
     }
 
-    /// Another organization, with a project that nothing runs.
+    /// Creates another organization, with a project without a cluster.
     pub(crate) async fn tenant(&self, name: &str, owner: &Actor) -> Tenant {
         tenant(&self.app, name, owner).await
     }
 
-    /// A project row that nothing acts on.
+    /// Inserts the row of a project that no node owns.
     pub(crate) async fn stub(&self, organization: OrganizationId, name: &str) -> ProjectRef {
         stub(&self.app, organization, name).await
     }
@@ -408,7 +410,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             port: 5432,
             tls: true,
         }),
-        links: Links::default(),
+        links: PublishedLinks::default(),
         node,
         own_database: false,
         project_uid_base: FIRST_UID + 1000,

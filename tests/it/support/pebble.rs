@@ -1,4 +1,4 @@
-//! A certificate authority on this machine: pebble, with a certificate of its own.
+//! A local certificate authority: pebble, with its own certificate.
 
 use std::{fs, net::SocketAddr, path::Path, process::Stdio, sync::Arc};
 
@@ -13,7 +13,7 @@ use tokio::{
 
 use super::machine::PATIENCE;
 
-/// A port that nobody has at the moment.
+/// Returns a free port.
 pub(crate) fn free() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -22,18 +22,19 @@ pub(crate) fn free() -> u16 {
         .port()
 }
 
-/// The authority, until it is dropped.
+/// A running authority, stopped on drop.
 pub(crate) struct Pebble {
     pub(crate) directory: String,
     pub(crate) management: String,
     pub(crate) port: u16,
-    /// What it said.
+    /// Its log lines.
     lines: Arc<Mutex<Vec<String>>>,
     _child: Child,
 }
 
 impl Pebble {
-    /// It looks at these ports, and asks this name server. `dir` gets the certificate by which it is trusted: `pebble-ca.pem`.
+    /// Starts an authority that validates on these ports, with this DNS server. Writes its CA
+    /// certificate to `pebble-ca.pem` in `dir`.
     pub(crate) async fn start(dir: &Path, http: u16, tls: u16, names: SocketAddr) -> Self {
         certify(dir);
         let (port, management) = (free(), free());
@@ -48,7 +49,7 @@ impl Pebble {
             .arg("-config")
             .arg(dir.join("pebble.json"))
             .args(["-dnsserver", &names.to_string()]);
-        // It takes what was proven once for proven again, whenever it can.
+        // Reuses valid authorizations whenever possible.
         command
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_AUTHZREUSE", "100")
@@ -82,7 +83,7 @@ impl Pebble {
         }
     }
 
-    /// How often it said this.
+    /// Returns the number of log lines with this text.
     pub(crate) fn said(&self, text: &str) -> usize {
         self.lines
             .lock()

@@ -1,7 +1,7 @@
-//! The run's shared PostgreSQL, and a control database of its own for every test.
+//! The shared PostgreSQL of a test run, and a control database for every test.
 //!
-//! The schema is migrated once a run, into a template that each test's database is copied from. None is ever dropped:
-//! that takes seconds, and the whole cluster is thrown away.
+//! The schema is migrated once a run, into a template database. Test databases are not dropped: the
+//! whole cluster is deleted after the run.
 
 use std::{env, fs, path::PathBuf, sync::Arc};
 
@@ -15,18 +15,19 @@ use tokio_postgres::{Client, Config, NoTls};
 
 use super::machine::{Janitor, host, place};
 
-/// Key of the advisory lock under which the template is made. Any constant will do.
+/// Key of the advisory lock on creating the template: an arbitrary constant.
 const LOCK: i64 = 0x7465_7374;
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
 
 struct Shared {
     config: Config,
-    /// Clears what this process started, if it had to: a static is never dropped, but its pipe closes with the process.
+    /// Deletes a cluster that this process started. A static is never dropped, but its pipe closes
+    /// with the process.
     _janitor: Option<Janitor>,
 }
 
-/// A migrated, empty control database that nobody else uses.
+/// Creates a migrated, empty control database.
 pub(crate) async fn database() -> Config {
     let shared = SHARED.get_or_init(shared).await;
     let admin = connect(&shared.config).await;
@@ -41,7 +42,7 @@ pub(crate) async fn database() -> Config {
     config
 }
 
-/// A connection beside the application's.
+/// Opens another connection.
 pub(crate) async fn connect(config: &Config) -> Client {
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -67,7 +68,7 @@ async fn shared() -> Shared {
     }
 }
 
-/// Name of the migrated template, made by whoever comes first.
+/// Returns the name of the migrated template. The first caller creates it.
 async fn template(admin: &Client, config: &Config) -> String {
     let name = format!("template_{}", schema());
     let exists = async || {
@@ -85,7 +86,7 @@ async fn template(admin: &Client, config: &Config) -> String {
         .await
         .unwrap();
     if !exists().await {
-        // Renamed when it is complete, so that a test cut in the middle leaves nothing that looks finished.
+        // Renamed when complete, so that an interrupted test leaves no incomplete template.
         let unfinished = format!("{name}_unfinished");
         admin
             .batch_execute(&format!(
@@ -115,7 +116,7 @@ async fn template(admin: &Client, config: &Config) -> String {
     name
 }
 
-/// Digest of the migrations: another schema, another template.
+/// Returns a digest of the migrations, which names the template.
 fn schema() -> String {
     let mut files: Vec<_> = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations"))
         .unwrap()

@@ -1,4 +1,5 @@
-//! An object store on this machine: as much of S3's protocol as is asked here. It checks signatures by itself, and fails when told.
+//! A local object store with the used part of the S3 protocol. Verifies signatures and injects
+//! faults.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -30,25 +31,25 @@ const BUCKET: &str = "lines";
 const ID: &str = "AKIDTEST";
 const SECRET: &str = "correct/horse+battery";
 const TOKEN: &str = "lent";
-/// Keys of a page.
+/// Number of keys in a page.
 const PAGE: usize = 3;
 
-/// What goes wrong with one request.
+/// The fault of one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trouble {
-    /// It is refused, in the region that is said.
+    /// A redirect to this region.
     Refused(u16, &'static str, Option<&'static str>),
-    /// The connection ends, and nothing was done.
+    /// The connection closes before the request is processed.
     Dropped,
-    /// What is asked is done, and the connection ends.
+    /// The connection closes after the request is processed.
     Lost,
-    /// The answer breaks off.
+    /// A truncated response.
     Cut,
-    /// Nothing is done or said.
+    /// No response.
     Silent,
-    /// The answer is longer than any should be.
+    /// A response over the size limit.
     Flood,
-    /// The answer is the whole of an object, whatever part was asked for.
+    /// The whole object instead of the requested range.
     Whole,
 }
 
@@ -56,7 +57,7 @@ pub(crate) enum Trouble {
 struct State {
     objects: Mutex<BTreeMap<String, Bytes>>,
     troubles: Mutex<VecDeque<Option<Trouble>>>,
-    /// Of a thousand requests so many meet trouble, by a sequence that can be repeated.
+    /// Number of faults per thousand requests, in a reproducible sequence.
     dice: Mutex<(u64, u64)>,
     away: AtomicBool,
     refuses_writes: AtomicBool,
@@ -65,7 +66,7 @@ struct State {
     most: AtomicUsize,
 }
 
-/// The store, until it is dropped.
+/// A running store, stopped on drop.
 pub(crate) struct Objects {
     address: SocketAddr,
     state: Arc<State>,
@@ -116,17 +117,17 @@ impl Objects {
         }
     }
 
-    /// What goes wrong with the next requests, one each.
+    /// Sets the faults of the next requests, one each.
     pub(crate) fn plan(&self, troubles: impl IntoIterator<Item = Option<Trouble>>) {
         *self.state.troubles.lock() = troubles.into_iter().collect();
     }
 
-    /// Trouble with so many of a thousand requests.
+    /// Sets the number of faults per thousand requests.
     pub(crate) fn bad_luck(&self, seed: u64, of_thousand: u64) {
         *self.state.dice.lock() = (seed, of_thousand);
     }
 
-    /// Whether every connection is ended at once.
+    /// Sets whether every connection is closed at once.
     pub(crate) fn away(&self, away: bool) {
         self.state.away.store(away, Ordering::SeqCst);
     }
@@ -135,12 +136,12 @@ impl Objects {
         self.state.refuses_writes.store(true, Ordering::SeqCst);
     }
 
-    /// Methods and paths of all requests since this was last asked.
+    /// Returns methods and paths of all requests since the last call.
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut *self.state.asked.lock())
     }
 
-    /// Most requests at the same time.
+    /// Returns the largest number of concurrent requests.
     pub(crate) fn most(&self) -> usize {
         self.state.most.load(Ordering::SeqCst)
     }
@@ -149,7 +150,7 @@ impl Objects {
         self.state.objects.lock().keys().cloned().collect()
     }
 
-    /// As somebody else would.
+    /// Stores an object as another client.
     pub(crate) fn put(&self, key: &str) {
         self.state
             .objects
@@ -158,7 +159,7 @@ impl Objects {
     }
 }
 
-/// A body that may break off.
+/// A body that may be truncated.
 struct Half(Option<Bytes>, bool, u64);
 
 impl Body for Half {
@@ -202,7 +203,7 @@ fn refusal(status: u16, code: &str) -> Answer {
 async fn answer(state: Arc<State>, request: Request<Incoming>) -> Result<Answer, std::io::Error> {
     let now = state.now.fetch_add(1, Ordering::SeqCst) + 1;
     state.most.fetch_max(now, Ordering::SeqCst);
-    // Others arrive meanwhile.
+    // Lets other requests arrive.
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
@@ -262,7 +263,7 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
     }
 }
 
-/// Whether a request is who it says it is from, and arrived as it was sent.
+/// Whether signature and digest of a request are valid.
 fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'static str> {
     let header = |name: &str| {
         parts
@@ -336,7 +337,7 @@ fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'stat
 }
 
 fn decoded(text: &str) -> String {
-    // No `+` stands for a space in what is signed.
+    // Canonical requests encode a space as %20.
     form_urlencoded::parse(text.replace('+', "%2B").as_bytes())
         .next()
         .map(|(text, _)| text.into_owned())

@@ -1,4 +1,5 @@
-//! What Debian's pebble does not know: suggestions when to renew (RFC 9773). A proxy before it adds them, and reads what orders replace.
+//! ACME renewal information (RFC 9773), which Debian's pebble lacks: a proxy adds it, and records
+//! which certificates orders replace.
 
 use std::{convert::Infallible, path::Path, sync::Arc};
 
@@ -20,7 +21,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What it does with orders that replace something.
+/// The response to orders with `replaces`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Replacing {
     /// It says so too, as it must.
@@ -30,20 +31,20 @@ pub(crate) enum Replacing {
     Ignored,
 }
 
-/// What the authority does in the matter.
+/// The behaviour of the authority.
 #[derive(Default)]
 pub(crate) struct Conduct {
-    /// The window it suggests; none: it is away.
+    /// The suggested window; `None` if the authority is unavailable.
     pub(crate) window: Option<(DateTime<Utc>, DateTime<Utc>)>,
     pub(crate) retry_after: u32,
     pub(crate) replacing: Replacing,
-    /// Certificates it was asked about.
+    /// Certificates of the received requests.
     pub(crate) asked: Vec<String>,
-    /// What orders said that they replace.
+    /// The `replaces` values of orders.
     pub(crate) replaced: Vec<Option<String>>,
 }
 
-/// The proxy, until it is dropped.
+/// A running proxy, stopped on drop.
 pub(crate) struct Suggestions {
     pub(crate) directory: String,
     pub(crate) conduct: Arc<Mutex<Conduct>>,
@@ -51,7 +52,7 @@ pub(crate) struct Suggestions {
 }
 
 impl Suggestions {
-    /// Before the authority on this port, whose certificate is in `dir`.
+    /// Starts a proxy for the authority on this port, with the certificate in `dir`.
     pub(crate) async fn before(dir: &Path, port: u16) -> Self {
         let provider = || Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let (cert, key) = (dir.join("pebble.pem"), dir.join("pebble-key.pem"));
@@ -158,7 +159,7 @@ async fn answer(
         let order: Value = serde_json::from_slice(&payload).unwrap();
         let mut conduct = conduct.lock();
         let replaces = order["replaces"].as_str().map(str::to_owned);
-        // One whose nonce was refused comes again.
+        // A client repeats a request after a rejected nonce.
         if conduct.replaced.last() != Some(&replaces) {
             conduct.replaced.push(replaces.clone());
         }

@@ -85,7 +85,7 @@ impl Browser {
     }
 
     pub(crate) fn from(mut self, address: &str) -> Self {
-        self.api = self.api.of(address.parse().unwrap());
+        self.api = self.api.for_client(address.parse().unwrap());
         self
     }
 

@@ -16,7 +16,8 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs},
         http::{
-            Call, Described, Done, Endpoint, IdempotencyKey, Input, Json, Query, Tag, Verb, mount,
+            Call, Endpoint, Input, Json, Query, Tag, Verb, input::IdempotencyKey, mount,
+            openapi::OperationDoc, output::OkEmpty,
         },
         rate_limits::{MIGRATIONS, STANDARD},
     },
@@ -76,7 +77,7 @@ static APPLY: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &MIGRATIONS,
-    handler: || mount(apply).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(apply).audited_before().sample(SAMPLE),
 };
 
 /// A valid request body.
@@ -185,7 +186,7 @@ static RECORD: Endpoint = Endpoint {
     aliases: &[],
     access: needs(&[&[P::DatabaseMigrationsWrite]], S::DatabaseWrite),
     limit: &STANDARD,
-    handler: || mount(record).that_changes_elsewhere().sample(SAMPLE),
+    handler: || mount(record).audited_before().sample(SAMPLE),
 };
 
 async fn record(
@@ -194,7 +195,7 @@ async fn record(
     context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
     Json(request): Json<MigrationRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let migration = request.of(&context, &user, key).await?;
     let target = projects::target(&context, &project).await?;
     super::record(
@@ -204,7 +205,7 @@ async fn record(
         MigrationLimits::default(),
     )
     .await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static PATCH: Endpoint = Endpoint {
@@ -218,7 +219,7 @@ static PATCH: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(patch)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample(r#"{"name": "create_notes"}"#)
     },
 };
@@ -237,14 +238,14 @@ async fn patch(
     VersionPath(version): VersionPath,
     context: ApiContext,
     Json(request): Json<PatchMigrationRequest>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let target = projects::target(&context, &project).await?;
     let patch = MigrationPatch {
         name: request.name,
         rollback: request.rollback,
     };
     super::patch(&target, &version, &patch, MigrationLimits::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 static ROLL_BACK: Endpoint = Endpoint {
@@ -258,7 +259,7 @@ static ROLL_BACK: Endpoint = Endpoint {
     limit: &STANDARD,
     handler: || {
         mount(roll_back)
-            .that_changes_elsewhere()
+            .audited_before()
             .sample_query("?gte=20261121091503")
     },
 };
@@ -274,18 +275,18 @@ async fn roll_back(
     project: Project,
     context: ApiContext,
     Query(RollbackQuery { gte }): Query<RollbackQuery>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let gte = digits("gte", &gte)?;
     let target = projects::target(&context, &project).await?;
     super::roll_back(&target, &gte, MigrationLimits::default()).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }
 
 /// `{version}` of the path.
 struct VersionPath(String);
 
 impl Input for VersionPath {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         digits("version", call.placeholder("version").unwrap_or_default()).map(Self)

@@ -16,8 +16,8 @@ use crate::{
     platform::{
         access::Access,
         http::{
-            Body, Call, Described, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
-            output::with_type,
+            Body, Call, Endpoint, Input, Json, Output, Response, Tag, Verb, mount,
+            openapi::OperationDoc, output::with_type,
         },
         rate_limits::{Limit, LimitKey, per},
     },
@@ -89,7 +89,7 @@ struct Sent {
 }
 
 impl Input for Sent {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         described.body_schema::<Lines>();
     }
 
@@ -163,7 +163,7 @@ struct Exported(otlp::Encoding);
 struct AllTaken {}
 
 impl Output for Exported {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         <Json<AllTaken> as Output>::describe(described);
     }
 

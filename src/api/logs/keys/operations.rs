@@ -13,7 +13,11 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
-        http::{Call, Created, Described, Done, Endpoint, Input, Json, Tag, Unkept, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, NoStore, OkEmpty},
+        },
         rate_limits::STANDARD,
     },
 };
@@ -73,7 +77,7 @@ async fn create(
     context: ApiContext,
     audit: Arc<Recorder>,
     Json(request): Json<CreateRequest>,
-) -> Result<Unkept<Created<CreatedKey>>, Error> {
+) -> Result<NoStore<Created<CreatedKey>>, Error> {
     let (about, secret) = keys::create(
         &context.db,
         &context.entropy,
@@ -83,7 +87,7 @@ async fn create(
         &audit,
     )
     .await?;
-    Ok(Unkept(Created(CreatedKey {
+    Ok(NoStore(Created(CreatedKey {
         about,
         key: secret.expose_secret().to_owned(),
     })))
@@ -105,7 +109,7 @@ pub(in crate::api::logs) static DELETE: Endpoint = Endpoint {
 struct KeyId(i64);
 
 impl Input for KeyId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("key_id")
@@ -120,8 +124,8 @@ async fn delete(
     KeyId(id): KeyId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     keys::delete(&context.db, &project, id, context.clock.now(), &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

@@ -22,7 +22,9 @@ use crate::{
         access::{Access, Organization, Permission as P, User, pat_only},
         audit::Recorder,
         http::{
-            Call, Created, Described, Done, Endpoint, Input, Json, PathId, Tag, Unkept, Verb, mount,
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount,
+            openapi::OperationDoc,
+            output::{Created, NoStore, OkEmpty},
         },
         rate_limits::STANDARD,
     },
@@ -100,7 +102,7 @@ pub struct ApplicationDetail {
 struct PathApplication(Application);
 
 impl Input for PathApplication {
-    fn describe(audit_value: &mut Described) {
+    fn describe(audit_value: &mut OperationDoc) {
         Organization::describe(audit_value);
     }
 
@@ -288,7 +290,7 @@ async fn add_secret(
     PathApplication(application): PathApplication,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Unkept<Created<CreatedApplicationSecret>>, Error> {
+) -> Result<NoStore<Created<CreatedApplicationSecret>>, Error> {
     let secret = GeneratedSecret::secret(&context.entropy);
     let about = secrets::add(
         &context.db,
@@ -298,7 +300,7 @@ async fn add_secret(
         &audit,
     )
     .await?;
-    Ok(Unkept(Created(CreatedApplicationSecret {
+    Ok(NoStore(Created(CreatedApplicationSecret {
         about,
         secret: secret.expose().to_owned(),
     })))
@@ -319,7 +321,7 @@ pub(in crate::api::oauth) static REVOKE_SECRET: Endpoint = Endpoint {
 struct ApplicationSecretId(i64);
 
 impl Input for ApplicationSecretId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         call.placeholder("secret_id")
@@ -334,8 +336,8 @@ async fn revoke_secret(
     ApplicationSecretId(id): ApplicationSecretId,
     context: ApiContext,
     audit: Arc<Recorder>,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     secrets::revoke(&context.db, &application, id, context.clock.now(), &audit)
         .await
-        .map(|()| Done)
+        .map(|()| OkEmpty)
 }

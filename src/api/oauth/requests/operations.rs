@@ -17,7 +17,10 @@ use crate::{
     platform::{
         access::{Access, CallerRelation, Organization, User},
         audit::Recorder,
-        http::{Call, Created, Described, Endpoint, Input, Json, PathId, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, PathId, Tag, Verb, mount, openapi::OperationDoc,
+            output::Created,
+        },
         rate_limits::STANDARD,
     },
 };
@@ -161,7 +164,7 @@ struct OrganizationStanding {
 }
 
 impl Input for OrganizationStanding {
-    fn describe(described: &mut Described) {
+    fn describe(described: &mut OperationDoc) {
         Organization::describe(described);
     }
 

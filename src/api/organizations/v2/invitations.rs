@@ -19,7 +19,7 @@ use crate::{
             CallerRelation, OauthScope as S, Organization, Permission as P, Role, User, needs,
         },
         audit::Recorder,
-        http::{Created, Endpoint, Json, Tag, Verb, mount},
+        http::{Endpoint, Json, Tag, Verb, mount, output::Created},
         rate_limits::STANDARD,
     },
 };

@@ -18,7 +18,10 @@ use crate::{
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Role, needs},
         audit::Recorder,
-        http::{Call, Described, Done, Endpoint, Input, Json, Query, Tag, Verb, mount},
+        http::{
+            Call, Endpoint, Input, Json, Query, Tag, Verb, mount, openapi::OperationDoc,
+            output::OkEmpty,
+        },
         notifications,
         rate_limits::STANDARD,
         tables::Table,
@@ -257,7 +260,7 @@ async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Err
 struct MemberId(Uuid);
 
 impl Input for MemberId {
-    fn describe(_: &mut Described) {}
+    fn describe(_: &mut OperationDoc) {}
 
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let id = call.placeholder("user_id").and_then(|id| id.parse().ok());
@@ -423,7 +426,7 @@ async fn remove(
     MemberId(member): MemberId,
     audit: Arc<Recorder>,
     context: ApiContext,
-) -> Result<Done, Error> {
+) -> Result<OkEmpty, Error> {
     let user = members::by_id(&context.db, organization.id, member).await?;
     members::remove(
         &context.db,
@@ -434,5 +437,5 @@ async fn remove(
     )
     .await?;
     publish_members(&context).await?;
-    Ok(Done)
+    Ok(OkEmpty)
 }

@@ -1,10 +1,11 @@
-//! What a request would get, found by the same steps as for a real one, but neither counted nor run.
+//! Simulated requests: the decision on a request, made by the steps of a real one, without counting
+//! the request and without running its handler.
 
 use std::sync::Arc;
 
 use super::{
     endpoint::Endpoint,
-    named::{Named, Place},
+    request_target::{RequestTarget, TargetLocation},
     router,
 };
 use crate::{
@@ -18,56 +19,58 @@ use crate::{
 
 /// A request that is not sent.
 #[derive(Debug, Clone, Copy)]
-pub struct Imagined<'a> {
+pub struct SimulatedRequest<'a> {
     /// `GET`, `POST`, …
     pub method: &'a str,
-    /// Without the query.
+    /// The path without the query.
     pub path: &'a str,
-    /// Without the question mark.
+    /// The query without the question mark.
     pub query: &'a str,
-    /// As it would be sent.
+    /// The body.
     pub body: &'a [u8],
 }
 
-/// What it would get.
+/// The decision on a simulated request.
 #[derive(Debug)]
-pub struct Rehearsal {
-    /// The operation it reaches.
+pub struct SimulatedOutcome {
+    /// The operation of this method and path.
     pub endpoint: &'static Endpoint,
-    /// Which of the operation's cases it is in, if it tells any apart.
+    /// The condition of the matching case, if the operation declares cases.
     pub case: Option<&'static str>,
-    /// What it needs.
+    /// The permissions that the request requires.
     pub required: AnyOf,
-    /// Where the caller stands.
+    /// The caller's relation to the target of the request.
     pub standing: CallerRelation,
-    /// Whether it is let in, and if not, why.
+    /// `Ok` if the request is permitted.
     pub outcome: Result<(), Error>,
 }
 
-/// What `request` would get if `user` sent it. `None` if no operation has this method and path.
-pub async fn rehearse(
+/// Decides on `request` as if `user` had sent it. Returns `None` if no operation has this method
+/// and path.
+pub async fn simulate(
     context: &PlatformContext,
     endpoints: &[&'static Endpoint],
     user: Arc<User>,
-    request: Imagined<'_>,
-) -> Result<Option<Rehearsal>, Error> {
+    request: SimulatedRequest<'_>,
+) -> Result<Option<SimulatedOutcome>, Error> {
     let Some(endpoint) = router::find(endpoints, request.method, request.path) else {
         return Ok(None);
     };
-    let named = match endpoint.limit.key {
-        LimitKey::OrganizationInBody { fields } => Named::in_body(fields, request.body),
+    let target = match endpoint.limit.key {
+        LimitKey::OrganizationInBody { fields } => RequestTarget::in_body(fields, request.body),
         LimitKey::Path | LimitKey::Caller | LimitKey::Uncounted => {
-            Named::in_line(Place::of(endpoint), request.path, request.query)
+            let location = TargetLocation::of(endpoint);
+            RequestTarget::in_line(location, request.path, request.query)
         }
     };
-    let standing = if matches!(named, Named::Account) {
+    let standing = if matches!(target, RequestTarget::Account) {
         CallerRelation::Account
-    } else if let Some(reference) = named.reference() {
-        let known = context
+    } else if let Some(reference) = target.reference() {
+        let cached = context
             .directory
             .resolve_cached(&user, &reference, context.clock.ticks());
-        let own = if known.is_some() {
-            known
+        let own = if cached.is_some() {
+            cached
         } else {
             context.directory.resolve(&user, &reference).await?
         };
@@ -83,7 +86,7 @@ pub async fn rehearse(
     };
     let outcome = decide(&Caller::User(user), &endpoint.access, &asked, standing);
     let case = endpoint.access.case(&asked).map(|case| case.when);
-    Ok(Some(Rehearsal {
+    Ok(Some(SimulatedOutcome {
         endpoint,
         case,
         required: endpoint.access.required(&asked),

@@ -1,14 +1,16 @@
-//! Refuses U+0000. A PostgreSQL text cannot hold it, so a statement with it fails however good the rest of the request is.
-//! Every text that a handler takes from a query, a JSON body or a form has been checked here.
+//! Rejects U+0000, which a PostgreSQL `text` cannot store.
+//!
+//! Every text from a query, a JSON body or a form passes one of these checks before its handler
+//! runs.
 
 use serde_json::Value;
 
 use crate::base::error::Error;
 
-/// Longest name of a field that an error repeats, in bytes.
+/// Longest field name in an error, in bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Refuses a query of which a name or a value has a U+0000.
+/// Rejects a query with U+0000 in a name or value.
 pub(super) fn check_query(query: &str) -> Result<(), Error> {
     if query.contains("%00") {
         check_pairs(query.as_bytes(), "query")
@@ -17,7 +19,7 @@ pub(super) fn check_query(query: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses a form of which a name or a value has a U+0000.
+/// Rejects a form with U+0000 in a name or value.
 pub(crate) fn check_form(form: &[u8]) -> Result<(), Error> {
     check_pairs(form, "form")
 }
@@ -26,14 +28,18 @@ fn check_pairs(text: &[u8], whole: &str) -> Result<(), Error> {
     match form_urlencoded::parse(text)
         .find(|(name, value)| name.contains('\0') || value.contains('\0'))
     {
-        Some((name, _)) => Err(refused(if name.contains('\0') { whole } else { &name })),
+        Some((name, _)) => Err(null_byte_error(if name.contains('\0') {
+            whole
+        } else {
+            &name
+        })),
         None => Ok(()),
     }
 }
 
-/// Refuses a JSON body of which a string or the name of a field has a U+0000.
+/// Rejects a JSON body with U+0000 in a string or field name.
 pub(super) fn check_json(body: &[u8]) -> Result<(), Error> {
-    // In JSON it can only be written as an escape, which nearly no body has.
+    // JSON allows the character only as an escape, which few bodies have.
     let escaped = body
         .split(|byte| *byte == b'\\')
         .skip(1)
@@ -41,16 +47,20 @@ pub(super) fn check_json(body: &[u8]) -> Result<(), Error> {
     if !escaped {
         return Ok(());
     }
-    // A reader that skips fields may accept what is not read here, such as half of a surrogate pair.
+    // A deserializer that skips fields accepts invalid values in them, such as a lone surrogate.
     let Ok(value) = serde_json::from_slice::<Value>(body) else {
-        return Err(refused("body"));
+        return Err(null_byte_error("body"));
     };
     find(&value, "").map_or(Ok(()), |path| {
-        Err(refused(if path.is_empty() { "body" } else { &path }))
+        Err(null_byte_error(if path.is_empty() {
+            "body"
+        } else {
+            &path
+        }))
     })
 }
 
-/// Path of the first string with a U+0000, as errors of JSON spell paths: `a.b[0]`.
+/// Returns the path of the first string with U+0000, in the notation of JSON errors: `a.b[0]`.
 fn find(value: &Value, path: &str) -> Option<String> {
     match value {
         Value::String(text) => text.contains('\0').then(|| path.to_owned()),
@@ -75,7 +85,7 @@ fn find(value: &Value, path: &str) -> Option<String> {
     }
 }
 
-fn refused(field: &str) -> Error {
+fn null_byte_error(field: &str) -> Error {
     let name: String = field
         .chars()
         .filter(|c| !c.is_control())
@@ -100,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_with_a_nul_names_the_field() {
+    fn null_byte_in_json_body_names_the_field() {
         for (body, expected) in [
             (r#"{"name":"a\u0000b"}"#, Some("name")),
             (r#"{"a":{"b":["x","\u0000"]}}"#, Some("a.b[1]")),
@@ -124,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_and_a_form_with_a_nul_name_the_field() {
+    fn null_byte_in_query_or_form_names_the_field() {
         for (text, expected) in [
             ("a=1&state=x%00", Some("state")),
             ("a%00=1", Some("query")),
