@@ -50,7 +50,7 @@ where
     let mut down = PipeDirection::new(early.1);
     let mut tail = ResponseTail { last: IDLE };
     if !up.kept.is_empty() || !down.kept.is_empty() {
-        tail.asked();
+        tail.client_sent();
     }
     let mut stopping = std::pin::pin!(stopping);
     let mut stopped = false;
@@ -58,7 +58,7 @@ where
     poll_fn(|cx| {
         stopped = stopped || stopping.as_mut().poll(cx).is_ready();
         if !deaf {
-            match up.poll(cx, client, server, |_| tail.asked()) {
+            match up.poll(cx, client, server, |_| tail.client_sent()) {
                 Poll::Ready(DirectionEnd::Reader) => return Poll::Ready(PipeEnd::HungUp),
                 // The server has closed its receiving side; its remaining output is still relayed.
                 Poll::Ready(DirectionEnd::Writer) => deaf = true,
@@ -66,7 +66,7 @@ where
             }
         }
         if down
-            .poll(cx, server, client, |bytes| tail.answered(bytes))
+            .poll(cx, server, client, |bytes| tail.server_sent(bytes))
             .is_ready()
         {
             return Poll::Ready(PipeEnd::HungUp);
@@ -86,11 +86,11 @@ struct ResponseTail {
 }
 
 impl ResponseTail {
-    fn asked(&mut self) {
+    fn client_sent(&mut self) {
         self.last = [0; 6];
     }
 
-    fn answered(&mut self, bytes: &[u8]) {
+    fn server_sent(&mut self, bytes: &[u8]) {
         let new = &bytes[bytes.len().saturating_sub(6)..];
         self.last.copy_within(new.len().., 0);
         self.last[6 - new.len()..].copy_from_slice(new);
@@ -282,8 +282,8 @@ mod tests {
     fn response_tail_is_independent_of_read_boundaries() {
         for cut in 0..=6 {
             let mut tail = ResponseTail { last: [0; 6] };
-            tail.answered(&[b"DataRow", &IDLE[..cut]].concat());
-            tail.answered(&IDLE[cut..]);
+            tail.server_sent(&[b"DataRow", &IDLE[..cut]].concat());
+            tail.server_sent(&IDLE[cut..]);
             assert_eq!(tail.last, IDLE, "{cut}");
         }
     }

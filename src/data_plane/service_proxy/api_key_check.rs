@@ -16,7 +16,7 @@ use crate::{
     data_plane::{api_keys, api_keys::AcceptedKeys, context::DataPlaneContext},
 };
 
-/// Number of projects whose keys are cached.
+/// Number of projects with cached keys.
 const PROJECTS_MAX: usize = 10_000;
 /// Longest key that is checked, in bytes. Issued keys have at most half of that.
 const KEY_BYTES_MAX: usize = 1024;

@@ -32,7 +32,7 @@ impl AmbiguityFlag {
     }
 }
 
-/// A connection whose bytes are checked while they are read.
+/// A connection that checks its bytes while they are read.
 pub(super) struct FramingGuard<S> {
     stream: S,
     framing: FramingParser,
@@ -58,7 +58,7 @@ enum FramingState {
     Head,
     /// In a body with this many bytes left.
     Body(u64),
-    /// After a request whose end is not tracked.
+    /// After a request with an untracked end.
     Beyond,
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{base::ids::ProjectId, data_plane::context::DataPlaneContext};
 
-/// Number of projects whose API keys are read concurrently after a change.
+/// Number of projects read concurrently after a change of keys.
 const PROJECTS_AT_ONCE: usize = 16;
 
 /// The WebSockets of this process. Bounded by the number of connections.

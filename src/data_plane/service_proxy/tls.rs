@@ -33,7 +33,7 @@ impl WildcardCertificate {
         tls::from_files(cert, key).map(Self)
     }
 
-    /// Issues certificates per name with a local authority whose key is in `dir`.
+    /// Issues certificates per name with the local authority in `dir`.
     pub fn own_authority(dir: &Path, domain: &str) -> Result<Self, TlsError> {
         tls::own_authority(dir, domain).map(|(resolver, _)| Self(resolver))
     }

@@ -249,7 +249,7 @@ pub(super) struct UpstreamBody {
 }
 
 impl From<Incoming> for UpstreamBody {
-    /// A body whose connection is driven by another task.
+    /// A body of a connection that another task drives.
     fn from(body: Incoming) -> Self {
         Self { body, via: None }
     }

@@ -188,7 +188,7 @@ impl Town {
             ServiceProxyListeners {
                 https: vec![https],
                 http: vec![http],
-                ..Listeners::default()
+                ..ServiceProxyListeners::default()
             },
             None,
         )
