@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
     api::tokens::{
         scoped,
-        scoped::{Draft, Resources},
+        scoped::{TokenDraft, TokenResources},
     },
     base::ids::{ProjectRef, TokenId},
     platform::access::TokenGrant,
@@ -18,8 +18,8 @@ use gantry::{
 use crate::support::{Actor, TestApp, client::Call, dawn};
 
 /// Returns a draft with this reach and these permissions.
-fn draft(resources: Resources, permissions: &[&str]) -> Draft {
-    Draft {
+fn draft(resources: TokenResources, permissions: &[&str]) -> TokenDraft {
+    TokenDraft {
         resources,
         permissions: permissions.iter().map(ToString::to_string).collect(),
         networks: Vec::new(),
@@ -41,7 +41,7 @@ fn week() -> DateTime<Utc> {
 }
 
 /// Creates a scoped token of `actor`.
-async fn scoped(app: &TestApp, actor: &Actor, draft: Draft) -> (String, TokenId) {
+async fn scoped(app: &TestApp, actor: &Actor, draft: TokenDraft) -> (String, TokenId) {
     let grant = draft.resolve(&app.app.db, actor.user).await.unwrap();
     store(app, actor, &grant).await
 }

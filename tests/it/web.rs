@@ -12,7 +12,7 @@ mod tokens;
 
 use gantry::{
     api::accounts::sign_in_links,
-    platform::{access::sessions::Secret, tables::Table},
+    platform::{access::sessions::SessionSecret, tables::Table},
 };
 
 use self::browser::{Browser, PASSWORD, email, give_password, olga};
@@ -85,7 +85,7 @@ async fn user_and_organization_names_are_escaped() {
 async fn sign_in_link_is_valid_once_and_requires_a_submit() {
     let app = TestApp::new().await;
     let make = async || {
-        let link = Secret::generate(&app.app.entropy);
+        let link = SessionSecret::generate(&app.app.entropy);
         sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
             .await
             .unwrap();
@@ -115,7 +115,7 @@ async fn sign_in_link_is_valid_once_and_requires_a_submit() {
 #[tokio::test]
 async fn password_change_requires_the_current_password() {
     let app = TestApp::new().await;
-    let link = Secret::generate(&app.app.entropy);
+    let link = SessionSecret::generate(&app.app.entropy);
     sign_in_links::create(&app.app.db, app.owner.user, &link, app.clock.now())
         .await
         .unwrap();

@@ -87,7 +87,7 @@ async fn platform_lines_and_host_paths_are_hidden() {
     let project = app.real_project().await;
     // A superuser session, whose statements contain password verifiers, and an API session as the
     // owner.
-    let admin = app.app.clusters.admin(&project).await.unwrap();
+    let admin = app.app.driver.admin_session(&project).await.unwrap();
     admin
         .batch_execute("create role platform_only; drop role platform_only")
         .await

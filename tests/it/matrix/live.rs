@@ -134,7 +134,7 @@ impl World {
 
     pub(super) async fn simulate(&self, question: &Question, user: &User) -> char {
         let (path, body) = self.path_and_body(question);
-        let imagined = Imagined {
+        let imagined = SimulatedRequest {
             method: question.endpoint.method.name(),
             path: &path,
             query: question.query,

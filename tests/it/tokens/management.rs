@@ -4,7 +4,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use gantry::{
     api::{
         tokens,
-        tokens::scoped::{Draft, Resources},
+        tokens::scoped::{TokenDraft, TokenResources},
     },
     base::ids::ProjectRef,
     platform::notifications,
@@ -18,7 +18,7 @@ use crate::support::{TestApp, dawn, postgres::connect};
 async fn token_is_valid_in_its_period_and_networks() {
     let app = TestApp::new().await;
     let resources = projects(&[&app.home.project]);
-    let later = Draft {
+    let later = TokenDraft {
         not_before: Some(dawn() + TimeDelta::seconds(10)),
         ..draft(resources.clone(), &["project_admin_read"])
     };
@@ -37,9 +37,9 @@ async fn token_is_valid_in_its_period_and_networks() {
         "192.0.2.0/24".parse().unwrap(),
         "127.0.0.9/32".parse().unwrap(),
     ];
-    let local = Draft {
+    let local = TokenDraft {
         networks,
-        ..draft(Resources::Account, &["project_admin_read"])
+        ..draft(TokenResources::Account, &["project_admin_read"])
     };
     let (token, _) = scoped(&app, &app.owner, local).await;
     app.get("/v1/profile")
@@ -152,14 +152,14 @@ async fn draft_with_foreign_resources_is_rejected() {
         (draft(projects(&[&unknown]), read), format!("project_refs: there is no project {unknown}")),
         (draft(projects(&[&app.home.project, &second.project]), read), "project_refs: expected projects of one organization".to_owned()),
         (
-            draft(Resources::Organizations([app.foreign.slug.clone()].into()), read),
+            draft(TokenResources::Organizations([app.foreign.slug.clone()].into()), read),
             format!("organization_slugs: there is no organization {}", app.foreign.slug),
         ),
         (
             draft(projects(&[&app.home.project]), &["members_read"]),
             "permissions: members_read is about organizations, which a token for projects does not reach".to_owned(),
         ),
-        (draft(Resources::Account, &[]), "permissions: expected at least one".to_owned()),
+        (draft(TokenResources::Account, &[]), "permissions: expected at least one".to_owned()),
     ];
     for (draft, problem) in cases {
         assert_eq!(
@@ -171,7 +171,10 @@ async fn draft_with_foreign_resources_is_rejected() {
             problem
         );
     }
-    assert!(Resources::named(vec![app.home.slug.clone()], vec![app.home.project.clone()]).is_err());
+    assert!(
+        TokenResources::from_names(vec![app.home.slug.clone()], vec![app.home.project.clone()])
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -305,7 +308,7 @@ async fn create_token_with_invalid_field_returns_400() {
 #[tokio::test]
 async fn live_tokens_of_a_user_are_bounded() {
     let app = TestApp::new().await;
-    let grant = draft(Resources::Account, &["database_read"])
+    let grant = draft(TokenResources::Account, &["database_read"])
         .resolve(&app.app.db, app.owner.user)
         .await
         .unwrap();

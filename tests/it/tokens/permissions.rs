@@ -1,7 +1,7 @@
 //! Permissions of scoped tokens.
 
 use gantry::{
-    api::{organizations, tokens::scoped::Resources},
+    api::{organizations, tokens::scoped::TokenResources},
     platform::{
         access::{Permission, Permissions, Role},
         tables::Table,
@@ -66,7 +66,7 @@ async fn scoped_token_needs_the_permission_and_403_names_missing_ones() {
 async fn scoped_token_is_limited_by_the_role_of_its_owner() {
     let app = TestApp::new().await;
     let all = draft(
-        Resources::Account,
+        TokenResources::Account,
         &Permission::ALL
             .iter()
             .map(|permission| permission.name())
@@ -131,7 +131,7 @@ async fn account_operations_need_account_reach() {
     let (whole, _) = scoped(
         &app,
         &app.owner,
-        draft(Resources::Account, &["database_read"]),
+        draft(TokenResources::Account, &["database_read"]),
     )
     .await;
     app.get("/v1/profile")
@@ -140,7 +140,7 @@ async fn account_operations_need_account_reach() {
         .await
         .expect(200);
     for resources in [
-        Resources::Organizations([app.home.slug.clone()].into()),
+        TokenResources::Organizations([app.home.slug.clone()].into()),
         projects(&[&app.home.project]),
     ] {
         let (bound, _) = scoped(

@@ -1,7 +1,7 @@
 //! Reach of scoped tokens.
 
 use gantry::{
-    api::tokens::scoped::Resources,
+    api::tokens::scoped::TokenResources,
     platform::{access::Reach, tables::Table},
 };
 use serde_json::json;
@@ -105,7 +105,7 @@ async fn moved_project_is_out_of_reach() {
 async fn organization_token_reaches_later_projects() {
     let app = TestApp::new().await;
     let second = app.tenant("Second", &app.owner).await;
-    let home = Resources::Organizations([app.home.slug.clone()].into());
+    let home = TokenResources::Organizations([app.home.slug.clone()].into());
     let (token, _) = scoped(
         &app,
         &app.owner,
@@ -168,7 +168,7 @@ async fn lists_contain_reached_resources_only() {
             vec![home_slug.clone(), second_slug.clone()],
         ),
         (
-            scoped(&app, &app.owner, draft(Resources::Account, &lists))
+            scoped(&app, &app.owner, draft(TokenResources::Account, &lists))
                 .await
                 .0,
             everything,
@@ -179,7 +179,7 @@ async fn lists_contain_reached_resources_only() {
                 &app,
                 &app.owner,
                 draft(
-                    Resources::Organizations([second.slug.clone()].into()),
+                    TokenResources::Organizations([second.slug.clone()].into()),
                     &lists,
                 ),
             )

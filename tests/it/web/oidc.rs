@@ -42,7 +42,7 @@ struct Grant {
 }
 
 /// An OpenID Connect provider.
-struct Provider {
+struct TestProvider {
     issuer: String,
     key: EcdsaKeyPair,
     grants: Mutex<HashMap<String, Grant>>,
@@ -52,7 +52,7 @@ fn key() -> EcdsaKeyPair {
     EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap()
 }
 
-impl OidcProvider {
+impl TestProvider {
     async fn start() -> Arc<Self> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let issuer = format!("http://{}", listener.local_addr().unwrap());
@@ -176,7 +176,7 @@ struct AuthorizationRequest {
 }
 
 impl AuthorizationRequest {
-    fn of(seen: &BrowserResponse, provider: &Provider) -> Self {
+    fn of(seen: &BrowserResponse, provider: &TestProvider) -> Self {
         let (page, query) = seen.header("location").unwrap().split_once('?').unwrap();
         assert_eq!(page, format!("{}/authorize", provider.issuer));
         let fields: HashMap<_, _> = form_urlencoded::parse(query.as_bytes())
@@ -200,8 +200,8 @@ impl AuthorizationRequest {
 }
 
 /// Returns a node with the provider configured.
-fn node(app: &TestApp, provider: &Provider) -> Node {
-    let provider = provider::Provider::new(Options {
+fn node(app: &TestApp, provider: &TestProvider) -> Node {
+    let provider = oidc::OidcProvider::new(OidcOptions {
         issuer: provider.issuer.clone(),
         client_id: CLIENT.0.to_owned(),
         client_secret: CLIENT.1.into(),
@@ -218,7 +218,7 @@ fn node(app: &TestApp, provider: &Provider) -> Node {
     )
 }
 
-async fn begin(browser: &mut Browser, provider: &Provider) -> AuthorizationRequest {
+async fn begin(browser: &mut Browser, provider: &TestProvider) -> AuthorizationRequest {
     AuthorizationRequest::of(
         &browser
             .get("/sign-in/provider?next=%2Faccount")
@@ -231,7 +231,7 @@ async fn begin(browser: &mut Browser, provider: &Provider) -> AuthorizationReque
 #[tokio::test]
 async fn first_sign_in_matches_the_verified_email_later_ones_the_subject() {
     let app = TestApp::new().await;
-    let provider = OidcProvider::start().await;
+    let provider = TestProvider::start().await;
     let mut browser = Browser::new(&node(&app, &provider));
     let link = "href=\"/sign-in/provider?next=%2Faccount%2Ftokens\"";
     browser
@@ -299,7 +299,7 @@ async fn first_sign_in_matches_the_verified_email_later_ones_the_subject() {
 #[tokio::test]
 async fn unverified_or_unknown_email_is_rejected() {
     let app = TestApp::new().await;
-    let provider = OidcProvider::start().await;
+    let provider = TestProvider::start().await;
     let node = node(&app, &provider);
     app.app
         .db
@@ -359,7 +359,7 @@ async fn unverified_or_unknown_email_is_rejected() {
 #[tokio::test]
 async fn invalid_id_token_is_rejected() {
     let app = TestApp::new().await;
-    let provider = OidcProvider::start().await;
+    let provider = TestProvider::start().await;
     let node = node(&app, &provider);
     let now = dawn().timestamp();
     let lies: [(&str, &str, Value); 7] = [
@@ -390,7 +390,7 @@ async fn invalid_id_token_is_rejected() {
             seen.html
         );
     }
-    let forgeries: [fn(&OidcProvider, &Value) -> String; 4] = [
+    let forgeries: [fn(&TestProvider, &Value) -> String; 4] = [
         |_, claims| {
             format!(
                 "{}.{}.",
@@ -440,7 +440,7 @@ async fn invalid_id_token_is_rejected() {
 #[tokio::test]
 async fn callback_in_another_browser_is_rejected() {
     let app = TestApp::new().await;
-    let provider = OidcProvider::start().await;
+    let provider = TestProvider::start().await;
     let node = node(&app, &provider);
     let mut browser = Browser::new(&node);
     let mut other = Browser::new(&node);
@@ -505,7 +505,7 @@ async fn missing_provider_returns_404_and_unreachable_provider_503() {
         .get("/sign-in/provider/return?code=1&state=2")
         .await
         .expect(404);
-    let away = OidcProvider {
+    let away = TestProvider {
         issuer: "http://127.0.0.1:1".to_owned(),
         key: key(),
         grants: Mutex::default(),
