@@ -420,7 +420,7 @@ async fn consent_page_shows_verification() {
         .await
         .expect(200)
         .says(">Verified<")
-        .says("The operator vouches for this name");
+        .says("The operator verified the name");
     vouch(&app, &client.id, false).await.unwrap();
     browser.get(&page).await.expect(200).says(warning);
 }

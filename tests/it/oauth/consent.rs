@@ -41,12 +41,12 @@ async fn consent_page_approves_request() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Allow Acme to act for you?")
+        .says("Authorize Acme?")
         .says("olga@example.com");
     let asked = asked
         .says("app.example")
         .says("Not verified")
-        .says("See projects and their state")
+        .says("Read projects and their status")
         .says("Home")
         .says("Owner");
     assert!(
@@ -75,8 +75,8 @@ async fn consent_page_approves_request() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You allowed Acme")
-        .says("See projects and their state");
+        .says("Acme is authorized")
+        .says("Read projects and their status");
     assert!(!receipt.html.contains("value=\"approve\""));
     let token = receipt.form_token();
     let fields = [
@@ -118,7 +118,7 @@ async fn consent_page_approves_request() {
         .get("/account/applications?done=revoked")
         .await
         .expect(200)
-        .says("The application is revoked")
+        .says("Authorization revoked")
         .says("No applications");
 }
 
@@ -163,7 +163,7 @@ async fn consent_page_denies_request() {
         .get(&page(&id))
         .await
         .expect(200)
-        .says("You refused Acme");
+        .says("You denied access to Acme");
     // Other values of the button are not an approval.
     for odd in ["", "Approve", "yes"] {
         let id = client.ask(&app.node, &[]).await;
@@ -196,7 +196,7 @@ async fn request_is_bound_to_browser_session() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let token = other.get("/account").await.form_token();
     let fields = [
         ("form_token", token.as_str()),
@@ -335,7 +335,7 @@ async fn consent_from_other_origin_is_rejected() {
         ))
         .await
         .expect(200)
-        .says("Allow Acme");
+        .says("Authorize Acme");
     let waits: i64 = app
         .app
         .db
@@ -361,7 +361,7 @@ async fn expired_or_unknown_request_shows_error_page() {
         .get(&page(&id))
         .await
         .expect(410)
-        .says("This request is over");
+        .says("This request has expired");
     let fields = [
         ("form_token", token.as_str()),
         ("auth_id", &id),
@@ -382,12 +382,12 @@ async fn expired_or_unknown_request_shows_error_page() {
         .get("/authorize/problem?why=client")
         .await
         .expect(400)
-        .says("This application is unknown");
+        .says("Unknown application");
     browser
         .get("/authorize/problem?why=%3Cscript%3E")
         .await
         .expect(400)
-        .says("This link is not right");
+        .says("Invalid link");
     let deleted = client.ask(&app.node, &[]).await;
     app.delete(&format!("{}/{}", apps(&app), client.id))
         .as_(&app.owner)

@@ -244,9 +244,9 @@ async fn authorizations_page_lists_and_revokes() {
         .expect(200)
         .says("Shop")
         .says("Not verified")
-        .says("2 approvals")
+        .says("2 authorizations")
         .says("Whole organization");
-    let shown = shown.says("See projects and their state").says(&client.id);
+    let shown = shown.says("Read projects and their status").says(&client.id);
     // Newest first.
     let number = shown
         .html
@@ -272,8 +272,8 @@ async fn authorizations_page_lists_and_revokes() {
         .get(&format!("{page}?done=revoked"))
         .await
         .expect(200)
-        .says("It is revoked")
-        .says("1 approval");
+        .says("Authorization revoked")
+        .says("1 authorization");
     browser
         .submit(
             &page,
@@ -293,8 +293,8 @@ async fn authorizations_page_lists_and_revokes() {
         .get(&page)
         .await
         .expect(200)
-        .says("is not shown to you")
-        .says("Needs the role Administrator; yours is Read-only.");
+        .says("You do not have access to the authorizations")
+        .says("Requires the Administrator role. Your role is Read-only.");
     let token = hidden.hides(&client.id).form_token();
     rhea.post(
         &page,

@@ -121,15 +121,15 @@ async fn consent_page_shows_application_and_choices() {
     rhea.get(&page(&id))
         .await
         .expect(200)
-        .says("It asks for more than your role allows")
-        .says("Your role does not include this.");
+        .says("The application requests more access than your role permits")
+        .says("Your role does not permit this.");
     let free = register(&app, json!({})).await;
     let id = free.ask(&app.node, &[]).await;
     let low = rhea
         .get(&page(&id))
         .await
         .expect(200)
-        .says("Your role is too low");
+        .says("Only administrators and owners can authorize this application");
     assert!(!low.html.contains("value=\"approve\""));
     press(&mut rhea, &id, "approve", &[], app.home.slug.as_str())
         .await
@@ -191,14 +191,14 @@ async fn application_pages_manage_application() {
         .get(&made)
         .await
         .expect(200)
-        .says("The application is registered")
+        .says("Application registered")
         .says("https://app.example/callback");
     shown.says("value=\"https://app.example/icon.png\"");
     let secret = browser
         .submit(&one, &format!("{one}/secrets"), &[])
         .await
         .expect(200)
-        .says("shown only now");
+        .says("It is not shown again");
     let text = secret
         .html
         .split("id=\"secret\">")
@@ -213,7 +213,7 @@ async fn application_pages_manage_application() {
         secret: Some(text.clone()),
     };
     client.tokens(&app, &app.owner).await;
-    let shown = browser.get(&one).await.expect(200).says("One approval");
+    let shown = browser.get(&one).await.expect(200).says("1 authorization");
     assert!(!shown.html.contains(&text) && shown.html.contains(&text[40..]));
     let changed = [
         ("name", "Shop 2"),
@@ -261,7 +261,7 @@ async fn application_pages_manage_application() {
         .get(&format!("{one}/delete"))
         .await
         .expect(200)
-        .says("One approval of a member ends");
+        .says("This revokes 1 authorization");
     browser
         .submit(&format!("{one}/delete"), &format!("{one}/delete"), &[])
         .await
@@ -275,9 +275,9 @@ async fn application_pages_manage_application() {
     for shown in [rhea.get(&mine).await, rhea.get(&new).await] {
         let shown = shown
             .expect(200)
-            .says("Needs the role Administrator; yours is Read-only.");
+            .says("Requires the Administrator role. Your role is Read-only.");
         shown
-            .hides("New secret")
+            .hides("New client secret")
             .hides(">Save<")
             .hides(">Delete<")
             .hides(">Register<");
