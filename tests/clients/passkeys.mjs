@@ -47,7 +47,7 @@ export default async function passkeys(server, tally, chrome, signIn) {
     await devtools.send('WebAuthn.setUserVerified', { authenticatorId, isUserVerified: false });
     await signOut(page);
     await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
-    await page.getByText('It was not finished. Try again.').waitFor();
+    await page.getByText('The request was cancelled. Try again.').waitFor();
     await devtools.send('WebAuthn.setUserVerified', { authenticatorId, isUserVerified: true });
     await page.getByRole('button', { name: 'Sign in with a passkey' }).click();
     await page.getByRole('heading', { name: 'Projects', exact: true }).waitFor();
