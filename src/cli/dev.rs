@@ -199,7 +199,7 @@ fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSes
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
          \n  API         {url}\
          \n  Reference   {url}/docs\
-         \n  DatabaseListeners   {databases}\
+         \n  Databases   {databases}\
          \n  Services    {services}\
          \n  Pages       {link}  (signs you in, once, within 15 minutes)\
          \n  Token       {token}\

@@ -12,7 +12,7 @@ use crate::{
 
 /// Permits only files of this server: no inline code, no frames, no forms to other origins.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; \
-                      form-action 'self'; layout-ancestors 'none'; base-uri 'none'";
+                      form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 /// Headers of every page and redirect.
 const HEADERS: [(HeaderName, &str); 7] = [

@@ -43,7 +43,7 @@ pub enum DecisionRule {
     /// Rejected: no operation has this method and path.
     UnknownRoute,
     /// Rejected: the token is expired, not valid yet, or used from another network.
-    CredentialProblem,
+    Credential,
     /// Rejected: the owner or the token has no access to the resource.
     NotVisible,
     /// Rejected: the owner's role lacks the permission, so any token would be rejected.
@@ -113,7 +113,7 @@ pub async fn simulate(
     };
     let Some(holder) = holder else {
         return Ok(Simulation::refused(
-            DecisionRule::CredentialProblem,
+            DecisionRule::Credential,
             &Error::Unauthenticated(CredentialProblem::Unknown),
         ));
     };
@@ -192,7 +192,7 @@ fn rule_against(error: &Error) -> DecisionRule {
         Error::Forbidden(Denial::UserScopeOnly) => DecisionRule::AccountOnly,
         Error::Forbidden(Denial::UnscopedOnly) => DecisionRule::UnscopedOnly,
         Error::Forbidden(_) => DecisionRule::Role,
-        Error::Unauthenticated(_) => DecisionRule::CredentialProblem,
+        Error::Unauthenticated(_) => DecisionRule::Credential,
         _ => DecisionRule::NotVisible,
     }
 }

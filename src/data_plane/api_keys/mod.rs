@@ -278,14 +278,8 @@ pub async fn remove(
         .reason
         .filter(|reason| !reason.contains(key.secret.expose_secret()));
     let after = json!({"was_compromised": removal.was_compromised, "reason": reason});
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (Some(key.audit_entry()), Some(after)),
-            now,
-        )
-        .await?;
+    let change = (Some(key.audit_entry()), Some(after));
+    audit.write_in(&transaction, 200, change, now).await?;
     transaction.commit().await.context("removing a key")?;
     context.table_changed(Table::ApiKeys);
     // All nodes must have invalidated the key before the request is answered.

@@ -156,7 +156,7 @@ fn set_password_reads_standard_input() {
     for (weak, said) in [
         ("hunter2\n", "Use 8 to 256 characters."),
         ("password1\n", "too easy to guess"),
-        ("", "no line"),
+        ("", "no input"),
     ] {
         let refused = set(weak);
         let text = String::from_utf8_lossy(&refused.stderr);

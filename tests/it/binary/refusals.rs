@@ -56,7 +56,7 @@ fn missing_control_group_is_rejected() {
     );
     assert!(
         line.starts_with(
-            "gantry: no control groups can be made under /no-such-group: it must exist"
+            "gantry: cannot create control groups under /no-such-group: it must exist"
         ),
         "{line}"
     );
@@ -202,8 +202,8 @@ fn plain_http_on_public_address_is_rejected() {
     let line = refusal(&machine, &machine.run(&["serve", "--listen", "0.0.0.0:0"]));
     assert_eq!(
         line,
-        "gantry: 0.0.0.0:0 is reachable from other machines, and plain HTTP there would show tokens to the network: give --tls-cert and \
-         --tls-key, or name the proxies in front with --trusted-proxies, or listen on 127.0.0.1"
+        "gantry: 0.0.0.0:0 is reachable from other machines, and tokens would be sent unencrypted: give --tls-cert and \
+         --tls-key, or list the proxies in front in --trusted-proxies, or listen on 127.0.0.1"
     );
     assert!(!machine.data().exists(), "nothing was begun");
 }

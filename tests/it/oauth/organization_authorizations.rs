@@ -246,7 +246,9 @@ async fn authorizations_page_lists_and_revokes() {
         .says("Not verified")
         .says("2 authorizations")
         .says("Whole organization");
-    let shown = shown.says("Read projects and their status").says(&client.id);
+    let shown = shown
+        .says("Read projects and their status")
+        .says(&client.id);
     // Newest first.
     let number = shown
         .html

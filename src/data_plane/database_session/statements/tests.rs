@@ -1,3 +1,5 @@
+//! Tests of the statement scanner.
+
 use proptest::prelude::*;
 
 use super::*;
