@@ -217,7 +217,7 @@ impl Way {
                     match &way {
                         Self::Single(single) => single.take(number >> 33).await,
                         Self::Counted(limits) => {
-                            assert!(limits.take(key(number >> 33), WINDOWS, 0).await.is_shared())
+                            assert!(limits.take(key(number >> 33), WINDOWS, 0).await.is_shared());
                         }
                     }
                     done += 1;

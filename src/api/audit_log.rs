@@ -11,7 +11,7 @@ use crate::{
     platform::{
         access::{Organization, Permission as P, pat_only},
         audit::{AuditEntry, Chain, read, read::AuditFilter},
-        http::{Endpoint, Json, Query, Tag, Verb, mount, output::NdJson},
+        http::{Endpoint, Json, Query, Tag, Verb, mount, output::JsonLines},
         rate_limits::STANDARD,
     },
 };
@@ -126,12 +126,12 @@ async fn export(
     organization: Organization,
     context: ApiContext,
     Query(query): Query<ExportQuery>,
-) -> Result<NdJson, Error> {
+) -> Result<JsonLines, Error> {
     let (lines, _) = read::export(
         &context.db,
         Chain::Organization(organization.id),
         query.after,
     )
     .await?;
-    Ok(NdJson(lines.into()))
+    Ok(JsonLines(lines.into()))
 }

@@ -1,4 +1,4 @@
-//! Passkeys: add, use and remove. The WebAuthn calls of the browser are in `static/web/gantry.js`.
+//! Passkeys: add, use and remove. The `WebAuthn` calls of the browser are in `static/web/gantry.js`.
 
 use http::StatusCode;
 use serde::Deserialize;
@@ -62,7 +62,7 @@ pub(super) static SIGN_IN: Endpoint = page(
 #[derive(Deserialize)]
 struct PasskeyForm {
     challenge: Uuid,
-    /// The credential as JSON (WebAuthn `PublicKeyCredential.toJSON`).
+    /// The credential as JSON (`WebAuthn` `PublicKeyCredential.toJSON`).
     answer: String,
     /// The name of a new passkey.
     #[serde(default)]

@@ -56,7 +56,7 @@ impl Target {
             self.run_cases(&mut TestRunner::new(config.clone()), &seeds);
             cases += self.cases;
         }
-        eprintln!("{}: {cases} inputs, no failure", self.name);
+        tracing::info!(target = self.name, cases, "no failure");
     }
 
     fn run_cases(&self, runner: &mut TestRunner, seeds: &[Vec<u8>]) {

@@ -321,7 +321,7 @@ async fn every_revocation_terminates_sessions() {
     let set = async |role| {
         members::set(db, organization, user, role, site.clock.now(), None)
             .await
-            .unwrap()
+            .unwrap();
     };
     let one = format!("/database/jit/{}", site.developer.gotrue_id);
     for way in [

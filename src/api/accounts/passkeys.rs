@@ -28,7 +28,7 @@ const PASSKEYS_MAX: usize = 20;
 /// Maximum length of a passkey's name in characters.
 const NAME_CHARS_MAX: usize = 64;
 
-/// A WebAuthn challenge.
+/// A `WebAuthn` challenge.
 #[derive(Debug, Serialize)]
 pub struct PasskeyChallenge {
     /// Id that the response refers to.
@@ -52,7 +52,7 @@ pub struct PasskeySummary {
     pub last_used_at: Option<DateTime<Utc>>,
 }
 
-/// The WebAuthn relying party for one origin of this server. Browsers bind a passkey to its host.
+/// The `WebAuthn` relying party for one origin of this server. Browsers bind a passkey to its host.
 pub struct Passkeys {
     webauthn: Webauthn,
     host: String,
@@ -60,7 +60,7 @@ pub struct Passkeys {
 
 impl Passkeys {
     /// Returns the relying party for an origin, or `None` if its host is an IP address, which
-    /// WebAuthn does not permit.
+    /// `WebAuthn` does not permit.
     pub fn at(origin: &str) -> Option<Self> {
         let url = Url::parse(origin).ok()?;
         let host = url.domain()?.to_owned();

@@ -443,7 +443,8 @@ static LIST_BANS_ENRICHED: Endpoint = Endpoint {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline, rename = "Ban")]
 struct BannedAddress {
-    banned_address: String,
+    #[serde(rename = "banned_address")]
+    address: String,
     /// Project ref of the database.
     identifier: String,
     #[serde(rename = "type")]
@@ -454,8 +455,8 @@ async fn list_bans_enriched(
     project: Project,
     context: ApiContext,
 ) -> Result<Created<BansResponse<BannedAddress>>, Error> {
-    let ban = |banned_address| BannedAddress {
-        banned_address,
+    let ban = |address| BannedAddress {
+        address,
         identifier: project.reference.to_string(),
         kind: "postgres",
     };

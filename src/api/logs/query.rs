@@ -35,10 +35,10 @@ pub(super) async fn ask(
         .await;
     match &answer {
         Err(QueryError::Backend(cause)) => {
-            tracing::error!(%project, cause, "log query failed")
+            tracing::error!(%project, cause, "log query failed");
         }
         Err(QueryError::Unavailable(cause)) => {
-            tracing::warn!(%project, cause, "log files are unreachable")
+            tracing::warn!(%project, cause, "log files are unreachable");
         }
         _ => {}
     }

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_window_is_whole_minutes_and_a_day_at_most() {
         let is = |start: &str, end: &str, from: &str, to: &str| {
-            assert_eq!(parse(start, end), Ok((from.to_owned(), to.to_owned())))
+            assert_eq!(parse(start, end), Ok((from.to_owned(), to.to_owned())));
         };
         is("", "", "21 09:14:00", "21 09:16:00");
         is(" ", "2026-11-21T08:00:00Z", "21 07:59:00", "21 08:00:00");
@@ -113,7 +113,7 @@ mod tests {
             "21 06:00:00",
         );
         let refused = |start: &str, end: &str, problem: &str| {
-            assert_eq!(parse(start, end), Err(problem.to_owned()))
+            assert_eq!(parse(start, end), Err(problem.to_owned()));
         };
         refused(
             "2026-11-20T09:15:03Z",

@@ -199,7 +199,7 @@ impl TokenExchange<'_> {
         };
         self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.into_response(outcome).await
+        self.respond(outcome).await
     }
 
     async fn refresh(&self) -> Result<TokenResponse, Error> {
@@ -268,7 +268,7 @@ impl TokenExchange<'_> {
         };
         self.record(&transaction, &grant, &outcome).await?;
         transaction.commit().await.context(doing)?;
-        self.into_response(outcome).await
+        self.respond(outcome).await
     }
 
     async fn lock_grant(
@@ -431,7 +431,7 @@ impl TokenExchange<'_> {
 
     /// Returns the response. After a revocation, waits until every node has dropped its cached
     /// tokens.
-    async fn into_response(
+    async fn respond(
         &self,
         outcome: Result<TokenResponse, ExchangeError>,
     ) -> Result<TokenResponse, Error> {

@@ -332,7 +332,7 @@ impl Registry {
             {
                 // Never from HTTPS to less.
                 Some(next) if next.scheme() == "https" || next.scheme() == url.scheme() => {
-                    url = next
+                    url = next;
                 }
                 _ => {
                     return Err(RegistryError::Status {

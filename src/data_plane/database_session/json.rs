@@ -81,7 +81,7 @@ fn scalar(text: &[u8], kind: ScalarFormat, out: &mut Vec<u8>) {
     match kind {
         ScalarFormat::Bool => out.extend_from_slice(if text == b"t" { b"true" } else { b"false" }),
         ScalarFormat::Number if text.last().is_some_and(u8::is_ascii_digit) => {
-            out.extend_from_slice(text)
+            out.extend_from_slice(text);
         }
         ScalarFormat::Timestamp => string(&iso(text), out),
         // With the server encoding `SQL_ASCII`, the bytes may be invalid UTF-8.
@@ -254,7 +254,7 @@ fn array_literal(items: &[Value], element: ScalarFormat, delimiter: char, out: &
         match item {
             Value::Null => out.push_str("NULL"),
             Value::Array(items) if element != ScalarFormat::Json => {
-                array_literal(items, element, delimiter, out)
+                array_literal(items, element, delimiter, out);
             }
             Value::String(text) => quote(text, out),
             _ => quote(&item.to_string(), out),

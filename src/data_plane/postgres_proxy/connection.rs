@@ -139,10 +139,10 @@ pub(super) async fn serve(
         }
         Ok(Ok(Intent::Cancel(key))) => cancel(context, key).await,
         Ok(Ok(Intent::None(Some((ClientStream::Plain(stream), rejection))))) => {
-            refuse(context, stream, &rejection).await
+            refuse(context, stream, &rejection).await;
         }
         Ok(Ok(Intent::None(Some((ClientStream::Tls(stream), rejection))))) => {
-            refuse(context, stream, &rejection).await
+            refuse(context, stream, &rejection).await;
         }
         // The client disconnected, or sent nothing.
         Ok(Ok(Intent::None(None)) | Err(_)) => {}

@@ -167,7 +167,7 @@ impl Drop for CancelRegistration {
 /// Accepts connections until [`PostgresProxy::stop`], then drains the sessions.
 pub async fn run(context: DataPlaneContext, listener: TcpListener, tls: Option<PostgresProxyTls>) {
     let take = |connections: &mut JoinSet<()>, stream, peer| {
-        take(&context, connections, stream, peer, tls.clone())
+        take(&context, connections, stream, peer, tls.clone());
     };
     accept::accept_until_shutdown(
         "PostgreSQL",

@@ -22,13 +22,13 @@ const GSS: u32 = 80_877_104;
 /// A parsed startup packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum StartupRequest {
-    /// SSLRequest.
+    /// `SSLRequest`.
     Tls,
-    /// GSSENCRequest, which is not supported.
+    /// `GSSENCRequest`, which is not supported.
     Gss,
-    /// CancelRequest.
+    /// `CancelRequest`.
     Cancel(CancelKey),
-    /// StartupMessage.
+    /// `StartupMessage`.
     Start(StartupMessage),
 }
 

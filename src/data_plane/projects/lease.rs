@@ -365,7 +365,7 @@ pub async fn run(context: DataPlaneContext) {
         let before = std::mem::replace(&mut led, context.lease.leads());
         match (before, led) {
             (true, false) => {
-                tracing::warn!("this process no longer acts on the clusters of its data folder")
+                tracing::warn!("this process no longer acts on the clusters of its data folder");
             }
             (false, true) => {
                 tracing::info!("this process acts on the clusters of its data folder");

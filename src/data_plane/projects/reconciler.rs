@@ -236,7 +236,7 @@ async fn mark_all_crashed(
             Ok(None) => mark_crashed(context, row, &project).await?,
             // A failed check of one project must not delay the others.
             Err(error) => {
-                tracing::warn!(%project, %error, "cannot check the project's server")
+                tracing::warn!(%project, %error, "cannot check the project's server");
             }
         }
     }

@@ -205,7 +205,7 @@ impl Body for ClientBody {
                 Poll::Ready(Some(Ok(frame)))
                     if frame.data_ref().is_some_and(|data| !data.is_empty()) =>
                 {
-                    unfinished.moved()
+                    unfinished.moved();
                 }
                 Poll::Ready(_) => {}
             }

@@ -75,13 +75,13 @@ pub(super) enum CapacityExceeded {
     Body,
 }
 
-/// ProjectUsage of every project with at least one counted resource. Bounded by the number of connections.
+/// `ProjectUsage` of every project with at least one counted resource. Bounded by the number of connections.
 pub(super) struct ProxyCapacity {
     bounds: CapacityBounds,
     projects: Mutex<HashMap<ProjectId, ProjectUsage>>,
 }
 
-/// ProjectUsage of one project.
+/// `ProjectUsage` of one project.
 #[derive(Default)]
 struct ProjectUsage {
     all: KindCounts,
@@ -130,7 +130,7 @@ impl ProxyCapacity {
         })
     }
 
-    /// KindCounts a request without a body.
+    /// `KindCounts` a request without a body.
     pub(super) fn request(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -139,7 +139,7 @@ impl ProxyCapacity {
         self.take(Kind::Request, capacity_key, None, now)
     }
 
-    /// KindCounts a WebSocket.
+    /// `KindCounts` a WebSocket.
     pub(super) fn websocket(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -148,7 +148,7 @@ impl ProxyCapacity {
         self.take(Kind::WebSocket, capacity_key, None, now)
     }
 
-    /// KindCounts a body of which nothing has arrived.
+    /// `KindCounts` a body of which nothing has arrived.
     pub(super) fn body(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -299,7 +299,7 @@ impl Drop for CapacityPermit {
             match self.kind {
                 Kind::Body => drop(usage.bodies.remove(&progress.number)),
                 Kind::Request | Kind::WebSocket => {
-                    progress.in_flight.store(false, Ordering::Relaxed)
+                    progress.in_flight.store(false, Ordering::Relaxed);
                 }
             }
         }
@@ -321,7 +321,7 @@ impl CapacityPermit {
 }
 
 impl UnfinishedBody {
-    /// KindCounts the body's request as in flight, after the first bytes arrived.
+    /// `KindCounts` the body's request as in flight, after the first bytes arrived.
     pub(super) fn request(&self, now: Ticks) -> Result<CapacityPermit, CapacityExceeded> {
         self.0.capacity.take(
             Kind::Request,

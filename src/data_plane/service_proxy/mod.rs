@@ -300,7 +300,7 @@ pub fn listen(
 /// Accepts connections until shutdown, then drains them.
 async fn run(context: DataPlaneContext, listener: TcpListener, purpose: ListenerPurpose) {
     let serve = |connections: &mut JoinSet<()>, stream, peer| {
-        serve_connection(&context, connections, stream, peer, purpose.clone())
+        serve_connection(&context, connections, stream, peer, purpose.clone());
     };
     accept::accept_until_shutdown(
         "HTTPS",
@@ -340,7 +340,7 @@ fn serve_connection(
         ListenerPurpose::Https(tls) => {
             workers.serve(connections, stream, move |stream, pool| async move {
                 connection::serve(&context, stream, (peer, permits), &tls, pool).await;
-            })
+            });
         }
         ListenerPurpose::Http => {
             connections.spawn(async move {

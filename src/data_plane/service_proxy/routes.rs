@@ -72,7 +72,7 @@ pub(super) struct Route {
     pub(super) check_keys: Option<bool>,
     /// The host name's own certificate. `None`: the wildcard certificate of the projects' domain.
     pub(super) certificate: Option<Arc<CertifiedKey>>,
-    /// Whether the host name is vanity_route the projects' domain.
+    /// Whether the host name is `vanity_route` the projects' domain.
     pub(super) own_domain: bool,
     /// Value of `Strict-Transport-Security`, if configured.
     pub(super) hsts: Option<HeaderValue>,

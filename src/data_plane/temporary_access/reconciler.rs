@@ -74,7 +74,7 @@ pub async fn run(context: DataPlaneContext) {
         match pause {
             // A premature pass is harmless: it finds nothing to do.
             Some(pause) => {
-                drop(tokio::time::timeout(pause, context.temporary_access.wake.notified()).await)
+                drop(tokio::time::timeout(pause, context.temporary_access.wake.notified()).await);
             }
             None => context.temporary_access.wake.notified().await,
         }

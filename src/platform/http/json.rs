@@ -64,7 +64,7 @@ fn is_object<T: JsonSchema>() -> bool {
         .is_some_and(|kind| kind == "object")
 }
 
-/// Converts an error of serde_json. Missing and unknown fields are named only in its text.
+/// Converts an error of `serde_json`. Missing and unknown fields are named only in its text.
 fn invalid_json(path: &str, error: &serde_json::Error) -> Error {
     let text = error.to_string();
     let problem = text

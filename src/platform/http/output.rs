@@ -202,9 +202,9 @@ impl Output for JsonRows {
 }
 
 /// 200 with newline-delimited JSON, already serialized.
-pub struct NdJson(pub Bytes);
+pub struct JsonLines(pub Bytes);
 
-impl Output for NdJson {
+impl Output for JsonLines {
     fn describe(described: &mut OperationDoc) {
         described.reply_empty(StatusCode::OK);
     }

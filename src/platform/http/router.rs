@@ -151,6 +151,7 @@ impl Api {
     ///
     /// The index of an operation in rate limits and metrics is its index in `endpoints`. `unknown`
     /// follows the last, then the pages.
+    #[expect(clippy::needless_pass_by_value, reason = "the router owns the state")]
     pub fn new(
         context: &PlatformContext,
         state: State,

@@ -294,7 +294,7 @@ impl Memory {
                 Kind::Known | Kind::Address => shard.import(cell.name, state, now, table.lines_max),
                 // The low bits are the shard's index.
                 Kind::KnownOverflow | Kind::AddressOverflow => {
-                    shard.import_overflow(cell.name & !0xffff, state)
+                    shard.import_overflow(cell.name & !0xffff, state);
                 }
             }
         }

@@ -168,7 +168,7 @@ pub async fn run(journal: Arc<Journal>, clock: Clock, every: Duration) {
             // Logged at the first failure and the first success, so that a full disk does not fill
             // the log too.
             Err(error) if !failed => {
-                tracing::warn!(%error, "cannot write the snapshot of rate limits")
+                tracing::warn!(%error, "cannot write the snapshot of rate limits");
             }
             Ok(()) if failed => tracing::info!("writing snapshots of rate limits again"),
             _ => {}

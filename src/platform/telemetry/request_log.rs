@@ -57,7 +57,7 @@ pub fn without_secrets(query: &str) -> String {
                     .iter()
                     .any(|secret| name.eq_ignore_ascii_case(secret)) =>
             {
-                redacted.extend([name, "=[redacted]"])
+                redacted.extend([name, "=[redacted]"]);
             }
             _ => redacted.push_str(part),
         }

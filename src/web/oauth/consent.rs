@@ -276,7 +276,7 @@ impl Input for ConsentChoices {
                 "wrong" => {
                     choices.problem = ConsentProblem::ALL
                         .into_iter()
-                        .find(|problem| problem.code() == value)
+                        .find(|problem| problem.code() == value);
                 }
                 _ => {}
             }

@@ -134,7 +134,7 @@ async fn revoke(
         (Some(id), None) => {
             visitor
                 .call::<()>(Method::DELETE, &format!("{base}/authorizations/{id}"), None)
-                .await?
+                .await?;
         }
         (None, Some(id)) => {
             visitor

@@ -105,7 +105,7 @@ impl LogsQuery {
         )
     }
 
-    /// Returns whether the statement is in the BigQuery dialect. Presets are ClickHouse SQL.
+    /// Returns whether the statement is in the `BigQuery` dialect. Presets are `ClickHouse` SQL.
     fn is_bigquery(&self) -> bool {
         self.dialect == "bigquery" && !PRESETS.iter().any(|(name, ..)| *name == self.preset())
     }
@@ -253,7 +253,7 @@ async fn logs(
         }
         Err(Error::LimitReached) => {
             page.problem =
-                Some("Too many queries. Wait a minute, then run the query again.".to_owned())
+                Some("Too many queries. Wait a minute, then run the query again.".to_owned());
         }
         Err(error @ Error::Invalid { .. }) => page.problem = Some(error.message().into_owned()),
         Err(error) => return Err(error),

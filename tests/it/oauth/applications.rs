@@ -402,7 +402,7 @@ async fn consent_page_shows_verification() {
     let app = TestApp::new().await;
     let (client, mut browser) = (register(&app, json!({})).await, olga(&app).await);
     let page = format!("/authorize?auth_id={}", client.ask(&app.node, &[]).await);
-    let warning = "Whoever runs this server has not looked at this application.";
+    let warning = "This application has not been verified by the operator.";
     browser.get(&page).await.expect(200).says(warning);
     vouch(&app, &client.id, true).await.unwrap();
     browser

@@ -204,9 +204,9 @@ async fn interrupted(client: &tokio_postgres::Client, token: CancelToken, tls: b
             tokio::task::yield_now().await;
         }
         if tls {
-            token.cancel_query(way.tls()).await.unwrap()
+            token.cancel_query(way.tls()).await.unwrap();
         } else {
-            token.cancel_query(NoTls).await.unwrap()
+            token.cancel_query(NoTls).await.unwrap();
         }
     };
     let (ended, ()) = timeout(PATIENCE, async { tokio::join!(sleeping, cancelling) })

@@ -80,7 +80,7 @@ pub(crate) fn check(
             "{id}: an empty body has no content type"
         ),
         Some(_) if response["x-may-be-empty"] == true && body.is_empty() => {
-            assert!(content_type.is_none(), "{id}: {content_type:?}")
+            assert!(content_type.is_none(), "{id}: {content_type:?}");
         }
         Some(content) => {
             assert!(

@@ -89,7 +89,7 @@ impl Objects {
                         http1::Builder::new()
                             .serve_connection(TokioIo::new(stream), service)
                             .await,
-                    )
+                    );
                 });
             }
         });

@@ -277,7 +277,7 @@ pub async fn run(
     for lint in asked {
         match lint {
             LintSelection::Checked(category, lint) => {
-                findings.append(&mut lint.look(&mut session, *category).await?)
+                findings.append(&mut lint.look(&mut session, *category).await?);
             }
             LintSelection::Unchecked(name) => findings.push(unavailable(name)),
         }

@@ -10,7 +10,7 @@ use super::catalog::{
 };
 use print::{IndentedWriter, key, text};
 
-/// Version of PostgREST that typed clients assume.
+/// Version of `PostgREST` that typed clients assume.
 const POSTGREST_VERSION: &str = "13.0.5";
 /// `Json` and the beginning of the file.
 const HEAD: &str = include_str!("head.ts");
@@ -59,7 +59,7 @@ impl<'a> TypescriptGenerator<'a> {
         let of = |kinds| self.catalog.relations_of(schema, kinds).collect::<Vec<_>>();
         out.open(&format!("{}: {{", key(schema)));
         out.list("Tables", &of(&[RelationKind::Table]), |out, table| {
-            self.relation(out, table)
+            self.relation(out, table);
         });
         out.list(
             "Views",
@@ -67,10 +67,10 @@ impl<'a> TypescriptGenerator<'a> {
             |out, view| self.relation(out, view),
         );
         out.list("Functions", &self.functions(schema), |out, overloads| {
-            self.overloads(out, overloads)
+            self.overloads(out, overloads);
         });
         out.list("Enums", &self.enums(schema), |out, (name, labels)| {
-            out.line(&format!("{}: {}", key(name), union(labels)))
+            out.line(&format!("{}: {}", key(name), union(labels)));
         });
         out.list(
             "CompositeTypes",

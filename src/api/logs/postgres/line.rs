@@ -114,7 +114,7 @@ pub(super) fn event(
     for (name, key) in KEYS {
         match line.get(*name) {
             Some(Json::String(value)) if WITH_PATHS.contains(name) => {
-                text(&mut all, *key, folders.hide(value))
+                text(&mut all, *key, folders.hide(value));
             }
             Some(Json::String(value)) => text(&mut all, *key, value),
             Some(Json::Number(value)) => match value.as_i64() {

@@ -124,7 +124,7 @@ async fn read(mut readers: Readers) -> Result<(Vec<(ProjectRef, Portion)>, Reade
                 // The project is probably being removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::debug!(%project, %error, "PostgreSQL log cannot be read")
+                    tracing::debug!(%project, %error, "PostgreSQL log cannot be read");
                 }
             }
         }

@@ -527,7 +527,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     for _ in 1..KILL_ROUNDS {
         match fs::remove_dir(folder) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(KILL_PAUSE)
+                std::thread::sleep(KILL_PAUSE);
             }
             other => return absorb(other, io::ErrorKind::NotFound),
         }

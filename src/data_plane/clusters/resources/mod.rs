@@ -202,7 +202,7 @@ pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
             "removed System V objects that the server left behind"
         ),
         Err(error) => {
-            tracing::warn!(cluster, %error, "System V objects of the server could not be removed")
+            tracing::warn!(cluster, %error, "System V objects of the server could not be removed");
         }
     }
 }

@@ -230,7 +230,7 @@ async fn advance_order(
         OrderStatus::Ready => {
             order
                 .finalize_csr(&certificates::request(&subject.name, &key)?)
-                .await?
+                .await?;
         }
         OrderStatus::Pending | OrderStatus::Processing | OrderStatus::Valid => {}
     }

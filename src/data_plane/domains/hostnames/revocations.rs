@@ -61,10 +61,10 @@ pub(crate) async fn pass(context: &DataPlaneContext) -> Result<(), Error> {
             }
             Ok(Err(OrderError::Ours(error))) => return Err(error),
             Ok(Err(why)) => {
-                tracing::info!(%until, %why, "failed to revoke a certificate; retrying later")
+                tracing::info!(%until, %why, "failed to revoke a certificate; retrying later");
             }
             Err(_) => {
-                tracing::info!(%until, "revocation timed out; retrying later")
+                tracing::info!(%until, "revocation timed out; retrying later");
             }
         }
     }

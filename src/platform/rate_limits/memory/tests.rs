@@ -376,7 +376,7 @@ fn memory_follows_the_number_of_live_counters() {
     let limits = small(1 << 20);
     let empty = limits.bytes();
     let fill = |users: std::ops::Range<i64>, now| {
-        users.for_each(|user| assert!(limits.take(key(user), STANDARD.windows, now).admitted))
+        users.for_each(|user| assert!(limits.take(key(user), STANDARD.windows, now).admitted));
     };
     fill(0..100_000, 0);
     let full = limits.bytes() - empty;
