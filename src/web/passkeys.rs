@@ -1,4 +1,4 @@
-//! Passkeys: add, use and remove. The `WebAuthn` calls of the browser are in `static/web/gantry.js`.
+//! Passkeys: add, use and remove. `static/web/gantry.js` has the `WebAuthn` calls of the browser.
 
 use http::StatusCode;
 use serde::Deserialize;
