@@ -214,8 +214,8 @@ impl App {
 }
 
 impl Background {
-    /// Starts the tasks. Dropping the set aborts them; call [`Reconciler::stop`] and
-    /// [`Analytics::close`] first to finish started work.
+    /// Starts the tasks. Dropping the set aborts them; stop the reconciler and close
+    /// the log store first to finish started work.
     pub fn spawn(self) -> JoinSet<()> {
         let Self { app, uses, calls } = self;
         let mut tasks = JoinSet::new();

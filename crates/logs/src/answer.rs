@@ -27,7 +27,7 @@ pub enum QueryError {
     /// The statement is invalid or unsupported. The text is safe to show to the client.
     #[error("{0}")]
     Invalid(String),
-    /// The query exceeded [`engine::Bounds::timeout`].
+    /// The query exceeded [`crate::engine::Bounds::timeout`].
     #[error("Query timed out. Retry your query or reduce the time range.")]
     TimedOut,
     /// The object store could not be read. The text is for the operator's log, not for the client.

@@ -35,7 +35,7 @@ pub async fn run(db: Db, clock: Clock) {
     }
 }
 
-/// Deletes expired rows, up to [`BATCHES_MAX`] batches of each kind.
+/// Deletes expired rows, up to `BATCHES_MAX` batches of each kind.
 pub async fn clean(db: &Db, now: DateTime<Utc>) -> Result<(), Error> {
     for (sql, before) in [
         (

@@ -74,7 +74,7 @@ pub struct NewGrant {
     pub acts_as: Role,
 }
 
-/// Stores a grant. Revokes the least recently used ones above [`GRANTS_PER_MEMBER_MAX`].
+/// Stores a grant. Revokes the least recently used ones above `GRANTS_PER_MEMBER_MAX`.
 pub async fn insert(
     transaction: &Transaction<'_>,
     new: &NewGrant,

@@ -272,7 +272,7 @@ impl Directory {
     }
 
     /// Locks the look-up of a name for a user, so that concurrent requests find the result of the
-    /// first one in the cache. `None` after [`LOOKUP_WAIT_MAX`].
+    /// first one in the cache. `None` after `LOOKUP_WAIT_MAX`.
     pub async fn lookup_lock(
         &self,
         user: &User,

@@ -1,4 +1,4 @@
-//! Operations of API v2 on members and their roles; [`invitations`]: on invitations.
+//! Operations of API v2 on members and their roles; `invitations`: on invitations.
 
 mod invitations;
 
