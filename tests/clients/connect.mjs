@@ -6,7 +6,7 @@ import { PASSWORD, call, clients, environment, project, run } from './harness.mj
 
 /**
  * Runs a program with names of its own, as if they stood in /etc/hosts: not every system finds names below `localhost`.
- * Only root can; anybody else has the system's.
+ * Only root can; other users use the system's.
  */
 function named(server, names, program, args, env) {
   if (process.getuid() !== 0) return run(server, program, args, env);
@@ -60,9 +60,9 @@ export default async function (server, tally) {
   });
   // pg_dump refuses servers that are newer than itself, and the package of server programs has none.
   const dumper = Number((await run(server, 'pg_dump', ['--version'])).out.match(/\) (\d+)/)[1]);
-  const { body: project } = await call(server, 'GET', `/v1/projects/${ref}`);
-  const dumps = dumper >= Number(project.database.postgres_engine);
-  if (!dumps) console.log(`SKIPPED connect: a dump with a login role: pg_dump ${dumper} cannot dump PostgreSQL ${project.database.postgres_engine}`);
+  const { body: details } = await call(server, 'GET', `/v1/projects/${ref}`);
+  const dumps = dumper >= Number(details.database.postgres_engine);
+  if (!dumps) console.log(`SKIPPED connect: a dump with a login role: pg_dump ${dumper} cannot dump PostgreSQL ${details.database.postgres_engine}`);
   if (dumps) await tally.scenario('connect: a dump with a login role', async () => {
     const { status, body } = await call(server, 'POST', `/v1/projects/${ref}/cli/login-role`, { read_only: false });
     assert.equal(status, 201);
