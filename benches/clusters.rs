@@ -1,9 +1,10 @@
 //! `cargo bench --bench clusters`: what a project costs, on real clusters through the real API.
 //!
-//! First how long it takes from the request for a project to its first answer to SQL, with a server that ran already, with
-//! prepared files, and with nothing prepared, beside `initdb` and a first start, which Gantry never runs; interleaved, as
-//! ratios of medians. Then what idle projects take of the machine's memory, and what it costs to start all of them after
-//! everything was killed. `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_PROJECTS` make it shorter.
+//! First how long it takes from the request for a project to its first answer to SQL, with a server
+//! that ran already, with prepared files, and with nothing prepared, beside `initdb` and a first
+//! start, which Gantry never runs; interleaved, as ratios of medians. Then what idle projects take
+//! of the machine's memory, and what it costs to start all of them after everything was killed.
+//! `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_PROJECTS` make it shorter.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -369,7 +370,8 @@ impl Bench {
 }
 
 impl Node {
-    /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for it replaced.
+    /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for
+    /// it replaced.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
         let wanted = usize::from(
             self.app.data_plane_settings.prepared.folders

@@ -1,8 +1,9 @@
 //! `cargo bench --bench neighbours`: what a project at its bounds costs the project beside it.
 //!
-//! One project answers short transactions of the kind of pgbench, alone and beside a project that takes all the memory, processor
-//! time and disk it can get. Rounds are interleaved; printed are medians of the 95th percentile and their ratio.
-//! `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_SECONDS` make it shorter or longer.
+//! One project answers short transactions of the kind of pgbench, alone and beside a project that
+//! takes all the memory, processor time and disk it can get. Rounds are interleaved; printed are
+//! medians of the 95th percentile and their ratio. `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_SECONDS`
+//! make it shorter or longer.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]

@@ -1,4 +1,5 @@
-//! Gantry: a self-hosted Management API for organizations and projects of a hosted backend platform.
+//! Gantry: a self-hosted Management API for organizations and projects of a hosted backend
+//! platform.
 //!
 //! The wings, from the outside in. Each imports only what stands below it, which a test checks.
 //!
@@ -6,8 +7,10 @@
 //! - [`app`]: configuration, start-up, background tasks and the operator's API
 //! - [`web`]: the account pages
 //! - [`api`]: the operations, one folder for each resource
-//! - [`data_plane`]: the clusters of projects, and the proxies and hostnames through which clients reach them
-//! - [`platform`]: how any operation is served: HTTP, access, rate limits, audit log, notifications, telemetry
+//! - [`data_plane`]: the clusters of projects, and the proxies and hostnames through which clients
+//!   reach them
+//! - [`platform`]: how any operation is served: HTTP, access, rate limits, audit log,
+//!   notifications, telemetry
 //! - [`base`]: time, identifiers, errors, the control database, network and object storage
 
 pub mod api;

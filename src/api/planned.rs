@@ -56,7 +56,8 @@ macro_rules! planned {
     };
 }
 
-/// Returns the message of the 501: the operation, what to use instead if anything does, and where to look.
+/// Returns the message of the 501: the operation, what to use instead if anything does, and where
+/// to look.
 fn message(title: &str, instead: &str) -> String {
     let (verb, object) = title.split_once(' ').unwrap_or((title, ""));
     let activity = gerund(verb);

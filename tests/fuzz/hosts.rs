@@ -1,6 +1,7 @@
 //! Names of hosts: of requests, and those that customers register.
 //!
-//! The first line of an input is the `Host` field, the second the authority of the target, if there is one.
+//! The first line of an input is the `Host` field, the second the authority of the target, if there
+//! is one.
 
 use gantry::data_plane::{
     domains::hostnames::Host,
@@ -79,7 +80,8 @@ fn check_request(head: &Parts) {
     );
 }
 
-/// An accepted hostname is a name of DNS, outside the domain of projects, and is read as itself again.
+/// An accepted hostname is a name of DNS, outside the domain of projects, and is read as itself
+/// again.
 fn check_hostname(text: &str) {
     let Ok(hostname) = Host::parse(text, DOMAIN) else {
         return;

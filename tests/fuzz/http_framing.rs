@@ -32,7 +32,8 @@ pub(super) const TARGET: Target = Target {
 /// Longer lines are read in part only, and rejected where they matter.
 const LINE_BYTES_MAX: usize = 63;
 
-/// The result does not depend on how the bytes arrive, and for the first head it is that of a reader of the whole head.
+/// The result does not depend on how the bytes arrive, and for the first head it is that of a
+/// reader of the whole head.
 fn check(bytes: &[u8]) {
     let whole = is_ambiguous(bytes, bytes.len().max(1));
     for size in [1, 2, 3, 7, 64] {

@@ -1,4 +1,5 @@
-//! Inputs made from seeds by a few random edits. The edits shrink, so that a failure is reported with a small input.
+//! Inputs made from seeds by a few random edits. The edits shrink, so that a failure is reported
+//! with a small input.
 
 use proptest::{
     collection::vec,

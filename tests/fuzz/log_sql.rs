@@ -91,7 +91,8 @@ static LOGS: LazyLock<Empty> = LazyLock::new(|| {
     }
 });
 
-/// A statement gives an answer, or an error with a text for its author. A panic inside is an internal error, and fails.
+/// A statement gives an answer, or an error with a text for its author. A panic inside is an
+/// internal error, and fails.
 fn check(bytes: &[u8]) {
     let Ok(sql) = std::str::from_utf8(bytes) else {
         return;

@@ -1,7 +1,9 @@
-//! Random input for parsers of bytes from outside: each target takes bytes, and panics if a property does not hold.
+//! Random input for parsers of bytes from outside: each target takes bytes, and panics if a
+//! property does not hold.
 //!
-//! A target is a function of bytes, as `cargo fuzz` expects; its seeds are files in `corpus/<target>`. The tests here change seeds at
-//! random, a bounded number of times. `just fuzz TARGET SECONDS` goes on for longer. See README.md.
+//! A target is a function of bytes, as `cargo fuzz` expects; its seeds are files in
+//! `corpus/<target>`. The tests here change seeds at random, a bounded number of times. `just fuzz
+//! TARGET SECONDS` goes on for longer. See README.md.
 
 mod hosts;
 mod http_framing;

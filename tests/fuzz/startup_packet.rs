@@ -31,7 +31,8 @@ pub(super) const TARGET: Target = Target {
 /// Parameters that the proxy writes itself.
 const OWN: [&[u8]; 4] = [b"user", b"database", b"options", b"replication"];
 
-/// The packet for the server has the length that it says, is read as the same packet again, and has the client's user and settings.
+/// The packet for the server has the length that it says, is read as the same packet again, and has
+/// the client's user and settings.
 fn check(packet: &[u8]) {
     let Some(written) = rewrite_opening(packet) else {
         return;

@@ -134,7 +134,8 @@ async fn project_runs_on_the_requested_version() {
     node.stop().await;
 }
 
-/// Whoever made a project on a version that was removed since is told what to do, and loses nothing.
+/// Whoever made a project on a version that was removed since is told what to do, and loses
+/// nothing.
 #[tokio::test]
 async fn missing_version_is_named_in_the_error() {
     let machine = Machine::new().await;
@@ -198,7 +199,8 @@ async fn owner_on_postgres_15_cannot_create_or_join_reserved_roles() {
     }
 }
 
-/// A project made before this rule: its owner may have joined anything, and made roles that create roles.
+/// A project made before this rule: its owner may have joined anything, and made roles that create
+/// roles.
 #[tokio::test]
 async fn grants_revoke_reserved_memberships_on_postgres_15() {
     let Some(engine) = engines().of_major(15).cloned() else {

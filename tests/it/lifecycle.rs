@@ -20,7 +20,8 @@ use crate::support::{
     machine::{Machine, PATIENCE, kill, processes_under},
 };
 
-/// Waits until nothing of a project is left in the node's folder: the trash is emptied behind everybody's back.
+/// Waits until nothing of a project is left in the node's folder: the trash is emptied behind
+/// everybody's back.
 async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
     let dir = node.machine.dir();
     let left = || {
@@ -141,7 +142,8 @@ async fn create_and_remove_project_leaves_no_trace() {
     );
 }
 
-/// Servers only listen on their socket, with peer authentication, so instead of logging in the verifier is computed anew.
+/// Servers only listen on their socket, with peer authentication, so instead of logging in the
+/// verifier is computed anew.
 #[tokio::test]
 async fn project_password_is_stored_nowhere() {
     let app = TestApp::running().await;
@@ -259,7 +261,8 @@ fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
 #[tokio::test]
 async fn project_removed_during_creation_is_removed() {
     let app = TestApp::running().await;
-    // At once, and at moments on the way: before the copy, in it, while the server starts, when it is announced.
+    // At once, and at moments on the way: before the copy, in it, while the server starts, when it
+    // is announced.
     for wait in [0, 20, 100, 300, 800] {
         let project = app.create_project(&format!("brief {wait}")).await;
         // Where in its making that is does not matter, as long as it differs.
@@ -286,7 +289,8 @@ async fn concurrent_creations_all_succeed() {
     assert_eq!(app.machine.clusters.list().await.unwrap().len(), 3);
 }
 
-/// Kills the project's server, and waits for another: far less long than until anybody would look by himself.
+/// Kills the project's server, and waits for another: far less long than until anybody would look
+/// by himself.
 async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
     let dead = app.machine.pid(project).await;
     kill(dead).await;
@@ -465,7 +469,8 @@ async fn nodes_manage_only_their_own_projects() {
         .json();
     let theirs: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     second.until(&theirs, Status::ActiveHealthy).await;
-    // By the time this one is made, its node has had the other's before it in its hands, if it would ever take it.
+    // By the time this one is made, its node has had the other's before it in its hands, if it
+    // would ever take it.
     let later = app.create_project("later").await;
     app.until(&later, Status::ActiveHealthy).await;
 

@@ -1,7 +1,8 @@
 //! Every state of a project, and every fault: each comes to rest where it should, within its bound.
 //!
-//! The clusters are a model, so that each step can fail, hang, or be cut off exactly where it matters; the rows, the lease and
-//! the reconciler are real. The same faults on real processes are in `binary/crash.rs`.
+//! The clusters are a model, so that each step can fail, hang, or be cut off exactly where it
+//! matters; the rows, the lease and the reconciler are real. The same faults on real processes are
+//! in `binary/crash.rs`.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,8 +38,8 @@ use tokio_postgres::Client;
 
 use crate::support::{Node, TestApp, machine::Machine};
 
-/// Attempts after which everything must be at rest once nothing fails any more. The clock is moved on by a minute for each,
-/// which is the longest pause between two.
+/// Attempts after which everything must be at rest once nothing fails any more. The clock is moved
+/// on by a minute for each, which is the longest pause between two.
 const ROUNDS_MAX: u32 = 4;
 /// Real time for what one attempt does in a model.
 const ATTEMPT: Duration = Duration::from_millis(300);
@@ -451,7 +452,8 @@ async fn explore(fault: Fault) {
                 .await
                 .expect("somebody comes to the step")
                 .unwrap();
-            // The kernel lets go of what a killed process held. Its work hangs for ever, and its row is as it was.
+            // The kernel lets go of what a killed process held. Its work hangs for ever, and its
+            // row is as it was.
             node.kill();
             *model.hangs.lock() = None;
             if matches!(fault, Fault::AllKilled(_)) {

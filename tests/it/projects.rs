@@ -1,4 +1,5 @@
-//! Projects through the API, as rows: what is accepted, how it looks, who sees it. Real clusters are in `lifecycle`.
+//! Projects through the API, as rows: what is accepted, how it looks, who sees it. Real clusters
+//! are in `lifecycle`.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! Projects at the bounds of their resources, with native code in their servers: what stops them, that a neighbour goes on,
-//! and how they come back.
+//! Projects at the bounds of their resources, with native code in their servers: what stops them,
+//! that a neighbour goes on, and how they come back.
 //!
 //! Each test runs with control groups, where this machine has any, and without.
 

@@ -401,7 +401,8 @@ fn documents_have_one_title() {
     no_breach(&breaches.collect::<Vec<_>>());
 }
 
-/// Returns the reason why a decision record does not follow the template of `docs/decisions/README.md`.
+/// Returns the reason why a decision record does not follow the template of
+/// `docs/decisions/README.md`.
 fn decision_breach(name: &str, text: &str) -> Option<String> {
     let number = name.get(..4).unwrap_or_default();
     if number.len() != 4 || !number.bytes().all(|byte| byte.is_ascii_digit()) {

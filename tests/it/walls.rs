@@ -1,5 +1,5 @@
-//! Walls around a project's server, attacked from within by native code that a superuser loads, and by other files and
-//! processes in the place of its socket.
+//! Walls around a project's server, attacked from within by native code that a superuser loads, and
+//! by other files and processes in the place of its socket.
 
 use std::{
     collections::BTreeMap,
@@ -31,8 +31,8 @@ use crate::{
 /// A verifier of no password that anybody knows.
 const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
 
-/// The answers by which Landlock, the list of system calls and file permissions refuse: `EPERM`, `EACCES`, `EXDEV`,
-/// `ENOSYS`.
+/// The answers by which Landlock, the list of system calls and file permissions refuse: `EPERM`,
+/// `EACCES`, `EXDEV`, `ENOSYS`.
 const REFUSALS: [i32; 4] = [1, 13, 18, 38];
 
 /// Attempts that the attack program makes.

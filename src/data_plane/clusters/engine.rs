@@ -66,7 +66,8 @@ struct Version {
 }
 
 impl Engine {
-    /// The installation in `explicit`, else the newest under `/usr/lib/postgresql`, else the first on `PATH`.
+    /// The installation in `explicit`, else the newest under `/usr/lib/postgresql`, else the first
+    /// on `PATH`.
     pub fn find(explicit: Option<&Path>) -> Result<Self, EngineError> {
         if let Some(dir) = explicit {
             return if complete(dir) {

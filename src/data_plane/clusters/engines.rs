@@ -1,4 +1,5 @@
-//! The PostgreSQL installations of this machine, one for each major version, and which of them new projects are offered.
+//! The PostgreSQL installations of this machine, one for each major version, and which of them new
+//! projects are offered.
 
 use std::{fs, path::Path};
 
@@ -6,8 +7,9 @@ use super::{Engine, EngineError, files};
 
 /// Where distributions keep one folder for each major version, and the prefix of its name.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
-/// The first major version whose roles cannot give themselves privileges. Before it a role that may create roles can join
-/// any role that is not a superuser, also those that run programs and write files of the server.
+/// The first major version whose roles cannot give themselves privileges. Before it a role that may
+/// create roles can join any role that is not a superuser, also those that run programs and write
+/// files of the server.
 const SAFE_MAJOR: u16 = 16;
 /// The major version that projects get where it is installed.
 pub const DEFAULT_MAJOR: u16 = 17;
@@ -32,8 +34,9 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// The installation that [`Engine::find`] finds comes first. Beside it stands, for each other major version, the
-    /// distribution's, or else the one that `gantry engine install` put into `installed`.
+    /// The installation that [`Engine::find`] finds comes first. Beside it stands, for each other
+    /// major version, the distribution's, or else the one that `gantry engine install` put into
+    /// `installed`.
     pub fn find(explicit: Option<&Path>, installed: &Path) -> Result<Self, EngineError> {
         let mut engines = match Engine::find(explicit) {
             Ok(engine) => vec![engine],
@@ -68,7 +71,8 @@ impl Installed {
         &self.engines
     }
 
-    /// The one for a data directory: of the major version that made it, or the first if there is none such.
+    /// The one for a data directory: of the major version that made it, or the first if there is
+    /// none such.
     pub fn fitting(&self, data: &Path) -> &Engine {
         fitting(&self.engines, data).unwrap_or(&self.engines[0])
     }
@@ -140,7 +144,8 @@ impl Engines {
         self.installed.iter().find(|engine| engine.major() == major)
     }
 
-    /// The one for a data directory: of the major version that made it, or the default if there is none such.
+    /// The one for a data directory: of the major version that made it, or the default if there is
+    /// none such.
     pub fn fitting(&self, data: &Path) -> &Engine {
         fitting(&self.installed, data).unwrap_or(self.default_engine())
     }

@@ -41,7 +41,8 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 /// Copies a stopped data directory and hands the copy over. `to` must not exist.
 ///
-/// Where the file system can, the copy shares the original's blocks until one of them is written to.
+/// Where the file system can, the copy shares the original's blocks until one of them is written
+/// to.
 pub(super) fn copy_data(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     DirBuilder::new()
         .mode(0o700)
@@ -67,7 +68,8 @@ fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
         .mode(0o600)
         .open(to)
         .at("creating", to)?;
-    // Asked for each file: the two may be on different file systems, and a refusal costs a microsecond.
+    // Asked for each file: the two may be on different file systems, and a refusal costs a
+    // microsecond.
     if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
         io::copy(&mut source, &mut target).at("copying", from)?;
     }
@@ -90,7 +92,8 @@ pub(super) fn can_share_blocks(dir: &Path) -> Result<bool> {
     shares
 }
 
-/// Writes everything the file system of `path` holds in memory to the disk. One call beats a thousand `fsync`s.
+/// Writes everything the file system of `path` holds in memory to the disk. One call beats a
+/// thousand `fsync`s.
 pub(super) fn sync_fs(path: &Path) -> Result<()> {
     let dir = File::open(path).at("opening", path)?;
     rustix::fs::syncfs(&dir).at("syncing", path)
@@ -105,8 +108,8 @@ pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
         .at("syncing", parent)
 }
 
-/// At most `bytes_max` from the start of a file in a tenant's directory. A link is not followed and a pipe does not
-/// block, as the tenant may have put either there.
+/// At most `bytes_max` from the start of a file in a tenant's directory. A link is not followed and
+/// a pipe does not block, as the tenant may have put either there.
 pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new()

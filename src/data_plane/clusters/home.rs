@@ -13,9 +13,10 @@
 //!       trash/            deleted directories
 //! ```
 //!
-//! As root, each project's data and socket belong to the project's own uid with mode 0700; folders above them can be
-//! passed through by other accounts and not listed. Everything else is Gantry's account's alone, but `engines/`, which is
-//! software, and the certificate of the development authority.
+//! As root, each project's data and socket belong to the project's own uid with mode 0700; folders
+//! above them can be passed through by other accounts and not listed. Everything else is Gantry's
+//! account's alone, but `engines/`, which is software, and the certificate of the development
+//! authority.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -40,9 +41,9 @@ pub(super) const SOCKET: &str = ".s.PGSQL.5432";
 /// Pass through, but do not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;
-/// Permissions of other accounts on entries of the data folder. Servers pass through the first four to their own folders.
-/// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
-/// else is Gantry's alone.
+/// Permissions of other accounts on entries of the data folder. Servers pass through the first four
+/// to their own folders. Installed servers are software that every project runs, and the
+/// authority's certificate is for clients to trust. Everything else is Gantry's alone.
 const SHARED: [(&str, u32); 6] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
@@ -76,8 +77,8 @@ impl Home {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
     }
 
-    /// Creates the directory and those above it that are missing, so that servers of other accounts can pass through them
-    /// whatever the umask is. Existing ones keep their mode.
+    /// Creates the directory and those above it that are missing, so that servers of other accounts
+    /// can pass through them whatever the umask is. Existing ones keep their mode.
     pub fn create(dir: &Path) -> Result<()> {
         let missing = dir
             .ancestors()
@@ -92,7 +93,8 @@ impl Home {
 
     fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
         Self::create(dir)?;
-        // Servers are recognised by their working directory, which the kernel reports without links.
+        // Servers are recognised by their working directory, which the kernel reports without
+        // links.
         let dir = dir.canonicalize().at("opening", dir)?;
         let lock = take_lock(&dir, how)?;
         if let Some((ancestor, mode)) = closed_ancestor(&dir) {
@@ -139,7 +141,8 @@ impl Home {
         self.try_lock("driver")
     }
 
-    /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
+    /// Waits until no other process makes what is made once a folder, and keeps them from it until
+    /// the file is closed.
     pub fn lock_start(&self) -> Result<File> {
         let (file, path) = self.lock_file("starting")?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive).at("locking", &path)?;
@@ -180,8 +183,8 @@ impl Home {
         dir.join("control/data")
     }
 
-    /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
-    /// (when root) every directory on the way must let others pass.
+    /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can;
+    /// as another account (when root) every directory on the way must let others pass.
     pub fn reachable(dir: &Path) -> bool {
         let existing = dir
             .ancestors()
@@ -247,20 +250,22 @@ impl Home {
 
 /// Makes an empty socket directory for a server that does not run, owned by `owner`.
 ///
-/// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the pid in it is alive.
+/// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the
+/// pid in it is alive.
 pub(super) fn fresh_socket_dir(dir: &Path, owner: ProcessOwner) -> Result<()> {
     files::remove_tree(dir)?;
     files::make_dir(dir, PRIVATE)?;
     owner.own(dir).at("handing over", dir)
 }
 
-/// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.
+/// From now on, files and folders that this process makes are its account's alone, unless they are
+/// opened up on purpose.
 pub fn keep_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Takes from other accounts what earlier versions let them do in the data folder. What lies below a private folder is out of
-/// reach with it.
+/// Takes from other accounts what earlier versions let them do in the data folder. What lies below
+/// a private folder is out of reach with it.
 fn tighten(dir: &Path) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(dir).at("listing", dir)? {
@@ -317,7 +322,8 @@ fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
     Ok(lock)
 }
 
-/// The first directory from the root down that other accounts cannot pass, with its mode. None unless we are root.
+/// The first directory from the root down that other accounts cannot pass, with its mode. None
+/// unless we are root.
 fn closed_ancestor(dir: &Path) -> Option<(PathBuf, u32)> {
     if !is_root() {
         return None;

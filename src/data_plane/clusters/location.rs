@@ -1,7 +1,8 @@
 //! Where a data folder is: on which machine, since which boot, and which folder of it.
 //!
-//! Two machines can have copies of one data folder: a restored snapshot, a cloned disk. Servers of both copies would be two databases
-//! under one name. The location tells a copy from the folder itself.
+//! Two machines can have copies of one data folder: a restored snapshot, a cloned disk. Servers of
+//! both copies would be two databases under one name. The location tells a copy from the folder
+//! itself.
 
 use std::{
     fs, io,
@@ -16,7 +17,8 @@ use super::{At, ClusterError, Result};
 
 /// The file of a data folder that says where the folder is.
 const FILE: &str = "location";
-/// The machine's identity, made when its system was installed. Machines that were cloned with care have different ones.
+/// The machine's identity, made when its system was installed. Machines that were cloned with care
+/// have different ones.
 const MACHINE_ID: &str = "/etc/machine-id";
 /// A random identity of the running kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -25,11 +27,13 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The location of a data folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
-    /// Digest of the machine's identity, which is not for others to know. None if the machine has none, as in many containers.
+    /// Digest of the machine's identity, which is not for others to know. None if the machine has
+    /// none, as in many containers.
     pub machine: Option<String>,
     /// Identity of the boot. Empty if the kernel has none.
     pub boot: String,
-    /// Number of the device that the folder is on. Devices may be numbered otherwise after the next boot.
+    /// Number of the device that the folder is on. Devices may be numbered otherwise after the next
+    /// boot.
     pub device: u64,
     /// Number of the folder on its device.
     pub inode: u64,
@@ -42,7 +46,8 @@ pub struct Location {
 pub enum Likeness {
     /// One folder, on one running kernel.
     Same,
-    /// One folder on one machine that was started again in between. A clone of the machine looks like this, too.
+    /// One folder on one machine that was started again in between. A clone of the machine looks
+    /// like this, too.
     Rebooted,
     /// Another folder, or another machine.
     Other,
@@ -107,7 +112,8 @@ impl Location {
             .at("writing", &file)
     }
 
-    /// Makes sure that a folder which holds its own control database is where it was, before that database is started.
+    /// Makes sure that a folder which holds its own control database is where it was, before that
+    /// database is started.
     ///
     /// Errors: [`ClusterError::Moved`] if it is somewhere else.
     pub fn confirm(dir: &Path) -> Result<()> {

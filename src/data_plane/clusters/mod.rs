@@ -1,8 +1,8 @@
 //! PostgreSQL clusters on this machine: those of projects, and the control cluster of Gantry.
 //!
 //! A cluster is one data directory and one postmaster. The directory is a copy of a prepared
-//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid in
-//! a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
+//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid
+//! in a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
 //! [`home::Home`]. [`LocalDriver`] implements
 //! [`ClusterDriver`](super::cluster_driver::ClusterDriver) for projects; [`control::Control`] runs
 //! the control cluster.

@@ -1,8 +1,9 @@
 //! A client of the npm registry: downloads packages over HTTPS without npm or Node.
 //!
-//! The registry's address, its access token and an additional certificate authority come from npm's own configuration
-//! (`npm_config_registry`, `.npmrc`), so a company's mirror works without further settings. The format is documented at
-//! <https://docs.npmjs.com/cli/v11/configuring-npm/npmrc>; npm's proxy settings are not read.
+//! The registry's address, its access token and an additional certificate authority come from npm's
+//! own configuration (`npm_config_registry`, `.npmrc`), so a company's mirror works without further
+//! settings. The format is documented at <https://docs.npmjs.com/cli/v11/configuring-npm/npmrc>;
+//! npm's proxy settings are not read.
 
 use std::{
     collections::HashMap,
@@ -73,8 +74,8 @@ pub struct NpmConfig {
 }
 
 impl NpmConfig {
-    /// Reads environment variables named `npm_config_*`, then `.npmrc` of `folder`, of the user and of the machine. The
-    /// first to name a value wins.
+    /// Reads environment variables named `npm_config_*`, then `.npmrc` of `folder`, of the user and
+    /// of the machine. The first to name a value wins.
     pub fn read(environment: impl IntoIterator<Item = (String, String)>, folder: &Path) -> Self {
         let environment: HashMap<String, String> = environment.into_iter().collect();
         let mut config = Self::default();
@@ -113,7 +114,8 @@ impl NpmConfig {
         config
     }
 
-    /// Adds the `name = value` lines of a file, with `${VARIABLE}` replaced. Values that are there already stay.
+    /// Adds the `name = value` lines of a file, with `${VARIABLE}` replaced. Values that are there
+    /// already stay.
     fn add(&mut self, text: &str, environment: &HashMap<String, String>) {
         for line in text
             .lines()
@@ -136,7 +138,8 @@ impl NpmConfig {
         self.values.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// The registry of a package: its scope's (`@scope:registry`), else the general one. Ends in a slash.
+    /// The registry of a package: its scope's (`@scope:registry`), else the general one. Ends in a
+    /// slash.
     fn registry(&self, package: &str) -> Result<Url, RegistryError> {
         let scope = package
             .split_once('/')
@@ -151,7 +154,8 @@ impl NpmConfig {
         }
     }
 
-    /// The access token for an address: that of the longest configured prefix (`//host/path/:_authToken`).
+    /// The access token for an address: that of the longest configured prefix
+    /// (`//host/path/:_authToken`).
     fn token(&self, url: &Url) -> Option<&SecretString> {
         let address = format!("//{}{}", url.authority(), url.path());
         let prefixes = self
@@ -232,7 +236,8 @@ impl Registry {
         })
     }
 
-    /// The compressed archive of a package's version, at most `bytes_max` long. The caller checks its digest.
+    /// The compressed archive of a package's version, at most `bytes_max` long. The caller checks
+    /// its digest.
     pub async fn archive(
         &self,
         package: &str,
@@ -298,7 +303,8 @@ impl Registry {
                 .parse()
                 .map_err(|_| RegistryError::Address(url.to_string()))?;
             let mut request = Request::get(uri).header(header::ACCEPT, accept);
-            // A token is sent to the prefix it is configured for, and not to the storage behind a redirect.
+            // A token is sent to the prefix it is configured for, and not to the storage behind a
+            // redirect.
             if let Some(token) = self.config.token(&url) {
                 request = request.header(
                     header::AUTHORIZATION,

@@ -1,9 +1,11 @@
-//! Connections to a project's server, each checked by the kernel's own record of the process at the other end.
+//! Connections to a project's server, each checked by the kernel's own record of the process at the
+//! other end.
 //!
-//! The socket lies in a folder that the project's processes may write. A process of a tenant can put a symbolic link to
-//! another project's socket there, or listen itself. Gantry may open every socket and passes peer authentication in
-//! every server, so it must know which server it talks to before it sends a byte. [`ServerSocket::connect`] is the only
-//! way to a project's server: a test in `tests/it/tidy.rs` keeps it so.
+//! The socket lies in a folder that the project's processes may write. A process of a tenant can
+//! put a symbolic link to another project's socket there, or listen itself. Gantry may open every
+//! socket and passes peer authentication in every server, so it must know which server it talks to
+//! before it sends a byte. [`ServerSocket::connect`] is the only way to a project's server: a test
+//! in `tests/it/tidy.rs` keeps it so.
 
 use std::{
     fmt, fs, io,
@@ -66,8 +68,8 @@ impl fmt::Display for NotTheServer {
 impl std::error::Error for NotTheServer {}
 
 impl ServerSocket {
-    /// The socket at `path` of the server `name`, whose data directory is `data`. The directories above `data`, and the
-    /// directory above the socket's, must not be the tenant's to change.
+    /// The socket at `path` of the server `name`, whose data directory is `data`. The directories
+    /// above `data`, and the directory above the socket's, must not be the tenant's to change.
     pub(super) fn of_server(path: PathBuf, name: &str, data: PathBuf) -> Self {
         Self(Arc::new(Place {
             path,
@@ -86,16 +88,18 @@ impl ServerSocket {
         }))
     }
 
-    /// Path of the socket. For messages and for programs of the tenant's own uid; Gantry itself connects by
-    /// [`Self::connect`].
+    /// Path of the socket. For messages and for programs of the tenant's own uid; Gantry itself
+    /// connects by [`Self::connect`].
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Connects to the server. The kernel has confirmed the server's uid and process before this returns.
+    /// Connects to the server. The kernel has confirmed the server's uid and process before this
+    /// returns.
     ///
-    /// Errors: [`NotTheServer`], wrapped as permission denied, if another file or process is in the server's place;
-    /// otherwise the answer of the operating system. `WouldBlock` means that the server's queue is full.
+    /// Errors: [`NotTheServer`], wrapped as permission denied, if another file or process is in the
+    /// server's place; otherwise the answer of the operating system. `WouldBlock` means that the
+    /// server's queue is full.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let uid = self.owner()?;
         let node = self.node(uid)?;

@@ -26,14 +26,15 @@ const OWNER: &str = "postgres";
 /// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
 /// use it.
 ///
-/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by role
-/// and database, and proxied connections have the same peer account as Gantry.
+/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by
+/// role and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
 /// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack it.
+/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack
+/// it.
 const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
 
 /// The contents of a new data directory.
@@ -49,7 +50,8 @@ pub(super) struct Recipe {
     pub(super) peers: &'static [&'static str],
     /// Whether other roles can log in with a password.
     pub(super) logins: bool,
-    /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
+    /// Run as superuser in database `postgres`, one after the other. Without any, the server is not
+    /// started.
     pub(super) sql: &'static [&'static str],
 }
 
@@ -72,7 +74,8 @@ pub fn is_platform_login(role: &str) -> bool {
 /// Grants of the roles, also for projects from an older template. Idempotent.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 
-/// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
+/// The platform's own roles and the database that every project has, as they must be, wherever it
+/// is run. Can be repeated.
 pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
 
 /// Tells these grants from those of another version.
@@ -89,12 +92,13 @@ host  all         all all reject
 host  replication all all reject
 ";
 
-/// Statistics of statements, where the installation has it. It must be loaded at the start, and would stop the server if
-/// it were missing.
+/// Statistics of statements, where the installation has it. It must be loaded at the start, and
+/// would stop the server if it were missing.
 const STATEMENTS: &str = "create extension pg_stat_statements schema extensions";
 const STATEMENTS_CONF: &str = "\nshared_preload_libraries = 'pg_stat_statements'\n";
 
-/// The template for `host`'s engine: where it is, or will be. The name changes with everything that goes into it.
+/// The template for `host`'s engine: where it is, or will be. The name changes with everything that
+/// goes into it.
 pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let recipe = PROJECT;
     let mut hash = Sha256::new();
@@ -140,7 +144,8 @@ pub(super) async fn prepare(home: &Home, host: &Host, entropy: &Entropy) -> Resu
     Ok(target)
 }
 
-/// Moves a finished data directory to `target`, across file systems if need be. Complete or not there at all.
+/// Moves a finished data directory to `target`, across file systems if need be. Complete or not
+/// there at all.
 fn install(data: &Path, target: &Path) -> Result<()> {
     match files::commit(data, target) {
         Err(ClusterError::Io { cause, .. })
@@ -160,7 +165,8 @@ fn install(data: &Path, target: &Path) -> Result<()> {
     }
 }
 
-/// Makes `<tmp>/<recipe>-<random>/data`, complete, stopped and on disk. Returns the directory above `data`.
+/// Makes `<tmp>/<recipe>-<random>/data`, complete, stopped and on disk. Returns the directory above
+/// `data`.
 pub(super) async fn make(
     home: &Home,
     host: &Host,

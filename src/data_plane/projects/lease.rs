@@ -144,7 +144,8 @@ struct Held {
 }
 
 impl Lease {
-    /// A claim that was not made yet, for a folder in this location. `own_database` says that the control database lies in it.
+    /// A claim that was not made yet, for a folder in this location. `own_database` says that the
+    /// control database lies in it.
     pub fn new(entropy: &Entropy, location: Location, own_database: bool) -> Self {
         Self {
             holder: entropy.uuid(),
@@ -189,7 +190,8 @@ impl Lease {
         *self.held.lock() = None;
     }
 
-    /// Releases the lease for good and ends it in its row, so that a successor does not wait until it expires.
+    /// Releases the lease for good and ends it in its row, so that a successor does not wait until
+    /// it expires.
     pub async fn hand_back(&self, context: &DataPlaneContext) {
         let held = self.generation().is_some();
         self.release();

@@ -1,5 +1,5 @@
-//! Commands to an existing project: pause, restore, restart, new password. Each is recorded together
-//! with its audit entry, and the reconciler executes it, also after a crash.
+//! Commands to an existing project: pause, restore, restart, new password. Each is recorded
+//! together with its audit entry, and the reconciler executes it, also after a crash.
 
 use schemars::JsonSchema;
 use secrecy::SecretString;

@@ -26,7 +26,8 @@ const DIGITS_MAX: usize = 15;
 const PROCESSES_OWN: u64 = 20;
 /// Code, catalogs and stack of a session, in kB: measured, and doubled.
 const SESSION_KB: u64 = 5 << 10;
-/// Largest size of the write-ahead log for any one setting, in kB, however large the project's disk space is.
+/// Largest size of the write-ahead log for any one setting, in kB, however large the project's disk
+/// space is.
 const WAL_KB: u64 = 4 << 20;
 
 /// Bounds on the resources that settings may make a server use.
@@ -64,7 +65,8 @@ macro_rules! settings {
         #[schemars(rename = "UpdatePostgresConfigBody")]
         pub(crate) struct Change {
             $($(#[$schema])? $name: Option<$kind>,)*
-            /// Restart the server if a setting needs it: otherwise such a setting waits for the next restart.
+            /// Restart the server if a setting needs it: otherwise such a setting waits for the
+            /// next restart.
             restart_database: Option<bool>,
         }
 

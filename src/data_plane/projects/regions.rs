@@ -1,4 +1,5 @@
-//! Regions of the contract. Here a region is a label an operator and a client agree on; the clusters run where Gantry does.
+//! Regions of the contract. Here a region is a label an operator and a client agree on; the
+//! clusters run where Gantry does.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

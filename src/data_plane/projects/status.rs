@@ -1,4 +1,5 @@
-//! The states of a project, and what leads from one to another. Pure: the table of `docs/reference/states.md` as code.
+//! The states of a project, and what leads from one to another. Pure: the table of
+//! `docs/reference/states.md` as code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -148,8 +149,8 @@ impl Command {
         self.begin(status).is_ok()
     }
 
-    /// The state in which its work begins, or why it cannot be followed now. The same command again is the way out of its
-    /// own failure.
+    /// The state in which its work begins, or why it cannot be followed now. The same command again
+    /// is the way out of its own failure.
     pub(crate) fn begin(self, status: Status) -> Result<Status, String> {
         let (accepted, begins, refusal) = match self {
             Self::Pause => (
@@ -284,7 +285,8 @@ mod tests {
         }
     }
 
-    /// Every state but those of a removal can be left by asking, at the latest when its own work has ended.
+    /// Every state but those of a removal can be left by asking, at the latest when its own work
+    /// has ended.
     #[test]
     fn every_state_has_a_way_out() {
         for status in Status::ALL

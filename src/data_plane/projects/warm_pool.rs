@@ -43,7 +43,8 @@ pub struct WarmPoolSize {
 #[derive(Debug, Default)]
 pub struct Pool {
     wake: Notify,
-    /// Major versions requested since the start. The pool holds clusters of these and of the default.
+    /// Major versions requested since the start. The pool holds clusters of these and of the
+    /// default.
     requested: Mutex<BTreeSet<u16>>,
 }
 

@@ -1,6 +1,8 @@
-//! Attacks over the wire: the requests listed in `tests/attacks/*.txt`, sent byte by byte to the real binary.
+//! Attacks over the wire: the requests listed in `tests/attacks/*.txt`, sent byte by byte to the
+//! real binary.
 //!
-//! `tests/attacks/README.md` describes the format. The service behind the edge answers with the request that reached it.
+//! `tests/attacks/README.md` describes the format. The service behind the edge answers with the
+//! request that reached it.
 
 use std::{
     fs,

@@ -1,8 +1,9 @@
-//! Control groups: one per project, under the group that Gantry itself is in, or under one that the operator names.
+//! Control groups: one per project, under the group that Gantry itself is in, or under one that the
+//! operator names.
 //!
-//! Version 2 has one hierarchy for all controllers, and has to be delegated. Version 1 has one hierarchy per controller.
-//! Groups are named `gantry-<data folder>-<cluster>`, so two Gantrys on one machine do not meet, and a later Gantry finds
-//! the groups of servers that it adopts.
+//! Version 2 has one hierarchy for all controllers, and has to be delegated. Version 1 has one
+//! hierarchy per controller. Groups are named `gantry-<data folder>-<cluster>`, so two Gantrys on
+//! one machine do not meet, and a later Gantry finds the groups of servers that it adopts.
 
 use std::{
     fs, io,
@@ -15,10 +16,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::ResourceLimits;
 
-/// Version 2 allows no processes in a group whose children are controlled, so Gantry itself moves to this one beside them.
-/// systemd puts it there with `DelegateSubgroup=supervisor`.
+/// Version 2 allows no processes in a group whose children are controlled, so Gantry itself moves
+/// to this one beside them. systemd puts it there with `DelegateSubgroup=supervisor`.
 const SUPERVISOR: &str = "supervisor";
-/// How often the processes of a group are listed and killed before the group is given up on. None can be added meanwhile.
+/// How often the processes of a group are listed and killed before the group is given up on. None
+/// can be added meanwhile.
 const KILL_ROUNDS: usize = 200;
 /// The pause between two rounds: the kernel needs a moment to end a process.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
@@ -74,8 +76,9 @@ impl ControlGroups {
         }
     }
 
-    /// Looks for a hierarchy in which groups for the servers of the data folder `home` can be made. `parent` is a path in
-    /// the hierarchy, such as `/gantry.slice`; without it, groups are made under Gantry's own.
+    /// Looks for a hierarchy in which groups for the servers of the data folder `home` can be made.
+    /// `parent` is a path in the hierarchy, such as `/gantry.slice`; without it, groups are made
+    /// under Gantry's own.
     pub fn find(home: &Path, parent: Option<&Path>) -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         let Ok(folder) = fs::metadata(home) else {
@@ -112,7 +115,8 @@ impl ControlGroups {
         self.version != Version::None
     }
 
-    /// Folders of a cluster's group, one per hierarchy, whether they exist or not. The first one is that of memory.
+    /// Folders of a cluster's group, one per hierarchy, whether they exist or not. The first one is
+    /// that of memory.
     pub fn folders(&self, cluster: &str) -> Vec<PathBuf> {
         let name = format!("{}{cluster}", self.prefix);
         self.parents()
@@ -332,8 +336,8 @@ impl Mounts {
     }
 }
 
-/// Gantry's own group in the hierarchy with this controller, or in that of version 2, which has none: lines are
-/// `number:controllers:path`.
+/// Gantry's own group in the hierarchy with this controller, or in that of version 2, which has
+/// none: lines are `number:controllers:path`.
 fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -347,7 +351,8 @@ fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     })
 }
 
-/// The folder of the group `own` in a mount whose top is the group `root`. A named group is always below the mount.
+/// The folder of the group `own` in a mount whose top is the group `root`. A named group is always
+/// below the mount.
 fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
     let below = match Path::new(own).strip_prefix(root) {
         Ok(below) => below,
@@ -357,8 +362,8 @@ fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
     Some(Path::new(point).join(below))
 }
 
-/// The parent of groups in a hierarchy of version 2, with its controllers handed on to its children. `own` is the group
-/// that Gantry, the process `pid`, is in. None if that is not allowed.
+/// The parent of groups in a hierarchy of version 2, with its controllers handed on to its
+/// children. `own` is the group that Gantry, the process `pid`, is in. None if that is not allowed.
 fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
     let parent = if own.file_name().is_some_and(|name| name == SUPERVISOR) {
         own.parent()?
@@ -425,7 +430,8 @@ fn limit_v2(folder: &Path, limits: &ResourceLimits) -> io::Result<()> {
         fs::write(folder.join("memory.swap.max"), "0"),
         io::ErrorKind::NotFound,
     )?;
-    // All processes of a server share memory, so PostgreSQL starts anew in any case; this way it does so at once.
+    // All processes of a server share memory, so PostgreSQL starts anew in any case; this way it
+    // does so at once.
     fs::write(folder.join("memory.oom.group"), "1")?;
     fs::write(folder.join("pids.max"), limits.processes.to_string())?;
     weigh(folder, "cpu.weight", limits.cpu_weight);
@@ -437,7 +443,8 @@ fn limit_v1(controller: &str, folder: &Path, limits: &ResourceLimits) -> io::Res
     match controller {
         "memory" => {
             let bytes = limits.memory_bytes.to_string();
-            // Memory with swap may not be bounded lower than memory, so which one goes first depends on the old bound.
+            // Memory with swap may not be bounded lower than memory, so which one goes first
+            // depends on the old bound.
             let first = fs::write(folder.join("memory.limit_in_bytes"), &bytes);
             absorb(
                 fs::write(folder.join("memory.memsw.limit_in_bytes"), &bytes),
@@ -522,7 +529,8 @@ fn clear(folder: &Path) -> io::Result<()> {
     remove(folder)
 }
 
-/// Removes an empty group. One that is not there is fine. A group is busy for a moment after its last process ended.
+/// Removes an empty group. One that is not there is fine. A group is busy for a moment after its
+/// last process ended.
 fn remove(folder: &Path) -> io::Result<()> {
     for _ in 1..KILL_ROUNDS {
         match fs::remove_dir(folder) {

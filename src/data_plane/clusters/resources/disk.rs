@@ -27,7 +27,8 @@ pub struct DiskUsage {
     pub bytes: u64,
     /// Files and folders.
     pub inodes: u64,
-    /// Whether there was more to count than the bound allowed: more inodes, or folders nested too deep.
+    /// Whether there was more to count than the bound allowed: more inodes, or folders nested too
+    /// deep.
     pub unbounded: bool,
 }
 
@@ -45,7 +46,8 @@ impl DiskUsage {
 
 /// Measures the folder, counting at most `inodes_max` inodes. A folder that is not there is empty.
 ///
-/// Links are not followed, not even if a folder is replaced by one meanwhile. Files may come and go during the walk.
+/// Links are not followed, not even if a folder is replaced by one meanwhile. Files may come and go
+/// during the walk.
 pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
     let mut usage = DiskUsage::default();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -98,7 +100,8 @@ pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
     Ok(usage)
 }
 
-/// Space of files that these processes have open and that no folder names any more, on the file system of `folder`.
+/// Space of files that these processes have open and that no folder names any more, on the file
+/// system of `folder`.
 pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage> {
     let device = fs::metadata(folder)?.dev();
     let (mut usage, mut seen, mut looked) = (DiskUsage::default(), HashSet::new(), 0);

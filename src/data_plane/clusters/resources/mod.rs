@@ -1,8 +1,9 @@
 //! Limits of memory, processes, processor time and disk space of a project's server.
 //!
-//! Control groups ([`ControlGroups`]) bound a server as a whole, where the kernel lets Gantry make some. Resource limits of
-//! the launched process ([`LaunchBounds`]) always apply. [`usage`] and [`disk`] measure what is in use, for the watchdog in
-//! `projects/watchdog.rs`, which enforces what the kernel does not.
+//! Control groups ([`ControlGroups`]) bound a server as a whole, where the kernel lets Gantry make
+//! some. Resource limits of the launched process ([`LaunchBounds`]) always apply. [`usage`] and
+//! [`disk`] measure what is in use, for the watchdog in `projects/watchdog.rs`, which enforces what
+//! the kernel does not.
 
 mod cgroup;
 pub mod disk;
@@ -53,7 +54,8 @@ pub struct ResourceLimits {
 impl ResourceLimits {
     /// Share of the hard limit, in percent, at which the soft limit is.
     const SOFT_PERCENT: u64 = 80;
-    /// Share of the hard limit, in percent, from which a server that writes nevertheless is stopped.
+    /// Share of the hard limit, in percent, from which a server that writes nevertheless is
+    /// stopped.
     const STOP_PERCENT: u64 = 110;
 
     /// Limits with this much disk space and these inodes. The soft limit follows from the hard one.
@@ -125,7 +127,8 @@ impl Resources {
 
     /// Makes the group of a cluster, and returns the bounds of its server's processes.
     ///
-    /// A group that cannot be made is a warning: the server starts within its resource limits, and the watchdog measures it.
+    /// A group that cannot be made is a warning: the server starts within its resource limits, and
+    /// the watchdog measures it.
     pub(super) fn prepare(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
         let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
             tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
@@ -190,7 +193,8 @@ impl Resources {
     }
 }
 
-/// Removes System V shared memory, semaphores and message queues that a server's user id left behind.
+/// Removes System V shared memory, semaphores and message queues that a server's user id left
+/// behind.
 pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
     // Without root, segments with this user id may belong to other programs.
     let Some(uid) = run_as.own_uid() else { return };

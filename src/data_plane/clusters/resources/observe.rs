@@ -79,8 +79,8 @@ impl LocalDriver {
         .await
     }
 
-    /// Disk space and inodes of a project: its data, its sockets' folder, and open files without a name. Slow, at the lowest
-    /// priority.
+    /// Disk space and inodes of a project: its data, its sockets' folder, and open files without a
+    /// name. Slow, at the lowest priority.
     pub async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
         let (server, sockets) = (
             self.existing(project)?,

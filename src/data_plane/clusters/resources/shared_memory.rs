@@ -1,7 +1,9 @@
-//! System V shared memory, semaphores and message queues, which outlive the processes that made them.
+//! System V shared memory, semaphores and message queues, which outlive the processes that made
+//! them.
 //!
-//! PostgreSQL makes one small segment per server. Native code in a server can make more, and they stay in memory after its
-//! end. They are read from `/proc/sysvipc` and removed with `ipcrm` of util-linux, as the project's user id.
+//! PostgreSQL makes one small segment per server. Native code in a server can make more, and they
+//! stay in memory after its end. They are read from `/proc/sysvipc` and removed with `ipcrm` of
+//! util-linux, as the project's user id.
 
 use std::{
     fs, io,
@@ -17,7 +19,8 @@ const REMOVED_MAX: usize = 3 * 32_768;
 /// Places of `ipcrm`.
 const PROGRAMS: [&str; 2] = ["/usr/bin/ipcrm", "/bin/ipcrm"];
 
-/// A kind of System V object: its file in `/proc/sysvipc`, the flag of `ipcrm`, and columns of the file.
+/// A kind of System V object: its file in `/proc/sysvipc`, the flag of `ipcrm`, and columns of the
+/// file.
 struct Kind {
     file: &'static str,
     flag: &'static str,
@@ -89,7 +92,8 @@ fn detached_bytes(table: &str, uid: u32) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Bytes of System V shared memory that this user id made and no process is attached to. 0 where the kernel has none.
+/// Bytes of System V shared memory that this user id made and no process is attached to. 0 where
+/// the kernel has none.
 pub(super) fn detached_bytes_of(uid: u32) -> u64 {
     fs::read_to_string("/proc/sysvipc/shm").map_or(0, |table| detached_bytes(&table, uid))
 }

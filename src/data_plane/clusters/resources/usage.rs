@@ -10,13 +10,15 @@ use rustix::process::Pid;
 
 use super::shared_memory;
 
-/// Processes looked at for one project. More than this many can only be there where nothing bounds them, and then all end.
+/// Processes looked at for one project. More than this many can only be there where nothing bounds
+/// them, and then all end.
 const PROCESSES_MAX: usize = 4096;
 
 /// Memory and processes of a project, measured without a control group.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// Memory in bytes. What processes share is divided among them. System V shared memory that none is attached to counts too.
+    /// Memory in bytes. What processes share is divided among them. System V shared memory that
+    /// none is attached to counts too.
     pub memory_bytes: u64,
     /// Number of processes.
     pub processes: u64,
@@ -26,8 +28,8 @@ pub struct ProcessUsage {
 
 /// Memory and number of these processes, which run as `uid`. `postmaster` is never the largest.
 ///
-/// Reading what processes share costs the kernel about a millisecond each, so it is only done where their resident memory
-/// together reaches `careful_from` bytes.
+/// Reading what processes share costs the kernel about a millisecond each, so it is only done where
+/// their resident memory together reaches `careful_from` bytes.
 pub fn measure(
     processes: &[Pid],
     postmaster: Option<Pid>,
@@ -86,8 +88,8 @@ fn resident_bytes(pid: Pid) -> u64 {
 
 /// Returns all live processes with this user id, of any executable and working directory.
 ///
-/// Left out are PostgreSQL servers in data directories outside of `own`: another Gantry on this machine may have given the
-/// same user id to a project of its own.
+/// Left out are PostgreSQL servers in data directories outside of `own`: another Gantry on this
+/// machine may have given the same user id to a project of its own.
 pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
     let processes = processes_by_uid()?.remove(&uid).unwrap_or_default();
     Ok(processes
@@ -96,7 +98,8 @@ pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
         .collect())
 }
 
-/// Live processes of the machine, by real user id. No process of a project can have another one than it was started with.
+/// Live processes of the machine, by real user id. No process of a project can have another one
+/// than it was started with.
 pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     let mut found: HashMap<u32, Vec<Pid>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {
@@ -116,8 +119,8 @@ pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     Ok(found)
 }
 
-/// The real user id in `/proc/<pid>/status`. None for a process that has ended. The owner of the folder in `/proc` does not
-/// tell: a process can change it.
+/// The real user id in `/proc/<pid>/status`. None for a process that has ended. The owner of the
+/// folder in `/proc` does not tell: a process can change it.
 fn live_uid(status: &str) -> Option<u32> {
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let dead = value("State:")?.trim().starts_with(['Z', 'X']);
@@ -129,8 +132,8 @@ fn live_uid(status: &str) -> Option<u32> {
         .filter(|_| !dead)
 }
 
-/// Whether a process works in a data directory outside of `own`. No process of a project can enter that of another, so a
-/// tenant cannot pretend it.
+/// Whether a process works in a data directory outside of `own`. No process of a project can enter
+/// that of another, so a tenant cannot pretend it.
 pub(super) fn is_elsewhere(pid: Pid, own: &[&Path]) -> bool {
     fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| {
         !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists()

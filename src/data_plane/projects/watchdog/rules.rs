@@ -11,7 +11,8 @@ use crate::data_plane::clusters::{
 const WRITABLE_PERCENT: u64 = 95;
 /// Part of the hard limit, in percent, from which a started server is stopped again without grace.
 const GRACE_PERCENT: u64 = 150;
-/// Looks in a row over the limit after which the largest process is killed, and after which the server is stopped.
+/// Looks in a row over the limit after which the largest process is killed, and after which the
+/// server is stopped.
 const KILL_STRIKES: u32 = 2;
 const STOP_STRIKES: u32 = 3;
 
@@ -36,7 +37,8 @@ pub(super) enum Remedy {
     StopServer,
 }
 
-/// How full the disk space is. One that was read-only stays so until a part of the space is free again.
+/// How full the disk space is. One that was read-only stays so until a part of the space is free
+/// again.
 pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
     let share = |part: u64, percent: u64| part / 100 * percent;
     let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
@@ -91,8 +93,9 @@ pub(super) fn disk_warning(
     }
 }
 
-/// The action on processes that together use too much, after so many looks in a row that found it; and how many
-/// looks it were now. First the largest process is asked to end, then it is killed, then the server is stopped.
+/// The action on processes that together use too much, after so many looks in a row that found it;
+/// and how many looks it were now. First the largest process is asked to end, then it is killed,
+/// then the server is stopped.
 pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32) -> (Remedy, u32) {
     if usage.memory_bytes <= limits.memory_bytes && usage.processes <= limits.processes {
         return (Remedy::Nothing, 0);
