@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_begin_with_a_verb_whose_gerund_is_known() {
+    fn summaries_begin_with_a_verb_with_known_gerund() {
         let gerunds: BTreeSet<_> = PLANNED
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))

@@ -164,7 +164,7 @@ async fn install_of_unpinned_version_is_rejected() {
         .to_string();
     assert_eq!(
         refused,
-        "PostgreSQL 98 is not pinned in this version of Gantry, which knows 15, 16, 17, 18; --newest asks the registry"
+        "PostgreSQL 98 is not pinned in this version of Gantry (pinned: 15, 16, 17, 18); install the newest release of the registry with --newest"
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

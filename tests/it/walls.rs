@@ -207,12 +207,7 @@ async fn socket_of_another_server_is_rejected() {
     assert_cut_off(&machine, &project, reason).await;
     if is_root() {
         chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-        assert_cut_off(
-            &machine,
-            &project,
-            "is answered by a process of another user",
-        )
-        .await;
+        assert_cut_off(&machine, &project, "is served by a process of another user").await;
         let theirs = fs::metadata(machine.data(&neighbour)).unwrap();
         chown(&socket, Some(theirs.uid()), Some(theirs.gid())).unwrap();
     }
@@ -235,12 +230,7 @@ async fn listener_of_another_user_receives_nothing() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 
     chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-    assert_cut_off(
-        &machine,
-        &project,
-        "is answered by a process of another user",
-    )
-    .await;
+    assert_cut_off(&machine, &project, "is served by a process of another user").await;
     let mut told = Vec::new();
     while let Ok((mut client, _)) = listener.accept() {
         client.read_to_end(&mut told).unwrap();

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_compiles_to_three_filters() {
+    fn system_call_list_compiles_to_three_filters() {
         static CALLS: SystemCalls = SystemCalls {
             name: "test",
             any: &[&[libc::SYS_read]],

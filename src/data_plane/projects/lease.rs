@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_passes_at_once_on_one_machine_and_to_a_copy_never() {
+    fn lease_is_taken_over_on_same_machine_and_denied_to_copies() {
         use Decision::{Refuse, Take, Wait};
         let here = location("m", "b", 1);
         let (rebooted, copied, cloned) = (
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_lease_and_ones_own_are_taken_without_waiting() {
+    fn new_or_own_lease_is_acquired_immediately() {
         let (here, now) = (location("m", "b", 1), DateTime::UNIX_EPOCH);
         let ours = Claimant {
             holder: Uuid::from_u128(2),

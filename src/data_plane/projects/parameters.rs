@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_postgresql_reads_them() {
+    fn sizes_are_parsed_as_in_postgresql() {
         for (text, unit_kb, kb) in [
             ("64MB", 1, 64 << 10),
             ("1.5GB", 1, 1536 << 10),
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_is_named() {
+    fn excessive_parameter_is_named() {
         let problem = |settings: Value| match settings {
             Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default()))
                 .err()

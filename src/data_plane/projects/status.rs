@@ -200,7 +200,7 @@ mod tests {
     ];
 
     #[test]
-    fn names_on_the_wire_and_in_the_database_are_one() {
+    fn wire_names_equal_database_names() {
         for status in Status::ALL {
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());
         }
@@ -208,7 +208,7 @@ mod tests {
 
     /// Failures never change the goal or the desired state, so the next attempt can still succeed.
     #[test]
-    fn no_failure_leads_astray() {
+    fn failure_keeps_goal_and_desired_state() {
         for begun in Status::ALL {
             let mut status = begun;
             for attempts in 1..20 {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_shown_after_five_attempts() {
+    fn failure_is_reported_after_five_attempts() {
         for (begun, shown) in [
             (Status::ComingUp, Status::InitFailed),
             (Status::Pausing, Status::PauseFailed),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_accepted_where_the_table_says() {
+    fn commands_are_accepted_according_to_the_table() {
         use Status::{
             ActiveHealthy, ActiveUnhealthy, Inactive, PauseFailed, RestoreFailed, Restoring,
         };
@@ -288,7 +288,7 @@ mod tests {
     /// Every state but those of a removal can be left by asking, at the latest when its own work
     /// has ended.
     #[test]
-    fn every_state_has_a_way_out() {
+    fn every_state_has_an_exit() {
         for status in Status::ALL
             .into_iter()
             .filter(|status| status.goal() != Status::Removed)

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_space_is_told_then_read_only_then_the_server_is_stopped() {
+    fn disk_levels_warn_then_set_read_only_then_stop() {
         for (megabytes, inodes, read_only, level) in [
             (799, 10, false, DiskLevel::Fine),
             (801, 10, false, DiskLevel::Soft),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_process_is_ended_before_the_server() {
+    fn largest_process_is_killed_before_the_server() {
         let pid = Pid::from_raw(7).unwrap();
         let over = ProcessUsage {
             memory_bytes: 101,
