@@ -29,7 +29,7 @@ const DOCUMENT_BYTES_MAX: usize = 16 << 20;
 /// Mode of directories and programs: every server can read them, only Gantry's account can write.
 const OPEN: u32 = 0o755;
 
-/// A release whose digests were checked when this version of Gantry was made. A digest is the
+/// A release with digests that were checked for this version of Gantry. A digest is the
 /// `dist.integrity` of the npm registry: `sha512-` and the SHA-512 of the archive in Base64.
 struct Pinned {
     major: u16,

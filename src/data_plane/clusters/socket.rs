@@ -68,8 +68,8 @@ impl fmt::Display for NotTheServer {
 impl std::error::Error for NotTheServer {}
 
 impl ServerSocket {
-    /// The socket at `path` of the server `name`, whose data directory is `data`. The directories
-    /// above `data`, and the directory above the socket's, must not be the tenant's to change.
+    /// The socket at `path` of the server `name` with data directory `data`. The tenant must not
+    /// have write access to the directories above `data` and above the socket's directory.
     pub(super) fn of_server(path: PathBuf, name: &str, data: PathBuf) -> Self {
         Self(Arc::new(Place {
             path,

@@ -62,7 +62,7 @@ pub async fn command(
     Ok(())
 }
 
-/// What a paused project can be restored with.
+/// The versions that a paused project can be restored with.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GetProjectAvailableRestoreVersionsResponse")]
 pub struct RestoreVersions {

@@ -33,9 +33,9 @@ const REVIEW: Duration = Duration::from_mins(1);
 /// The desired number of warm clusters for each PostgreSQL version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WarmPoolSize {
-    /// Clusters whose server does not run.
+    /// Clusters without a running server.
     pub folders: u16,
-    /// Clusters whose server runs.
+    /// Clusters with a running server.
     pub servers: u16,
 }
 

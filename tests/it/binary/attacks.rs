@@ -168,7 +168,7 @@ fn read(file: &Path, target: &Target) -> Vec<Attack> {
         }
     }
     for attack in &mut attacks {
-        // After the empty line follows the body, whose last line has no end.
+        // After the empty line follows the body. Its last line has no line break.
         if !attack.request.ends_with(b"\r\n\r\n") {
             attack
                 .request
