@@ -173,7 +173,7 @@ impl Lease {
     /// Returns the generation of the lease, or an error if this process does not hold the lease.
     pub(crate) fn check(&self) -> Result<i64, Error> {
         self.generation()
-            .ok_or("another process drives the clusters of this data folder now")
+            .ok_or("another process now operates the clusters of this data folder")
             .context("acting on a cluster")
     }
 
@@ -203,7 +203,7 @@ impl Lease {
                 .query(sql, &[&context.settings.node, &self.holder])
                 .await
         {
-            tracing::debug!(%error, "the lease of the data folder was not handed back; it runs out by itself");
+            tracing::debug!(%error, "failed to release the lease of the data folder; it expires by itself");
         }
     }
 
@@ -362,15 +362,17 @@ pub async fn run(context: DataPlaneContext) {
     let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
     loop {
         if let Err(error) = claim(&context).await {
-            tracing::warn!(%error, "the lease of the data folder could not be claimed");
+            tracing::warn!(%error, "failed to acquire the lease of the data folder; retrying");
         }
         let before = std::mem::replace(&mut led, context.lease.leads());
         match (before, led) {
             (true, false) => {
-                tracing::warn!("this process no longer acts on the clusters of its data folder");
+                tracing::warn!(
+                    "lease of the data folder lost; clusters are operated by another process"
+                );
             }
             (false, true) => {
-                tracing::info!("this process acts on the clusters of its data folder");
+                tracing::info!("lease of the data folder acquired");
                 context.reconciler.wake();
                 context.pool.wake();
                 context.temporary_access.wake();

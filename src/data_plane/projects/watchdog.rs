@@ -98,7 +98,7 @@ pub async fn run(context: DataPlaneContext) {
     loop {
         look_again.tick().await;
         if let Err(error) = look(&context, Disk::IfDue).await {
-            tracing::warn!(%error, "the resources of projects could not be looked at");
+            tracing::warn!(%error, "failed to measure the resources of projects");
         }
     }
 }
@@ -136,7 +136,7 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
             tell(context, project, seen).await
         };
         if let Err(error) = looked.await {
-            tracing::warn!(project = %project.project, %error, "the project's resources could not be looked at");
+            tracing::warn!(project = %project.project, %error, "failed to measure the project's resources");
         }
     }
     Ok(())
@@ -330,7 +330,7 @@ async fn look_at_disk(
         } else {
             Bound::DiskHard
         };
-        tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk space is nearly or fully used");
+        tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk is full or nearly full");
         context.data_plane_metrics.clusters.reached(bound);
     }
     let read_only = level >= DiskLevel::ReadOnly;
@@ -379,7 +379,7 @@ async fn stop(
         .query(sql, &params)
         .await
         .context("stopping a project")?;
-    tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
+    tracing::warn!(project = %project.project, "the project still writes to its full disk; pausing it");
     context.data_plane_metrics.clusters.reached(Bound::DiskStop);
     context.reconciler.notify();
     Ok(())

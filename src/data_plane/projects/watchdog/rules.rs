@@ -37,8 +37,8 @@ pub(super) enum Remedy {
     StopServer,
 }
 
-/// How full the disk space is. One that was read-only stays so until a part of the space is free
-/// again.
+/// Returns the level of disk usage. A read-only project stays read-only until usage has dropped to
+/// [`WRITABLE_PERCENT`] of the limit.
 pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
     let share = |part: u64, percent: u64| part / 100 * percent;
     let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
@@ -58,7 +58,7 @@ pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: b
     }
 }
 
-/// Whether so much is in use that a started server is stopped again at once.
+/// Returns whether usage is so high that a started server is stopped again immediately.
 pub(super) fn beyond_grace(usage: DiskUsage, limits: &ResourceLimits) -> bool {
     usage.bytes >= limits.disk_hard_bytes / 100 * GRACE_PERCENT
 }
@@ -80,22 +80,22 @@ pub(super) fn disk_warning(
     match level {
         DiskLevel::Fine => None,
         DiskLevel::Soft => Some(format!(
-            "{used}; when it is used up, the project becomes read-only"
+            "{used}; at the limit the project becomes read-only"
         )),
         DiskLevel::ReadOnly => Some(format!(
-            "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or have the operator \
+            "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or ask the operator to \
              raise the limit"
         )),
         DiskLevel::Stop => Some(format!(
-            "{used}, and went on writing while it was read-only, so its server was stopped: restore it and delete data within 10 minutes, or \
-             have the operator raise the limit"
+            "{used}, and still wrote while it was read-only, so its server was stopped: restore it and delete data within 10 minutes, or \
+             ask the operator to raise the limit"
         )),
     }
 }
 
-/// The action on processes that together use too much, after so many looks in a row that found it;
-/// and how many looks it were now. First the largest process is asked to end, then it is killed,
-/// then the server is stopped.
+/// Returns the action on a project's processes, and the number of consecutive measurements above
+/// the limits. First the largest process is terminated, then it is killed, then the server is
+/// stopped. `strikes` is the previous number.
 pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32) -> (Remedy, u32) {
     if usage.memory_bytes <= limits.memory_bytes && usage.processes <= limits.processes {
         return (Remedy::Nothing, 0);
