@@ -47,7 +47,7 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-/// Migrations in total.
+/// Measured rounds, and the total number of migrations.
 const ROUNDS: usize = 5;
 const MIGRATIONS: usize = 200;
 /// Queries per round.

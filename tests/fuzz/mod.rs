@@ -29,7 +29,7 @@ struct Target {
     check: fn(&[u8]),
     /// Inputs in a normal test run, besides the seeds.
     cases: u32,
-    /// Texts that mean something to the parser, inserted at random.
+    /// Tokens of the parser, inserted at random.
     tokens: &'static [&'static str],
 }
 
@@ -91,7 +91,7 @@ impl Target {
     }
 }
 
-/// How long each target runs, if that was asked for.
+/// Duration of each target, if configured.
 fn fuzz_time() -> Option<Duration> {
     let seconds = env::var("GANTRY_FUZZ_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().unwrap()))

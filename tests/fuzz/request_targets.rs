@@ -16,11 +16,11 @@ pub(super) const TARGET: Target = Target {
     ],
 };
 
-/// Times a service may decode a path.
+/// Maximum number of times that a service may decode a path.
 const DECODINGS: usize = 3;
 
-/// An accepted path keeps all its segments when a parser of URLs normalizes it, however often it
-/// was decoded before.
+/// Checks that an accepted path keeps all its segments when a URL parser normalizes it, after any
+/// number of decodings.
 fn check(path: &[u8]) {
     let Ok(request) = Request::builder().uri(path).body(()) else {
         return;

@@ -65,7 +65,7 @@ impl Installed {
         })
     }
 
-    /// All of them, the first found first.
+    /// All installations, in the order of [`Self::find`].
     pub fn all(&self) -> &[Engine] {
         &self.engines
     }

@@ -206,8 +206,8 @@ async fn published(registry: &Registry, package: &str, major: u16) -> Result<(St
     ))
 }
 
-/// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last
-/// number is the packaging's.
+/// Returns the newest version of a major version, by its numbers: `17.10.0-beta.17`. The last
+/// number is that of the packaging.
 fn newest(versions: &[String], major: u16) -> Option<&str> {
     let parts = |version: &str| -> Option<(u16, u16, u16)> {
         let (release, packaging) = version.split_once('-').unwrap_or((version, "0"));

@@ -17,8 +17,8 @@ use super::{At, ClusterError, Result};
 
 /// The file in a data folder that records its location.
 const FILE: &str = "location";
-/// The machine's identity, made when its system was installed. Machines that were cloned with care
-/// have different ones.
+/// The machine's identity, created with its operating system. Properly cloned machines have
+/// different ones.
 const MACHINE_ID: &str = "/etc/machine-id";
 /// A random identity of the running kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";

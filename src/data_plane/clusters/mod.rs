@@ -95,7 +95,7 @@ pub enum ClusterError {
     Unreachable {
         /// The data directory.
         dir: PathBuf,
-        /// The directory on the way that is closed.
+        /// The parent directory that denies access.
         ancestor: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -114,7 +114,7 @@ pub enum ClusterError {
     /// The version of a project is not installed any more.
     #[error("PostgreSQL {0} is not installed; install it with: gantry engine install {0}")]
     NoEngine(u16),
-    /// A data directory was made by another major version of PostgreSQL.
+    /// A data directory was created by another major version of PostgreSQL.
     #[error("cluster {name} was made by PostgreSQL {made_by}, but {} is PostgreSQL {engine}", bin_dir.display())]
     WrongMajor {
         /// The cluster.

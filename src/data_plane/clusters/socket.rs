@@ -3,7 +3,7 @@
 //!
 //! The socket lies in a folder that the project's processes may write. A process of a tenant can
 //! put a symbolic link to another project's socket there, or listen itself. Gantry may open every
-//! socket and passes peer authentication in every server, so it must know which server it talks to
+//! socket and passes peer authentication in every server, so it must identify the server
 //! before it sends a byte. [`ServerSocket::connect`] is the only way to a project's server: a test
 //! in `tests/it/tidy.rs` keeps it so.
 

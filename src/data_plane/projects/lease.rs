@@ -55,7 +55,7 @@ struct Standing {
 impl Standing {
     const SQL: &str = "select holder, locked, expires_at, location, clock_timestamp() from node_leases where node = $1";
 
-    /// The lease, and the time by the database's clock.
+    /// Reads the lease, and the time of the database's clock.
     fn read(row: &Row) -> (Self, DateTime<Utc>) {
         let location = row
             .get::<_, Option<Json<Location>>>(3)
@@ -144,8 +144,8 @@ struct Held {
 }
 
 impl Lease {
-    /// A claim that was not made yet, for a folder in this location. `own_database` says that the
-    /// control database lies in it.
+    /// Returns an inactive claim for a folder in this location. `own_database`: the control
+    /// database is in the folder.
     pub fn new(entropy: &Entropy, location: Location, own_database: bool) -> Self {
         Self {
             holder: entropy.uuid(),

@@ -26,8 +26,8 @@ const DIGITS_MAX: usize = 15;
 const PROCESSES_OWN: u64 = 20;
 /// Code, catalogs and stack of a session, in kB: measured, and doubled.
 const SESSION_KB: u64 = 5 << 10;
-/// Largest size of the write-ahead log for any one setting, in kB, however large the project's disk
-/// space is.
+/// Maximum size of the write-ahead log for one setting, in kB, regardless of the project's disk
+/// space.
 const WAL_KB: u64 = 4 << 20;
 
 /// Bounds on the resources that settings may make a server use.
@@ -106,7 +106,7 @@ settings! {
     hot_standby_feedback: bool;
 }
 
-/// Which triggers a session fires.
+/// Value of `session_replication_role`: the triggers that a session fires.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Role {
@@ -413,7 +413,7 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
     Ok(())
 }
 
-/// A size in kB, rounded up: `64MB`, `1.5 GB`, or a number of the setting's own unit.
+/// Parses a size to kB, rounded up: `64MB`, `1.5 GB`, or a number in the setting's own unit.
 fn kilobytes(text: &str, unit_kb: u64) -> Option<u64> {
     let text = text.trim();
     let digits = text

@@ -39,7 +39,7 @@ pub struct WarmPoolSize {
     pub servers: u16,
 }
 
-/// Wakes the task that fills the pool, and remembers the requested versions.
+/// State of the warm pool: the wake-up of the task that fills it, and the requested versions.
 #[derive(Debug, Default)]
 pub struct Pool {
     wake: Notify,

@@ -3,7 +3,7 @@
 //! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
 //! control groups it measures the sum and ends the largest process. Disk space and inodes: above
 //! the hard limit the project is read-only, so that its owner can still delete data; a server that
-//! writes nevertheless is stopped. A restriction ends when the project is within its limits again.
+//! still writes is stopped. A restriction ends when the project is within its limits again.
 
 mod rules;
 
@@ -34,7 +34,7 @@ const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
 const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
 /// The longest interval between measurements of disk space, in milliseconds.
 const DISK_ROUND_MS: Ticks = 120_000;
-/// How long an event is part of the health, in milliseconds.
+/// Duration for which an event is reported in the health, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
 /// Time for the owner to delete data after starting a project that was stopped for its disk space.
 const GRACE: TimeDelta = TimeDelta::minutes(10);

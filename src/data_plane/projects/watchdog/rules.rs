@@ -7,12 +7,13 @@ use crate::data_plane::clusters::{
     resources::{disk::DiskUsage, usage::ProcessUsage},
 };
 
-/// Part of the hard limit, in percent, below which a read-only project is writable again.
+/// Disk usage below which a read-only project is writable again, in percent of the hard limit.
 const WRITABLE_PERCENT: u64 = 95;
-/// Part of the hard limit, in percent, from which a started server is stopped again without grace.
+/// Disk usage at which a started server is stopped again without grace, in percent of the hard
+/// limit.
 const GRACE_PERCENT: u64 = 150;
-/// Looks in a row over the limit after which the largest process is killed, and after which the
-/// server is stopped.
+/// Consecutive measurements above the limit after which the largest process is killed, and after
+/// which the server is stopped.
 const KILL_STRIKES: u32 = 2;
 const STOP_STRIKES: u32 = 3;
 
@@ -115,13 +116,15 @@ pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32
 
 pub(super) fn memory_event(bytes: u64) -> String {
     format!(
-        "processes of the server were ended, as together they reached the project's {} MB of memory",
+        "processes of the server were killed, because together they reached the project's {} MB of memory",
         bytes >> 20
     )
 }
 
 pub(super) fn processes_event(processes: u64) -> String {
-    format!("the server reached the project's {processes} processes, and could start no more")
+    format!(
+        "the server reached the project's limit of {processes} processes and could not start more"
+    )
 }
 
 #[cfg(test)]
