@@ -45,8 +45,10 @@ fmt:
 fmt-check:
     cargo fmt --all --check
 
-# Clippy, warnings denied
+# Entries of tests/weakenings against the source; clippy, warnings denied
 lint:
+    tests/weakenings/weaken.py oauth --check
+    tests/weakenings/weaken.py walls --check
     cargo clippy --workspace --all-targets -- -D warnings
 
 # Spelling

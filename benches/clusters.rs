@@ -1,9 +1,10 @@
-//! `cargo bench --bench clusters`: what a project costs, on real clusters through the real API.
+//! `cargo bench --bench clusters`: the cost of a project, on real clusters through the real API.
 //!
-//! First how long it takes from the request for a project to its first answer to SQL, with a server that ran already, with
-//! prepared files, and with nothing prepared, beside `initdb` and a first start, which Gantry never runs; interleaved, as
-//! ratios of medians. Then what idle projects take of the machine's memory, and what it costs to start all of them after
-//! everything was killed. `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_PROJECTS` make it shorter.
+//! First the time from the request for a project to its first SQL response: with a warm server,
+//! with prepared files, without either, and for comparison `initdb` with a first start. The rounds
+//! are interleaved; printed are ratios of medians. Then the memory of idle projects, and the time
+//! to restart all of them after a kill. `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_PROJECTS` make it
+//! shorter.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -44,11 +45,11 @@ use uuid::Uuid;
 
 const ROUNDS: usize = 11;
 const PROJECTS: usize = 100;
-/// How often to look for what nothing announces.
+/// Polling interval for changes without an event.
 const POLL: Duration = Duration::from_millis(5);
-/// Further than any window of a limit reaches.
+/// Longer than any window of the rate limits.
 const WINDOW: Duration = Duration::from_mins(10);
-/// What processor time is counted in.
+/// Unit of processor time in `/proc`.
 const TICKS_PER_SEC: f64 = 100.0;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -88,7 +89,7 @@ async fn run() -> Outcome<()> {
         bench.measure_idle(&owner).await
     };
     let outcome = outcome.await;
-    // Whatever happened, nothing is left running.
+    // Also after an error, no process may remain.
     kill_under(dir.path());
     control.stop().await?;
     outcome
@@ -100,13 +101,13 @@ struct Bench {
     db: Db,
 }
 
-/// Who asks, and for which organization.
+/// The caller and its organization.
 struct Owner {
     token: String,
     slug: String,
 }
 
-/// One Gantry with a data folder of its own.
+/// A Gantry server with its own data folder.
 struct Node {
     app: App,
     api: Api,
@@ -256,7 +257,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Milliseconds of the fastest first start there is without Gantry.
+    /// Milliseconds of the fastest first start without Gantry.
     #[expect(
         clippy::disallowed_methods,
         reason = "a benchmark reads the real clock"
@@ -369,7 +370,8 @@ impl Bench {
 }
 
 impl Node {
-    /// Milliseconds until a new project answers SQL. It is removed again, and what was prepared for it replaced.
+    /// Milliseconds until a new project answers SQL. Removes the project and waits until the pool
+    /// is full again.
     async fn create_once(&self, owner: &Owner, round: usize) -> Outcome<f64> {
         let wanted = usize::from(
             self.app.data_plane_settings.prepared.folders
@@ -395,7 +397,7 @@ impl Node {
         Ok(elapsed)
     }
 
-    /// Asks for a project, and at once for an answer of its database, as a script would.
+    /// Creates a project and immediately queries its database, as a script would.
     #[expect(
         clippy::disallowed_methods,
         reason = "a benchmark reads the real clock"
@@ -474,7 +476,7 @@ impl Node {
     }
 }
 
-/// What servers do right after their start is not what they do while idle.
+/// Waits until the servers are idle after their start.
 async fn settle_down() {
     tokio::time::sleep(Duration::from_millis(300)).await;
 }
@@ -495,7 +497,7 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Processes that work below a folder.
+/// Returns the processes with a working directory below a folder.
 fn processes_under(dir: &Path) -> Vec<Pid> {
     let under = |entry: fs::DirEntry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
@@ -563,7 +565,7 @@ fn kilobytes(file: &str, label: &str) -> Option<f64> {
 }
 
 fn own_processor_time() -> Outcome<f64> {
-    // Without children: what is left of those is counted with the servers they became.
+    // Without children, which are counted as servers.
     let stat = fs::read_to_string("/proc/self/stat")?;
     ticks(&stat, &[11, 12]).ok_or_else(|| "no processor time".into())
 }

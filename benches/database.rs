@@ -4,7 +4,7 @@
 //! each, and a query and the list of schemas with tokio-postgres on a fresh connection, which each
 //! request uses as well. One project, one client, one request at a time. The variants alternate, so
 //! that other load affects all of them. Prints medians over the rounds, and of the ratio within a
-//! round. Gantry's server has its own thread, whose CPU time is read from the kernel.
+//! round. Gantry's server has its own thread. Its CPU time is read from the kernel.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -47,7 +47,7 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-/// Migrations in total.
+/// Measured rounds, and the total number of migrations.
 const ROUNDS: usize = 5;
 const MIGRATIONS: usize = 200;
 /// Queries per round.

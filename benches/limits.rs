@@ -1,6 +1,6 @@
 //! `cargo bench --bench limits`: cost of one decision, compared with `governor` and `limitador`.
 //!
-//! All run in turns in one thread, whose processor time is measured, so that other load on the
+//! All run in turns in one thread. Its processor time is measured, so that other load on the
 //! machine affects all of them. Printed are medians over the rounds, of the time and of the ratio
 //! within a round. Every decision admits.
 //!

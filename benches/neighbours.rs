@@ -1,8 +1,9 @@
-//! `cargo bench --bench neighbours`: what a project at its bounds costs the project beside it.
+//! `cargo bench --bench neighbours`: the effect of a project at its limits on another project.
 //!
-//! One project answers short transactions of the kind of pgbench, alone and beside a project that takes all the memory, processor
-//! time and disk it can get. Rounds are interleaved; printed are medians of the 95th percentile and their ratio.
-//! `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_SECONDS` make it shorter or longer.
+//! One project answers short transactions of the kind of pgbench, alone and beside a project that
+//! takes all the memory, processor time and disk it can get. Rounds are interleaved; printed are
+//! medians of the 95th percentile and their ratio. `GANTRY_BENCH_ROUNDS` and `GANTRY_BENCH_SECONDS`
+//! make it shorter or longer.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -70,7 +71,7 @@ async fn run() -> Outcome<()> {
     let clusters = LocalDriver::open(home, host, Entropy::system())
         .with_resources(Resources::new(limits, groups));
     let outcome = compare(&clusters).await;
-    // Whatever happened, nothing is left running.
+    // Also after an error, no server may remain.
     clusters.stop_all().await?;
     outcome
 }
@@ -109,7 +110,7 @@ async fn compare(clusters: &LocalDriver) -> Outcome<()> {
     Ok(())
 }
 
-/// Statements that take what there is: memory, processor time, disk. Each is run again and again.
+/// Statements that use as much memory, processor time and disk as possible. Each runs in a loop.
 const LOADS: [&str; 6] = [
     "do $$ declare a text := repeat('x', 150 * 1024 * 1024); begin perform length(a); end $$",
     "do $$ declare a text := repeat('x', 150 * 1024 * 1024); begin perform length(a); end $$",
@@ -121,7 +122,7 @@ const LOADS: [&str; 6] = [
 
 async fn press(clusters: LocalDriver, project: ProjectRef, statement: &'static str) {
     loop {
-        // The kernel may have ended the server; it is started again as a reconciler would.
+        // The kernel may have killed the server. It is restarted, as by the reconciler.
         let Ok(client) = connect(&clusters, &project).await else {
             let _ = clusters.start(&project).await;
             let _ = clusters.wait_ready(&project, READY).await;

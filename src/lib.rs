@@ -1,13 +1,16 @@
-//! Gantry: a self-hosted Management API for organizations and projects of a hosted backend platform.
+//! Gantry: a self-hosted Management API for organizations and projects of a hosted backend
+//! platform.
 //!
-//! The wings, from the outside in. Each imports only what stands below it, which a test checks.
+//! The wings, from the outside in. Each imports only wings below it, which a test checks.
 //!
 //! - [`cli`]: the command line
 //! - [`app`]: configuration, start-up, background tasks and the operator's API
 //! - [`web`]: the account pages
 //! - [`api`]: the operations, one folder for each resource
-//! - [`data_plane`]: the clusters of projects, and the proxies and hostnames through which clients reach them
-//! - [`platform`]: how any operation is served: HTTP, access, rate limits, audit log, notifications, telemetry
+//! - [`data_plane`]: the clusters of projects, and the proxies and hostnames through which clients
+//!   reach them
+//! - [`platform`]: the services of every operation: HTTP, access, rate limits, audit log,
+//!   notifications, telemetry
 //! - [`base`]: time, identifiers, errors, the control database, network and object storage
 
 pub mod api;

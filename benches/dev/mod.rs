@@ -14,7 +14,7 @@ pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 /// The password of the project.
 pub(crate) const PASSWORD: &str = "correct horse";
 
-/// A port that nobody has at the moment.
+/// Returns a port that is free at the moment.
 pub(crate) fn free_port() -> Outcome<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -56,7 +56,8 @@ macro_rules! planned {
     };
 }
 
-/// Returns the message of the 501: the operation, what to use instead if anything does, and where to look.
+/// Returns the message of the 501: the operation, what to use instead if anything does, and where
+/// to look.
 fn message(title: &str, instead: &str) -> String {
     let (verb, object) = title.split_once(' ').unwrap_or((title, ""));
     let activity = gerund(verb);
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_begin_with_a_verb_whose_gerund_is_known() {
+    fn summaries_begin_with_a_verb_with_known_gerund() {
         let gerunds: BTreeSet<_> = PLANNED
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))

@@ -49,7 +49,7 @@ use crate::{
 /// Settings of the server, derived from the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// TLS of the API listener, and the proxies whose forwarding headers are trusted.
+    /// TLS of the API listener, and the proxies with trusted forwarding headers.
     pub transport: Transport,
     /// Domain of projects: a database has the host `db.<ref>.<project_domain>`.
     pub project_domain: String,

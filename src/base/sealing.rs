@@ -2,8 +2,8 @@
 //! is not.
 //!
 //! AES-256-GCM. A sealed secret is a nonce of 12 random bytes, the ciphertext and the tag. The
-//! context of the secret is authenticated as associated data, so that an attacker who can write to
-//! the database cannot substitute one secret for another.
+//! context of the secret is authenticated as associated data, so that an attacker with write access
+//! to the database cannot substitute one secret for another.
 
 use std::{
     fmt, fs, io,

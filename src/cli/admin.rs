@@ -87,7 +87,7 @@ pub(super) enum OrgCommand {
         /// Identifier in paths. Defaults to 20 random letters.
         #[arg(long)]
         slug: Option<OrgSlug>,
-        /// Email address of the user who owns the organization.
+        /// Email address of the organization's owner.
         #[arg(long, value_name = "EMAIL")]
         owner: String,
         #[command(flatten)]

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_quoted_where_a_shell_would_split_or_expand_them() {
+    fn path_with_shell_characters_is_quoted() {
         let cases = [
             ("/var/lib/gantry-1", "/var/lib/gantry-1"),
             ("/my data", "'/my data'"),

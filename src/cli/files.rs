@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_and_only_by_its_owner() {
+    fn written_file_round_trips_and_has_private_mode() {
         let dir = tempfile::tempdir().unwrap();
         let files = DevFiles::new(dir.path());
         assert!(files.read().is_none());

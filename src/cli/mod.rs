@@ -184,7 +184,7 @@ pub fn definition() -> clap::Command {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_definition_is_sound() {
+    fn command_definition_is_valid() {
         super::definition().debug_assert();
     }
 }

@@ -125,7 +125,7 @@ impl Deref for DataPlaneState {
 }
 
 impl DataPlaneContext {
-    /// Creates the data plane of the node with data folder `home`, whose clusters `driver` runs.
+    /// Creates the data plane of the node with data folder `home`. Clusters are run by `driver`.
     pub fn new(
         platform: PlatformContext,
         settings: DataPlaneSettings,

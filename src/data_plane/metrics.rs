@@ -7,13 +7,13 @@ use metrics::{Counter, Gauge, Histogram};
 use super::{postgres_proxy, service_proxy, service_proxy::upstreams::Service};
 use crate::platform::telemetry::{CLASSES, Metrics};
 
-/// Metrics of the data plane. Handles are made once.
+/// Metrics of the data plane. Handles are created once.
 pub struct DataPlaneMetrics {
-    /// Of clusters.
+    /// Metrics of clusters.
     pub clusters: ClusterMetrics,
-    /// Of connections to databases.
+    /// Metrics of connections to databases.
     pub postgres_proxy: postgres_proxy::PostgresProxyMetrics,
-    /// Of requests to projects' services.
+    /// Metrics of requests to projects' services.
     pub service_proxy: service_proxy::ServiceProxyMetrics,
 }
 
@@ -40,18 +40,18 @@ impl DataPlaneMetrics {
 /// The origin of a new project's cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A server that ran already.
+    /// A running server of the warm pool.
     Server,
-    /// Files that were there already.
+    /// Prepared files of the warm pool.
     Folder,
-    /// Nothing was ready.
+    /// A new copy of the template.
     Template,
 }
 
 /// An operation on a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Making its files.
+    /// Creating its files.
     Create,
     /// Starting its server.
     Start,
@@ -61,7 +61,7 @@ pub enum Step {
     Password,
     /// Stopping its server.
     Stop,
-    /// Putting it out of sight.
+    /// Moving it to the trash.
     Remove,
 }
 
@@ -82,19 +82,19 @@ impl Step {
 /// A bound of a project's resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Memory of all processes: some were ended.
+    /// Memory of all processes: some were killed.
     Memory,
-    /// Processes and threads: no more were started.
+    /// Processes and threads: further ones were rejected.
     Processes,
-    /// Disk space is nearly used up.
+    /// The disk is nearly full.
     DiskSoft,
-    /// Disk space is used up, and the project is read-only.
+    /// The disk is full, and the project is read-only.
     DiskHard,
-    /// The project wrote nevertheless, and was stopped.
+    /// The project still wrote to its full disk, and was stopped.
     DiskStop,
 }
 
-/// Counts and durations about clusters.
+/// Counters and durations of clusters.
 pub struct ClusterMetrics {
     origins: [Counter; 3],
     steps: [Histogram; 6],
@@ -119,24 +119,24 @@ impl ClusterMetrics {
         }
     }
 
-    /// A project reached a bound.
+    /// Counts a project that reached a limit.
     pub fn reached(&self, bound: Bound) {
         self.bounds[bound as usize].increment(1);
     }
 
-    /// A project was asked for.
+    /// Counts a created project by the origin of its cluster.
     pub fn began_from(&self, origin: Origin) {
         self.origins[origin as usize].increment(1);
     }
 
-    /// So many are ready.
+    /// Sets the numbers of clusters in the warm pool.
     #[expect(clippy::cast_precision_loss, reason = "there are not as many")]
     pub fn prepared(&self, folders: usize, servers: usize) {
         self.folders.set(folders as f64);
         self.servers.set(servers as f64);
     }
 
-    /// A step took this long.
+    /// Records the duration of a step.
     pub fn took(&self, step: Step, millis: u64) {
         self.steps[step as usize].record(Duration::from_millis(millis).as_secs_f64());
     }

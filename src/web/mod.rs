@@ -1,16 +1,17 @@
 //! The account pages: rendered on the server, usable without JavaScript.
 //!
 //! A page is an [`Endpoint`], as an operation of the API is, so the same guard authenticates,
-//! rate-limits, authorizes and audits it. Only its [`ClientKind`] differs: credentials are a session
-//! cookie, and errors are HTML. Pages read and change resources by calling the API's operations in
-//! this process as the signed-in user ([`Visitor::get`], [`Visitor::call`]), so they have no access
-//! rules of their own. Sign-in, sessions, passwords and passkeys are implemented here.
+//! rate-limits, authorizes and audits it. Only its [`ClientKind`] differs: credentials are a
+//! session cookie, and errors are HTML. Pages read and change resources by calling the API's
+//! operations in this process as the signed-in user ([`Visitor::get`], [`Visitor::call`]), so they
+//! have no access rules of their own. Sign-in, sessions, passwords and passkeys are implemented
+//! here.
 //!
 //! To add a page, write a template, a struct for it and a handler, and add a line to `PAGES`:
 //!
 //! - a page takes a [`Visitor`] and returns [`PageResponse::page`];
-//! - a form posts to an endpoint that takes a [`SessionForm`] (which rejects cross-site requests) and
-//!   returns [`PageResponse::redirect`] to the page that shows the result.
+//! - a form posts to an endpoint that takes a [`SessionForm`] (which rejects cross-site requests)
+//!   and returns [`PageResponse::redirect`] to the page that shows the result.
 
 mod account;
 mod assets;

@@ -35,7 +35,7 @@ impl Visitor {
         self.check_query(method, path, "").await
     }
 
-    /// Checks a request whose required permissions depend on its query.
+    /// Checks a request with required permissions that depend on its query.
     pub(super) async fn check_query(
         &self,
         method: &str,
@@ -51,7 +51,7 @@ impl Visitor {
         .await
     }
 
-    /// Checks a request whose body names the resource.
+    /// Checks a request that names the resource in its body.
     pub(super) async fn check_body(
         &self,
         method: &str,

@@ -1,5 +1,5 @@
-/* Native code of a tenant, run inside its PostgreSQL server: `LOAD` runs the constructor before it looks at the library.
- * The file `attack` in the data directory says what to do: a word and a number. The outcome goes to `attack.result`. */
+/* Native code of a tenant, run inside its PostgreSQL server: `LOAD` runs the constructor before it checks the library.
+ * The file `attack` in the data directory contains the attack: a word and a number. The result is written to `attack.result`. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-/* A child that only waits. Returns its pid, or -1. */
+/* Forks a child that only waits. Returns its pid, or -1. */
 static pid_t idle_child(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -19,14 +19,14 @@ static pid_t idle_child(void) {
     return pid;
 }
 
-/* As many children as there may be, at most `wanted`. */
+/* Forks as many children as permitted, at most `wanted`. */
 static long fork_many(long wanted) {
     long made = 0;
     while (made < wanted && idle_child() > 0) made++;
     return made;
 }
 
-/* A child that looks like no server: another directory, name and session. */
+/* Forks a child that does not look like a server: another directory, name and session. */
 static long hide(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -40,7 +40,7 @@ static long hide(void) {
     return pid;
 }
 
-/* A byte so many megabytes into a file: 0, or the error. */
+/* Writes a byte at this offset of a file, in megabytes. Returns 0 or the error. */
 static long write_far(long megabytes) {
     signal(SIGXFSZ, SIG_IGN);
     int file = open("large", O_CREAT | O_WRONLY, 0600);

@@ -1,12 +1,12 @@
 /*
  * Attempts of native code inside a project's server against the host, other projects and Gantry.
  *
- * tests/it/walls.rs compiles this as a shared library and has a superuser LOAD it. The constructor runs before
- * PostgreSQL looks for its own mark in the library, so no header of PostgreSQL is needed. Each attempt becomes a line
- * of `attack.out` in the data directory, the server's working directory: its name, `denied` or `DONE`, and errno.
+ * tests/it/walls.rs compiles this as a shared library and loads it as a superuser with LOAD. The constructor runs before
+ * PostgreSQL checks the library's magic block, so no header of PostgreSQL is needed. Each attempt writes a line
+ * to `attack.out` in the data directory, the server's working directory: its name, `denied` or `DONE`, and errno.
  *
- * `attack.in` names the targets, one word a line: a neighbour's socket, a file of a neighbour's, a file of
- * Gantry's, the path of a server's own socket folder, the loader, a library to have the loader run, and the pid of
+ * `attack.in` lists the targets, one word per line: a neighbour's socket, a file of a neighbour's, a file of
+ * Gantry's, the path of a server's own socket folder, the loader, a library for the loader to run, and the pid of
  * Gantry.
  */
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-/* Numbers that older C libraries do not name; they are the same on x86_64 and aarch64. */
+/* Numbers that older C libraries do not define; they are the same on x86_64 and aarch64. */
 #define NR_PIDFD_OPEN 434
 #define NR_CLONE3 435
 #define NR_PIDFD_GETFD 438
@@ -45,7 +45,7 @@
 
 static FILE *out;
 
-/* A call that answers -1 was refused. */
+/* A call that returns -1 was denied. */
 static void say(const char *name, long answer)
 {
     int error = errno;
@@ -182,7 +182,7 @@ static void programs(const char *loader, const char *library)
 {
     char *arguments[] = {(char *)loader, (char *)library, NULL}, *environment[] = {NULL};
 
-    /* In a child, as an attempt that works does not come back. */
+    /* In a child, because a successful attempt does not return. */
 #define ATTEMPT(name, call)                                   \
     do {                                                      \
         int status = 0;                                       \
@@ -257,7 +257,7 @@ static void processes(pid_t gantry)
     say("pidfd-getfd", syscall(NR_PIDFD_GETFD, 0, 0, 0));
 }
 
-/* A listener of this process at the server's own socket, with a process title like the postmaster's. */
+/* Starts a listener at the server's socket, with a process title like the postmaster's. */
 static void listen_instead(const char *folder)
 {
     char path[600];
@@ -277,7 +277,7 @@ static void listen_instead(const char *folder)
         return;
     /* The title of a postmaster, in the memory that the kernel reads titles from. */
     strcpy(program_invocation_name, "postgres");
-    /* The child serves, and keeps what it is told. */
+    /* The child accepts connections and stores the received bytes. */
     for (;;) {
         char bytes[512];
         int client = accept(fd, NULL, NULL);

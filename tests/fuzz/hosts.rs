@@ -1,6 +1,7 @@
-//! Names of hosts: of requests, and those that customers register.
+//! Host names of requests and of customers.
 //!
-//! The first line of an input is the `Host` field, the second the authority of the target, if there is one.
+//! The first line of an input is the `Host` field, the second the authority of the target, if there
+//! is one.
 
 use gantry::data_plane::{
     domains::hostnames::Host,
@@ -63,7 +64,7 @@ fn head(field: &[u8], authority: Option<&[u8]>) -> Option<Parts> {
     Some(request.ok()?.into_parts().0)
 }
 
-/// The name is one that a table can have, and both ways of comparing it agree.
+/// Checks that the host name is a valid key of the route table, and that both comparisons agree.
 fn check_request(head: &Parts) {
     let found = host(head);
     if let Some(found) = &found {
@@ -79,7 +80,7 @@ fn check_request(head: &Parts) {
     );
 }
 
-/// An accepted hostname is a name of DNS, outside the domain of projects, and is read as itself again.
+/// Checks that an accepted hostname is a DNS name outside the domain of projects, and round-trips.
 fn check_hostname(text: &str) {
     let Ok(hostname) = Host::parse(text, DOMAIN) else {
         return;

@@ -29,10 +29,11 @@ pub(super) const TARGET: Target = Target {
     ],
 };
 
-/// Longer lines are read in part only, and rejected where they matter.
+/// Maximum length of a line that is read completely. Longer lines are rejected if relevant.
 const LINE_BYTES_MAX: usize = 63;
 
-/// The result does not depend on how the bytes arrive, and for the first head it is that of a reader of the whole head.
+/// Checks that the result is independent of the sizes of the reads, and that it equals a parser of
+/// the whole first head.
 fn check(bytes: &[u8]) {
     let whole = is_ambiguous(bytes, bytes.len().max(1));
     for size in [1, 2, 3, 7, 64] {

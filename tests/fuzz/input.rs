@@ -1,4 +1,5 @@
-//! Inputs made from seeds by a few random edits. The edits shrink, so that a failure is reported with a small input.
+//! Inputs made from seeds by a few random edits. The edits shrink, so that a failure is reported
+//! with a small input.
 
 use proptest::{
     collection::vec,
@@ -7,18 +8,18 @@ use proptest::{
     strategy::BoxedStrategy,
 };
 
-/// The longest input.
+/// Maximum size of an input, in bytes.
 const BYTES_MAX: usize = 16 * 1024;
-/// The most edits of one seed.
+/// Maximum number of edits of one seed.
 const EDITS_MAX: usize = 8;
-/// The most copies that one edit makes.
+/// Maximum number of copies in one edit.
 const COPIES_MAX: usize = 64;
 
 /// A place between two bytes, or at an end.
 #[derive(Debug, Clone)]
 enum Place {
     Any(Index),
-    /// Where a word, a number or a sign begins or ends: most defects are there.
+    /// A place where a word, a number or a sign begins or ends. Most defects are at such places.
     Boundary(Index),
 }
 
@@ -43,7 +44,7 @@ enum Edit {
     Repeat(Place, Place, usize),
 }
 
-/// One of the seeds, or nothing, with some edits.
+/// Returns one of the seeds, or an empty input, with some edits.
 pub(super) fn from_seeds(
     seeds: &[Vec<u8>],
     tokens: &'static [&'static str],
@@ -63,7 +64,7 @@ pub(super) fn from_seeds(
             .prop_map(|(from, to, copies)| Edit::Repeat(from, to, copies)),
     ];
     let seed = prop_oneof![1 => Just(Vec::new()), 9 => select(seeds.to_vec())];
-    // Mostly few, so that the rest of the seed stays what it is.
+    // Mostly few edits, so that most of the seed is unchanged.
     let count = prop_oneof![3 => Just(1), 2 => Just(2), 1 => 0..EDITS_MAX];
     let edits = count.prop_flat_map(move |count| vec(edit.clone(), count));
     (seed, edits)
@@ -78,7 +79,7 @@ fn place() -> impl Strategy<Value = Place> + Clone {
     ]
 }
 
-/// Both ends, and the places between bytes of different classes.
+/// Returns both ends, and the places between bytes of different classes.
 fn boundaries(bytes: &[u8]) -> Vec<usize> {
     let inner = (1..bytes.len()).filter(|at| {
         let sign = !bytes[*at].is_ascii_alphanumeric();

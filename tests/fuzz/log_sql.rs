@@ -64,7 +64,7 @@ pub(super) const TARGET: Target = Target {
 /// Microseconds of an hour.
 const HOUR: i64 = 3_600_000_000;
 
-/// Logs without a line.
+/// Empty logs.
 struct Empty {
     runtime: Runtime,
     logs: Logs,
@@ -91,7 +91,8 @@ static LOGS: LazyLock<Empty> = LazyLock::new(|| {
     }
 });
 
-/// A statement gives an answer, or an error with a text for its author. A panic inside is an internal error, and fails.
+/// Checks that a statement returns rows or an error message for its author. A panic in the engine
+/// is an internal error, which fails.
 fn check(bytes: &[u8]) {
     let Ok(sql) = std::str::from_utf8(bytes) else {
         return;

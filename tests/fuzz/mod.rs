@@ -1,7 +1,9 @@
-//! Random input for parsers of bytes from outside: each target takes bytes, and panics if a property does not hold.
+//! Random input for parsers of bytes from outside: each target takes bytes, and panics if a
+//! property does not hold.
 //!
-//! A target is a function of bytes, as `cargo fuzz` expects; its seeds are files in `corpus/<target>`. The tests here change seeds at
-//! random, a bounded number of times. `just fuzz TARGET SECONDS` goes on for longer. See README.md.
+//! A target is a function of bytes, as `cargo fuzz` expects; its seeds are files in
+//! `corpus/<target>`. The tests here change seeds at random, a bounded number of times. `just fuzz
+//! TARGET SECONDS` goes on for longer. See README.md.
 
 mod hosts;
 mod http_framing;
@@ -27,7 +29,7 @@ struct Target {
     check: fn(&[u8]),
     /// Inputs in a normal test run, besides the seeds.
     cases: u32,
-    /// Texts that mean something to the parser, inserted at random.
+    /// Tokens of the parser, inserted at random.
     tokens: &'static [&'static str],
 }
 
@@ -89,7 +91,7 @@ impl Target {
     }
 }
 
-/// How long each target runs, if that was asked for.
+/// Duration of each target, if configured.
 fn fuzz_time() -> Option<Duration> {
     let seconds = env::var("GANTRY_FUZZ_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().unwrap()))

@@ -16,10 +16,11 @@ pub(super) const TARGET: Target = Target {
     ],
 };
 
-/// Times a service may decode a path.
+/// Maximum number of times that a service may decode a path.
 const DECODINGS: usize = 3;
 
-/// An accepted path keeps all its segments when a parser of URLs normalizes it, however often it was decoded before.
+/// Checks that an accepted path keeps all its segments when a URL parser normalizes it, after any
+/// number of decodings.
 fn check(path: &[u8]) {
     let Ok(request) = Request::builder().uri(path).body(()) else {
         return;
@@ -45,7 +46,8 @@ fn segments(path: &str) -> usize {
 
 /// Segments that remain when dot segments are removed (WHATWG URL, 4.4).
 fn segments_normalized(path: &str) -> usize {
-    // These begin a query or a fragment, and tabs and line ends are dropped, which would all hide segments from the count.
+    // These begin a query or a fragment, and tabs and line ends are dropped, which would all hide
+    // segments from the count.
     let path = path.replace(['?', '#', '\t', '\n', '\r'], "_");
     // At the end of a URL spaces and control characters are dropped.
     let url = Url::parse(&format!("http://host/{path}?")).unwrap();

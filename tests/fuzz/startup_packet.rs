@@ -31,7 +31,8 @@ pub(super) const TARGET: Target = Target {
 /// Parameters that the proxy writes itself.
 const OWN: [&[u8]; 4] = [b"user", b"database", b"options", b"replication"];
 
-/// The packet for the server has the length that it says, is read as the same packet again, and has the client's user and settings.
+/// Checks that the packet for the server declares its length, round-trips, and has the client's
+/// user and settings.
 fn check(packet: &[u8]) {
     let Some(written) = rewrite_opening(packet) else {
         return;
@@ -58,7 +59,7 @@ fn parameters(packet: &[u8]) -> Vec<(&[u8], &[u8])> {
     found
 }
 
-/// Parameters that are the server's to judge, in order.
+/// Returns the parameters that only the server validates, in order.
 fn settings(packet: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut all = parameters(packet);
     all.retain(|(name, _)| !OWN.contains(name));

@@ -25,7 +25,8 @@ pub(super) const TARGET: Target = Target {
     ],
 };
 
-/// A header is accepted exactly if it has the documented form: scheme, one space, prefix, 40 lowercase hexadecimal digits.
+/// Checks that a header is accepted exactly if it has the documented form: scheme, one space,
+/// prefix, 40 lowercase hexadecimal digits.
 fn check(header: &[u8]) {
     let accepted = parse_authorization(Some(header)).is_ok();
     assert_eq!(accepted, has_documented_form(header));

@@ -1,7 +1,7 @@
 //! Clusters on real PostgreSQL: recovery from crashes, and isolation of tenants.
 //!
 //! As root, projects run under their own uids, and the isolation between them is tested too. All
-//! tests share templates, whose folder `GANTRY_TEST_TEMPLATES` sets.
+//! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
 mod sandbox;
 
@@ -63,7 +63,7 @@ async fn create_assigns_unique_system_identifier_and_uid() {
             )
             .await,
         );
-        // The server compares the WAL's identifier with its own when it reads WAL back.
+        // The server checks the identifier when it reads WAL.
         admin
             .batch_execute("create table public.t as select generate_series(1, 1000) n")
             .await
@@ -112,7 +112,7 @@ async fn create_assigns_unique_system_identifier_and_uid() {
         assert!(!run(FIRST_UID + 1), "{forbidden}");
         assert!(run(FIRST_UID + 2), "{forbidden}");
     }
-    // Not through the socket either: its directory cannot be entered.
+    // The directory of the socket is inaccessible as well.
     let psql = Engine::find(None).unwrap().program("psql");
     if psql.exists() {
         let directory = socket.parent().unwrap().to_owned();
@@ -246,7 +246,7 @@ async fn start_after_killed_postmaster_ends_orphaned_backend() {
         .await
         .unwrap()
         .get(0);
-    // Never looks at its latch, so it does not notice that the postmaster is gone.
+    // A busy loop does not check its latch, so it does not detect the end of the postmaster.
     let busy = tokio::spawn(async move {
         owner
             .batch_execute("do $$ begin loop end loop; end $$")
@@ -359,7 +359,7 @@ async fn create_after_interrupted_copy_succeeds() {
     );
     machine.up(&cluster.project).await;
 
-    // Again and again changes nothing.
+    // Repeating the operations changes nothing.
     let before = machine.pid(&cluster.project).await;
     machine
         .clusters
@@ -376,7 +376,7 @@ async fn running_server_is_adopted_and_stopped() {
     let project = machine.running(1).await;
     let pid = machine.pid(&project).await;
 
-    // Another Gantry: only the files and processes carry over.
+    // A new driver, which has only the files and processes.
     let later = LocalDriver::open(Arc::clone(&machine.home), host(), Entropy::system());
     assert_eq!(
         later.observe(&project).await.unwrap(),
@@ -401,7 +401,7 @@ async fn stop_kills_a_suspended_process() {
     let project = machine.running(1).await;
     let pid = machine.pid(&project).await;
     kill_process(pid, Signal::STOP).unwrap();
-    // Neither INT nor QUIT reaches it; removal climbs to KILL.
+    // A suspended process handles neither INT nor QUIT, so the removal sends KILL.
     machine.clusters.remove(&project).await.unwrap();
     assert_eq!(processes_under(machine.dir()), []);
 }
@@ -562,7 +562,7 @@ async fn control_cluster_keeps_data_across_restarts() {
         .batch_execute("create table kept as select 42 n")
         .await
         .unwrap();
-    // Killed, not stopped: the next one recovers.
+    // A killed server recovers at the next start.
     for (pid, _) in processes_under(machine.home.dir()) {
         kill(pid).await;
     }

@@ -159,7 +159,7 @@ fn allowances_name_a_check_and_an_operation() {
     }
 }
 
-/// Operations of the published contract; Gantry's own are public and few.
+/// Operations of the published contract, without Gantry's own.
 fn published() -> impl Iterator<Item = &'static Endpoint> {
     endpoints::all()
         .iter()

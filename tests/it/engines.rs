@@ -83,7 +83,7 @@ async fn project_runs_on_the_requested_version() {
             (&json!(seen), &json!(major))
         );
 
-        // Also after a stop and a start, which tell the version by the data.
+        // A restart reads the version from the data directory.
         node.post(&format!("{path}/pause"))
             .as_(&app.owner)
             .send()
@@ -134,7 +134,7 @@ async fn project_runs_on_the_requested_version() {
     node.stop().await;
 }
 
-/// Whoever made a project on a version that was removed since is told what to do, and loses nothing.
+/// A project on a version that is no longer installed keeps its data. The error names the remedy.
 #[tokio::test]
 async fn missing_version_is_named_in_the_error() {
     let machine = Machine::new().await;
@@ -163,12 +163,12 @@ async fn install_of_unpinned_version_is_rejected() {
         .to_string();
     assert_eq!(
         refused,
-        "PostgreSQL 98 is not pinned in this version of Gantry, which knows 15, 16, 17, 18; --newest asks the registry"
+        "PostgreSQL 98 is not pinned in this version of Gantry (pinned: 15, 16, 17, 18); install the newest release of the registry with --newest"
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// On 15 the owner has no way to create roles, and so none to join the reserved ones.
+/// On version 15 the owner cannot create roles, and thus cannot join reserved roles.
 #[tokio::test]
 async fn owner_on_postgres_15_cannot_create_or_join_reserved_roles() {
     for engine in engines().offered() {
@@ -198,7 +198,8 @@ async fn owner_on_postgres_15_cannot_create_or_join_reserved_roles() {
     }
 }
 
-/// A project made before this rule: its owner may have joined anything, and made roles that create roles.
+/// In a project from before this rule, the owner may have joined any role and created roles with
+/// CREATEROLE.
 #[tokio::test]
 async fn grants_revoke_reserved_memberships_on_postgres_15() {
     let Some(engine) = engines().of_major(15).cloned() else {

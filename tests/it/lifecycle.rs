@@ -1,4 +1,5 @@
-//! A project's life on real clusters: made, kept up, adopted, removed, whatever happens in between.
+//! The life of a project on real clusters: creation, restarts, adoption and removal, with faults at
+//! each step.
 
 use std::{collections::HashSet, fs, sync::Arc, time::Duration};
 
@@ -20,7 +21,8 @@ use crate::support::{
     machine::{Machine, PATIENCE, kill, processes_under},
 };
 
-/// Waits until nothing of a project is left in the node's folder: the trash is emptied behind everybody's back.
+/// Waits until the node's folder contains no file of a project. The trash is emptied in the
+/// background.
 async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
     let dir = node.machine.dir();
     let left = || {
@@ -29,7 +31,7 @@ async fn until_nothing_is_left(node: &Node, project: &ProjectRef) {
             .args(["-path", &format!("*{project}*"), "-prune"])
             .output()
             .unwrap();
-        // What vanishes while it looks is not an error here.
+        // `find` fails if a file disappears meanwhile, which is no error here.
         String::from_utf8(find.stdout).unwrap()
     };
     let gone = async {
@@ -141,7 +143,8 @@ async fn create_and_remove_project_leaves_no_trace() {
     );
 }
 
-/// Servers only listen on their socket, with peer authentication, so instead of logging in the verifier is computed anew.
+/// Servers listen on their socket only, with peer authentication, so the test computes the verifier
+/// instead of logging in.
 #[tokio::test]
 async fn project_password_is_stored_nowhere() {
     let app = TestApp::running().await;
@@ -182,7 +185,7 @@ async fn project_password_is_stored_nowhere() {
     assert_eq!(bytes(server).await, hmac(&salted, &[b"Server Key"]));
     drop(admin);
 
-    // Neither in what the server wrote, nor in the control database once it is set.
+    // The server's files and the control database must not contain the password.
     app.post(&format!("/v1/projects/{project}/pause"))
         .as_(&app.owner)
         .send()
@@ -208,7 +211,7 @@ async fn project_password_is_stored_nowhere() {
                     .any(|window| window == text.as_bytes())
             };
             assert!(!contains("correct horse"), "{}", entry.display());
-            // The verifier belongs into the catalog and the WAL, and into no log.
+            // The verifier may be in the catalog and the WAL, but not in a log.
             assert!(
                 !entry.to_str().unwrap().contains("log") || !contains(salt),
                 "{}",
@@ -259,10 +262,11 @@ fn salted(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
 #[tokio::test]
 async fn project_removed_during_creation_is_removed() {
     let app = TestApp::running().await;
-    // At once, and at moments on the way: before the copy, in it, while the server starts, when it is announced.
+    // At once, and at several stages of the creation: before and during the copy, while the server
+    // starts, and when the project becomes healthy.
     for wait in [0, 20, 100, 300, 800] {
         let project = app.create_project(&format!("brief {wait}")).await;
-        // Where in its making that is does not matter, as long as it differs.
+        // The exact stages do not matter, as long as they differ.
         sleep(Duration::from_millis(wait)).await;
         app.delete(&format!("/v1/projects/{project}"))
             .as_(&app.owner)
@@ -286,7 +290,8 @@ async fn concurrent_creations_all_succeed() {
     assert_eq!(app.machine.clusters.list().await.unwrap().len(), 3);
 }
 
-/// Kills the project's server, and waits for another: far less long than until anybody would look by himself.
+/// Kills the project's server and waits for its successor, for less time than the interval of the
+/// reconciler.
 async fn kill_and_await_another(app: &TestApp, project: &ProjectRef) {
     let dead = app.machine.pid(project).await;
     kill(dead).await;
@@ -325,7 +330,7 @@ async fn crashed_server_restarts_with_backoff() {
         json!([{"n": 42}])
     );
 
-    // The clock stands still: it dies again at once, and is not started before a second has passed.
+    // With a stopped clock the second crash follows immediately, so the restart waits for a second.
     kill(app.machine.pid(&project).await).await;
     app.until(&project, Status::ActiveUnhealthy).await;
     let health = app
@@ -347,12 +352,12 @@ async fn crashed_server_restarts_with_backoff() {
     app.app.reconciler.wake();
     app.until(&project, Status::ActiveHealthy).await;
 
-    // A minute without a fall, and all is forgiven.
+    // A minute without a crash resets the backoff.
     app.advance(61);
     kill_and_await_another(&app, &project).await;
 }
 
-/// Once a project was announced, its data must be there. Without it nothing is made in its place.
+/// Missing data of a healthy project is an error. It is not replaced by an empty cluster.
 #[tokio::test]
 async fn missing_data_is_not_replaced_by_an_empty_cluster() {
     let app = TestApp::running().await;
@@ -385,7 +390,7 @@ async fn missing_data_is_not_replaced_by_an_empty_cluster() {
         .json();
     assert_eq!(seen["status"], "ACTIVE_UNHEALTHY");
 
-    // Put back, it is taken up again, once the next attempt is due.
+    // After the folder is restored, the next attempt succeeds.
     fs::rename(
         app.machine.dir().join("mislaid"),
         app.machine.home.project(&project),
@@ -404,7 +409,7 @@ async fn restart_adopts_servers_and_resumes_work() {
     let pid = app.machine.pid(&kept).await;
     app.node.stop().await;
 
-    // Wanted and not wanted while nobody was there to act.
+    // One project was created and one removed while no node ran.
     let coming = app.create_project("coming").await;
     app.delete(&format!("/v1/projects/{going}"))
         .as_(&app.owner)
@@ -465,7 +470,8 @@ async fn nodes_manage_only_their_own_projects() {
         .json();
     let theirs: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
     second.until(&theirs, Status::ActiveHealthy).await;
-    // By the time this one is made, its node has had the other's before it in its hands, if it would ever take it.
+    // The node handles projects in order: when this one is ready, it has skipped the project of the
+    // other node.
     let later = app.create_project("later").await;
     app.until(&later, Status::ActiveHealthy).await;
 
@@ -487,7 +493,7 @@ async fn nodes_manage_only_their_own_projects() {
     assert_eq!(on_disk(&second).await, [theirs.clone()].into());
     assert_eq!(app.machine.pid(&ours).await, pid);
 
-    // Either takes the order; the owner carries it out, as it hears of it.
+    // Any node accepts the request. The project's node executes it after a notification.
     app.delete(&format!("/v1/projects/{theirs}"))
         .as_(&app.owner)
         .send()
@@ -528,7 +534,7 @@ async fn hung_server_is_unhealthy() {
     assert_eq!(health[0]["status"], "ACTIVE_HEALTHY");
 }
 
-/// A file where the project's folder should be: nothing can be made until that is gone.
+/// A file at the path of the project's folder prevents the creation until it is removed.
 #[tokio::test]
 async fn failed_creation_is_reported_and_retried() {
     let mut app = TestApp::with(Transport::default(), Arc::new(Machine::new().await)).await;

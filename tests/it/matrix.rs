@@ -29,7 +29,7 @@ use gantry::{
     },
 };
 
-/// A request that an operation may decide on: one for each of its cases.
+/// A request to an operation, one for each of its cases.
 #[derive(Clone, Copy)]
 struct Question {
     endpoint: &'static Endpoint,

@@ -1,7 +1,8 @@
-//! Every state of a project, and every fault: each comes to rest where it should, within its bound.
+//! Every fault in every state of a project: the project reaches its final state within a bounded
+//! number of attempts.
 //!
-//! The clusters are a model, so that each step can fail, hang, or be cut off exactly where it matters; the rows, the lease and
-//! the reconciler are real. The same faults on real processes are in `binary/crash.rs`.
+//! The clusters are a model, so that each step can fail, hang or be interrupted. The rows, the
+//! lease and the reconciler are real. `binary/crash.rs` has the same faults with real processes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,12 +38,12 @@ use tokio_postgres::Client;
 
 use crate::support::{Node, TestApp, machine::Machine};
 
-/// Attempts after which everything must be at rest once nothing fails any more. The clock is moved on by a minute for each,
-/// which is the longest pause between two.
+/// Maximum number of attempts to reach the final state after the last fault. The clock advances by
+/// a minute for each, the longest pause between two attempts.
 const ROUNDS_MAX: u32 = 4;
-/// Real time for what one attempt does in a model.
+/// Real time limit of one attempt in the model.
 const ATTEMPT: Duration = Duration::from_millis(300);
-/// The node whose projects are tried.
+/// The node of the tested projects.
 const NODE: u128 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,23 +72,23 @@ const STEPS: [At; 8] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// The step fails so often in a row for each project.
+    /// The step fails this many times in a row for each project.
     Fails(At, u32),
-    /// Gantry is killed in the middle of the step, and another one starts.
+    /// Gantry is killed during the step, and another process starts.
     Killed(At),
-    /// The same, and the servers with it.
+    /// Gantry and all servers are killed during the step, and another process starts.
     AllKilled(At),
-    /// Every server is killed, again and again.
+    /// Every server is killed repeatedly.
     ServersKilled,
-    /// The wall clock is set forward or back by so many hours.
+    /// The wall clock is changed by this many hours.
     Clock(i64),
 }
 
-/// What there is of a project.
+/// The state of a project's cluster in the model.
 #[derive(Debug, Default)]
 struct Place {
     data: bool,
-    /// The pid of a server, and the bell that rings at its end.
+    /// The pid of a server, and the channel that closes when the server ends.
     server: Option<(i32, Sender<()>)>,
     failures: HashMap<At, u32>,
 }
@@ -98,7 +99,7 @@ struct Model {
     places: Mutex<HashMap<ProjectRef, Place>>,
     pids: AtomicI32,
     fails: Mutex<Option<(At, u32)>>,
-    /// Whoever comes to this step waits for ever, as somebody killed there would.
+    /// A task that reaches this step hangs, like one of a killed process.
     hangs: Mutex<Option<At>>,
     hanging: Mutex<Option<Sender<u32>>>,
 }
@@ -157,7 +158,7 @@ impl Model {
     }
 }
 
-/// Operations that no fault is injected into are those of the driver of the machine.
+/// Operations without injected faults call the driver of the machine.
 #[async_trait]
 impl ClusterDriver for Model {
     fn engines(&self) -> &Engines {
@@ -327,7 +328,7 @@ impl ClusterDriver for Model {
     }
 }
 
-/// A project in each state, as it may be found there.
+/// Creates a project in each state, with a matching cluster.
 async fn in_every_state(app: &TestApp, model: &Model) -> Vec<(ProjectRef, Status)> {
     let mut projects = Vec::new();
     for status in Status::ALL {
@@ -377,7 +378,7 @@ fn goal(status: Status) -> &'static str {
     }
 }
 
-/// Why a project is not at rest where it should be, if it is not.
+/// Returns why a project has not reached its final state, or `None` if it has.
 async fn unrest(
     app: &TestApp,
     model: &Model,
@@ -399,7 +400,7 @@ async fn unrest(
         .then(|| format!("begun in {begun:?}, is {status} with {there:?}, open: {open}, {why}"))
 }
 
-/// Lets attempts come due until everything is at rest.
+/// Runs due attempts until all projects have reached their final state.
 async fn rest(
     app: &TestApp,
     node: &Node,
@@ -410,7 +411,7 @@ async fn rest(
 ) {
     let mut changes = node.app.reconciler.changes();
     for round in 0.. {
-        // Whatever is due happens; nothing tells that nothing more will.
+        // Waits for all due work. There is no event for its end, so a pause counts as the end.
         while timeout(ATTEMPT, changes.changed()).await.is_ok() {}
         let mut left = Vec::new();
         for (project, begun) in projects {
@@ -437,7 +438,7 @@ async fn explore(fault: Fault) {
     let mut rounds = ROUNDS_MAX;
     match fault {
         Fault::None => {}
-        // An attempt that failed has a next one, at a time that the clock then jumps away from.
+        // A failed attempt sets the time of the next one before the clock jumps.
         Fault::Clock(_) => *model.fails.lock() = Some((At::Start, 1)),
         Fault::Fails(at, times) => {
             *model.fails.lock() = Some((at, times));
@@ -449,9 +450,10 @@ async fn explore(fault: Fault) {
             node.start();
             timeout(Duration::from_secs(30), hanging.changed())
                 .await
-                .expect("somebody comes to the step")
+                .expect("a task reaches the step")
                 .unwrap();
-            // The kernel lets go of what a killed process held. Its work hangs for ever, and its row is as it was.
+            // The kernel releases the locks of a killed process. Its tasks hang, and its row is
+            // unchanged.
             node.kill();
             *model.hangs.lock() = None;
             if matches!(fault, Fault::AllKilled(_)) {

@@ -1,4 +1,4 @@
-//! Pause, restore, restart and another password: as rows, and on real clusters.
+//! Pause, restore, restart and password change, with rows only and on real clusters.
 
 use std::{fs, sync::Arc};
 
@@ -33,7 +33,7 @@ async fn observed(app: &TestApp, project: &ProjectRef) -> ObservedState {
     app.machine.clusters.observe(project).await.unwrap()
 }
 
-/// Puts a project nobody runs into a state.
+/// Sets the state of a project that no node operates.
 async fn put(app: &TestApp, status: Status) {
     let desired = match status {
         Status::Pausing | Status::Inactive | Status::PauseFailed => "paused",
@@ -185,7 +185,7 @@ async fn operations_on_paused_project_follow_the_contract() {
         .expect(200)
         .json();
     assert_eq!(listed[0]["status"], "INACTIVE", "it is still there");
-    // The stub says it was made by 17; its data can be restored by nothing else.
+    // The stub reports version 17, so only that version can restore the data.
     let (major, sql) = (
         app.app.driver.engines().default_engine().major(),
         "update projects set engine = $2 where ref = $1",
@@ -287,7 +287,7 @@ async fn pause_and_restore_keep_data() {
     query(&app, &app, &project, "select 1").await.expect(544);
 
     ask(&app, &project, "restore").await.expect(200);
-    // Asked while it comes back, the query waits.
+    // A query during the restore waits.
     assert_eq!(
         query(&app, &app, &project, "select n from kept")
             .await
@@ -320,7 +320,7 @@ async fn pause_and_restore_keep_data() {
     assert_eq!(observed(&app, &project).await, ObservedState::Absent);
 }
 
-/// Whatever was asked for last is what it comes to, however far the work for the other had come.
+/// The last command determines the final state, regardless of the progress of the previous one.
 #[tokio::test]
 async fn latest_command_wins() {
     let app = TestApp::running().await;
@@ -329,7 +329,7 @@ async fn latest_command_wins() {
         ask(&app, &project, "pause").await.expect(200);
         app.until(&project, Status::Inactive).await;
         ask(&app, &project, "restore").await.expect(200);
-        // Too late is fine: then it is running, and is paused.
+        // A late cancellation finds a running project and pauses it.
         let cancelled = ask(&app, &project, "restore/cancel").await;
         if cancelled.status == 400 {
             ask(&app, &project, "pause").await.expect(200);
@@ -363,7 +363,8 @@ async fn pause_requested_during_downtime_is_executed_at_startup() {
     restarted.stop().await;
 }
 
-/// Its data mislaid, a project cannot be restored. It says so, and the same call tries again.
+/// A project without its data cannot be restored. The failure is reported, and the same call
+/// retries.
 #[tokio::test]
 async fn failed_restore_is_reported_and_retried() {
     let app = TestApp::running().await;
@@ -504,7 +505,7 @@ async fn new_password_is_valid_when_the_call_returns() {
         .expect(403);
 }
 
-/// What an older Gantry gave the roles of a project is not what this one gives.
+/// Roles with the grants of an older version receive the grants of this version.
 #[tokio::test]
 async fn outdated_project_receives_current_grants() {
     let mut app = TestApp::running().await;

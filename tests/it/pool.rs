@@ -1,4 +1,4 @@
-//! Clusters that are ready before a project is asked for.
+//! Clusters that are prepared before the creation of a project.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::support::{
     settings,
 };
 
-/// An application without projects of its own, and a node with a pool beside it.
+/// Returns an application without projects, and a node with a pool.
 async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
     let app = TestApp::new().await;
     let settings = Settings {
@@ -33,7 +33,7 @@ async fn with_pool(folders: u16, servers: u16) -> (TestApp, Node) {
     (app, node)
 }
 
-/// Refs of prepared clusters by whether they run, once there are so many.
+/// Waits for this many prepared clusters, and returns their refs by whether they run.
 async fn full(
     node: &Node,
     folders: usize,
@@ -124,7 +124,7 @@ async fn warm_cluster_is_used_once_and_replaced() {
         "gantry_clusters_prepared{kind=\"server\"} 1",
         "gantry_cluster_step_seconds_count{step=\"password\"} 4",
     ];
-    // The pool counts once more after it has filled the last place.
+    // The pool updates its count after it has added the last cluster.
     let counted = async {
         while let metrics = node.app.metrics.render()
             && !lines.iter().all(|line| metrics.contains(line))
@@ -137,7 +137,7 @@ async fn warm_cluster_is_used_once_and_replaced() {
         .unwrap_or_else(|_| panic!("{}", node.app.metrics.render()));
 }
 
-/// The name is taken: the transaction that took the cluster is rolled back, and with it the taking.
+/// A duplicate name rolls back the transaction that assigned the cluster, so the pool keeps it.
 #[tokio::test]
 async fn rejected_creation_takes_no_warm_cluster() {
     let (app, node) = with_pool(1, 0).await;
@@ -151,7 +151,7 @@ async fn rejected_creation_takes_no_warm_cluster() {
     assert_eq!(full(&node, 1, 0).await.0, before);
 }
 
-/// Somebody removed the folder: the project is made all the same.
+/// Creation succeeds although the folder of the warm cluster was removed.
 #[tokio::test]
 async fn missing_warm_cluster_is_replaced() {
     let (app, node) = with_pool(1, 0).await;

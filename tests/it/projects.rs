@@ -1,4 +1,5 @@
-//! Projects through the API, as rows: what is accepted, how it looks, who sees it. Real clusters are in `lifecycle`.
+//! Projects through the API, without clusters: validation, responses and visibility. Tests with
+//! real clusters are in `lifecycle`.
 
 use serde_json::{Value, json};
 
@@ -42,7 +43,7 @@ async fn create_project_as_administrator_returns_201() {
     assert_eq!(created["organization_slug"], json!(app.home.slug));
     assert_eq!(created["created_at"], "2026-11-21T09:15:03.000Z");
 
-    // Everybody else sees it with where its database will be.
+    // Other members see it with the address of its future database.
     let path = format!("/v1/projects/{}", created["ref"].as_str().unwrap());
     let seen = app
         .get(&path)
@@ -289,7 +290,7 @@ async fn duplicate_project_name_is_rejected() {
         again.message(),
         "Project with name same already exists in this organization"
     );
-    // Elsewhere it is another name, and a removed project gives its own back.
+    // Names are unique per organization, and a removed project releases its name.
     let second = app.tenant("Second", &app.owner).await;
     let elsewhere = json!({"organization_slug": second.slug, "name": "same", "db_pass": "x"});
     app.post("/v1/projects")
@@ -497,7 +498,7 @@ async fn health_returns_requested_services() {
             .send()
             .await
     };
-    // Nothing runs this one.
+    // No node operates this project.
     let health = ask("?services=db,auth").await.expect(200).json();
     assert_eq!(
         health[0],

@@ -1,5 +1,5 @@
-//! Projects at the bounds of their resources, with native code in their servers: what stops them, that a neighbour goes on,
-//! and how they come back.
+//! Projects that exceed their resource limits, with native code in their servers: the limits are
+//! enforced, other projects continue, and the projects recover.
 //!
 //! Each test runs with control groups, where this machine has any, and without.
 
@@ -36,7 +36,7 @@ use crate::support::{
 };
 
 const MB: u64 = 1 << 20;
-/// User ids of these tests, which no other test counts processes of.
+/// User ids of these tests. No other test counts processes of them.
 const UIDS: u32 = 300_000;
 
 fn limits() -> ResourceLimits {
@@ -65,7 +65,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// A running project with a user id that no other test uses.
+/// Creates a running project with a unique user id.
 async fn project(machine: &Machine, n: u32) -> ProjectRef {
     let cluster = ClusterSpec {
         uid: UIDS + std::process::id() % 100_000 * 4 + n,
@@ -97,7 +97,7 @@ async fn attack(machine: &Machine, project: &ProjectRef, what: &str, number: u64
         chown(file, Some(owner.uid()), Some(owner.gid())).unwrap();
     }
     let admin = machine.clusters.admin_session(project).await.unwrap();
-    // The code has run by the time the server refuses the library.
+    // The server rejects the library only after the code has run.
     admin
         .batch_execute(&format!("load '{}'", own.display()))
         .await
@@ -125,7 +125,7 @@ async fn health(app: &TestApp, project: &ProjectRef) -> Value {
     answer.expect(200).json()[0].clone()
 }
 
-/// Looks at the projects until the health of one says this.
+/// Waits until the health of a project contains this text.
 async fn until_told(app: &TestApp, project: &ProjectRef, text: &str) {
     let told = async {
         loop {
@@ -142,13 +142,13 @@ async fn until_told(app: &TestApp, project: &ProjectRef, text: &str) {
             {
                 return;
             }
-            // Nothing announces the kernel's counts.
+            // The kernel's counters have no event.
             let _ = timeout(Duration::from_millis(100), changes.changed()).await;
         }
     };
     timeout(PATIENCE, told)
         .await
-        .unwrap_or_else(|_| panic!("health never said: {text}"));
+        .unwrap_or_else(|_| panic!("health without: {text}"));
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn memory_limit_ends_sessions_of_one_project_only() {
         }
         assert!(failed > 0, "{by:?}: three sessions had 270 MB together");
         until_told(&app, &greedy, "reached the project's 200 MB of memory").await;
-        // It comes back by itself: PostgreSQL recovers, or the reconciler starts it again.
+        // PostgreSQL recovers by itself, or the reconciler restarts the server.
         let path = format!("/v1/projects/{greedy}/database/query");
         let query = json!({"query": "select 1 as one"});
         let back = async {
@@ -225,7 +225,7 @@ async fn fork_bomb_is_bounded_and_ends_with_the_server() {
     for by in [By::Groups, By::Watchdog] {
         let machine = Machine::within(limits(), by).await;
         if !is_root() && !machine.clusters.resources().unwrap().groups().enforced() {
-            // Nothing tells the processes of one project from others then.
+            // The processes of one project cannot be distinguished from others then.
             continue;
         }
         let (bomb, neighbour) = (project(&machine, 0).await, project(&machine, 1).await);
@@ -245,7 +245,7 @@ async fn fork_bomb_is_bounded_and_ends_with_the_server() {
             status.contains(&format!("\nUid:\t{uid}\t")) && !status.contains("State:\tZ")
         });
         assert_eq!(if is_root() { left.count() } else { 0 }, 0, "{by:?}");
-        // It starts again, with room for processes.
+        // A restart frees all processes.
         machine.up(&bomb).await;
         machine.pid(&bomb).await;
         assert_eq!(machine.pid(&neighbour).await, backend);
@@ -266,7 +266,7 @@ async fn disguised_process_ends_with_the_server() {
             if remove {
                 machine.clusters.remove(&project).await.unwrap();
             } else {
-                // Also after an unclean end: the next start finds it.
+                // After a crash, the next start removes the segment.
                 kill(machine.pid(&project).await).await;
                 machine.up(&project).await;
             }
@@ -298,7 +298,7 @@ async fn file_size_limit_is_enforced() {
     machine.pid(&project).await;
 }
 
-/// Ids of shared memory that this user made.
+/// Returns the ids of shared memory segments that this user created.
 fn segments(uid: u32) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
     let made = table
@@ -313,13 +313,13 @@ fn segments(uid: u32) -> Vec<String> {
 #[tokio::test]
 async fn shared_memory_is_released_after_removal_and_crash() {
     if !is_root() {
-        // Every project has the test's own user id, and what belongs to it is left alone.
+        // All projects have the user id of the test, and objects of that user are kept.
         return;
     }
     let machine = Machine::new().await;
     let project = project(&machine, 0).await;
     let uid = UIDS + std::process::id() % 100_000 * 4;
-    // As native code in the server would.
+    // Creates objects as native code in the server would.
     let leave = || {
         for kind in [&["-M", "1048576"][..], &["-S", "1"], &["-Q"]] {
             assert!(
@@ -388,7 +388,7 @@ async fn stale_control_group_is_removed_with_its_processes() {
         return;
     }
     let postmaster = i64::from(machine.pid(&project).await.as_raw_nonzero().get());
-    // By hand, which is the operator's.
+    // The operator moves the folder.
     fs::rename(
         machine.home.project(&project),
         machine.dir().join("elsewhere"),
@@ -430,7 +430,7 @@ async fn running_server_without_control_group_gets_one() {
     later.stop(&project).await.unwrap();
 }
 
-/// Adds so much data, without the write-ahead log taking as much again.
+/// Adds this much data to an unlogged table, so that the write-ahead log does not grow.
 async fn fill(session: &Client, megabytes: u32) {
     let rows = megabytes * 512;
     let sql = format!(
@@ -519,7 +519,7 @@ async fn disk_limit_makes_project_read_only_then_stops_it() {
     let owner = app.machine.connect(&project, "postgres").await.unwrap();
     owner.batch_execute("create table more ()").await.unwrap();
 
-    // A project that goes on writing is stopped, once its grace is over.
+    // A project that continues to write is stopped after its grace period.
     fill(&owner, 155).await;
     watchdog::look(&app.app, Disk::Always).await.unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Settings of a project's server, and servers that sleep while nobody uses them: on real clusters.
+//! Settings of a project's server, and servers that sleep while unused, on real clusters.
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
@@ -54,7 +54,7 @@ async fn update_settings_applies_before_the_response() {
     };
     assert_eq!(get().await, json!({}));
 
-    // Read by a running server: nobody is disconnected.
+    // A running server reloads these settings without closing sessions.
     let pid = app.machine.pid(&project).await;
     let wanted = json!({"work_mem": "8MB", "statement_timeout": "45s"});
     assert_eq!(
@@ -86,7 +86,7 @@ async fn update_settings_applies_before_the_response() {
     let restarted = app.machine.pid(&project).await;
     assert_ne!(restarted, pid);
 
-    // Waits for the next restart, if that is wanted.
+    // Applied at the next restart, if requested.
     ask(
         &app,
         "PATCH",
@@ -153,7 +153,8 @@ async fn invalid_settings_change_nothing() {
     }
     assert_eq!(app.machine.pid(&project).await, pid);
 
-    // Valid one by one, and yet no server starts with it: those before are in force again.
+    // Each value is valid, but the server does not start with them, so the previous ones are
+    // restored.
     let refused = ask(&app, "PUT", &project, &json!({"max_connections": 3}))
         .await
         .expect(400)
@@ -190,7 +191,7 @@ async fn setting_that_prevents_the_start_is_reverted() {
     )
     .await
     .expect(200);
-    // Another change meanwhile does not make it look as if the server ran with it.
+    // Another change meanwhile does not mark the pending setting as applied.
     ask(&app, "PATCH", &project, &json!({"work_mem": "8MB"}))
         .await
         .expect(200);
@@ -217,7 +218,7 @@ async fn setting_that_prevents_the_start_is_reverted() {
         restart().await,
         (json!("40"), json!({"max_connections": 40}))
     );
-    // What waited and started is what is gone back to.
+    // Pending settings that started successfully are those that are restored.
     ask(
         &app,
         "PATCH",
@@ -283,13 +284,13 @@ async fn idle_server_stops_and_starts_at_next_use() {
         .expect("an open session is use");
     drop(session);
     app.advance(601);
-    // The server notices the end of the session a moment after us.
+    // The server detects the end of the session a moment later.
     while !matches!(observed().await, ObservedState::Stopped) {
         idle::stop_idle(&node.app, AFTER).await.unwrap();
         app.advance(601);
     }
 
-    // To its owner it is well, and to look does not wake it.
+    // The project is reported as healthy, and reading its state does not wake the server.
     let path = format!("/v1/projects/{project}");
     assert_eq!(
         node.get(&path)
@@ -313,7 +314,7 @@ async fn idle_server_stops_and_starts_at_next_use() {
     );
     assert_eq!(observed().await, ObservedState::Stopped);
 
-    // Many at once, and none sees an error.
+    // Concurrent requests all succeed.
     let answers = join_all((0..8).map(|_| shown(&node, &app, &project, "work_mem"))).await;
     assert!(answers.iter().all(|answer| answer == "4MB"));
     let target = projects::wake(
@@ -332,7 +333,7 @@ async fn idle_server_stops_and_starts_at_next_use() {
         node.machine.clusters.socket_path(&project)
     );
 
-    // A sleeper can be paused and restored like any other.
+    // A project with a sleeping server can be paused and restored.
     app.advance(601);
     while !matches!(observed().await, ObservedState::Stopped) {
         idle::stop_idle(&node.app, AFTER).await.unwrap();

@@ -1,4 +1,4 @@
-//! Rules about the source that no compiler checks: length of files, restricted calls, form of
+//! Rules for the source beyond the compiler's: length of files, restricted calls, form of
 //! migrations and documents.
 
 mod direction;
@@ -309,7 +309,7 @@ fn only_listed_files_connect_to_project_servers() {
     ));
 }
 
-/// Everything else reaches clusters through the trait `ClusterDriver`.
+/// Files that use `LocalDriver`. Other files use clusters through the trait `ClusterDriver`.
 const LOCAL_DRIVER: &[&str] = &[
     "src/data_plane/cluster_driver.rs",
     "src/data_plane/clusters/",
@@ -324,7 +324,7 @@ fn only_app_and_cli_name_the_local_driver() {
 
 #[test]
 fn only_listed_files_read_cookies() {
-    // The second file joins the cookie fields of a request to a service.
+    // The second listed file joins the cookie fields of a request to a service.
     no_breach(&mentions(
         &in_src(),
         &["header::COOKIE"],
@@ -401,7 +401,8 @@ fn documents_have_one_title() {
     no_breach(&breaches.collect::<Vec<_>>());
 }
 
-/// Returns the reason why a decision record does not follow the template of `docs/decisions/README.md`.
+/// Returns the reason why a decision record does not follow the template of
+/// `docs/decisions/README.md`.
 fn decision_breach(name: &str, text: &str) -> Option<String> {
     let number = name.get(..4).unwrap_or_default();
     if number.len() != 4 || !number.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,5 +1,5 @@
-//! Walls around a project's server, attacked from within by native code that a superuser loads, and by other files and
-//! processes in the place of its socket.
+//! Walls around a project's server, attacked from within by native code that a superuser loads, and
+//! by other files and processes in the place of its socket.
 
 use std::{
     collections::BTreeMap,
@@ -28,17 +28,17 @@ use crate::{
     support::machine::{Machine, PATIENCE, engines, is_root},
 };
 
-/// A verifier of no password that anybody knows.
+/// A verifier of an unknown password.
 const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX8Z0CNPY0GQnO1fW3bnVQXbhCBbk=:5wTSkRZWTBRoMh8CgYHJ3v7XKpLAY8ZVsCbAXb4tPxY=";
 
-/// The answers by which Landlock, the list of system calls and file permissions refuse: `EPERM`, `EACCES`, `EXDEV`,
-/// `ENOSYS`.
+/// Error codes of Landlock, the list of system calls and file permissions: `EPERM`, `EACCES`,
+/// `EXDEV`, `ENOSYS`.
 const REFUSALS: [i32; 4] = [1, 13, 18, 38];
 
-/// Attempts that the attack program makes.
+/// Number of attempts of the attack program.
 const ATTEMPTS: usize = 93;
 
-/// The program for the machine's C compiler, as a library in the project's data directory.
+/// Compiles the attack program to a library in the project's data directory.
 fn library(machine: &Machine, project: &ProjectRef) -> PathBuf {
     let library = machine.data(project).join("attack.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks/server.c");
@@ -54,7 +54,7 @@ fn library(machine: &Machine, project: &ProjectRef) -> PathBuf {
     library
 }
 
-/// Has a superuser load the program, with these words. Returns what it wrote.
+/// Loads the program as a superuser, with these arguments. Returns its output.
 async fn attack(
     machine: &Machine,
     project: &ProjectRef,
@@ -64,7 +64,7 @@ async fn attack(
     fs::write(data.join("attack.in"), words.join("\n")).unwrap();
     fs::set_permissions(data.join("attack.in"), fs::Permissions::from_mode(0o644)).unwrap();
     let admin = machine.clusters.admin_session(project).await.unwrap();
-    // PostgreSQL refuses the library after its constructor ran: it is no extension.
+    // PostgreSQL runs the library's constructor, then rejects it because it is no extension.
     let refused = admin
         .batch_execute(&format!("load '{}'", library.display()))
         .await
@@ -133,7 +133,7 @@ async fn native_code_of_superuser_cannot_leave_its_server() {
     }
 }
 
-/// Everything of Gantry that talks to a project's server is refused, with this reason.
+/// Asserts that all parts of Gantry that connect to a project's server fail with this reason.
 async fn assert_cut_off(machine: &Machine, project: &ProjectRef, reason: &str) {
     let error = machine.clusters.admin_session(project).await.unwrap_err();
     assert!(
@@ -176,7 +176,7 @@ async fn link_to_socket_of_another_project_is_rejected() {
     symlink(machine.clusters.socket_path(&neighbour), &socket).unwrap();
     assert_cut_off(&machine, &project, "is a symbolic link").await;
 
-    // The whole folder as a link, which only another wall keeps a tenant from making.
+    // The folder itself is a link. Another protection prevents a tenant from creating it.
     let folder = socket.parent().unwrap();
     fs::rename(folder, folder.with_extension("away")).unwrap();
     symlink(
@@ -196,7 +196,7 @@ async fn socket_of_another_server_is_rejected() {
     let before = passwords_and_tables(&machine, &neighbour).await;
     let socket = machine.clusters.socket_path(&project);
     fs::remove_file(&socket).unwrap();
-    // A second name of the neighbour's socket, which file permissions keep a tenant from making.
+    // A hard link to the neighbour's socket. File permissions prevent a tenant from creating it.
     fs::hard_link(machine.clusters.socket_path(&neighbour), &socket).unwrap();
     let owner = fs::metadata(machine.data(&project)).unwrap();
     let reason = if is_root() {
@@ -207,12 +207,7 @@ async fn socket_of_another_server_is_rejected() {
     assert_cut_off(&machine, &project, reason).await;
     if is_root() {
         chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-        assert_cut_off(
-            &machine,
-            &project,
-            "is answered by a process of another user",
-        )
-        .await;
+        assert_cut_off(&machine, &project, "is served by a process of another user").await;
         let theirs = fs::metadata(machine.data(&neighbour)).unwrap();
         chown(&socket, Some(theirs.uid()), Some(theirs.gid())).unwrap();
     }
@@ -235,12 +230,7 @@ async fn listener_of_another_user_receives_nothing() {
     assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 
     chown(&socket, Some(owner.uid()), Some(owner.gid())).unwrap();
-    assert_cut_off(
-        &machine,
-        &project,
-        "is answered by a process of another user",
-    )
-    .await;
+    assert_cut_off(&machine, &project, "is served by a process of another user").await;
     let mut told = Vec::new();
     while let Ok((mut client, _)) = listener.accept() {
         client.read_to_end(&mut told).unwrap();
@@ -277,7 +267,7 @@ async fn listener_of_the_tenant_receives_nothing() {
         .await
         .expect("the listener was not connected to");
     assert!(told.lines().all(|length| length == "0"), "{told}");
-    // A restart ends the listener and makes the socket again.
+    // A restart ends the listener and creates the socket again.
     machine.clusters.stop(&project).await.unwrap();
     machine.up(&project).await;
 }

@@ -1,30 +1,191 @@
-"""Guards between projects, of the edge, of limits and of the control database. See weaken.py."""
+"""Weakenings of the isolation between projects, of the service proxy, of rate limits and of the
+control database. See weaken.py."""
 
-# Name, file, text that stands there, text that stands there instead, the test that has to fail.
+# Each entry: name of the removed check, file below src/, its text, the replacement, the test that
+# must fail.
 WEAKENINGS = [
-    ("peer-uid", "data_plane/clusters/socket.rs", "if peer.uid.as_raw() != uid {", "if peer.uid.as_raw() != uid && uid == 1 {", "a_listener_of_another_user_is_told_nothing"),
-    ("peer-pid", "data_plane/clusters/socket.rs", "if is_server { Ok(()) }", "if is_server || peer.uid.as_raw() == uid { Ok(()) }", "a_listener_of_the_tenants_own_is_told_nothing"),
-    ("bounds", "data_plane/clusters/launch.rs", "plan.bounds.apply()", "LaunchBounds::default().apply()", "a_file_ends_at_the_largest_size"),
-    ("shared-memory", "data_plane/clusters/resources/mod.rs", "let Some(uid) = run_as.own_uid() else { return };", "let Some(uid) = run_as.own_uid().filter(|uid| *uid == 0) else { return };", "shared_memory_of_a_project_goes_with_it_and_after_unclean_ends"),
-    ("read-only", "data_plane/projects/watchdog.rs", "app.clusters.set_read_only(&project.project, read_only)", "app.clusters.set_read_only(&project.project, read_only && false)", "a_project_with_full_disk_space_is_read_only_then_stopped_and_comes_back"),
-    ("reserved-roles", "clusters/recipes/grants.sql", "loop\n        execute format('revoke %I from %I', held.reserved, held.member);", "loop\n        continue;", "grants_end_reserved_memberships_that_were_taken_on_15"),
-    ("copies", "cli/serve.rs", "Location::confirm(home.dir())?;", "let _ = Location::confirm(home.dir());", "a_copy_of_a_folder_with_its_own_control_database_is_refused_until_it_is_adopted"),
-    ("supervision", "cli/serve.rs", "supervised.supervise(async { drop(stopping.await) }).await;", "let _ = (supervised, stopping.await);", "a_control_cluster_that_is_killed_is_started_again_and_the_server_goes_on"),
-    ("lost-counters", "platform/rate_limits/contact.rs", "is_lost && (self.processes > 1 || had_others)", "is_lost && (self.processes > 1 || had_others && is_lost != is_lost)", "the_first_process_that_a_store_without_its_counters_hears_of_is_not_taken_for_the_only_one"),
-    ("journal", "platform/rate_limits/facade.rs", "Either::Left(ready(journal.take(key, windows, now)))", "{\n                let _ = journal;\n                Either::Left(ready(self.memory.take(key, windows, now)))\n            }", "a_kill_in_the_middle_of_a_burst_gives_no_quota_back"),
-    ("credentials", "platform/http/guard.rs", "if !repeated(header::AUTHORIZATION) {", "if true {", "two_authorization_fields_are_refused_by_every_operation"),
-    ("host", "platform/http/guard.rs", "if repeated(header::HOST) {", "if repeated(header::HOST) && headers.is_empty() {", "every_listed_attack_is_answered_as_expected"),
-    ("share", "data_plane/service_proxy/capacity.rs", "if own >= bounds.client[kind as usize] {", "if own >= bounds.client[kind as usize] && usize::MAX == own {", "a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out"),
-    ("shedding", "data_plane/service_proxy/capacity.rs", "frees(body) && body.has_stalled(now)", "frees(body) && body.has_stalled(now) && now == 1", "when_a_project_is_full_the_oldest_stalled_request_gives_way"),
-    ("cookies", "data_plane/service_proxy/request.rs", "    join_cookies(headers);\n", "    if headers.len() == usize::MAX { join_cookies(headers); }\n", "cookies_of_http_2_reach_a_service_as_one_field"),
-    ("tunnels", "data_plane/service_proxy/open_tunnels.rs", "if !grant.holds(app).await {", "if !grant.holds(app).await && grant.key.is_some() && grant.key.is_none() {", "a_websocket_ends_with_its_project"),
-    ("underscores", "data_plane/service_proxy/request.rs", "    if !name.contains('_') {", "    if !name.contains('_') || name.len() < 1000 {", "a_service_sees_no_name_with_an_underscore_unless_the_operator_allows_them"),
-    ("coding", "data_plane/service_proxy/request.rs", "        _ => Err(Refusal::TransferCoding),", "        _ => Ok(()),", "a_request_that_can_be_read_in_two_ways_is_refused"),
-    ("chunks", "data_plane/service_proxy/body.rs", "Self::Unreadable(_) => Refusal::Malformed,", "Self::Unreadable(_) => Refusal::Busy,", "a_body_whose_chunks_cannot_be_read_is_the_clients_mistake"),
-    ("edge-credentials", "data_plane/service_proxy/request.rs", ".iter().nth(1).is_some() || leaves_its_place(parts.uri.path())", ".iter().nth(9).is_some() || leaves_its_place(parts.uri.path())", "credentials_are_sent_once_and_paths_stay_in_their_service"),
-    ("caa", "domains/hostnames/api.rs", "partition(|problem| problem.starts_with(CAA_ERROR))", "partition(|problem| problem.starts_with(CAA_ERROR) && problem.is_empty())", "records_that_keep_authorities_away_stand_among_the_certificates_errors"),
-    ("proven", "domains/hostnames/mod.rs", "    if row.get(2) {", "    if row.get(2) && row.get(0) {", "a_name_that_another_project_has_proven_cannot_be_asked_for"),
-    ("reserved-names", "domains/vanity.rs", "reserved::reason(&self.0).is_some() ||", "reserved::reason(&self.0).is_some_and(str::is_empty) ||", "a_reserved_name_is_given_to_no_project_and_its_holder_keeps_it"),
-    ("key-check", "data_plane/service_proxy/gate.rs", "site.check_keys.unwrap_or(app.settings.edge.check_keys)", "site.check_keys.filter(|_| false).unwrap_or(app.settings.edge.check_keys)", "the_operator_switches_the_key_check_of_one_project"),
-    ("trailers", "data_plane/service_proxy/body.rs", "Poll::Ready(Some(Ok(frame))) if frame.is_data() => {", "Poll::Ready(Some(Ok(frame))) => {", "trailers_of_a_client_do_not_reach_a_service"),
+    # Servers of projects.
+    (
+        "socket-listener-uid",
+        "data_plane/clusters/socket.rs",
+        "if peer.uid.as_raw() != uid {",
+        "if peer.uid.as_raw() != uid && uid == 1 {",
+        "listener_of_another_user_receives_nothing",
+    ),
+    (
+        "socket-listener-pid",
+        "data_plane/clusters/socket.rs",
+        "if is_server { Ok(()) }",
+        "if is_server || peer.uid.as_raw() == uid { Ok(()) }",
+        "listener_of_the_tenant_receives_nothing",
+    ),
+    (
+        "resource-limits-of-server",
+        "data_plane/clusters/launch.rs",
+        "bounds: plan.bounds.clone(),",
+        "bounds: LaunchBounds::default(),",
+        "file_size_limit_is_enforced",
+    ),
+    (
+        "shared-memory-released",
+        "data_plane/clusters/resources/mod.rs",
+        "let Some(uid) = run_as.own_uid() else { return };",
+        "let Some(uid) = run_as.own_uid().filter(|uid| *uid == 0) else { return };",
+        "shared_memory_is_released_after_removal_and_crash",
+    ),
+    (
+        "read-only-at-disk-limit",
+        "data_plane/projects/watchdog.rs",
+        ".set_read_only(&project.project, read_only)",
+        ".set_read_only(&project.project, read_only && false)",
+        "disk_limit_makes_project_read_only_then_stops_it",
+    ),
+    # The test does nothing on a machine without PostgreSQL 15.
+    (
+        "reserved-role-memberships",
+        "data_plane/clusters/recipes/grants.sql",
+        "loop execute format('revoke %I from %I', held.reserved, held.member);",
+        "loop\n        continue;",
+        "grants_revoke_reserved_memberships_on_postgres_15",
+    ),
+    # The control database.
+    (
+        "copied-data-folder",
+        "cli/serve/machine.rs",
+        "Location::confirm(home.dir())?;",
+        "let _ = Location::confirm(home.dir());",
+        "copy_with_embedded_control_database_requires_adoption",
+    ),
+    (
+        "control-cluster-restart",
+        "cli/serve/mod.rs",
+        "supervised.supervise(async { drop(stop_requested.await) }).await;",
+        "let _ = (supervised, stop_requested.await);",
+        "killed_control_cluster_is_restarted",
+    ),
+    # Rate limits.
+    (
+        "processes-before-counter-loss",
+        "platform/rate_limits/store_health.rs",
+        "counters_lost && (self.processes > 1 || others_counted)",
+        "counters_lost && self.processes > 1",
+        "first_process_after_counter_loss_is_not_the_only_one",
+    ),
+    (
+        "rate-limit-journal",
+        "platform/rate_limits/limits.rs",
+        "Either::Left(ready(journal.take(key, windows, now)))",
+        "{\n                let _ = journal;\n"
+        "                Either::Left(ready(self.memory.take(key, windows, now)))\n            }",
+        "kill_during_burst_keeps_rate_limit_counters",
+    ),
+    # Requests to the API.
+    (
+        "api-single-authorization-field",
+        "platform/http/guard.rs",
+        "if !repeated(header::AUTHORIZATION) {",
+        "if true {",
+        "two_authorization_fields_return_400_from_every_operation",
+    ),
+    (
+        "api-single-host-field",
+        "platform/http/guard.rs",
+        "if repeated(header::HOST) {",
+        "if false {",
+        "listed_attacks_get_expected_response",
+    ),
+    # Requests to services of projects.
+    (
+        "proxy-share-of-client",
+        "data_plane/service_proxy/capacity.rs",
+        "if own >= bounds.client[kind as usize] {",
+        "if own >= bounds.client[kind as usize] && usize::MAX == own {",
+        "a_client_that_leaves_many_requests_unfinished_keeps_no_other_client_out",
+    ),
+    (
+        "proxy-aborts-stalled-body",
+        "data_plane/service_proxy/capacity.rs",
+        "frees(body) && body.has_stalled(now)",
+        "frees(body) && body.has_stalled(now) && now == 1",
+        "when_a_project_is_full_the_oldest_stalled_request_gives_way",
+    ),
+    (
+        "proxy-joins-cookies",
+        "data_plane/service_proxy/request_headers.rs",
+        "join_cookies(headers);",
+        "if headers.len() == usize::MAX { join_cookies(headers); }",
+        "cookies_of_http_2_reach_a_service_as_one_field",
+    ),
+    (
+        "proxy-closes-websockets",
+        "data_plane/service_proxy/open_tunnels.rs",
+        "if !grant.is_valid(context).await {",
+        "if !grant.is_valid(context).await && grant.key.is_some() && grant.key.is_none() {",
+        "deleted_project_closes_its_websockets",
+    ),
+    (
+        "proxy-header-names-with-underscores",
+        "data_plane/service_proxy/request_headers.rs",
+        "if !name.contains('_') {",
+        "if !name.contains('_') || name.len() < 1000 {",
+        "headers_with_underscores_are_dropped_by_default",
+    ),
+    (
+        "proxy-transfer-coding",
+        "data_plane/service_proxy/request.rs",
+        "_ => Err(RequestRejection::TransferCoding),",
+        "_ => Ok(()),",
+        "ambiguous_request_is_rejected",
+    ),
+    (
+        "proxy-malformed-chunk",
+        "data_plane/service_proxy/body.rs",
+        "Self::Unreadable(_) => RequestRejection::Malformed,",
+        "Self::Unreadable(_) => RequestRejection::Busy,",
+        "malformed_chunk_returns_400",
+    ),
+    (
+        "proxy-single-authorization-field",
+        "data_plane/service_proxy/request.rs",
+        ".nth(1).is_some() || escapes_prefix(parts.uri.path())",
+        ".nth(9).is_some() || escapes_prefix(parts.uri.path())",
+        "duplicate_credentials_and_path_traversal_are_rejected",
+    ),
+    (
+        "proxy-key-check-of-project",
+        "data_plane/service_proxy/api_key_check.rs",
+        ".check_keys.unwrap_or(context.data_plane_settings.service_proxy.check_keys)",
+        ".check_keys.filter(|_| false)"
+        ".unwrap_or(context.data_plane_settings.service_proxy.check_keys)",
+        "operator_sets_key_check_of_one_project",
+    ),
+    (
+        "proxy-drops-trailers",
+        "data_plane/service_proxy/body.rs",
+        "Poll::Ready(Some(Ok(frame))) if frame.is_data() => {",
+        "Poll::Ready(Some(Ok(frame))) => {",
+        "request_trailers_are_dropped",
+    ),
+    # Domains.
+    (
+        "caa-problem-with-certificate",
+        "api/domains/hostnames.rs",
+        "partition(|problem| problem.starts_with(CAA_ERROR))",
+        "partition(|problem| problem.starts_with(CAA_ERROR) && problem.is_empty())",
+        "caa_problem_is_listed_as_certificate_error",
+    ),
+    (
+        "hostname-of-another-project",
+        "data_plane/domains/hostnames/mod.rs",
+        "if row.get(2) {",
+        "if row.get(2) && false {",
+        "hostname_verified_by_another_project_is_rejected",
+    ),
+    (
+        "reserved-vanity-subdomain",
+        "data_plane/domains/vanity.rs",
+        "reserved::reason(&self.0).is_some() ||",
+        "reserved::reason(&self.0).is_some_and(str::is_empty) ||",
+        "reserved_vanity_subdomain_is_rejected_but_kept_by_its_holder",
+    ),
 ]

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Removes one guard after another and expects a test to fail each time.
+"""Removes one check from the source at a time and expects a test to fail.
 
-    tests/weakenings/weaken.py oauth              # all of oauth.py, one by one: a build each, so hours
-    tests/weakenings/weaken.py walls name chunks  # some of walls.py
-    tests/weakenings/weaken.py walls --together   # all in one build: each test must fail, but may fail for another's reason
-    tests/weakenings/weaken.py walls --check      # only compares the entries with the source
+    tests/weakenings/weaken.py oauth                  # all entries of oauth.py; hours, a build each
+    tests/weakenings/weaken.py walls NAME NAME        # two entries of walls.py
+    tests/weakenings/weaken.py walls --together       # all entries in one build
+    tests/weakenings/weaken.py walls --check          # compares all entries with the source
 
-The source is restored at the end and must be committed before. A weakening names the test that must fail. If it passes, a
-test is missing and the exit code is 1.
+Each entry (a weakening) names the test that must fail. If the test passes, the exit code is 1: the
+protection has no test. With --together a test may fail because of another weakening.
+
+The source must be committed before, and is restored at the end.
 """
 
 import importlib
@@ -18,40 +20,55 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Longer than any test takes, in seconds.
-SECONDS_MAX = 300
+# Time limit of one test.
+TEST_SECS_MAX = 300
+
+
+def without_space(text):
+    return "".join(text.split())
+
 
 def find(text, wanted):
-    """The first place of a text, line breaks and indentation aside, as start and end. None if it is not there."""
-    places = [index for index, character in enumerate(text) if not character.isspace()]
-    at = "".join(text.split()).find("".join(wanted.split()))
+    """Returns start and end of the first occurrence, or None. Ignores white space."""
+    positions = [index for index, character in enumerate(text) if not character.isspace()]
+    at = without_space(text).find(without_space(wanted))
     if at < 0:
         return None
-    return places[at], places[at + len("".join(wanted.split())) - 1] + 1
+    return positions[at], positions[at + len(without_space(wanted)) - 1] + 1
 
 
 def apply(weakening):
     _, file, before, after, _ = weakening
     path = ROOT / "src" / file
     text = path.read_text()
-    place = find(text, before)
-    if place is None:
-        sys.exit(f"{weakening[0]}: {file} does not have {before!r} any more")
-    path.write_text(text[: place[0]] + after + text[place[1] :])
+    found = find(text, before)
+    if found is None:
+        sys.exit(f"{weakening[0]}: {file} does not contain {before!r}; update the entry")
+    start, end = found
+    path.write_text(text[:start] + after + text[end:])
 
 
-def stale(weakening):
-    """Why an entry no longer fits the source, if it does not."""
+def problem(weakening, tests):
+    """Returns why an entry does not match the source, or None."""
     name, file, before, _, test = weakening
     path = ROOT / "src" / file
     if not path.exists():
-        return f"{name}: there is no {file}"
-    if find(path.read_text(), before) is None:
-        return f"{name}: {file} does not have {before!r}"
-    folders = [ROOT / "src", ROOT / "tests", ROOT / "crates"]
-    if not any(f"fn {test}(" in source.read_text() for folder in folders for source in folder.rglob("*.rs")):
-        return f"{name}: there is no test {test}"
+        return f"{name}: {file} does not exist"
+    count = without_space(path.read_text()).count(without_space(before))
+    if count != 1:
+        return f"{name}: {file} contains {before!r} {count} times, expected once"
+    if f"fn {test}(" not in tests:
+        return f"{name}: test {test} does not exist"
     return None
+
+
+def check(weakenings):
+    """Prints the entries that do not match the source. Returns the exit code."""
+    folders = [ROOT / "src", ROOT / "tests"]
+    tests = "".join(path.read_text() for folder in folders for path in folder.rglob("*.rs"))
+    problems = [found for found in (problem(weakening, tests) for weakening in weakenings) if found]
+    print("\n".join(problems) or f"all {len(weakenings)} weakenings match the source")
+    return 1 if problems else 0
 
 
 def restore():
@@ -59,26 +76,29 @@ def restore():
 
 
 def failed(test):
-    """Whether the test fails. What does not compile is no weakening."""
-    # Tables stand beside the code, attacks in the integration tests: only what has the test is built.
-    beside = any(f"fn {test}(" in path.read_text() for path in (ROOT / "src").rglob("*.rs"))
-    target = ["--lib"] if beside else ["--test", "it"]
-    build = subprocess.run(["cargo", "test", "--no-run", *target], cwd=ROOT, capture_output=True, text=True)
+    """Returns whether the test fails. Exits if the weakened source does not compile."""
+    # Builds only the unit tests or only the integration tests.
+    is_unit = any(f"fn {test}(" in path.read_text() for path in (ROOT / "src").rglob("*.rs"))
+    target = ["--lib"] if is_unit else ["--test", "it"]
+    build = ["cargo", "test", "--no-run", *target]
+    build = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     if build.returncode != 0:
         sys.exit(f"does not compile:\n{build.stderr[-4000:]}")
-    # The server that tests share comes from a binary that was built before anything was weakened.
+    # The unweakened binary starts the PostgreSQL of the tests.
     run = ["cargo", "test", *target, "--", test]
-    # A test that waits for a refusal may wait for ever without the guard.
-    limit = ["timeout", "--signal=INT", str(SECONDS_MAX)]
-    done = subprocess.run([*limit, GANTRY, "with-postgres", "--", *run], cwd=ROOT, capture_output=True, text=True)
+    # Without the check, a test that waits for a rejection may never end.
+    limit = ["timeout", "--signal=INT", str(TEST_SECS_MAX)]
+    command = [*limit, GANTRY, "with-postgres", "--", *run]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 124:
         return True
     if f"::{test} ... " not in done.stdout:
-        sys.exit(f"there is no test {test}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        sys.exit(f"test {test} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.returncode != 0
 
 
 def survivors(chosen, together):
+    """Applies the weakenings and yields those whose test passes."""
     for weakening in chosen if together else []:
         apply(weakening)
     for weakening in chosen:
@@ -94,24 +114,26 @@ def survivors(chosen, together):
 
 if len(sys.argv) < 2 or not (pathlib.Path(__file__).parent / f"{sys.argv[1]}.py").exists():
     sys.exit("name a list: oauth or walls")
+# Keeps the source folder free of compiled lists.
+sys.dont_write_bytecode = True
 WEAKENINGS = importlib.import_module(sys.argv[1]).WEAKENINGS
 if "--check" in sys.argv:
-    problems = [problem for problem in map(stale, WEAKENINGS) if problem]
-    print("\n".join(problems) or f"all {len(WEAKENINGS)} entries fit the source")
-    sys.exit(1 if problems else 0)
+    sys.exit(check(WEAKENINGS))
 if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", "src"], cwd=ROOT).returncode != 0:
-    sys.exit("commit what you changed first: it would be lost")
-# The integration tests bring the server with them; built by itself it would have other features, and its dependencies twice.
-subprocess.run(["cargo", "test", "--quiet", "--no-run", "--test", "it"], cwd=ROOT, check=True)
-meta = subprocess.run(["cargo", "metadata", "--no-deps", "--format-version", "1"], cwd=ROOT, check=True, capture_output=True, text=True)
+    sys.exit("src/ has uncommitted changes, which would be lost; commit them first")
+# Building the integration tests also builds the server, with the same features of dependencies.
+build = ["cargo", "test", "--quiet", "--no-run", "--test", "it"]
+subprocess.run(build, cwd=ROOT, check=True)
+query = ["cargo", "metadata", "--no-deps", "--format-version", "1"]
+metadata = subprocess.run(query, cwd=ROOT, check=True, capture_output=True, text=True)
 
-built = pathlib.Path(json.loads(meta.stdout)["target_directory"], "debug", "gantry")
+built = pathlib.Path(json.loads(metadata.stdout)["target_directory"], "debug", "gantry")
 GANTRY = built.with_name("gantry-before-weakening")
 shutil.copy(built, GANTRY)
 names = [name for name in sys.argv[2:] if name != "--together"]
 unknown = set(names) - {weakening[0] for weakening in WEAKENINGS}
 if unknown:
-    sys.exit(f"unknown: {', '.join(sorted(unknown))}")
+    sys.exit(f"unknown weakening: {', '.join(sorted(unknown))}; the names are in {sys.argv[1]}.py")
 chosen = [weakening for weakening in WEAKENINGS if not names or weakening[0] in names]
 try:
     left = list(survivors(chosen, "--together" in sys.argv))

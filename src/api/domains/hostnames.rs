@@ -234,7 +234,7 @@ async fn get(project: Project, context: ApiContext) -> Result<Json<HostnameRespo
 
 static INITIALIZE: Endpoint = Endpoint {
     id: "v1-update-hostname-config",
-    summary: "Ask for a custom hostname",
+    summary: "Request a custom hostname",
     tag: Tag::Domains,
     method: Verb::Post,
     path: "/v1/projects/{ref}/config/custom-hostname/initialize",
@@ -266,7 +266,7 @@ async fn initialize(
 
 static REVERIFY: Endpoint = Endpoint {
     id: "v1-verify-dns-config",
-    summary: "Look at the records of the custom hostname now",
+    summary: "Check the DNS records of the custom hostname",
     tag: Tag::Domains,
     method: Verb::Post,
     path: "/v1/projects/{ref}/config/custom-hostname/reverify",
@@ -338,7 +338,7 @@ async fn delete(
 
 static CHECKS: Endpoint = Endpoint {
     id: "gantry-check-custom-hostname",
-    summary: "Look at everything the custom hostname needs",
+    summary: "Check the requirements of the custom hostname",
     tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/projects/{ref}/config/custom-hostname/checks",
@@ -372,7 +372,7 @@ async fn checks(
 
 static HSTS: Endpoint = Endpoint {
     id: "gantry-set-custom-hostname-hsts",
-    summary: "Say for how long clients are to use nothing but HTTPS for the custom hostname",
+    summary: "Set how long clients must use HTTPS for the custom hostname (HSTS)",
     tag: Tag::Gantry,
     method: Verb::Put,
     path: "/v1/projects/{ref}/config/custom-hostname/hsts",

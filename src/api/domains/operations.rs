@@ -94,7 +94,7 @@ impl VanityRequest {
 
 static CHECK_VANITY: Endpoint = Endpoint {
     id: "v1-check-vanity-subdomain-availability",
-    summary: "Tell whether a vanity subdomain is available",
+    summary: "Check whether a vanity subdomain is available",
     tag: Tag::Domains,
     method: Verb::Post,
     path: "/v1/projects/{ref}/config/vanity-subdomain/check-availability",

@@ -1,4 +1,5 @@
-//! The authorization endpoint (RFC 6749, 3.1): validates a request and redirects to the consent page.
+//! The authorization endpoint (RFC 6749, 3.1): validates a request and redirects to the consent
+//! page.
 
 use http::HeaderName;
 use schemars::JsonSchema;

@@ -2,7 +2,8 @@
 //!
 //! - [`applications`]: registered applications with secrets and redirect URIs; [`registration`]:
 //!   dynamic client registration
-//! - [`authorize`]: the authorization endpoint; [`requests`]: pending authorization requests, and their approval or denial
+//! - [`authorize`]: the authorization endpoint; [`requests`]: pending authorization requests, and
+//!   their approval or denial
 //! - [`grants`]: granted access; [`authorizations`]: operations that list and revoke it
 //! - [`code`], [`refresh`]: pure state machines of codes and refresh tokens; [`exchange`]: the
 //!   transaction that applies them

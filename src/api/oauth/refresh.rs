@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::{GRANT_LIFETIME, REFRESH_LIFETIME};
 use crate::base::ids::ApplicationId;
 
-/// Time in which a client may retry an exchange whose response it did not receive.
+/// Time in which a client may retry an exchange after its response was lost.
 const RETRY_WINDOW: TimeDelta = TimeDelta::seconds(10);
 
 /// A refresh token, read while its grant is locked.

@@ -1,4 +1,4 @@
-//! Whether the services of a project answer.
+//! Health of a project's services.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub enum Service {
     PgBouncer,
 }
 
-/// What is known of a service.
+/// Status of a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 enum ServiceStatus {
@@ -52,7 +52,7 @@ pub struct ServiceHealth {
     error: Option<String>,
 }
 
-/// Asks each service, within `timeout` in all.
+/// Checks each service, within a total time of `timeout`.
 pub async fn check(
     context: &ApiContext,
     project: &Project,

@@ -160,8 +160,8 @@ struct Listed {
     databases: [ListedDatabase; 1],
 }
 
-/// State of a project's database server: the contract's names that a server of this platform can be in. The list has no
-/// names for pauses.
+/// State of a project's database server: the contract's names that a server of this platform can be
+/// in. The list has no names for pauses.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 #[schemars(inline)]

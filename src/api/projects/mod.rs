@@ -74,7 +74,7 @@ pub struct ProjectDetail {
     database: Database,
 }
 
-/// What renaming and removing answer.
+/// Response of renaming and removing.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "V1ProjectRefResponse")]
 pub struct ProjectRefResponse {

@@ -52,7 +52,8 @@ struct UsedOperation {
     accepted_permissions: Vec<Vec<&'static str>>,
 }
 
-/// Returns the usage of a token in the last `days`. `token_permissions` are those of a scoped token.
+/// Returns the usage of a token in the last `days`. `token_permissions` are those of a scoped
+/// token.
 pub async fn usage(
     db: &Db,
     token: TokenId,

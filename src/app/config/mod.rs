@@ -109,7 +109,7 @@ pub struct Config {
     )]
     pub tls_key: Option<PathBuf>,
 
-    /// Networks of reverse proxies whose forwarding headers are trusted for the client's address
+    /// Networks of reverse proxies with trusted forwarding headers for the client's address
     /// and protocol. Comma separated.
     #[arg(
         long,
@@ -260,7 +260,7 @@ pub struct Config {
     #[arg(long, env = "GANTRY_EDGE_CHECK_KEYS")]
     pub edge_check_keys: bool,
 
-    /// Treatment of header fields whose names contain underscores. Many services read
+    /// Treatment of header fields with underscores in their names. Many services read
     /// `X_Forwarded_For` as `X-Forwarded-For`, which only the proxy may set.
     #[arg(long, env = "GANTRY_EDGE_UNDERSCORE_HEADERS", value_enum, default_value_t = UnderscoreHeaders::Drop, value_name = "ACTION")]
     pub edge_underscore_headers: UnderscoreHeaders,
@@ -300,7 +300,7 @@ pub struct Config {
     pub acme_contact: Option<String>,
 
     /// Issuer domain name of the authority in CAA records, such as `letsencrypt.org`. With it, a
-    /// hostname whose CAA records exclude the authority is rejected before an order is made.
+    /// hostname with CAA records that exclude the authority is rejected before an order is made.
     #[arg(
         long,
         env = "GANTRY_ACME_ISSUER",
@@ -521,7 +521,7 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// Treatment of header fields whose names have underscores.
+/// Treatment of header fields with underscores in their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UnderscoreHeaders {
     /// Removed from requests.

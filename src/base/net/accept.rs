@@ -1,4 +1,5 @@
-//! Accept loop and graceful shutdown of connections. Shutdown is requested by a `CancellationToken`.
+//! Accept loop and graceful shutdown of connections. Shutdown is requested by a
+//! `CancellationToken`.
 
 use std::{io, net::SocketAddr, pin::pin, time::Duration};
 
@@ -33,8 +34,8 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts connections until `shutdown`, then waits for them to end. Connections that are still open
-/// after `drain` are aborted.
+/// Accepts connections until `shutdown`, then waits for them to end. Connections that are still
+/// open after `drain` are aborted.
 ///
 /// `serve` spawns a task for a connection, or drops it; limiting the number of connections is up to
 /// `serve`. `protocol` names the connections in log messages.

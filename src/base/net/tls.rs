@@ -61,7 +61,7 @@ pub fn from_files(cert: &Path, key: &Path) -> Result<CertificateResolver, TlsErr
     Ok(Arc::new(files))
 }
 
-/// Issues certificates with a local authority whose key is in `dir`; the key is created on first
+/// Issues certificates with a local authority. Its key is in `dir`, and is created on first
 /// use. Returns the path of the authority's certificate as well.
 pub fn own_authority(dir: &Path, domain: &str) -> Result<(CertificateResolver, PathBuf), TlsError> {
     let authority = Authority::open(dir, domain)?;

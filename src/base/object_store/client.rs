@@ -88,13 +88,13 @@ pub(super) struct Answer {
 enum AttemptError {
     #[error("no answer within {0:?}")]
     Late(Duration),
-    #[error("the request broke off")]
+    #[error("the connection was lost while sending the request")]
     Request(#[source] legacy::Error),
-    #[error("the answer broke off")]
+    #[error("the connection was lost while reading the response")]
     Answer(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("what is asked cannot be sent")]
+    #[error("the request cannot be built")]
     Unsendable(#[from] hyper::http::Error),
-    #[error("no more requests are made")]
+    #[error("shutting down")]
     Closed,
 }
 
@@ -113,7 +113,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Creates a client whose requests run on the current runtime.
+    /// Creates a client that sends its requests on the current runtime.
     pub(super) fn new(
         place: Place,
         clock: Clock,
@@ -147,7 +147,7 @@ impl Client {
     }
 
     /// Sends a request and retries temporary failures. All requests are idempotent, so a request
-    /// whose response was lost can be repeated.
+    /// can be repeated after its response was lost.
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, Failure> {
         let begun = self.clock.ticks();
         let mut pause = self.timeouts.pause;
@@ -174,7 +174,7 @@ impl Client {
             {
                 return Err(failure);
             }
-            tracing::debug!(%failure, attempt, "a request to the object store is made again");
+            tracing::debug!(%failure, attempt, "retrying a request to the object store");
             // Random jitter of up to half the delay, so that clients do not retry at the same time.
             let chance = f64::from(self.entropy.bytes::<1>()[0]) / 512.0;
             tokio::time::sleep(pause.mul_f64(0.5 + chance)).await;
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_bucket_is_in_the_path_or_in_the_host() {
+    async fn uri_has_bucket_in_path_or_host() {
         for (endpoint, style, host, object, list) in [
             (
                 "http://127.0.0.1:9000",

@@ -1,4 +1,4 @@
-//! Failures of store requests, with messages that tell how to fix them.
+//! Failures of store requests. Each message contains the remedy.
 
 use std::fmt::{self, Write as _};
 
@@ -76,7 +76,7 @@ pub(super) fn unanswered(place: &Place, cause: &(dyn std::error::Error + 'static
         source = cause.source();
     }
     if text.contains("certificate") {
-        text.push_str("; name the one it is trusted by with --logs-s3-root");
+        text.push_str("; give its CA certificate with --logs-s3-root");
     }
     Failure::new(Kind::Away, text)
 }
@@ -131,7 +131,7 @@ pub(super) fn refused(
         (_, "SignatureDoesNotMatch") => Failure::new(
             Kind::Denied,
             format!(
-                "the secret does not fit access key {id}: check --logs-s3-secret-access-key, and that no proxy changes what is asked"
+                "the signature for access key {id} is wrong: check --logs-s3-secret-access-key, and that no proxy changes requests"
             ),
         ),
         (_, "InvalidAccessKeyId") => Failure::new(
@@ -144,12 +144,12 @@ pub(super) fn refused(
         (_, "ExpiredToken" | "InvalidToken") => Failure::new(
             Kind::Denied,
             format!(
-                "the session token of access key {id} is not taken, or no longer: put a new one into its file and start again"
+                "the session token of access key {id} is invalid or expired: write a new one to its file and restart"
             ),
         ),
         (_, "RequestTimeTooSkewed") => Failure::new(
             Kind::Denied,
-            "the clocks of this machine and of the object store are too far apart: set this one's",
+            "the clocks of this machine and of the object store are too far apart: set the clock of this machine",
         ),
         (401 | 403, _) => {
             let objects = if place.prefix.is_empty() {
@@ -158,7 +158,7 @@ pub(super) fn refused(
                 format!("{}/", place.prefix)
             };
             let text = format!(
-                "access key {id} may not {wanted} in bucket {bucket}: check that it is active and allowed s3:ListBucket on the bucket, and \
+                "access key {id} may not {wanted} in bucket {bucket}: check that it is active and has the permissions s3:ListBucket on the bucket, and \
                  s3:GetObject, s3:PutObject and s3:DeleteObject on {objects}*"
             );
             Failure::new(Kind::Denied, text)
@@ -172,18 +172,18 @@ pub(super) fn refused(
         ),
         (404, _) => Failure::new(
             Kind::Missing,
-            format!("nothing to {wanted} in bucket {bucket}"),
+            format!("cannot {wanted} in bucket {bucket}: no such object"),
         ),
         (300..=399, _) => {
             let text = format!(
-                "bucket {bucket} is elsewhere than {}: check --logs-s3-endpoint and --logs-s3-region",
+                "bucket {bucket} is not at {}: check --logs-s3-endpoint and --logs-s3-region",
                 place.endpoint
             );
             Failure::new(Kind::Refused, text)
         }
         _ => Failure::new(
             Kind::Refused,
-            format!("{} when asked to {wanted} in bucket {bucket}", said()),
+            format!("{} (request to {wanted} in bucket {bucket})", said()),
         ),
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_to_check() {
+    fn error_response_message_names_the_option() {
         let long = format!(
             "<Error><Code>X</Code><Message>{}</Message></Error>",
             "x".repeat(9999)
@@ -321,7 +321,7 @@ mod tests {
                 None,
                 String::new(),
                 Kind::Refused,
-                &["elsewhere", "--logs-s3-endpoint"],
+                &["is not at", "--logs-s3-endpoint"],
             ),
             (
                 503,
@@ -345,14 +345,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_is_not_trusted_says_how_it_would_be() {
+    fn untrusted_certificate_message_names_the_root_option() {
         let cause = |text: &str| std::io::Error::other(text.to_owned());
         let said = unanswered(&place(), &cause("invalid peer certificate: UnknownIssuer"));
         assert!(
             said.passes()
                 && said
                     .to_string()
-                    .ends_with("UnknownIssuer; name the one it is trusted by with --logs-s3-root"),
+                    .ends_with("UnknownIssuer; give its CA certificate with --logs-s3-root"),
             "{said}"
         );
         assert_eq!(
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seam_knows_what_is_missing_and_what_is_denied() {
+    fn failures_convert_to_not_found_and_permission_denied() {
         let seam = |kind| Failure::new(kind, "why").about("a/b");
         assert!(
             matches!(seam(Kind::Missing), object_store::Error::NotFound { path, .. } if path == "a/b")

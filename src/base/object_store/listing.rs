@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_is_read() {
+    fn listing_page_is_parsed() {
         let text = r#"<?xml version="1.0" encoding="UTF-8"?>
             <ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix/><KeyCount>2</KeyCount>
             <MaxKeys>2</MaxKeys><IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;b==</NextContinuationToken>
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_is_no_empty_page() {
+    fn other_document_is_not_an_empty_page() {
         for text in [
             "",
             "ok",
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_read_if_there_is_one() {
+    fn error_document_is_parsed() {
         let text = "<Error><Code>AuthorizationHeaderMalformed</Code><Message>m</Message><Region>eu-west-1</Region><HostId>x</HostId></Error>";
         let expected = Fault {
             code: "AuthorizationHeaderMalformed".into(),

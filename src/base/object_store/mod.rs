@@ -192,7 +192,7 @@ impl S3 {
             answer_max: WORDS_BYTES_MAX,
         };
         match self.0.send(&ask).await {
-            // Not found: it may have been deleted by an earlier attempt whose response was lost.
+            // Not found: an earlier attempt may have deleted it before its response was lost.
             Err(Failure {
                 kind: Kind::Missing,
                 ..
@@ -201,7 +201,7 @@ impl S3 {
         }
     }
 
-    /// Requests one page of a folder, whose name is empty or ends with a slash.
+    /// Requests one page of a folder. Its name is empty or ends with a slash.
     async fn page(
         &self,
         folder: &str,

@@ -123,8 +123,8 @@ pub enum PlaceError {
     Endpoint(&'static str),
     /// Plain HTTP to another machine.
     #[error(
-        "--logs-s3-endpoint {0} is on another machine, and plain HTTP would show log lines to the network: give an https:// address, or accept \
-         that with --logs-s3-plain-http"
+        "--logs-s3-endpoint {0} is on another machine, and plain HTTP would expose log lines on the network: use an https:// address, or permit \
+         plain HTTP with --logs-s3-plain-http"
     )]
     Plain(String),
     /// A region would become part of a host.
@@ -139,7 +139,7 @@ pub enum PlaceError {
         cause: io::Error,
     },
     /// The file of a secret is empty.
-    #[error("{0} is empty, or more than a secret")]
+    #[error("{0} does not contain exactly one line with a secret")]
     NoSecret(PathBuf),
 }
 
@@ -217,11 +217,9 @@ impl Flags {
     }
 
     fn endpoint(&self, text: &str) -> Result<Url, PlaceError> {
-        let url = Url::parse(text).map_err(|_| PlaceError::Endpoint("it is no URL"))?;
+        let url = Url::parse(text).map_err(|_| PlaceError::Endpoint("not a URL"))?;
         if !matches!(url.scheme(), "https" | "http") {
-            return Err(PlaceError::Endpoint(
-                "it begins with neither https:// nor http://",
-            ));
+            return Err(PlaceError::Endpoint("the scheme must be https or http"));
         }
         if !url.username().is_empty()
             || url.password().is_some()
@@ -229,7 +227,7 @@ impl Flags {
             || url.fragment().is_some()
         {
             return Err(PlaceError::Endpoint(
-                "it has more than a host, a port and a path",
+                "only a host, a port and a path are allowed",
             ));
         }
         let here = match url.host() {
@@ -258,7 +256,7 @@ struct Named {
 fn bucket(url: &str) -> Result<(String, String), &'static str> {
     let rest = url
         .strip_prefix("s3://")
-        .ok_or("it does not begin with s3://")?;
+        .ok_or("it must begin with s3://")?;
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     let ends = |at: Option<u8>| at.is_some_and(|byte| byte.is_ascii_alphanumeric());
@@ -267,14 +265,14 @@ fn bucket(url: &str) -> Result<(String, String), &'static str> {
         && ends(bucket.bytes().next())
         && ends(bucket.bytes().last()))
     {
-        return Err("a bucket has letters, digits, `.`, `-` and `_`, 63 at most");
+        return Err("a bucket has at most 63 letters, digits, `.`, `-` and `_`");
     }
     let prefix = prefix.trim_matches('/');
     let part =
         |part: &str| !part.is_empty() && part.bytes().all(plain) && !matches!(part, "." | "..");
     if prefix.len() > 512 || !prefix.is_empty() && !prefix.split('/').all(part) {
         return Err(
-            "a prefix has letters, digits, `.`, `-` and `_` between single slashes, 512 at most",
+            "a prefix has at most 512 letters, digits, `.`, `-` and `_`, separated by single slashes",
         );
     }
     Ok((bucket.to_owned(), prefix.to_owned()))
@@ -325,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_a_bucket_and_a_place_in_it() {
+    fn logs_url_parses_to_bucket_and_prefix() {
         for (url, bucket, prefix) in [
             ("s3://logs", "logs", ""),
             ("s3://logs/", "logs", ""),
@@ -359,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn amazon_is_asked_in_the_region_and_others_where_they_are() {
+    fn endpoint_defaults_to_amazon_in_the_region() {
         let place = |line: &[&str]| {
             named(&[&["--logs-url", "s3://logs"], line].concat())
                 .map(|it| (it.endpoint.to_string(), it.style))
@@ -393,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_stays_on_this_machine_unless_it_is_accepted() {
+    fn plain_http_to_remote_endpoint_requires_the_option() {
         let endpoint = |line: &[&str]| {
             named(&[&["--logs-url", "s3://logs", "--logs-s3-endpoint"], line].concat()).map(drop)
         };
@@ -434,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_and_its_secret_come_together_and_secrets_are_read_once_and_not_shown() {
+    fn credentials_are_read_once_and_redacted() {
         for line in [
             vec!["--logs-url", "s3://b"],
             vec!["--logs-url", "s3://b", KEY[0], KEY[1]],

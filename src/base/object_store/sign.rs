@@ -207,13 +207,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_spelt_as_they_are_signed() {
+    fn encoded_follows_the_uri_encoding_of_aws() {
         assert_eq!(encoded("a b/ä~_.-+$", true), "a%20b/%C3%A4~_.-%2B%24");
         assert_eq!(encoded("a/b=", false), "a%2Fb%3D");
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn debug_output_redacts_secrets() {
         let credentials = Credentials {
             access_key_id: "who".into(),
             secret_access_key: "hush".into(),

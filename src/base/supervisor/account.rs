@@ -112,7 +112,7 @@ impl ProcessOwner {
         }
     }
 
-    /// Changes the owner of `path`, whose directory must not be writable for a tenant. Does nothing
+    /// Changes the owner of `path`. Its directory must not be writable for a tenant. Does nothing
     /// without root.
     pub fn own(self, path: &Path) -> io::Result<()> {
         match self.0 {

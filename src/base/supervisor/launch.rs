@@ -31,7 +31,7 @@ use super::{
     trace::TRACED,
 };
 
-/// The newest Landlock ABI whose rights the rules account for. Older kernels enforce the rights
+/// The newest Landlock ABI with rights that the rules cover. Older kernels enforce the rights
 /// that they know.
 const LANDLOCK: ABI = ABI::V9;
 

@@ -64,8 +64,8 @@ pub fn parent(pid: Pid) -> Option<Pid> {
     Pid::from_raw(stat.split(' ').nth(1)?.parse().ok()?)
 }
 
-/// Reads the fields of `/proc/<pid>/stat` from the state on: `state ppid …`. The program name before
-/// them can contain any character and ends at the last parenthesis.
+/// Reads the fields of `/proc/<pid>/stat` from the state on: `state ppid …`. The program name
+/// before them can contain any character and ends at the last parenthesis.
 pub fn stat(proc: &Path) -> Option<String> {
     let stat = fs::read_to_string(proc.join("stat")).ok()?;
     Some(stat.rsplit_once(") ")?.1.to_owned())

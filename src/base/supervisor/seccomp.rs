@@ -2,8 +2,8 @@
 //!
 //! A call that is not listed fails with `EPERM`. A confined program cannot execute another program:
 //! `execve` is referred to the tracing process, which exists only during the `execve` that starts
-//! the server (see [`super::trace`]). A rule on paths or descriptors could not express this, because
-//! the kernel itself must be able to execute the dynamic loader.
+//! the server (see [`super::trace`]). A rule on paths or descriptors could not express this,
+//! because the kernel itself must be able to execute the dynamic loader.
 
 use std::collections::BTreeMap;
 
@@ -94,8 +94,8 @@ pub(super) fn available() -> bool {
 }
 
 impl SystemCalls {
-    /// Returns the filters in the order in which they must be applied. The kernel takes the strictest
-    /// action of all filters, and the last filter permits no further filter.
+    /// Returns the filters in the order in which they must be applied. The kernel takes the
+    /// strictest action of all filters, and the last filter permits no further filter.
     fn filters(&self) -> Result<Vec<BpfProgram>, SeccompError> {
         let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = self
             .any
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_compiles_to_three_filters() {
+    fn system_call_list_compiles_to_three_filters() {
         static CALLS: SystemCalls = SystemCalls {
             name: "test",
             any: &[&[libc::SYS_read]],

@@ -167,7 +167,7 @@ impl Running {
         if self.counters_lock.is_some()
             && let Some(Err(error)) = self.app.limits.journal().map(|journal| journal.close())
         {
-            tracing::warn!(%error, "rate limit counters not saved; recent requests are not counted after the next start");
+            tracing::warn!(%error, "failed to save rate limits; counters since the last snapshot are lost");
         }
         self.app.db.close();
         if let Some(control) = self.control {

@@ -67,7 +67,7 @@ pub(in crate::cli) async fn start(
             if let Some(control) = &control {
                 control.stop().await?;
             }
-            // Ctrl-C also reaches `initdb`, whose error message would hide the cause.
+            // Ctrl-C also reaches `initdb`, and its error message would hide the cause.
             return Err(if signals.received() {
                 anyhow::anyhow!(INTERRUPTED)
             } else {

@@ -18,7 +18,7 @@ use crate::base::clock::Entropy;
 const NAME: &str = "control";
 const SUPERUSER: &str = "gantry";
 const DATABASE: &str = "gantry";
-/// Includes the recovery after a crash.
+/// Time limit of a start, including recovery after a crash.
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// A server that exits sooner than this after its start counts as crashing repeatedly.
@@ -69,7 +69,7 @@ impl Control {
         Ok(Self { server })
     }
 
-    /// How to connect to the control cluster of `dir`, which another process runs.
+    /// Connection parameters of the control cluster of `dir`, which another process runs.
     pub fn config_in(dir: &Path) -> Config {
         let mut config = Config::new();
         config
@@ -80,7 +80,7 @@ impl Control {
         config
     }
 
-    /// How to connect to the database `gantry`, as its owner, by peer authentication.
+    /// Connection parameters of the database `gantry`, as its owner, with peer authentication.
     pub fn config(&self) -> Config {
         let mut config = self.server.config(SUPERUSER, DATABASE);
         let socket = self.server.socket();
@@ -114,7 +114,7 @@ impl Control {
             let pause = pause(starts);
             tracing::error!(
                 pause_secs = pause.as_secs(),
-                "the control cluster's server is down; it is started again"
+                "the server of the control cluster is down; restarting it"
             );
             tokio::select! {
                 () = &mut stopping => return,
@@ -123,14 +123,14 @@ impl Control {
             (starts, started) = (starts + 1, Some(Instant::now()));
             // Not cancelled by a stop, which could miss a server that is being launched.
             if let Err(error) = self.server.start().await {
-                tracing::error!(%error, "the control cluster's server could not be started; it will be tried again");
+                tracing::error!(%error, "failed to start the server of the control cluster; retrying");
                 continue;
             }
             tokio::select! {
                 () = &mut stopping => return,
                 ready = self.server.wait_ready(READY_PATIENCE) => match ready {
-                    Ok(()) => tracing::info!("the control cluster's server runs again"),
-                    Err(error) => tracing::error!(%error, "the control cluster's server was started and takes no connections"),
+                    Ok(()) => tracing::info!("the server of the control cluster runs again"),
+                    Err(error) => tracing::error!(%error, "the server of the control cluster was started but does not accept connections"),
                 },
             }
         }
@@ -145,12 +145,12 @@ impl Control {
             }
         };
         if let Err(error) = ended.await {
-            tracing::warn!(%error, "the control cluster's server cannot be watched");
+            tracing::warn!(%error, "cannot watch the server of the control cluster");
         }
     }
 }
 
-/// The pause before a start, after so many in a row that did not last: 0, 1, 2, 4 … 30 seconds.
+/// Returns the pause before a restart after this many crashes in a row: 0, 1, 2, 4 … 30 seconds.
 fn pause(starts: u32) -> Duration {
     match starts {
         0 => Duration::ZERO,
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_start_comes_at_once_and_later_ones_after_ever_longer_pauses() {
+    fn restart_pause_doubles_up_to_maximum() {
         let pauses = [0, 1, 2, 3, 4, 5, 6, 7, u32::MAX].map(|starts| pause(starts).as_secs());
         assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 30, 30, 30]);
     }

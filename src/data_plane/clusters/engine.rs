@@ -1,4 +1,4 @@
-//! Finding a PostgreSQL installation and its version.
+//! Finds a PostgreSQL installation and its version.
 
 use std::{
     cmp::Reverse,
@@ -10,7 +10,7 @@ use std::{
 /// The oldest major version that the templates support.
 const OLDEST_MAJOR: u16 = 15;
 const INSTALL: &str = "apt-get install -y postgresql";
-/// Where Debian and its derivatives keep one directory per major version.
+/// Directory of Debian and its derivatives with one directory per major version.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
 /// A PostgreSQL installation.
@@ -20,18 +20,18 @@ pub struct Engine {
     version: Version,
 }
 
-/// Why there is no engine to use. Each message is one line with the remedy.
+/// An error of finding an engine. Each message is one line with the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// Nothing found where we looked.
+    /// No installation in the searched directories.
     #[error(
         "PostgreSQL's server programs were not found in {looked}; install them with: {INSTALL}"
     )]
     NotFound {
-        /// The places that were searched.
+        /// The searched directories.
         looked: String,
     },
-    /// Found, but older than the templates need.
+    /// The installation is older than the templates require.
     #[error("{} is PostgreSQL {version}, and at least {OLDEST_MAJOR} is needed; install it with: {INSTALL}", path.display())]
     TooOld {
         /// The `postgres` program.
@@ -39,7 +39,7 @@ pub enum EngineError {
         /// Its version, as `14.9`.
         version: String,
     },
-    /// Only versions that new projects are not offered.
+    /// Only versions that are not offered to new projects.
     #[error(
         "no PostgreSQL 16 or newer was found for projects, only {found}; install one with `gantry engine install 17`, or accept with \
          --allow-postgres-15 that only the sandbox keeps a project on it from the rest of this machine"
@@ -48,7 +48,7 @@ pub enum EngineError {
         /// The version found first, as `15.18`.
         found: String,
     },
-    /// The program did not run, or did not say a version.
+    /// The program failed, or printed no version.
     #[error("{} --version failed: {problem}", path.display())]
     Broken {
         /// The `postgres` program.
@@ -66,7 +66,8 @@ struct Version {
 }
 
 impl Engine {
-    /// The installation in `explicit`, else the newest under `/usr/lib/postgresql`, else the first on `PATH`.
+    /// Returns the installation in `explicit`, else the newest under `/usr/lib/postgresql`, else
+    /// the first on `PATH`.
     pub fn find(explicit: Option<&Path>) -> Result<Self, EngineError> {
         if let Some(dir) = explicit {
             return if complete(dir) {
@@ -113,9 +114,9 @@ impl Engine {
         Ok(Self { bin_dir, version })
     }
 
-    /// How finished the release is: `ga`, or `beta` for what comes before.
+    /// Returns the release channel: `ga`, or `beta` for a version before the first release.
     pub fn channel(&self) -> &'static str {
-        // `17beta1`, `17rc1`, `18devel`: a finished release has digits and dots only.
+        // Versions of releases have digits and dots only, unlike `17beta1`, `17rc1` and `18devel`.
         if self
             .version
             .text
@@ -128,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Which is the newer.
+    /// Compares two installations by version.
     pub(super) fn cmp_version(&self, other: &Self) -> std::cmp::Ordering {
         let minor = |engine: &Self| {
             engine
@@ -145,7 +146,7 @@ impl Engine {
         self.version.major
     }
 
-    /// Version as a person writes it: `15.18`.
+    /// Version as text: `15.18`.
     pub fn text(&self) -> &str {
         &self.version.text
     }
@@ -190,14 +191,14 @@ impl Version {
     }
 }
 
-/// Both programs: a client-only package also makes the directory.
+/// Returns whether both server programs exist. A client-only package creates the same directory.
 fn complete(dir: &Path) -> bool {
     ["postgres", "initdb"]
         .iter()
         .all(|name| dir.join(name).is_file())
 }
 
-/// `<root>/<major>/bin`, newest major first.
+/// Returns the directories `<root>/<major>/bin`, newest major version first.
 fn debian_dirs(root: &Path) -> Vec<PathBuf> {
     let mut majors: Vec<u16> = fs::read_dir(root)
         .into_iter()
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_parse() {
+    fn engine_version_is_parsed() {
         for (line, major, text) in [
             (
                 "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n",
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_major_comes_first() {
+    fn debian_dirs_lists_newest_major_first() {
         let root = tempfile::tempdir().unwrap();
         for name in ["9", "15", "17", "junk"] {
             fs::create_dir(root.path().join(name)).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_one_line_with_the_remedy() {
+    fn engine_errors_are_one_line_with_the_remedy() {
         let empty = tempfile::tempdir().unwrap();
         let missing = Engine::find(Some(empty.path())).unwrap_err().to_string();
         assert!(

@@ -1,39 +1,41 @@
-//! The PostgreSQL installations of this machine, one for each major version, and which of them new projects are offered.
+//! The PostgreSQL installations of this machine, one for each major version, and the versions that
+//! are offered to new projects.
 
 use std::{fs, path::Path};
 
 use super::{Engine, EngineError, files};
 
-/// Where distributions keep one folder for each major version, and the prefix of its name.
+/// Folders of distributions with one folder for each major version, and the prefix of its name.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
-/// The first major version whose roles cannot give themselves privileges. Before it a role that may create roles can join
-/// any role that is not a superuser, also those that run programs and write files of the server.
+/// The first major version in which roles cannot escalate their privileges. In earlier versions a
+/// role with CREATEROLE can join any role that is not a superuser, including the predefined roles
+/// that run programs and write files of the server.
 const SAFE_MAJOR: u16 = 16;
-/// The major version that projects get where it is installed.
+/// The default major version of new projects, if it is installed.
 pub const DEFAULT_MAJOR: u16 = 17;
 
-/// Whether new projects are offered versions before 16.
+/// Use of versions before 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldVersions {
-    /// Not offered. Projects that have one keep running on it.
+    /// Not offered. Existing projects continue to run.
     Existing,
     /// Offered, by the operator's choice.
     Offered,
-    /// Neither offered nor started: nothing but the sandbox contains them, and there is none.
+    /// Neither offered nor started, because there is no sandbox to contain them.
     Unusable,
 }
 
-/// The installations that were found, before anything is decided about them. At least one.
+/// All installations of the machine, offered or not. At least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     engines: Vec<Engine>,
-    /// Whether the operator named the first.
+    /// Whether the operator configured the first one.
     named: bool,
 }
 
 impl Installed {
-    /// The installation that [`Engine::find`] finds comes first. Beside it stands, for each other major version, the
-    /// distribution's, or else the one that `gantry engine install` put into `installed`.
+    /// Finds the installations. The first is that of [`Engine::find`]. For each other major version
+    /// follows that of the distribution, else that of `gantry engine install` in `installed`.
     pub fn find(explicit: Option<&Path>, installed: &Path) -> Result<Self, EngineError> {
         let mut engines = match Engine::find(explicit) {
             Ok(engine) => vec![engine],
@@ -63,17 +65,18 @@ impl Installed {
         })
     }
 
-    /// All of them, the first found first.
+    /// All installations, in the order of [`Self::find`].
     pub fn all(&self) -> &[Engine] {
         &self.engines
     }
 
-    /// The one for a data directory: of the major version that made it, or the first if there is none such.
+    /// Returns the installation for a data directory: of the major version that created it, else
+    /// the first.
     pub fn fitting(&self, data: &Path) -> &Engine {
         fitting(&self.engines, data).unwrap_or(&self.engines[0])
     }
 
-    /// Decides which of them projects may have. Fails if no version is left for new projects.
+    /// Selects the installations for projects. Fails if none is offered to new projects.
     pub fn offer(self, old: OldVersions) -> Result<Engines, EngineError> {
         let Self {
             engines: mut installed,
@@ -88,7 +91,7 @@ impl Installed {
             .filter(|engine| engine.major() >= SAFE_MAJOR || old == OldVersions::Offered)
             .cloned()
             .collect();
-        // The default comes first: the one the operator named, else 17, else the newest.
+        // The default comes first: the configured one, else 17, else the newest.
         offered.sort_by_key(|engine| {
             let rank = (
                 named && *engine == first,
@@ -110,7 +113,7 @@ impl Installed {
 /// The installations that projects run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engines {
-    /// For projects that have one already.
+    /// For existing projects.
     installed: Vec<Engine>,
     /// For new projects. At least one; the first is the default.
     offered: Vec<Engine>,
@@ -130,7 +133,7 @@ impl Engines {
         &self.offered[0]
     }
 
-    /// Those that new projects may name, the default first.
+    /// The installations for new projects, the default first.
     pub fn offered(&self) -> &[Engine] {
         &self.offered
     }
@@ -140,7 +143,8 @@ impl Engines {
         self.installed.iter().find(|engine| engine.major() == major)
     }
 
-    /// The one for a data directory: of the major version that made it, or the default if there is none such.
+    /// Returns the installation for a data directory: of the major version that created it, else
+    /// the default.
     pub fn fitting(&self, data: &Path) -> &Engine {
         fitting(&self.installed, data).unwrap_or(self.default_engine())
     }
@@ -155,7 +159,7 @@ fn fitting<'a>(engines: &'a [Engine], data: &Path) -> Option<&'a Engine> {
     engines.iter().find(|engine| engine.major() == made_by)
 }
 
-/// Engines in `<root>/<prefix>*/bin`, newest first. What is broken or too old is passed by.
+/// Returns the engines in `<root>/<prefix>*/bin`, newest first, without broken or too old ones.
 fn engines_in(root: &Path, prefix: &str) -> Vec<Engine> {
     let named = |entry: &fs::DirEntry| {
         let name = entry.file_name();
@@ -200,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn each_major_version_is_found_once_and_the_named_one_is_the_default() {
+    fn find_lists_each_major_once_and_explicit_engine_first() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("installed");
         for version in ["97.9", "97.10", "98.1", "12.0"] {
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn new_projects_are_offered_17_before_others_and_15_only_by_choice() {
+    fn offer_defaults_to_17_and_excludes_15_by_default() {
         use OldVersions::{Existing, Offered, Unusable};
 
         let root = tempfile::tempdir().unwrap();
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_before_the_first_is_a_beta() {
+    fn prerelease_has_channel_beta() {
         let root = tempfile::tempdir().unwrap();
         let channel = |version: &str| {
             Engine::find(Some(&fake(root.path(), version, version)))

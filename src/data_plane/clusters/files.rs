@@ -22,12 +22,12 @@ pub(super) fn make_dir(path: &Path, mode: u32) -> Result<()> {
     }
 }
 
-/// Removes a directory tree. One that is not there is fine. Never follows symbolic links.
+/// Removes a directory tree, if it exists. Never follows symbolic links.
 pub(super) fn remove_tree(path: &Path) -> Result<()> {
     absent_is_fine(fs::remove_dir_all(path)).at("removing", path)
 }
 
-/// Removes a file. One that is not there is fine.
+/// Removes a file, if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<()> {
     absent_is_fine(fs::remove_file(path)).at("removing", path)
 }
@@ -39,9 +39,10 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Copies a stopped data directory and hands the copy over. `to` must not exist.
+/// Copies a stopped data directory to `to`, which must not exist, and changes its owner.
 ///
-/// Where the file system can, the copy shares the original's blocks until one of them is written to.
+/// If the file system supports it, the copy shares the original's blocks until either is changed
+/// (reflink).
 pub(super) fn copy_data(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     DirBuilder::new()
         .mode(0o700)
@@ -67,7 +68,8 @@ fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
         .mode(0o600)
         .open(to)
         .at("creating", to)?;
-    // Asked for each file: the two may be on different file systems, and a refusal costs a microsecond.
+    // Tried for each file: the two may be on different file systems, and a failure costs only a
+    // microsecond.
     if rustix::fs::ioctl_ficlone(&target, &source).is_err() {
         io::copy(&mut source, &mut target).at("copying", from)?;
     }
@@ -77,7 +79,7 @@ fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
     }
 }
 
-/// Whether files in `dir` can share blocks. Tries it.
+/// Returns whether files in `dir` can share blocks, by trying it.
 pub(super) fn can_share_blocks(dir: &Path) -> Result<bool> {
     let (original, copy) = (dir.join("reflink-probe"), dir.join("reflink-probe-copy"));
     let tried = || -> io::Result<bool> {
@@ -90,13 +92,14 @@ pub(super) fn can_share_blocks(dir: &Path) -> Result<bool> {
     shares
 }
 
-/// Writes everything the file system of `path` holds in memory to the disk. One call beats a thousand `fsync`s.
+/// Writes all unwritten data of the file system of `path` to the disk, which is faster than a
+/// thousand calls of `fsync`.
 pub(super) fn sync_fs(path: &Path) -> Result<()> {
     let dir = File::open(path).at("opening", path)?;
     rustix::fs::syncfs(&dir).at("syncing", path)
 }
 
-/// Renames, and makes the new name durable. The commit point of every creation and removal.
+/// Renames durably. This is the commit point of every creation and removal.
 pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
     fs::rename(from, to).at("renaming", from)?;
     let parent = to.parent().unwrap_or(to);
@@ -105,8 +108,8 @@ pub(super) fn commit(from: &Path, to: &Path) -> Result<()> {
         .at("syncing", parent)
 }
 
-/// At most `bytes_max` from the start of a file in a tenant's directory. A link is not followed and a pipe does not
-/// block, as the tenant may have put either there.
+/// Reads at most `bytes_max` bytes from the start of a file in a tenant's directory. Does not
+/// follow links or block on pipes, which the tenant may have created.
 pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = OpenOptions::new()
@@ -124,14 +127,14 @@ pub(super) fn read_untrusted(path: &Path, bytes_max: u64) -> io::Result<String> 
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// At most `bytes_max` from the start of a file that the operator wrote.
+/// Reads at most `bytes_max` bytes from the start of a file of the operator.
 pub(super) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last few lines of a log on one line, without control characters. Empty if there is none.
+/// Returns the last lines of a log on one line, without control characters. Empty without a log.
 pub(super) fn tail(path: &Path) -> String {
     const BYTES: u64 = 2048;
     const LINES: usize = 6;
@@ -159,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tail_is_one_line_of_the_last_lines() {
+    fn tail_joins_the_last_lines() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         assert_eq!(tail(&log), "");
@@ -178,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_the_same_and_independent_whether_blocks_are_shared_or_not() {
+    fn copy_is_identical_and_independent_with_and_without_reflink() {
         let dir = tempfile::tempdir().unwrap();
         can_share_blocks(dir.path()).unwrap();
         assert_eq!(
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_file_is_neither_a_link_nor_endless() {
+    fn read_untrusted_rejects_links_and_limits_size() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         fs::write(&file, "0123456789").unwrap();
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_has_no_control_characters() {
+    fn tail_removes_control_characters() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("log"), "a\x1b[2Jb\rc\n").unwrap();
         assert_eq!(tail(&dir.path().join("log")), "a [2Jb c");

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! <dir>/lock              one Gantry at a time, or several with a control database elsewhere
-//!       driver            which of those acts on clusters
-//!       starting          which of those makes what is made once
+//!       driver            lock of the process that operates the clusters
+//!       starting          lock of the process that initializes the folder
 //!       control/data      Gantry's own cluster
 //!       templates/        prepared data directories, copied to make projects
 //!       projects/<ref>/   a project: data/ and start.log
@@ -13,9 +13,9 @@
 //!       trash/            deleted directories
 //! ```
 //!
-//! As root, each project's data and socket belong to the project's own uid with mode 0700; folders above them can be
-//! passed through by other accounts and not listed. Everything else is Gantry's account's alone, but `engines/`, which is
-//! software, and the certificate of the development authority.
+//! As root, each project's data and socket belong to the project's own uid with mode 0700; other
+//! accounts can pass through the folders above them but not list them. The rest is accessible to
+//! Gantry's account only, except for `engines/` and the certificate of the development authority.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -33,16 +33,16 @@ use crate::base::{
     supervisor::{ProcessOwner, account::is_root},
 };
 
-/// The longest path `bind` takes for a Unix socket, in bytes.
+/// Maximum length of the path of a Unix socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 /// The name of a server's socket. It contains a port, but no server listens on TCP.
 pub(super) const SOCKET: &str = ".s.PGSQL.5432";
-/// Pass through, but do not list.
+/// Mode of folders that other accounts can pass through but not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;
-/// Permissions of other accounts on entries of the data folder. Servers pass through the first four to their own folders.
-/// Installed servers are software that every project runs, and the authority's certificate is for clients to trust. Everything
-/// else is Gantry's alone.
+/// Permissions of other accounts on entries of the data folder. Servers pass through the first four
+/// to their own folders. All projects run the installed engines, and clients read the authority's
+/// certificate. Other entries are accessible to Gantry's account only.
 const SHARED: [(&str, u32); 6] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
@@ -52,21 +52,22 @@ const SHARED: [(&str, u32); 6] = [
     (crate::base::net::tls::AUTHORITY, 0o644),
 ];
 
-/// A data directory that this process holds the lock of.
+/// A data directory that is locked by this process.
 #[derive(Debug)]
 pub struct Home {
     dir: PathBuf,
     sockets: PathBuf,
     templates: PathBuf,
     account: Account,
-    /// Held for as long as the value lives; the kernel releases it however the process ends.
+    /// Released on drop, or by the kernel when the process ends.
     _lock: File,
 }
 
 impl Home {
-    /// Creates what is missing and takes the lock. `account` is who runs the control cluster.
+    /// Creates missing directories and takes the lock. The control cluster runs as `account`.
     ///
-    /// An existing `dir` keeps its mode: it may be somebody's, and must be open enough already.
+    /// An existing `dir` keeps its mode, because it may have another owner; it must already permit
+    /// other accounts to pass.
     pub fn open(dir: &Path, account: Account) -> Result<Self> {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockExclusive)
     }
@@ -76,8 +77,8 @@ impl Home {
         Self::open_with(dir, account, FlockOperation::NonBlockingLockShared)
     }
 
-    /// Creates the directory and those above it that are missing, so that servers of other accounts can pass through them
-    /// whatever the umask is. Existing ones keep their mode.
+    /// Creates the directory and missing parents with a mode that permits servers of other accounts
+    /// to pass, ignoring the umask. Existing directories keep their mode.
     pub fn create(dir: &Path) -> Result<()> {
         let missing = dir
             .ancestors()
@@ -92,7 +93,8 @@ impl Home {
 
     fn open_with(dir: &Path, account: Account, how: FlockOperation) -> Result<Self> {
         Self::create(dir)?;
-        // Servers are recognised by their working directory, which the kernel reports without links.
+        // Servers are recognised by their working directory, which the kernel reports without
+        // links.
         let dir = dir.canonicalize().at("opening", dir)?;
         let lock = take_lock(&dir, how)?;
         if let Some((ancestor, mode)) = closed_ancestor(&dir) {
@@ -139,7 +141,8 @@ impl Home {
         self.try_lock("driver")
     }
 
-    /// Waits until no other process makes what is made once a folder, and keeps them from it until the file is closed.
+    /// Waits for the lock that protects the initialization of a folder. The lock is released when
+    /// the file is closed.
     pub fn lock_start(&self) -> Result<File> {
         let (file, path) = self.lock_file("starting")?;
         rustix::fs::flock(&file, FlockOperation::LockExclusive).at("locking", &path)?;
@@ -165,12 +168,12 @@ impl Home {
         Ok(self)
     }
 
-    /// Where a server's Unix socket is in the home that another process holds.
+    /// Returns the directory of a server's Unix socket in a home that another process has locked.
     pub fn sockets_of(dir: &Path, name: &str) -> PathBuf {
         sockets_root(dir).join(name)
     }
 
-    /// Where PostgreSQL versions are installed in the home at `dir`.
+    /// The directory of installed PostgreSQL versions in the home at `dir`.
     pub fn engines_of(dir: &Path) -> PathBuf {
         dir.join("engines")
     }
@@ -180,8 +183,8 @@ impl Home {
         dir.join("control/data")
     }
 
-    /// Whether servers could enter `dir`, which need not exist yet. As ourselves they always can; as another account
-    /// (when root) every directory on the way must let others pass.
+    /// Returns whether servers could enter `dir`, which need not exist. Always true unless Gantry
+    /// runs as root: servers then have other accounts, and every parent must permit them to pass.
     pub fn reachable(dir: &Path) -> bool {
         let existing = dir
             .ancestors()
@@ -245,22 +248,24 @@ impl Home {
     }
 }
 
-/// Makes an empty socket directory for a server that does not run, owned by `owner`.
+/// Creates an empty socket directory for a stopped server, owned by `owner`.
 ///
-/// Starting afresh also drops a stale lock file beside the socket, which would stop a server if the pid in it is alive.
+/// An existing one is replaced: it may contain a stale lock file, which prevents the start if its
+/// pid is in use again.
 pub(super) fn fresh_socket_dir(dir: &Path, owner: ProcessOwner) -> Result<()> {
     files::remove_tree(dir)?;
     files::make_dir(dir, PRIVATE)?;
     owner.own(dir).at("handing over", dir)
 }
 
-/// From now on, files and folders that this process makes are its account's alone, unless they are opened up on purpose.
+/// Sets the umask, so that new files and folders are accessible to this account only, unless their
+/// mode is changed explicitly.
 pub fn keep_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Takes from other accounts what earlier versions let them do in the data folder. What lies below a private folder is out of
-/// reach with it.
+/// Removes permissions of other accounts that earlier versions granted in the data folder. The
+/// contents of a private folder need no change, because other accounts cannot reach them.
 fn tighten(dir: &Path) -> Result<()> {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(dir).at("listing", dir)? {
@@ -310,14 +315,15 @@ fn take_lock(dir: &Path, how: FlockOperation) -> Result<File> {
         }
         Err(error) => return Err(error).at("locking", &path),
     }
-    // Only for the message above; the lock itself is the kernel's.
+    // The content is only used for the message above.
     lock.set_len(0)
         .and_then(|()| writeln!(lock, "{}", std::process::id()))
         .at("writing", &path)?;
     Ok(lock)
 }
 
-/// The first directory from the root down that other accounts cannot pass, with its mode. None unless we are root.
+/// Returns the first directory from the root down that other accounts cannot pass, with its mode.
+/// `None` unless this process runs as root.
 fn closed_ancestor(dir: &Path) -> Option<(PathBuf, u32)> {
     if !is_root() {
         return None;
@@ -332,7 +338,8 @@ fn closed_ancestor(dir: &Path) -> Option<(PathBuf, u32)> {
     })
 }
 
-/// `<dir>/run`, or a short directory of our own if the longest socket path under it would not fit.
+/// Returns `<dir>/run`, or a short directory in `/tmp` if the longest socket path would exceed
+/// [`SOCKET_PATH_MAX`].
 fn sockets_root(dir: &Path) -> PathBuf {
     /// A project reference; no other server has a longer name.
     const NAME_MAX: usize = 20;
@@ -371,7 +378,7 @@ mod tests {
         Account::for_servers().unwrap()
     }
 
-    /// Under `/tmp` and open to passage, whatever the umask.
+    /// Returns a directory under `/tmp` that other accounts can pass, with any umask.
     fn open_dir() -> tempfile::TempDir {
         let dir = tempfile::tempdir_in("/tmp").unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o711)).unwrap();
@@ -379,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_gantry_is_refused() {
+    fn open_locked_home_is_rejected() {
         let dir = open_dir();
         let first = Home::open(dir.path(), account()).unwrap();
         let refusal = Home::open(dir.path(), account()).unwrap_err().to_string();
@@ -395,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_move_to_a_short_directory_when_the_path_is_long() {
+    fn long_path_uses_short_socket_directory() {
         let fits = PathBuf::from(format!(
             "/{}",
             "d".repeat(SOCKET_PATH_MAX - 1 - "/run/".len() - 20 - 1 - SOCKET.len())
@@ -420,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_squatted_socket_directory_is_refused() {
+    fn short_socket_directory_of_other_user_is_rejected() {
         let dir = open_dir();
         let (link, wide) = (dir.path().join("link"), dir.path().join("wide"));
         std::os::unix::fs::symlink("/tmp", &link).unwrap();
@@ -437,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_servers_cannot_enter_is_named() {
+    fn unreachable_home_error_names_the_closed_directory() {
         if !is_root() {
             return;
         }
@@ -454,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_older_version_left_open_is_closed() {
+    fn open_removes_permissions_of_other_accounts() {
         let dir = open_dir();
         drop(Home::open(dir.path(), account()).unwrap());
         for (name, before, after) in [
@@ -481,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_directories_are_created_passable_and_existing_ones_stay() {
+    fn create_makes_passable_directories_and_keeps_existing_modes() {
         let dir = open_dir();
         let inner = dir.path().join("a/b/c");
         Home::create(&inner).unwrap();
@@ -505,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_directory_keeps_its_mode() {
+    fn open_keeps_mode_of_existing_home() {
         let dir = open_dir();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
         let home = Home::open(dir.path(), account()).unwrap();

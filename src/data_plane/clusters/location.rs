@@ -1,7 +1,8 @@
-//! Where a data folder is: on which machine, since which boot, and which folder of it.
+//! The location of a data folder: machine, boot, device and inode.
 //!
-//! Two machines can have copies of one data folder: a restored snapshot, a cloned disk. Servers of both copies would be two databases
-//! under one name. The location tells a copy from the folder itself.
+//! Two machines can have copies of one data folder: a restored snapshot, a cloned disk. Servers of
+//! both copies would be two databases under one name. The location tells a copy from the folder
+//! itself.
 
 use std::{
     fs, io,
@@ -14,9 +15,10 @@ use sha2::{Digest, Sha256};
 
 use super::{At, ClusterError, Result};
 
-/// The file of a data folder that says where the folder is.
+/// The file in a data folder that records its location.
 const FILE: &str = "location";
-/// The machine's identity, made when its system was installed. Machines that were cloned with care have different ones.
+/// The machine's identity, created with its operating system. Properly cloned machines have
+/// different ones.
 const MACHINE_ID: &str = "/etc/machine-id";
 /// A random identity of the running kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -25,15 +27,16 @@ const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 /// The location of a data folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Location {
-    /// Digest of the machine's identity, which is not for others to know. None if the machine has none, as in many containers.
+    /// Digest of the machine's identity, which itself is confidential. `None` if the machine has
+    /// no identity, as in many containers.
     pub machine: Option<String>,
     /// Identity of the boot. Empty if the kernel has none.
     pub boot: String,
-    /// Number of the device that the folder is on. Devices may be numbered otherwise after the next boot.
+    /// Number of the folder's device, which may change at the next boot.
     pub device: u64,
     /// Number of the folder on its device.
     pub inode: u64,
-    /// The machine's name, for people.
+    /// The machine's host name, for messages.
     pub host: String,
 }
 
@@ -42,14 +45,14 @@ pub struct Location {
 pub enum Likeness {
     /// One folder, on one running kernel.
     Same,
-    /// One folder on one machine that was started again in between. A clone of the machine looks like this, too.
+    /// One folder on one machine that was rebooted in between, or a clone of that machine.
     Rebooted,
     /// Another folder, or another machine.
     Other,
 }
 
 impl Location {
-    /// Of a folder on this machine.
+    /// Returns the location of a folder on this machine.
     pub fn of(dir: &Path) -> Result<Self> {
         let folder = fs::metadata(dir).at("examining", dir)?;
         let machine = read(MACHINE_ID).filter(|id| id.len() == 32).map(|id| {
@@ -68,7 +71,7 @@ impl Location {
         })
     }
 
-    /// Compares this location with one that was written down earlier.
+    /// Compares this location with one that was recorded earlier.
     pub fn likeness(&self, earlier: &Self) -> Likeness {
         let same_boot = !self.boot.is_empty() && self.boot == earlier.boot;
         if same_boot && (self.device, self.inode) == (earlier.device, earlier.inode) {
@@ -95,21 +98,22 @@ impl Location {
         }
     }
 
-    /// Writes the folder's file.
+    /// Records the location in the folder.
     pub fn record(&self, dir: &Path) -> Result<()> {
         let (file, unfinished) = (dir.join(FILE), dir.join("location.tmp"));
         let text = serde_json::to_string(self)
             .map_err(io::Error::from)
             .at("writing", &file)?;
-        // Renamed in place, so that a crash never leaves half of it.
+        // Renamed in place, so that a crash never leaves a partial file.
         fs::write(&unfinished, text + "\n")
             .and_then(|()| fs::rename(&unfinished, &file))
             .at("writing", &file)
     }
 
-    /// Makes sure that a folder which holds its own control database is where it was, before that database is started.
+    /// Checks that a folder with its own control database has not moved, before that database is
+    /// started. Records the location if it is new.
     ///
-    /// Errors: [`ClusterError::Moved`] if it is somewhere else.
+    /// Errors: [`ClusterError::Moved`] if it is elsewhere.
     pub fn confirm(dir: &Path) -> Result<()> {
         let here = Self::of(dir)?;
         match Self::recorded(dir)? {
@@ -122,11 +126,11 @@ impl Location {
     }
 }
 
-/// A data folder that is not where it was last used.
+/// A data folder that was copied or moved since its last use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the data folder {} was last used on {host}, and is another folder or on another machine now: a copy, or moved. Nothing in it is \
-     started, as its databases may run there. Once Gantry no longer runs there, take it over with: gantry node adopt --data-dir {}",
+    "the data folder {} was last used on {host}; it was copied or moved since. No server in it is \
+     started, because its databases may still run there. When Gantry no longer runs there, take it over with: gantry node adopt --data-dir {}",
     dir.display(), dir.display()
 )]
 pub struct Moved {
@@ -135,7 +139,7 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// The folder `dir`, which was used at `earlier`.
+    /// Returns the error for the folder `dir`, which was last used at `earlier`.
     pub fn new(dir: &Path, earlier: &Location) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -164,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_told_from_the_folder_itself() {
+    fn likeness_distinguishes_copies_and_reboots() {
         let earlier = location("m", "b", 1, 2);
         for (now, likeness, what) in [
             (location("m", "b", 1, 2), Likeness::Same, "nothing changed"),
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_confirmed_where_it_was_and_refused_elsewhere() {
+    fn confirm_rejects_folder_at_another_location() {
         let place = tempfile::tempdir().unwrap();
         let dir = place.path();
         assert_eq!(Location::recorded(dir).unwrap(), None);

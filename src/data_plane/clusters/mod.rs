@@ -1,8 +1,8 @@
 //! PostgreSQL clusters on this machine: those of projects, and the control cluster of Gantry.
 //!
 //! A cluster is one data directory and one postmaster. The directory is a copy of a prepared
-//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid in
-//! a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
+//! [`template`] with its own system [`identity`]. The postmaster runs under the project's own uid
+//! in a sandbox, started by executing Gantry again as [`launch()`]. All clusters are in one locked
 //! [`home::Home`]. [`LocalDriver`] implements
 //! [`ClusterDriver`](super::cluster_driver::ClusterDriver) for projects; [`control::Control`] runs
 //! the control cluster.
@@ -95,15 +95,15 @@ pub enum ClusterError {
     Unreachable {
         /// The data directory.
         dir: PathBuf,
-        /// The directory on the way that is closed.
+        /// The parent directory that denies access.
         ancestor: PathBuf,
         /// Its permission bits.
         mode: u32,
         /// The account that cannot pass.
         account: String,
     },
-    /// The short directory for sockets exists and is not ours.
-    #[error("{} belongs to somebody else; remove it, or choose a shorter data directory", .0.display())]
+    /// The short directory for sockets belongs to another account.
+    #[error("{} belongs to another user; remove it, or choose a data directory with a shorter path", .0.display())]
     SocketsTaken(PathBuf),
     /// `initdb` failed.
     #[error("initdb failed: {0}")]
@@ -114,7 +114,7 @@ pub enum ClusterError {
     /// The version of a project is not installed any more.
     #[error("PostgreSQL {0} is not installed; install it with: gantry engine install {0}")]
     NoEngine(u16),
-    /// A data directory was made by another major version of PostgreSQL.
+    /// A data directory was created by another major version of PostgreSQL.
     #[error("cluster {name} was made by PostgreSQL {made_by}, but {} is PostgreSQL {engine}", bin_dir.display())]
     WrongMajor {
         /// The cluster.
@@ -147,32 +147,32 @@ pub enum ClusterError {
     /// Processes of a cluster outlived SIGKILL.
     #[error("cluster {0} still has processes after SIGKILL")]
     NotStopped(String),
-    /// Another process is in the middle of starting or stopping it.
+    /// Another process is starting or stopping the server.
     #[error("another process is starting or stopping cluster {0}")]
     Held(String),
     /// The template has not been prepared, or a cluster does not exist.
-    #[error("{0} does not exist; it has to be prepared first")]
+    #[error("{0} does not exist; prepare it first")]
     Missing(String),
     /// A data directory could not be given its own system identifier.
     #[error("giving the cluster an identity: {0}")]
     Identity(#[from] identity::IdentityError),
-    /// PostgreSQL refused a statement of ours, or a connection.
+    /// PostgreSQL rejected a statement or a connection.
     #[error("{doing}: {}", sql_text(cause))]
     Sql {
         /// The operation, as a participle.
         doing: &'static str,
-        /// The driver's or the server's answer.
+        /// The error of the driver or the server.
         cause: tokio_postgres::Error,
     },
-    /// There was no connection to a server's socket, or the socket is not the server's.
+    /// Connecting to a server's socket failed, or the socket is not the server's.
     #[error("cluster {name} cannot be reached: {cause}")]
     Unreached {
         /// The cluster.
         name: String,
-        /// The operating system's answer, or [`socket::NotTheServer`].
+        /// The error of the operating system, or [`socket::NotTheServer`].
         cause: io::Error,
     },
-    /// A connection attempt took longer than its bound.
+    /// A connection attempt exceeded its time limit.
     #[error("cluster {0} did not answer a connection attempt in time")]
     ConnectTimeout(String),
     /// PostgreSQL rejects a setting, with this message.
@@ -184,7 +184,7 @@ pub enum ClusterError {
     /// The driver does not support this operation.
     #[error("this cluster driver does not support {0}")]
     Unsupported(&'static str),
-    /// The process is shutting down and takes no new work.
+    /// The process is shutting down and accepts no new work.
     #[error("shutting down")]
     ShuttingDown,
 }

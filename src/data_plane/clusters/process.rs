@@ -1,10 +1,10 @@
 //! Recognition of a PostgreSQL server's processes.
 //!
 //! A pid in a file may have passed to another process. A process belongs to a cluster if it runs a
-//! `postgres` executable in the cluster's data directory; the kernel reports both. The postmaster is
-//! the process in the [`LaunchRecord`], which the launcher writes beside the data directory, where
-//! the tenant cannot write. Native code of a tenant can change the title of its processes, but
-//! neither a pid nor a start time.
+//! `postgres` executable in the cluster's data directory; the kernel reports both. The postmaster
+//! is the process in the [`LaunchRecord`], which the launcher writes beside the data directory,
+//! where the tenant cannot write. Native code of a tenant can change the title of its processes,
+//! but neither a pid nor a start time.
 
 use std::{
     fs, io,
@@ -90,8 +90,8 @@ impl ServerProcesses {
         self.kind(pid) == Some(ProcessKind::Postmaster)
     }
 
-    /// Decides by world-readable evidence: uid, program name, and the data directory or cluster name
-    /// from the command line. A tenant cannot forge these for another cluster.
+    /// Decides by world-readable evidence: uid, program name, and the data directory or cluster
+    /// name from the command line. A tenant cannot forge these for another cluster.
     fn has_server_title(&self, proc: &Path, title: &[u8]) -> Option<bool> {
         let data = self.data.as_os_str().as_encoded_bytes();
         let named = title.starts_with(format!("postgres: {}: ", self.name).as_bytes());

@@ -1,8 +1,9 @@
 //! A client of the npm registry: downloads packages over HTTPS without npm or Node.
 //!
-//! The registry's address, its access token and an additional certificate authority come from npm's own configuration
-//! (`npm_config_registry`, `.npmrc`), so a company's mirror works without further settings. The format is documented at
-//! <https://docs.npmjs.com/cli/v11/configuring-npm/npmrc>; npm's proxy settings are not read.
+//! The registry's address, its access token and an additional certificate authority come from npm's
+//! own configuration (`npm_config_registry`, `.npmrc`), so a company's mirror works without further
+//! settings. The format is documented at <https://docs.npmjs.com/cli/v11/configuring-npm/npmrc>;
+//! npm's proxy settings are not read.
 
 use std::{
     collections::HashMap,
@@ -26,18 +27,18 @@ use rustls::{
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
-/// The public registry, used where npm's configuration names no other.
+/// The public registry, which is the default of npm's configuration.
 const PUBLIC: &str = "https://registry.npmjs.org/";
-/// Bound of one download: 25 MB on a slow line.
+/// Timeout of one download, enough for 25 MB on a slow line.
 const TIMEOUT: Duration = Duration::from_mins(10);
-/// Bound of making a connection.
+/// Timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Redirects followed for one download. Mirrors send clients to their storage.
+/// Maximum number of redirects of one download. Mirrors redirect clients to their storage.
 const REDIRECTS_MAX: usize = 3;
 /// Largest configuration file that is read, in bytes.
 const CONFIG_BYTES_MAX: u64 = 64 << 10;
 
-/// Why a download failed. Each message is one line that names the address.
+/// An error of a download. Each message is one line with the address.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The configured address is not an HTTP address.
@@ -48,33 +49,33 @@ pub enum RegistryError {
     /// The configured certificate authority cannot be used.
     #[error("the cafile of npm's configuration cannot be read: {0}")]
     Authority(String),
-    /// No connection, a broken one, or an answer over the bound.
+    /// The connection failed, or the response exceeded its size limit.
     #[error("{host} could not be reached: {cause}")]
     Unreachable {
         /// The registry's host.
         host: String,
-        /// The reason, in the words of the library that failed.
+        /// The error message of the HTTP or TLS library.
         cause: String,
     },
     /// The registry answered with another status than 200.
     #[error("{url} answered {status}")]
     Status {
-        /// The address that was asked.
+        /// The requested URL.
         url: String,
         /// The status.
         status: StatusCode,
     },
 }
 
-/// npm's configuration, as far as a download needs it.
+/// The part of npm's configuration that downloads need.
 #[derive(Debug, Clone, Default)]
 pub struct NpmConfig {
     values: HashMap<String, SecretString>,
 }
 
 impl NpmConfig {
-    /// Reads environment variables named `npm_config_*`, then `.npmrc` of `folder`, of the user and of the machine. The
-    /// first to name a value wins.
+    /// Reads environment variables named `npm_config_*`, then `.npmrc` of `folder`, of the user and
+    /// of the machine. The first value of a name takes precedence.
     pub fn read(environment: impl IntoIterator<Item = (String, String)>, folder: &Path) -> Self {
         let environment: HashMap<String, String> = environment.into_iter().collect();
         let mut config = Self::default();
@@ -113,7 +114,8 @@ impl NpmConfig {
         config
     }
 
-    /// Adds the `name = value` lines of a file, with `${VARIABLE}` replaced. Values that are there already stay.
+    /// Adds the `name = value` lines of a file, with `${VARIABLE}` replaced. Existing values are
+    /// kept.
     fn add(&mut self, text: &str, environment: &HashMap<String, String>) {
         for line in text
             .lines()
@@ -136,7 +138,8 @@ impl NpmConfig {
         self.values.get(name).map(ExposeSecret::expose_secret)
     }
 
-    /// The registry of a package: its scope's (`@scope:registry`), else the general one. Ends in a slash.
+    /// Returns the registry of a package, with a trailing slash: that of its scope
+    /// (`@scope:registry`), else the general one.
     fn registry(&self, package: &str) -> Result<Url, RegistryError> {
         let scope = package
             .split_once('/')
@@ -151,7 +154,8 @@ impl NpmConfig {
         }
     }
 
-    /// The access token for an address: that of the longest configured prefix (`//host/path/:_authToken`).
+    /// Returns the access token for a URL: that of the longest matching prefix
+    /// (`//host/path/:_authToken`).
     fn token(&self, url: &Url) -> Option<&SecretString> {
         let address = format!("//{}{}", url.authority(), url.path());
         let prefixes = self
@@ -167,7 +171,7 @@ impl NpmConfig {
     }
 }
 
-/// Replaces `${NAME}` by the variable's value. An unknown variable stays as it is written.
+/// Replaces `${NAME}` by the variable's value. Unknown variables are left unchanged.
 fn expand(text: &str, environment: &HashMap<String, String>) -> String {
     let mut expanded = String::new();
     let mut rest = text;
@@ -196,7 +200,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Prepares a client. Nothing is asked yet.
+    /// Creates a client without connecting.
     pub fn new(config: NpmConfig) -> Result<Self, RegistryError> {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -232,7 +236,8 @@ impl Registry {
         })
     }
 
-    /// The compressed archive of a package's version, at most `bytes_max` long. The caller checks its digest.
+    /// Downloads the compressed archive of a package's version, of at most `bytes_max` bytes. The
+    /// caller checks its digest.
     pub async fn archive(
         &self,
         package: &str,
@@ -249,7 +254,8 @@ impl Registry {
         .await
     }
 
-    /// The abbreviated document of a package, as JSON: its versions, and for each `dist.integrity`.
+    /// Downloads the abbreviated document of a package, as JSON: its versions, each with
+    /// `dist.integrity`.
     pub async fn document(&self, package: &str, bytes_max: usize) -> Result<Bytes, RegistryError> {
         self.get(
             package,
@@ -274,7 +280,7 @@ impl Registry {
         let host = url.authority().to_owned();
         let late = RegistryError::Unreachable {
             host,
-            cause: format!("no complete answer within {} s", TIMEOUT.as_secs()),
+            cause: format!("no complete response within {} s", TIMEOUT.as_secs()),
         };
         tokio::time::timeout(TIMEOUT, self.follow(url, accept, bytes_max))
             .await
@@ -298,7 +304,8 @@ impl Registry {
                 .parse()
                 .map_err(|_| RegistryError::Address(url.to_string()))?;
             let mut request = Request::get(uri).header(header::ACCEPT, accept);
-            // A token is sent to the prefix it is configured for, and not to the storage behind a redirect.
+            // The token is looked up again for each redirect: the storage of a mirror must not
+            // receive it.
             if let Some(token) = self.config.token(&url) {
                 request = request.header(
                     header::AUTHORIZATION,
@@ -330,7 +337,7 @@ impl Registry {
                 .and_then(|location| url.join(location).ok())
                 .filter(|_| status.is_redirection())
             {
-                // Never from HTTPS to less.
+                // HTTPS is never redirected to plain HTTP.
                 Some(next) if next.scheme() == "https" || next.scheme() == url.scheme() => {
                     url = next;
                 }
@@ -349,7 +356,7 @@ impl Registry {
     }
 }
 
-/// An error and its causes on one line.
+/// Formats an error and its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -386,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_registry_is_the_one_that_npm_would_use() {
+    fn registry_address_follows_npm_precedence() {
         let of = |lines: &str, environment: &[(&str, &str)]| {
             config(lines, environment)
                 .registry("@scope/name")
@@ -427,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_only_for_the_address_it_is_configured_for() {
+    fn token_is_sent_to_configured_prefix_only() {
         let lines =
             "//mirror.example/:_authToken=short\n//mirror.example/npm/:_authToken=${TOKEN}\n";
         let config = config(lines, &[("TOKEN", "long")]);
@@ -449,7 +456,7 @@ mod tests {
         assert!(!format!("{config:?}").contains("long"));
     }
 
-    /// Answers each connection with the next of these answers, and returns the requests.
+    /// Answers each connection with the next of `answers`. The task returns the requests.
     async fn server(answers: Vec<String>) -> (String, tokio::task::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
@@ -471,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_download_follows_redirects_and_leaves_the_token_behind() {
+    async fn redirected_download_does_not_send_the_token() {
         let body =
             "HTTP/1.1 200 OK\r\ncontent-length: 7\r\nconnection: close\r\n\r\narchive".to_owned();
         let (storage, stored) = server(vec![body]).await;
@@ -502,7 +509,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_download_over_its_bound_or_of_another_status_is_refused() {
+    async fn download_over_size_limit_or_with_error_status_is_rejected() {
         let long =
             "HTTP/1.1 200 OK\r\ncontent-length: 8\r\nconnection: close\r\n\r\narchives".to_owned();
         let missing =

@@ -150,8 +150,9 @@ impl Server {
         }))
     }
 
-    /// Starts the server unless it runs, and returns the postmaster's pid. The server may not accept
-    /// connections yet. After a crash, ends orphaned backends and removes stale lock files first.
+    /// Starts the server unless it runs, and returns the postmaster's pid. The server may not
+    /// accept connections yet. After a crash, ends orphaned backends and removes stale lock files
+    /// first.
     pub async fn start(&self) -> Result<Pid> {
         if let Some(pid) = self.hinted().await? {
             return Ok(pid);
@@ -173,8 +174,8 @@ impl Server {
         })
         .await?;
         let server = self.clone();
-        // In a separate task, which continues if the caller is cancelled: the lock must be held until
-        // the server runs, and its exit status must be collected.
+        // In a separate task, which continues if the caller is cancelled: the lock must be held
+        // until the server runs, and its exit status must be collected.
         let start = tokio::spawn(async move {
             let launched = server.spawn(bounds).await?;
             let pid = timeout(LAUNCH_TIMEOUT, server.launched(launched))
@@ -217,8 +218,8 @@ impl Server {
         }
     }
 
-    /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that, to
-    /// another database, from which it can be opened again.
+    /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that,
+    /// to another database, from which it can be opened again.
     async fn accepts(&self) -> Result<()> {
         match self.admin().await {
             Err(error) if error.is_closed_database() => self
@@ -229,8 +230,8 @@ impl Server {
         }
     }
 
-    /// Waits until the postmaster has a title that distinguishes it from its children, which it does
-    /// not have during `exec`. Returns `None` if there is no process of the server.
+    /// Waits until the postmaster has a title that distinguishes it from its children, which it
+    /// does not have during `exec`. Returns `None` if there is no process of the server.
     async fn titled_postmaster(&self) -> Result<Option<Pid>> {
         loop {
             for _ in 0..HINT_CHECKS {
@@ -391,7 +392,8 @@ impl Server {
         self.run_launcher(launcher).await
     }
 
-    /// Returns the command line of a launcher: of the server, or of a check of `name=value` settings.
+    /// Returns the command line of a launcher: of the server, or of a check of `name=value`
+    /// settings.
     pub(super) fn launcher(&self, check: Option<Vec<String>>, bounds: LaunchBounds) -> Command {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
@@ -462,11 +464,12 @@ impl Server {
             .map(|handle| (pid, handle)))
     }
 
-    /// Waits for the end of all processes of the cluster after the postmaster exited, and kills those
-    /// left after `grace`: a busy backend does not notice the exit, and keeps the shared memory.
+    /// Waits for the end of all processes of the cluster after the postmaster exited, and kills
+    /// those left after `grace`: a busy backend does not notice the exit, and keeps the shared
+    /// memory.
     async fn end_children(&self, grace: Duration) -> Result<()> {
-        /// A process forked just before its parent exited appears only in the next round. Native code
-        /// may fork on purpose.
+        /// A process forked just before its parent exited appears only in the next round. Native
+        /// code may fork on purpose.
         const ROUNDS: usize = 20;
         for round in 0..ROUNDS {
             if let Some(resources) = self.resources.as_ref().filter(|_| round > 0) {
@@ -524,8 +527,8 @@ impl Server {
         .await
     }
 
-    /// Returns all processes with the project's user id or control group, including native code that
-    /// does not look like a server.
+    /// Returns all processes with the project's user id or control group, including native code
+    /// that does not look like a server.
     pub(super) fn members(&self) -> Result<Vec<Pid>> {
         let Some(resources) = &self.resources else {
             return Ok(Vec::new());

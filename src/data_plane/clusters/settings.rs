@@ -76,8 +76,8 @@ impl LocalDriver {
             if there == text {
                 return Ok(());
             }
-            // Renamed atomically: the server never reads a partial file, and no link of the tenant is
-            // followed.
+            // Renamed atomically: the server never reads a partial file, and no link of the tenant
+            // is followed.
             let unfinished = file.with_extension("new");
             files::remove_file(&unfinished)?;
             write_new(&unfinished, &text, server.run_as())?;

@@ -1,9 +1,11 @@
-//! Connections to a project's server, each checked by the kernel's own record of the process at the other end.
+//! Connections to a project's server. Each is checked against the peer credentials that the kernel
+//! records for the socket.
 //!
-//! The socket lies in a folder that the project's processes may write. A process of a tenant can put a symbolic link to
-//! another project's socket there, or listen itself. Gantry may open every socket and passes peer authentication in
-//! every server, so it must know which server it talks to before it sends a byte. [`ServerSocket::connect`] is the only
-//! way to a project's server: a test in `tests/it/tidy.rs` keeps it so.
+//! The socket lies in a folder that the project's processes may write. A process of a tenant can
+//! put a symbolic link to another project's socket there, or listen itself. Gantry may open every
+//! socket and passes peer authentication in every server, so it must identify the server
+//! before it sends a byte. [`ServerSocket::connect`] is the only way to a project's server: a test
+//! in `tests/it/tidy.rs` keeps it so.
 
 use std::{
     fmt, fs, io,
@@ -26,7 +28,7 @@ use tokio::net::UnixStream;
 use super::process::ServerProcesses;
 use crate::base::supervisor::ProcessOwner;
 
-/// The Unix socket of one server, and how that server is recognised. Cheap to clone.
+/// The Unix socket of one server, with the properties that identify the server. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSocket(Arc<Place>);
 
@@ -41,11 +43,11 @@ struct Place {
 enum Listener {
     /// The postmaster in this data directory, under the uid that owns the directory.
     Server { name: String, data: PathBuf },
-    /// A process known by its id.
+    /// The process with this id.
     Process { uid: u32, pid: i32 },
 }
 
-/// The process at the other end is not the server. Nothing was sent to it.
+/// The process behind a socket is not the server. No data was sent to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotTheServer {
     path: PathBuf,
@@ -56,7 +58,7 @@ impl fmt::Display for NotTheServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} {}; nothing was sent; restart the project to have the socket made again",
+            "{} {}; no data was sent; restart the project to create the socket again",
             self.path.display(),
             self.why
         )
@@ -66,8 +68,8 @@ impl fmt::Display for NotTheServer {
 impl std::error::Error for NotTheServer {}
 
 impl ServerSocket {
-    /// The socket at `path` of the server `name`, whose data directory is `data`. The directories above `data`, and the
-    /// directory above the socket's, must not be the tenant's to change.
+    /// The socket at `path` of the server `name` with data directory `data`. The tenant must not
+    /// have write access to the directories above `data` and above the socket's directory.
     pub(super) fn of_server(path: PathBuf, name: &str, data: PathBuf) -> Self {
         Self(Arc::new(Place {
             path,
@@ -78,7 +80,7 @@ impl ServerSocket {
         }))
     }
 
-    /// The socket at `path` of a process that is known by its ids.
+    /// The socket at `path` of the process with these ids.
     pub fn of_process(path: PathBuf, uid: u32, pid: i32) -> Self {
         Self(Arc::new(Place {
             path,
@@ -86,16 +88,18 @@ impl ServerSocket {
         }))
     }
 
-    /// Path of the socket. For messages and for programs of the tenant's own uid; Gantry itself connects by
-    /// [`Self::connect`].
+    /// Path of the socket. For messages and for programs of the tenant's own uid; Gantry itself
+    /// connects by [`Self::connect`].
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Connects to the server. The kernel has confirmed the server's uid and process before this returns.
+    /// Connects to the server. The kernel has confirmed the server's uid and process before this
+    /// returns.
     ///
-    /// Errors: [`NotTheServer`], wrapped as permission denied, if another file or process is in the server's place;
-    /// otherwise the answer of the operating system. `WouldBlock` means that the server's queue is full.
+    /// Errors: [`NotTheServer`], wrapped as permission denied, if another file or process is in the
+    /// server's place; otherwise the answer of the operating system. `WouldBlock` means that the
+    /// server's queue is full.
     pub async fn connect(&self) -> io::Result<UnixStream> {
         let uid = self.owner()?;
         let node = self.node(uid)?;
@@ -105,7 +109,7 @@ impl ServerSocket {
         Ok(stream)
     }
 
-    /// The uid that the server runs under.
+    /// Returns the uid of the server's processes.
     fn owner(&self) -> io::Result<u32> {
         match &self.0.listener {
             Listener::Process { uid, .. } => Ok(*uid),
@@ -116,14 +120,14 @@ impl ServerSocket {
         }
     }
 
-    /// The socket's file, opened without following a link and without connecting.
+    /// Opens the socket's file without following a link and without connecting.
     fn node(&self, uid: u32) -> io::Result<OwnedFd> {
         let path = &self.0.path;
         let (folder, name) = (
             path.parent().unwrap_or(path),
             path.file_name().unwrap_or_default(),
         );
-        // Links above the folder are the operator's.
+        // Links above the folder are followed: only the operator can create them.
         let (above, inner) = (
             folder.parent().unwrap_or(folder),
             folder.file_name().unwrap_or_default(),
@@ -149,15 +153,16 @@ impl ServerSocket {
             FileType::Socket if found.st_uid == uid => Ok(node),
             FileType::Socket => Err(self.refused("is a socket of another user")),
             FileType::Symlink => Err(self.refused("is a symbolic link")),
-            _ => Err(self.refused("is no socket")),
+            _ => Err(self.refused("is not a socket")),
         }
     }
 
-    /// The kernel keeps the ids of the process that called `listen`; no process can change them.
+    /// Checks the credentials of the process that called `listen`. The kernel stores them with the
+    /// socket, and no process can change them.
     fn check(&self, stream: &UnixStream, uid: u32) -> io::Result<()> {
         let peer = sockopt::socket_peercred(stream)?;
         if peer.uid.as_raw() != uid {
-            return Err(self.refused("is answered by a process of another user"));
+            return Err(self.refused("is served by a process of another user"));
         }
         let is_server = match &self.0.listener {
             Listener::Process { pid, .. } => peer.pid == Pid::from_raw(*pid).unwrap_or(Pid::INIT),
@@ -171,7 +176,7 @@ impl ServerSocket {
         if is_server {
             Ok(())
         } else {
-            Err(self.refused("is answered by a process that is not the project's server"))
+            Err(self.refused("is served by a process that is not the project's server"))
         }
     }
 
@@ -180,7 +185,7 @@ impl ServerSocket {
             path: self.0.path.clone(),
             why,
         };
-        tracing::warn!(socket = %self.0.path.display(), why, "a socket was not connected to: it is not its server's");
+        tracing::warn!(socket = %self.0.path.display(), why, "rejected a socket that does not belong to its server");
         io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }

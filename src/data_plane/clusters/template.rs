@@ -26,20 +26,21 @@ const OWNER: &str = "postgres";
 /// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
 /// use it.
 ///
-/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by role
-/// and database, and proxied connections have the same peer account as Gantry.
+/// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by
+/// role and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
 /// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack it.
+/// Locales in order of preference. `C.UTF-8` has UTF-8 character classes; older C libraries lack
+/// it.
 const LOCALES: [&str; 2] = ["C.UTF-8", "C"];
 
 /// The contents of a new data directory.
 #[derive(Debug)]
 pub(super) struct Recipe {
-    /// Of the cluster while it is made, and prefix of the directories.
+    /// Name of the cluster during its creation, and prefix of the directories.
     pub(super) name: &'static str,
     pub(super) superuser: &'static str,
     /// Size of a WAL segment, in MB.
@@ -49,11 +50,12 @@ pub(super) struct Recipe {
     pub(super) peers: &'static [&'static str],
     /// Whether other roles can log in with a password.
     pub(super) logins: bool,
-    /// Run as superuser in database `postgres`, one after the other. Without any, the server is not started.
+    /// Scripts that run as superuser in database `postgres`, in this order. If there are none, the
+    /// server is not started.
     pub(super) sql: &'static [&'static str],
 }
 
-/// A project's cluster.
+/// The recipe of a project's cluster.
 pub(super) const PROJECT: Recipe = Recipe {
     name: "template",
     superuser: SUPERUSER,
@@ -64,7 +66,7 @@ pub(super) const PROJECT: Recipe = Recipe {
     sql: &[include_str!("recipes/project.sql"), GRANTS],
 };
 
-/// Whether only the platform logs in as this role in a project's cluster.
+/// Returns whether this role of a project's cluster is reserved for the platform's logins.
 pub fn is_platform_login(role: &str) -> bool {
     PROJECT.peers.contains(&role)
 }
@@ -72,10 +74,10 @@ pub fn is_platform_login(role: &str) -> bool {
 /// Grants of the roles, also for projects from an older template. Idempotent.
 pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 
-/// The platform's own roles and the database that every project has, as they must be, wherever it is run. Can be repeated.
+/// Restores the platform's roles and the database `postgres`. Idempotent.
 pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
 
-/// Tells these grants from those of another version.
+/// Returns an identifier of these grants, which differs between versions.
 pub(super) fn grants_version() -> String {
     hex::encode(&Sha256::digest(GRANTS)[..4])
 }
@@ -89,12 +91,13 @@ host  all         all all reject
 host  replication all all reject
 ";
 
-/// Statistics of statements, where the installation has it. It must be loaded at the start, and would stop the server if
-/// it were missing.
+/// Creates the extension for statistics of statements, if it is installed. The server loads it at
+/// the start, and would not start without its library.
 const STATEMENTS: &str = "create extension pg_stat_statements schema extensions";
 const STATEMENTS_CONF: &str = "\nshared_preload_libraries = 'pg_stat_statements'\n";
 
-/// The template for `host`'s engine: where it is, or will be. The name changes with everything that goes into it.
+/// Returns the path of the template for `host`'s engine, which need not exist. The name contains a
+/// digest of the template's inputs.
 pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let recipe = PROJECT;
     let mut hash = Sha256::new();
@@ -122,7 +125,8 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     Ok(home.templates().join(name))
 }
 
-/// Makes the template unless it exists. Two processes at once are fine: one of the results is kept.
+/// Creates the template unless it exists. If two processes do this concurrently, one result is
+/// kept.
 pub(super) async fn prepare(home: &Home, host: &Host, entropy: &Entropy) -> Result<PathBuf> {
     let target = path(home, host)?;
     if target.exists() {
@@ -133,14 +137,14 @@ pub(super) async fn prepare(home: &Home, host: &Host, entropy: &Entropy) -> Resu
     blocking(move || {
         let kept = install(&place.join("data"), &installed);
         files::remove_tree(&place)?;
-        // Another process may have been first; then there is one all the same.
+        // Another process may have created it meanwhile.
         if installed.exists() { Ok(()) } else { kept }
     })
     .await?;
     Ok(target)
 }
 
-/// Moves a finished data directory to `target`, across file systems if need be. Complete or not there at all.
+/// Moves a complete data directory to `target` atomically, across file systems if necessary.
 fn install(data: &Path, target: &Path) -> Result<()> {
     match files::commit(data, target) {
         Err(ClusterError::Io { cause, .. })
@@ -160,7 +164,8 @@ fn install(data: &Path, target: &Path) -> Result<()> {
     }
 }
 
-/// Makes `<tmp>/<recipe>-<random>/data`, complete, stopped and on disk. Returns the directory above `data`.
+/// Creates a complete, stopped and durable data directory `<tmp>/<recipe>-<random>/data`. Returns
+/// the directory above `data`.
 pub(super) async fn make(
     home: &Home,
     host: &Host,
@@ -184,7 +189,7 @@ pub(super) async fn make(
     );
     let made = fill(home, host, recipe, &server, &place).await;
     if made.is_err() {
-        // As good as it gets; what is left is garbage that the next start collects.
+        // Errors are ignored: the next start removes the remaining files.
         let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         let _ = files::remove_tree(&place);
     }
@@ -219,7 +224,7 @@ async fn fill(
     .await
 }
 
-/// Runs the recipe's SQL. Returns whether the statistics module is there to be loaded.
+/// Runs the recipe's SQL. Returns whether the statistics module is installed.
 async fn furnish(server: &Server, sql: &[&str]) -> Result<bool> {
     let doing = "preparing a template";
     let sql_error = |cause| ClusterError::Sql { doing, cause };
@@ -283,7 +288,7 @@ async fn run_initdb(
         .arg(format!("--locale={locale}"))
         .arg(format!("--wal-segsize={}", recipe.wal_segment_mb));
     initdb.arg("-U").arg(recipe.superuser).arg("-D").arg(data);
-    // It runs the server through a shell, which needs a PATH on some systems.
+    // `initdb` runs the server through a shell, which needs a PATH on some systems.
     initdb
         .env_clear()
         .env("TZ", "UTC")
@@ -303,7 +308,7 @@ async fn run_initdb(
     .at("running", &program)
 }
 
-/// The three files that `initdb` left as commented samples.
+/// Writes the three configuration files, which `initdb` created as samples.
 fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     let ident = ident(recipe, &Account::current()?);
     for (name, text) in [
@@ -318,7 +323,7 @@ fn write_config(server: &Server, recipe: &Recipe, conf: &str) -> Result<()> {
     Ok(())
 }
 
-/// The authentication rules. Peer roles never use a password, other roles never use peer
+/// Returns the authentication rules. Peer roles never use a password, other roles never use peer
 /// authentication.
 fn hba(recipe: &Recipe) -> String {
     HBA.replace("PEERS", &recipe.peers.join(",")).replace(
@@ -340,7 +345,7 @@ pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
     }
 }
 
-/// `map, operating system user, role`.
+/// Returns the lines of `pg_ident.conf`: map, operating system user, role.
 fn ident(recipe: &Recipe, user: &Account) -> String {
     let lines: Vec<_> = recipe
         .peers
@@ -350,7 +355,7 @@ fn ident(recipe: &Recipe, user: &Account) -> String {
     lines.concat()
 }
 
-/// Files of a previous run that a copy must not contain.
+/// Removes files of a previous run that a copy must not contain.
 fn clean(data: &Path) -> Result<()> {
     files::remove_tree(&data.join("log"))?;
     files::remove_file(&data.join("postmaster.opts"))
@@ -361,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_a_password_is_never_let_in_without_it() {
+    fn hba_limits_peer_login_to_platform_roles() {
         let text = hba(&PROJECT);
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let peers: Vec<_> = lines.iter().filter(|line| line.contains("peer")).collect();
@@ -380,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn only_gantrys_account_is_mapped() {
+    fn ident_maps_gantrys_account_only() {
         let user = Account {
             uid: 1,
             gid: 1,

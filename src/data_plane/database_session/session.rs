@@ -199,10 +199,7 @@ impl DatabaseSession {
     /// command tag.
     pub async fn batch_execute(&mut self, sql: &str) -> Result<String, Error> {
         self.encode(|out| frontend::query(sql, out))?;
-        Ok(self
-            .exchange(sql, QueryProtocol::TransactionScript)
-            .await?
-            .tag)
+        Ok(self.exchange(sql, QueryProtocol::Script).await?.tag)
     }
 
     /// Runs one statement of `sql` and discards its rows. Errors show the line in the whole text.
@@ -214,7 +211,7 @@ impl DatabaseSession {
         let before = sql[..part.start].chars().count();
         self.encode(|out| frontend::query(&sql[part], out))?;
         Ok(self
-            .exchange_at(sql, before, QueryProtocol::TransactionScript)
+            .exchange_at(sql, before, QueryProtocol::Script)
             .await?
             .tag)
     }
@@ -303,7 +300,7 @@ impl DatabaseSession {
             match message {
                 Message::RowDescription(body) => described = Some(columns(&body)?),
                 Message::ParameterDescription(body) => answer.parameters = parameters(&body)?,
-                Message::DataRow(_) if protocol == QueryProtocol::TransactionScript => {}
+                Message::DataRow(_) if protocol == QueryProtocol::Script => {}
                 Message::DataRow(row) => {
                     if let Some(columns) = described.take() {
                         answer.rows = ResultRows::new(columns);
@@ -437,7 +434,7 @@ impl Drop for DatabaseSession {
 enum QueryProtocol {
     Simple,
     /// Simple protocol with discarded rows.
-    TransactionScript,
+    Script,
     Extended,
 }
 

@@ -11,7 +11,7 @@ struct ReservedLabels {
 /// Reserved labels. A project keeps a label that was reserved after its activation.
 const RESERVED: &[ReservedLabels] = &[
     ReservedLabels {
-        reason: "programs look the name up by themselves and trust the answer with mail, proxies or certificates",
+        reason: "programs look the name up automatically and trust its host with mail, proxies or certificates",
         labels: &[
             "acme",
             "acme-challenge",
@@ -42,7 +42,7 @@ const RESERVED: &[ReservedLabels] = &[
         ],
     },
     ReservedLabels {
-        reason: "a mailbox that certificate authorities or RFC 2142 take for the operator's",
+        reason: "a mailbox name that certificate authorities or RFC 2142 reserve for the operator",
         labels: &[
             "abuse",
             "admin",
@@ -64,7 +64,7 @@ const RESERVED: &[ReservedLabels] = &[
         ],
     },
     ReservedLabels {
-        reason: "people take the name for a page or a service of the operator",
+        reason: "the name looks like a page or a service of the operator",
         labels: &[
             "about",
             "account",
@@ -105,7 +105,7 @@ const RESERVED: &[ReservedLabels] = &[
         ],
     },
     ReservedLabels {
-        reason: "the platform answers under the name, or may come to do so",
+        reason: "the platform uses the name, or may use it in future",
         labels: &[
             "api",
             "assets",
@@ -130,7 +130,7 @@ const RESERVED: &[ReservedLabels] = &[
         ],
     },
     ReservedLabels {
-        reason: "how the operator's own machines and their monitoring are called",
+        reason: "a usual name for the operator's machines or their monitoring",
         labels: &[
             "alertmanager",
             "backup",
@@ -171,7 +171,7 @@ pub(crate) fn reason(label: &str) -> Option<&'static str> {
         SERVERS
             .binary_search(&stem)
             .is_ok()
-            .then_some("how servers of a domain are called")
+            .then_some("a usual name for servers of a domain")
     };
     let reserved = |label: &str| listed(label).or_else(|| server(label));
     reserved(label).or_else(|| {

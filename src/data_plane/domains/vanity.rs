@@ -50,7 +50,7 @@ impl FromStr for VanitySubdomain {
             Ok(Self(name))
         } else {
             Err(Malformed(
-                "3 to 63 letters, digits or -, which neither begins, ends nor stands third and fourth; without the domain",
+                "3 to 63 letters, digits or hyphens, without a hyphen at either end, without hyphens as third and fourth character, and without the domain",
             ))
         }
     }

@@ -274,13 +274,13 @@ async fn cancel(context: &DataPlaneContext, key: CancelKey) {
     let Some(socket) = context.postgres_proxy.keys.lock().get(&key).cloned() else {
         return;
     };
-    let asked = timeout(CONNECT, async {
+    let request = timeout(CONNECT, async {
         let mut server = socket.connect().await?;
         server.write_all(&key.request()).await?;
         // The server closes the connection once it has sent the signal; the client waits for that.
         server.read(&mut [0]).await
     });
-    if let Ok(Err(error)) = asked.await {
+    if let Ok(Err(error)) = request.await {
         tracing::debug!(%error, "failed to forward a cancel request");
     }
 }
@@ -296,11 +296,11 @@ struct ProxySession<C> {
 
 async fn session<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: SessionRequest<C>,
+    request: SessionRequest<C>,
     login_permits: LoginPermits,
 ) {
     // Boxed, so that an idle session does not hold the memory of its login.
-    let begun = Box::pin(begin(context, asked)).await;
+    let begun = Box::pin(begin(context, request)).await;
     drop(login_permits);
     let Some(mut session) = begun else { return };
     context.data_plane_metrics.postgres_proxy.count("session");
@@ -333,7 +333,7 @@ async fn session<C: AsyncRead + AsyncWrite + Unpin>(
 /// Finds the project's server and logs in there. Rejects the client on failure.
 async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     context: &DataPlaneContext,
-    asked: SessionRequest<C>,
+    request: SessionRequest<C>,
 ) -> Option<ProxySession<C>> {
     let SessionRequest {
         client,
@@ -341,7 +341,7 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
         sni,
         encrypted,
         startup,
-    } = asked;
+    } = request;
     let prepared = async {
         let named =
             session_target::find(&startup, sni.as_deref(), &context.settings.project_domain)?;

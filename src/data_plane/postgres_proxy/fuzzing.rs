@@ -1,8 +1,10 @@
-//! Entry points for `tests/fuzz`: parsers of bytes that arrive before authentication. Not an interface for other code.
+//! Entry points for `tests/fuzz`: parsers of bytes that arrive before authentication. Not an
+//! interface for other code.
 
 use super::startup::{StartupRequest, opening};
 
-/// Reads an opening packet without its length, and returns the whole packet that the proxy writes to a server for it.
+/// Reads an opening packet without its length, and returns the whole packet that the proxy writes
+/// to a server for it.
 ///
 /// Returns `None` for a packet that the proxy rejects or answers itself.
 pub fn rewrite_opening(packet: &[u8]) -> Option<Vec<u8>> {

@@ -93,8 +93,8 @@ enum RelayStep {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum ScramExchange {
     #[default]
-    Unasked,
-    SessionRequest,
+    Initial,
+    Requested,
     Challenged,
     /// The server has verified the client's proof and sent its own.
     Proven,
@@ -112,14 +112,14 @@ impl ScramExchange {
         let body = message.get(5..).unwrap_or_default();
         let (next, step) = match (*self, kind, request(kind, body)) {
             (_, b'E', _) => (*self, RelayStep::End),
-            (_, b'N', _) | (Self::Unasked, b'v', _) | (Self::Open, b'S' | b'K', _) => {
+            (_, b'N', _) | (Self::Initial, b'v', _) | (Self::Open, b'S' | b'K', _) => {
                 (*self, RelayStep::Pass)
             }
             // Only `SCRAM-SHA-256` without channel binding: the channel ends at the proxy.
-            (Self::Unasked, _, Some((10, b"SCRAM-SHA-256\0\0"))) => {
-                (Self::SessionRequest, RelayStep::Answer)
+            (Self::Initial, _, Some((10, b"SCRAM-SHA-256\0\0"))) => {
+                (Self::Requested, RelayStep::Answer)
             }
-            (Self::SessionRequest, _, Some((11, _))) => (Self::Challenged, RelayStep::Answer),
+            (Self::Requested, _, Some((11, _))) => (Self::Challenged, RelayStep::Answer),
             (Self::Challenged, _, Some((12, _))) => (Self::Proven, RelayStep::Pass),
             (Self::Proven, _, Some((0, _))) => (Self::Open, RelayStep::Pass),
             (Self::Open, b'Z', _) => (*self, RelayStep::Ready),

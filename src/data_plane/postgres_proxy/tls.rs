@@ -33,8 +33,8 @@ impl PostgresProxyTls {
         Self::new(tls::from_files(cert, key)?)
     }
 
-    /// Issues certificates with a local authority whose key is in `dir`, created on first use.
-    /// Returns the path of the authority's certificate as well.
+    /// Issues certificates with a local authority. Its key is in `dir`, and is created on first
+    /// use. Returns the path of the authority's certificate as well.
     pub fn own_authority(dir: &Path, domain: &str) -> Result<(Self, PathBuf), TlsError> {
         let (authority, certificate) = tls::own_authority(dir, domain)?;
         Ok((Self::new(authority)?, certificate))

@@ -55,7 +55,7 @@ struct Standing {
 impl Standing {
     const SQL: &str = "select holder, locked, expires_at, location, clock_timestamp() from node_leases where node = $1";
 
-    /// The lease, and the time by the database's clock.
+    /// Reads the lease, and the time of the database's clock.
     fn read(row: &Row) -> (Self, DateTime<Utc>) {
         let location = row
             .get::<_, Option<Json<Location>>>(3)
@@ -144,7 +144,8 @@ struct Held {
 }
 
 impl Lease {
-    /// A claim that was not made yet, for a folder in this location. `own_database` says that the control database lies in it.
+    /// Returns an inactive claim for a folder in this location. `own_database`: the control
+    /// database is in the folder.
     pub fn new(entropy: &Entropy, location: Location, own_database: bool) -> Self {
         Self {
             holder: entropy.uuid(),
@@ -172,7 +173,7 @@ impl Lease {
     /// Returns the generation of the lease, or an error if this process does not hold the lease.
     pub(crate) fn check(&self) -> Result<i64, Error> {
         self.generation()
-            .ok_or("another process drives the clusters of this data folder now")
+            .ok_or("another process now operates the clusters of this data folder")
             .context("acting on a cluster")
     }
 
@@ -189,7 +190,8 @@ impl Lease {
         *self.held.lock() = None;
     }
 
-    /// Releases the lease for good and ends it in its row, so that a successor does not wait until it expires.
+    /// Releases the lease for good and ends it in its row, so that a successor does not wait until
+    /// it expires.
     pub async fn hand_back(&self, context: &DataPlaneContext) {
         let held = self.generation().is_some();
         self.release();
@@ -201,7 +203,7 @@ impl Lease {
                 .query(sql, &[&context.settings.node, &self.holder])
                 .await
         {
-            tracing::debug!(%error, "the lease of the data folder was not handed back; it runs out by itself");
+            tracing::debug!(%error, "failed to release the lease of the data folder; it expires by itself");
         }
     }
 
@@ -360,15 +362,17 @@ pub async fn run(context: DataPlaneContext) {
     let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
     loop {
         if let Err(error) = claim(&context).await {
-            tracing::warn!(%error, "the lease of the data folder could not be claimed");
+            tracing::warn!(%error, "failed to acquire the lease of the data folder; retrying");
         }
         let before = std::mem::replace(&mut led, context.lease.leads());
         match (before, led) {
             (true, false) => {
-                tracing::warn!("this process no longer acts on the clusters of its data folder");
+                tracing::warn!(
+                    "lease of the data folder lost; clusters are operated by another process"
+                );
             }
             (false, true) => {
-                tracing::info!("this process acts on the clusters of its data folder");
+                tracing::info!("lease of the data folder acquired");
                 context.reconciler.wake();
                 context.pool.wake();
                 context.temporary_access.wake();
@@ -444,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_passes_at_once_on_one_machine_and_to_a_copy_never() {
+    fn lease_is_taken_over_on_same_machine_and_denied_to_copies() {
         use Decision::{Refuse, Take, Wait};
         let here = location("m", "b", 1);
         let (rebooted, copied, cloned) = (
@@ -536,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_lease_and_ones_own_are_taken_without_waiting() {
+    fn new_or_own_lease_is_acquired_immediately() {
         let (here, now) = (location("m", "b", 1), DateTime::UNIX_EPOCH);
         let ours = Claimant {
             holder: Uuid::from_u128(2),

@@ -1,5 +1,5 @@
-//! Commands to an existing project: pause, restore, restart, new password. Each is recorded together
-//! with its audit entry, and the reconciler executes it, also after a crash.
+//! Commands to an existing project: pause, restore, restart, new password. Each is recorded
+//! together with its audit entry, and the reconciler executes it, also after a crash.
 
 use schemars::JsonSchema;
 use secrecy::SecretString;
@@ -62,7 +62,7 @@ pub async fn command(
     Ok(())
 }
 
-/// What a paused project can be restored with.
+/// The versions that a paused project can be restored with.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GetProjectAvailableRestoreVersionsResponse")]
 pub struct RestoreVersions {

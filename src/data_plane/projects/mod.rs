@@ -46,7 +46,7 @@ pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status,
     Status::read(rows.first().ok_or(Error::NotFound)?, 0)
 }
 
-/// The major version of a version as the rows have it: 15 of `15.18`, 17 of `17beta1`.
+/// Returns the major version of a stored version: 15 for `15.18`, 17 for `17beta1`.
 pub(crate) fn major(version: &str) -> Option<u16> {
     let end = version
         .find(|c: char| !c.is_ascii_digit())

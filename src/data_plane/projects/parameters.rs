@@ -26,7 +26,8 @@ const DIGITS_MAX: usize = 15;
 const PROCESSES_OWN: u64 = 20;
 /// Code, catalogs and stack of a session, in kB: measured, and doubled.
 const SESSION_KB: u64 = 5 << 10;
-/// Largest size of the write-ahead log for any one setting, in kB, however large the project's disk space is.
+/// Maximum size of the write-ahead log for one setting, in kB, regardless of the project's disk
+/// space.
 const WAL_KB: u64 = 4 << 20;
 
 /// Bounds on the resources that settings may make a server use.
@@ -64,7 +65,8 @@ macro_rules! settings {
         #[schemars(rename = "UpdatePostgresConfigBody")]
         pub(crate) struct Change {
             $($(#[$schema])? $name: Option<$kind>,)*
-            /// Restart the server if a setting needs it: otherwise such a setting waits for the next restart.
+            /// Restart the server if a setting needs it: otherwise such a setting waits for the
+            /// next restart.
             restart_database: Option<bool>,
         }
 
@@ -104,7 +106,7 @@ settings! {
     hot_standby_feedback: bool;
 }
 
-/// Which triggers a session fires.
+/// Value of `session_replication_role`: the triggers that a session fires.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Role {
@@ -411,7 +413,7 @@ fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
     Ok(())
 }
 
-/// A size in kB, rounded up: `64MB`, `1.5 GB`, or a number of the setting's own unit.
+/// Parses a size to kB, rounded up: `64MB`, `1.5 GB`, or a number in the setting's own unit.
 fn kilobytes(text: &str, unit_kb: u64) -> Option<u64> {
     let text = text.trim();
     let digits = text
@@ -443,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_postgresql_reads_them() {
+    fn sizes_are_parsed_as_in_postgresql() {
         for (text, unit_kb, kb) in [
             ("64MB", 1, 64 << 10),
             ("1.5GB", 1, 1536 << 10),
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_is_named() {
+    fn excessive_parameter_is_named() {
         let problem = |settings: Value| match settings {
             Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default()))
                 .err()

@@ -212,7 +212,7 @@ async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
     Ok(pause.map_or(FULL_PASS, |pause| pause.min(FULL_PASS)))
 }
 
-/// Marks healthy projects, all or those in `of`, whose server does not run. Watches the processes
+/// Marks healthy projects, all or those in `of`, without a running server. Watches the processes
 /// of the others.
 async fn mark_all_crashed(
     context: &DataPlaneContext,

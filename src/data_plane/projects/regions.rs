@@ -1,4 +1,4 @@
-//! Regions of the contract. Here a region is a label an operator and a client agree on; the clusters run where Gantry does.
+//! Regions of the contract. A region is only a label here: all clusters run on Gantry's machines.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,17 +19,17 @@ macro_rules! regions {
                 match self { $(Self::$variant => $code),* }
             }
 
-            /// Name for people.
+            /// Display name.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),* }
             }
 
-            /// Where it lies.
+            /// Continent of the region.
             pub const fn continent(self) -> Continent {
                 match self { $(Self::$variant => Continent::$continent),* }
             }
 
-            /// The group that may choose it.
+            /// The group that includes the region.
             pub const fn group(self) -> SmartGroup {
                 match self { $(Self::$variant => SmartGroup::$group),* }
             }
@@ -58,7 +58,7 @@ regions! {
     SaEast1 = "sa-east-1", "South America (São Paulo)", SA, Americas;
 }
 
-/// A group of regions, any of which will do.
+/// A group of regions, of which the server chooses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "each name is the group's code")]
@@ -69,7 +69,7 @@ pub enum SmartGroup {
 }
 
 impl SmartGroup {
-    /// Name for people.
+    /// Display name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Americas => "Americas",
@@ -78,7 +78,7 @@ impl SmartGroup {
         }
     }
 
-    /// The region a project gets when only the group was chosen.
+    /// The region of a project for which only the group was chosen.
     pub const fn first(self) -> Region {
         match self {
             Self::Americas => Region::UsEast1,

@@ -18,7 +18,8 @@ use crate::{
 
 macro_rules! sizes {
     ($($variant:ident = $code:literal;)*) => {
-        /// Compute size of the contract. All run with the same memory profile here; the size is kept for clients that compare it.
+        /// Compute size of the contract. All run with the same memory profile here; the size is
+        /// kept for clients that compare it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
         #[expect(missing_docs, reason = "each name is the size's code")]
         pub enum InstanceSize { $(#[serde(rename = $code)] $variant),* }
@@ -161,7 +162,8 @@ impl CreateRequest {
     }
 }
 
-/// The first of the offered installations, the default before all others, that has the major version and release channel.
+/// The first of the offered installations, the default before all others, that has the major
+/// version and release channel.
 fn choose(engines: &Engines, major: Option<&str>, channel: Option<&str>) -> Result<Engine, Error> {
     let refused = |field, wanted: &str, available: Vec<String>| {
         Err(Error::invalid(

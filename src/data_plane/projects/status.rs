@@ -1,4 +1,5 @@
-//! The states of a project, and what leads from one to another. Pure: the table of `docs/reference/states.md` as code.
+//! The states of a project and the transitions between them, without I/O: the table of
+//! `docs/reference/states.md` as code.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,21 +7,21 @@ use tokio_postgres::Row;
 
 use crate::base::error::{Context, Error};
 
-/// State of a project: the contract's names. The database holds those a project of ours can be in.
+/// State of a project, with the contract's names. The database stores the states that Gantry uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
     /// Being created.
     ComingUp,
-    /// Running and answering.
+    /// Running, and accepts connections.
     ActiveHealthy,
-    /// Should run and does not; being repaired.
+    /// Should run but does not; being repaired.
     ActiveUnhealthy,
     /// Could not be created yet; being retried.
     InitFailed,
-    /// Being stopped, to stay so.
+    /// Being paused.
     Pausing,
-    /// Stopped as wanted. The data is kept.
+    /// Paused. The data is kept.
     Inactive,
     /// Could not be stopped yet; being retried.
     PauseFailed,
@@ -32,15 +33,15 @@ pub enum Status {
     Restarting,
     /// Being removed.
     GoingDown,
-    /// Gone.
+    /// Removed. The row remains.
     Removed,
 }
 
-/// Attempts after which the project is shown as failed. It is retried all the same.
+/// Number of failed attempts after which the project is reported as failed. Attempts continue.
 const ATTEMPTS_SHOWN: i32 = 5;
 
 impl Status {
-    /// Every one of them.
+    /// Every state.
     pub const ALL: [Self; 12] = [
         Self::ComingUp,
         Self::ActiveHealthy,
@@ -83,12 +84,12 @@ impl Status {
         }
     }
 
-    /// Whether nothing is being done about it.
+    /// Whether the state is final: the reconciler has no work.
     pub fn is_settled(self) -> bool {
         self == self.goal()
     }
 
-    /// Where the work begun in this state leads; a settled state leads to itself.
+    /// The state after the work of this state. A settled state is its own goal.
     pub(crate) const fn goal(self) -> Self {
         match self {
             Self::Pausing | Self::Inactive | Self::PauseFailed => Self::Inactive,
@@ -100,7 +101,7 @@ impl Status {
     /// Returns the status after the `attempts`th consecutive failure.
     pub(crate) const fn after_failure(self, attempts: i32) -> Self {
         match self {
-            // Only a password was to be set, and the server did not even let us in.
+            // The only work was a new password, and the connection to the server failed.
             Self::ActiveHealthy => Self::ActiveUnhealthy,
             Self::ComingUp if attempts >= ATTEMPTS_SHOWN => Self::InitFailed,
             Self::Pausing if attempts >= ATTEMPTS_SHOWN => Self::PauseFailed,
@@ -110,7 +111,7 @@ impl Status {
         }
     }
 
-    /// Whether it may be restored.
+    /// Whether the project can be restored from this state.
     pub(crate) const fn is_paused(self) -> bool {
         matches!(
             self,
@@ -118,7 +119,7 @@ impl Status {
         )
     }
 
-    /// The state that a row has in this column.
+    /// Reads the state from a column of a row.
     pub fn read(row: &Row, column: usize) -> Result<Self, Error> {
         let name: &str = row.get(column);
         Self::ALL
@@ -136,20 +137,20 @@ pub enum Command {
     Pause,
     /// Start it again.
     Restore,
-    /// Let it be paused after all.
+    /// Stop the restore and pause it again.
     CancelRestore,
     /// Stop and start it.
     Restart,
 }
 
 impl Command {
-    /// Whether it can be followed in this state.
+    /// Whether the command is permitted in this state.
     pub fn fits(self, status: Status) -> bool {
         self.begin(status).is_ok()
     }
 
-    /// The state in which its work begins, or why it cannot be followed now. The same command again is the way out of its
-    /// own failure.
+    /// Returns the state in which the work begins, or why the command is not permitted now. A
+    /// failed command can be repeated.
     pub(crate) fn begin(self, status: Status) -> Result<Status, String> {
         let (accepted, begins, refusal) = match self {
             Self::Pause => (
@@ -199,7 +200,7 @@ mod tests {
     ];
 
     #[test]
-    fn names_on_the_wire_and_in_the_database_are_one() {
+    fn wire_names_equal_database_names() {
         for status in Status::ALL {
             assert_eq!(serde_json::to_value(status).unwrap(), status.name());
         }
@@ -207,7 +208,7 @@ mod tests {
 
     /// Failures never change the goal or the desired state, so the next attempt can still succeed.
     #[test]
-    fn no_failure_leads_astray() {
+    fn failure_keeps_goal_and_desired_state() {
         for begun in Status::ALL {
             let mut status = begun;
             for attempts in 1..20 {
@@ -218,16 +219,16 @@ mod tests {
                     "{begun:?} after {attempts}"
                 );
             }
-            assert_eq!(status.after_failure(20), status, "{begun:?} comes to rest");
+            assert_eq!(status.after_failure(20), status, "{begun:?} is settled");
             assert!(
                 status == begun || status != begun.goal(),
-                "{begun:?} is not announced by failing"
+                "{begun:?} is not recorded for a failure"
             );
         }
     }
 
     #[test]
-    fn a_failure_is_shown_after_five_attempts() {
+    fn failure_is_reported_after_five_attempts() {
         for (begun, shown) in [
             (Status::ComingUp, Status::InitFailed),
             (Status::Pausing, Status::PauseFailed),
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_is_accepted_where_the_table_says() {
+    fn commands_are_accepted_according_to_the_table() {
         use Status::{
             ActiveHealthy, ActiveUnhealthy, Inactive, PauseFailed, RestoreFailed, Restoring,
         };
@@ -284,9 +285,9 @@ mod tests {
         }
     }
 
-    /// Every state but those of a removal can be left by asking, at the latest when its own work has ended.
+    /// Every state except those of a removal permits a command, at the latest after its own work.
     #[test]
-    fn every_state_has_a_way_out() {
+    fn every_state_has_an_exit() {
         for status in Status::ALL
             .into_iter()
             .filter(|status| status.goal() != Status::Removed)

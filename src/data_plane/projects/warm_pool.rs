@@ -33,17 +33,18 @@ const REVIEW: Duration = Duration::from_mins(1);
 /// The desired number of warm clusters for each PostgreSQL version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WarmPoolSize {
-    /// Clusters whose server does not run.
+    /// Clusters without a running server.
     pub folders: u16,
-    /// Clusters whose server runs.
+    /// Clusters with a running server.
     pub servers: u16,
 }
 
-/// Wakes the task that fills the pool, and remembers the requested versions.
+/// State of the warm pool: the wake-up of the task that fills it, and the requested versions.
 #[derive(Debug, Default)]
 pub struct Pool {
     wake: Notify,
-    /// Major versions requested since the start. The pool holds clusters of these and of the default.
+    /// Major versions requested since the start. The pool holds clusters of these and of the
+    /// default.
     requested: Mutex<BTreeSet<u16>>,
 }
 

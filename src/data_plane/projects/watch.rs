@@ -67,10 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_server_is_watched_once_and_each_end_is_told_once() {
+    fn server_is_watched_once_and_its_end_reported_once() {
         let (watch, project) = (Watch::default(), ProjectId(1));
         assert!(watch.begin(project, 10) && !watch.begin(project, 10));
-        // Started again before the first end is heard of.
+        // Started again before the exit of the first one is reported.
         assert!(watch.begin(project, 11));
         watch.end(project, 10);
         assert!(!watch.begin(project, 11), "the second is still watched");

@@ -3,7 +3,7 @@
 //! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
 //! control groups it measures the sum and ends the largest process. Disk space and inodes: above
 //! the hard limit the project is read-only, so that its owner can still delete data; a server that
-//! writes nevertheless is stopped. A restriction ends when the project is within its limits again.
+//! still writes is stopped. A restriction ends when the project is within its limits again.
 
 mod rules;
 
@@ -34,7 +34,7 @@ const LOOK_AT_GROUPS: Duration = Duration::from_secs(5);
 const LOOK_AT_PROCESSES: Duration = Duration::from_secs(1);
 /// The longest interval between measurements of disk space, in milliseconds.
 const DISK_ROUND_MS: Ticks = 120_000;
-/// How long an event is part of the health, in milliseconds.
+/// Duration for which an event is reported in the health, in milliseconds.
 const EVENT_MS: Ticks = 15 * 60_000;
 /// Time for the owner to delete data after starting a project that was stopped for its disk space.
 const GRACE: TimeDelta = TimeDelta::minutes(10);
@@ -98,7 +98,7 @@ pub async fn run(context: DataPlaneContext) {
     loop {
         look_again.tick().await;
         if let Err(error) = look(&context, Disk::IfDue).await {
-            tracing::warn!(%error, "the resources of projects could not be looked at");
+            tracing::warn!(%error, "failed to measure the resources of projects");
         }
     }
 }
@@ -136,7 +136,7 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
             tell(context, project, seen).await
         };
         if let Err(error) = looked.await {
-            tracing::warn!(project = %project.project, %error, "the project's resources could not be looked at");
+            tracing::warn!(project = %project.project, %error, "failed to measure the project's resources");
         }
     }
     Ok(())
@@ -330,7 +330,7 @@ async fn look_at_disk(
         } else {
             Bound::DiskHard
         };
-        tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk space is nearly or fully used");
+        tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk is full or nearly full");
         context.data_plane_metrics.clusters.reached(bound);
     }
     let read_only = level >= DiskLevel::ReadOnly;
@@ -379,7 +379,7 @@ async fn stop(
         .query(sql, &params)
         .await
         .context("stopping a project")?;
-    tracing::warn!(project = %project.project, "the project writes although its disk space is used up; it is paused");
+    tracing::warn!(project = %project.project, "the project still writes to its full disk; pausing it");
     context.data_plane_metrics.clusters.reached(Bound::DiskStop);
     context.reconciler.notify();
     Ok(())

@@ -70,18 +70,18 @@ pub(super) enum CapacityExceeded {
     /// The project's limit.
     Project,
     /// The client's share.
-    ClientHeaders,
+    Client,
     /// The request's body was aborted to free capacity before the request was counted.
     Body,
 }
 
-/// `ProjectUsage` of every project with at least one counted resource. Bounded by the number of connections.
+/// Usage of every project with at least one counted resource, bounded by the number of connections.
 pub(super) struct ProxyCapacity {
     bounds: CapacityBounds,
     projects: Mutex<HashMap<ProjectId, ProjectUsage>>,
 }
 
-/// `ProjectUsage` of one project.
+/// Counted resources of one project.
 #[derive(Default)]
 struct ProjectUsage {
     all: KindCounts,
@@ -130,7 +130,7 @@ impl ProxyCapacity {
         })
     }
 
-    /// `KindCounts` a request without a body.
+    /// Counts a request without a body.
     pub(super) fn request(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -139,7 +139,7 @@ impl ProxyCapacity {
         self.take(Kind::Request, capacity_key, None, now)
     }
 
-    /// `KindCounts` a WebSocket.
+    /// Counts a WebSocket.
     pub(super) fn websocket(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -148,7 +148,7 @@ impl ProxyCapacity {
         self.take(Kind::WebSocket, capacity_key, None, now)
     }
 
-    /// `KindCounts` a body of which nothing has arrived.
+    /// Counts a body of which nothing has arrived.
     pub(super) fn body(
         self: &Arc<Self>,
         capacity_key: CapacityKey,
@@ -243,7 +243,7 @@ impl ProjectUsage {
             return self
                 .end_oldest_stalled(kind, Some(client), now)
                 .map(Some)
-                .ok_or(CapacityExceeded::ClientHeaders);
+                .ok_or(CapacityExceeded::Client);
         }
         if self.all[kind as usize] >= bounds.project[kind as usize] {
             return self
@@ -321,7 +321,7 @@ impl CapacityPermit {
 }
 
 impl UnfinishedBody {
-    /// `KindCounts` the body's request as in flight, after the first bytes arrived.
+    /// Counts the body's request as in flight, after the first bytes arrived.
     pub(super) fn request(&self, now: Ticks) -> Result<CapacityPermit, CapacityExceeded> {
         self.0.capacity.take(
             Kind::Request,
@@ -391,7 +391,7 @@ mod tests {
                 .collect();
             assert_eq!(
                 take(&capacity, of(1, 1), 0).err(),
-                Some(CapacityExceeded::ClientHeaders)
+                Some(CapacityExceeded::Client)
             );
             let _second: Vec<_> = (0..2)
                 .map(|_| {
@@ -450,7 +450,7 @@ mod tests {
         // A client that has used up its share displaces a body of its own.
         assert_eq!(
             capacity.body(of(1, 1), now).err(),
-            Some(CapacityExceeded::ClientHeaders)
+            Some(CapacityExceeded::Client)
         );
         assert!(capacity.body(of(1, 1), now + STALLED_MILLIS).is_ok());
         assert_eq!(

@@ -70,8 +70,8 @@ pub(super) async fn respond(
     if context.service_proxy.routes.find(&host).await.is_none() {
         return response;
     }
-    // A client on the default port 80 finds HTTPS on its default port as well, whatever the port
-    // mapping in between.
+    // A client on the default port 80 finds HTTPS on its default port as well, regardless of the
+    // port mapping in between.
     let named_port = parts
         .headers
         .get(header::HOST)

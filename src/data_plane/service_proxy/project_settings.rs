@@ -1,7 +1,7 @@
 //! Settings that the operator makes for single projects instead of the server's defaults.
 //!
-//! A setting is a value: a [`ProjectSetting`] names its table's statements, and [`ProjectSetting::set`] stores
-//! any of them with its audit log entry.
+//! A setting is a value: a [`ProjectSetting`] names its table's statements, and
+//! [`ProjectSetting::set`] stores any of them with its audit log entry.
 
 use serde_json::Value;
 use tokio_postgres::types::{FromSqlOwned, ToSql};

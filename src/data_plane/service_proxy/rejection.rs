@@ -128,7 +128,7 @@ impl From<CapacityExceeded> for RequestRejection {
     fn from(exceeded: CapacityExceeded) -> Self {
         match exceeded {
             CapacityExceeded::Project => Self::Busy,
-            CapacityExceeded::ClientHeaders => Self::TooMany,
+            CapacityExceeded::Client => Self::TooMany,
             CapacityExceeded::Body => Self::Stalled,
         }
     }

@@ -72,7 +72,7 @@ pub(super) struct Route {
     pub(super) check_keys: Option<bool>,
     /// The host name's own certificate. `None`: the wildcard certificate of the projects' domain.
     pub(super) certificate: Option<Arc<CertifiedKey>>,
-    /// Whether the host name is `vanity_route` the projects' domain.
+    /// Whether the host name is below the projects' domain.
     pub(super) own_domain: bool,
     /// Value of `Strict-Transport-Security`, if configured.
     pub(super) hsts: Option<HeaderValue>,
@@ -123,9 +123,9 @@ impl RouteTable {
                 hsts: hsts_secs
                     .and_then(|secs| HeaderValue::try_from(format!("max-age={secs}")).ok()),
             };
-            let vanity_route = Arc::new(route(RouteStatus::Active, None, true, None));
+            let project_route = Arc::new(route(RouteStatus::Active, None, true, None));
             if let Some(name) = &one.vanity {
-                table.insert(format!("{name}.{domain}").into(), vanity_route.clone());
+                table.insert(format!("{name}.{domain}").into(), project_route.clone());
             }
             if let Some(hostname) = one.hostname {
                 let status = if hostname.active {
@@ -144,7 +144,7 @@ impl RouteTable {
                 );
             }
             // Inserted last: a project's reference always routes to the project.
-            table.insert(format!("{}.{domain}", one.reference).into(), vanity_route);
+            table.insert(format!("{}.{domain}", one.reference).into(), project_route);
         }
         Self {
             sites: table,

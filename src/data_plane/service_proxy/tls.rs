@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// `CertificateResolver` of the wildcard certificate for names below the projects' domain.
+/// The wildcard certificate for names below the projects' domain.
 #[derive(Clone)]
 pub struct WildcardCertificate(CertificateResolver);
 

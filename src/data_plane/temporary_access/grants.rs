@@ -182,7 +182,7 @@ pub async fn list(
     Ok(members.into_values().collect())
 }
 
-/// Replaces a member's grants on a project. Logins whose grant is missing from `grants` are
+/// Replaces a member's grants on a project. Logins without a grant in `grants` are
 /// revoked.
 pub async fn set(
     context: &DataPlaneContext,

@@ -2,9 +2,9 @@
 //!
 //! A grant permits a member to use a role of the database until an expiry, from some networks. A
 //! login is a role of the server, created on the member's request. It ends with the grant, with the
-//! member's role on the project, when the project disables temporary access, and after [`LOGIN_TTL`] at
-//! the latest. [`reconciler`] makes the server's roles match the rows. PostgreSQL itself rejects a
-//! login after its expiry, whether or not Gantry runs.
+//! member's role on the project, when the project disables temporary access, and after
+//! [`LOGIN_TTL`] at the latest. [`reconciler`] makes the server's roles match the rows. PostgreSQL
+//! itself rejects a login after its expiry, whether or not Gantry runs.
 
 pub mod grants;
 pub mod invitations;

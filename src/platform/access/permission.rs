@@ -231,7 +231,7 @@ impl AnyOf {
     }
 
     /// Returns the permissions missing from the most complete group, according to `holds`. Only
-    /// groups whose permissions are all `possible` count.
+    /// groups count in which all permissions are `possible`.
     pub fn missing(
         self,
         possible: impl Fn(Permission) -> bool,

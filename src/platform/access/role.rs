@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ladder_only_adds() {
+    fn higher_role_has_all_permissions_of_lower_role() {
         let ladder = [
             Role::Member,
             Role::ReadOnly,

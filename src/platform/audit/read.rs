@@ -14,7 +14,7 @@ use crate::base::{
 /// Entries of one export.
 pub const EXPORT_MAX: i64 = 1_000;
 
-/// `AuditFilter` of a page of entries.
+/// Conditions for the entries of a page.
 #[derive(Debug, Default)]
 pub struct AuditFilter {
     /// Entries with a lower number.

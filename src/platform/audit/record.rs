@@ -21,8 +21,8 @@ use crate::{
     platform::access::{Subject, User},
 };
 
-/// Parts of field names whose values are redacted. Handlers pass no secrets; this is a second
-/// safeguard.
+/// Parts of field names. Fields with such names are redacted. Handlers pass no secrets; this is a
+/// second safeguard.
 const SECRETS: [&str; 6] = ["pass", "secret", "token", "key", "digest", "credential"];
 
 /// Status of an entry that announces an action before it starts.

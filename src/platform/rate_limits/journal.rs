@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clean_end_loses_nothing_and_leaves_no_log() {
+    fn clean_shutdown_keeps_all_counts_and_removes_the_log() {
         let world = World::new();
         let journal = world.start();
         for _ in 0..100 {
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_ends_when_it_would_have_whatever_the_wall_clock_does() {
+    fn replayed_window_ends_on_time_despite_clock_steps() {
         let world = World::new();
         let journal = world.start();
         world.clock.advance(Duration::from_secs(5));
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_changed_record_is_passed_over_and_the_others_count() {
+    fn corrupt_record_is_skipped_and_others_are_replayed() {
         let world = World::new();
         let journal = world.start();
         for user in 0..3 {
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_lives_until_the_snapshot_after_it() {
+    fn log_is_deleted_after_the_next_snapshot() {
         let world = World::new();
         let journal = world.start();
         let first = world.only_log();
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_count_while_snapshots_are_written_lose_nothing() {
+    fn concurrent_counts_survive_snapshots() {
         let world = World::new();
         let journal = world.start();
         let windows = &[per(1_000_000, 60)];

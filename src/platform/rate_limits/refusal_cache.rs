@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_holds_until_the_last_window_that_refused_ends() {
+    fn refusal_expires_with_its_last_window() {
         let cache = RefusalCache::default();
         let windows = CONTEXT.windows;
         cache.remember(

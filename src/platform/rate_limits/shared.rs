@@ -234,7 +234,8 @@ impl Core {
         }
     }
 
-    /// Decides without the store.
+    /// Counts a request locally while the store is unreachable: rejects it, or admits it within
+    /// this process's share.
     fn take_locally(
         &self,
         memory: &Memory,

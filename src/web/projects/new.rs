@@ -34,7 +34,7 @@ pub(in crate::web) static CREATE: Endpoint = page(
     || mount(create),
 );
 
-/// Maximum number of organizations whose permission is checked. Further ones are offered unchecked.
+/// Maximum number of organizations to check for permission. Further ones are offered unchecked.
 const CHECKS_MAX: usize = 50;
 
 /// The values of the form.

@@ -64,7 +64,7 @@ pub(in crate::web) static CREATE: Endpoint = page(
     || mount(create),
 );
 
-/// Maximum number of organizations whose roles are loaded for the hints about missing roles.
+/// Maximum number of organizations to load roles of, for the hints about missing roles.
 const ROLE_LOOKUPS_MAX: usize = 10;
 
 #[derive(Template)]

@@ -135,8 +135,8 @@ impl ScopedTokenForm {
         reach.covers(permission)
     }
 
-    /// Returns the granted permissions. Rows that do not apply to the token resources are hidden and
-    /// therefore ignored.
+    /// Returns the granted permissions. Rows that do not apply to the token resources are hidden
+    /// and therefore ignored.
     pub(super) fn permissions(&self) -> Vec<Permission> {
         let granted = permission_groups::rows()
             .flat_map(|row| row.granted(self.level(row)).collect::<Vec<_>>());

@@ -1,6 +1,8 @@
-//! Attacks over the wire: the requests listed in `tests/attacks/*.txt`, sent byte by byte to the real binary.
+//! Attacks over the wire: the requests listed in `tests/attacks/*.txt`, sent byte by byte to the
+//! real binary.
 //!
-//! `tests/attacks/README.md` describes the format. The service behind the edge answers with the request that reached it.
+//! `tests/attacks/README.md` describes the format. The service behind the edge answers with the
+//! request that reached it.
 
 use std::{
     fs,
@@ -19,7 +21,7 @@ use rustls::{
 
 use super::machine::{Gantry, Machine, field};
 
-/// Timeout of one read or write. An incomplete response is judged as it is.
+/// Timeout of one read or write. An incomplete response is evaluated as well.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a response, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -166,7 +168,7 @@ fn read(file: &Path, target: &Target) -> Vec<Attack> {
         }
     }
     for attack in &mut attacks {
-        // After the empty line follows the body, whose last line has no end.
+        // After the empty line follows the body. Its last line has no line break.
         if !attack.request.ends_with(b"\r\n\r\n") {
             attack
                 .request
@@ -180,7 +182,7 @@ fn read(file: &Path, target: &Target) -> Vec<Attack> {
     attacks
 }
 
-/// `\r`, `\n`, `\t`, `\\` and `\xNN` as the bytes they stand for.
+/// Replaces `\r`, `\n`, `\t`, `\\` and `\xNN` by their bytes.
 fn unescape(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -202,7 +204,7 @@ fn unescape(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// The difference between the answer and the expected one, if there is any.
+/// Returns the difference between the response and the expected one, if any.
 fn judge(attack: &Attack, answer: &std::io::Result<Vec<u8>>) -> Option<String> {
     let answer = match answer {
         Ok(answer) => String::from_utf8_lossy(answer),
@@ -234,7 +236,7 @@ fn judge(attack: &Attack, answer: &std::io::Result<Vec<u8>>) -> Option<String> {
     }
 }
 
-/// A service that answers every request with the head that reached it, and closes the connection.
+/// Starts a service that returns the received head of each request and closes the connection.
 fn echo() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

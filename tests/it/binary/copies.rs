@@ -122,7 +122,7 @@ fn copy_on_shared_control_database_requires_adoption() {
     assert!(adopted.status.success(), "{adopted:?}");
     until("the copy's server to act", || {
         said()
-            .contains("this process acts on the clusters")
+            .contains("lease of the data folder acquired")
             .then_some(())
     });
     until("the project's server", || copy.postmaster(&place));

@@ -88,7 +88,7 @@ impl Shared {
 
 /// Whether this process logged that it holds the lease.
 fn leads(gantry: &Gantry) -> bool {
-    gantry.log().contains("this process acts on the clusters")
+    gantry.log().contains("lease of the data folder acquired")
 }
 
 /// Starts another process on the same control database.

@@ -212,7 +212,7 @@ impl Machine {
             .collect()
     }
 
-    /// Returns the postmaster whose data directory is `<data folder>/<place>/data`.
+    /// Returns the postmaster with data directory `<data folder>/<place>/data`.
     pub(super) fn postmaster(&self, place: &str) -> Option<Pid> {
         let data = self.data().join(place).join("data");
         let pid = fs::read_to_string(data.join("postmaster.pid")).ok()?;

@@ -240,7 +240,7 @@ fn operator_socket_is_private_to_its_owner() {
     assert_eq!(
         fs::read_to_string(&socket).unwrap(),
         "kept",
-        "what is no socket is somebody's file"
+        "a file that is not a socket is kept"
     );
 }
 

@@ -184,7 +184,7 @@ fn killed_control_cluster_is_restarted() {
     assert!(
         used.gantry
             .log()
-            .contains("the control cluster's server runs again"),
+            .contains("the server of the control cluster runs again"),
         "{}",
         used.gantry.log()
     );

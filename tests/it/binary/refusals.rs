@@ -323,7 +323,7 @@ fn unusable_log_store_is_rejected() {
     fs::write(&secret, "hush").unwrap();
     let line = run("http://10.0.0.1:9000");
     assert!(
-        line.starts_with("gantry: --logs-s3-endpoint http://10.0.0.1:9000/ is on another machine, and plain HTTP would show"),
+        line.starts_with("gantry: --logs-s3-endpoint http://10.0.0.1:9000/ is on another machine, and plain HTTP would expose"),
         "{line}"
     );
     assert_eq!(there(), before, "nothing was begun");

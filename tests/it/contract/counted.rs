@@ -26,7 +26,7 @@ const CALLS_AFTER: u32 = 2;
 struct Counted<'a> {
     app: &'a TestApp,
     endpoint: &'static Endpoint,
-    /// Two tokens of one user.
+    /// Two tokens of one user, used alternately.
     hands: [&'a Actor; 2],
     /// The project of the home tenant.
     project: ProjectId,
@@ -35,7 +35,7 @@ struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// The `n`th call: every other with the other token, and by another spelling.
+    /// Sends the `n`th call. Calls alternate between the tokens and the spellings of the path.
     async fn call(&self, n: u32, tenant: &Tenant) -> Answer {
         let n = n as usize;
         let spellings: Vec<_> = spellings(self.endpoint).collect();
@@ -187,7 +187,7 @@ impl Counted<'_> {
     }
 }
 
-/// Runs the check on every `of`th operation. They are many calls, so two tests share them.
+/// Runs the check on every `of`th operation. The calls are divided among several tests.
 async fn count(part: usize, of: usize) {
     let app = TestApp::new().await;
     let second = Actor {
@@ -197,7 +197,7 @@ async fn count(part: usize, of: usize) {
     let sql = "select id from projects where ref = $1";
     let rows = app.app.db.query(sql, &[&app.home.project.as_str()]).await;
     let project = ProjectId(rows.unwrap()[0].get(0));
-    // The first operation of each limit is sent all calls.
+    // All calls are sent only for the first operation of each limit.
     let mut limits: Vec<&Limit> = Vec::new();
     let mut found = Findings::default();
     for endpoint in callable()

@@ -79,7 +79,7 @@ fn strings(schema: &'static Value, path: &[String], depth: usize, found: &mut Ve
     }
 }
 
-/// The body with this text at the path. What is not there on the way is made.
+/// Sets the tested text at a path of the body, and creates missing objects of the path.
 fn with(body: &mut Value, path: &[String]) {
     let Some((name, rest)) = path.split_first() else {
         *body = NUL.into();

@@ -1,5 +1,5 @@
-//! A migration interrupted at every message, by a killed process or a lost connection: it is applied
-//! with its record or not at all, and a second request with the same key completes it.
+//! A migration interrupted at every message, by a killed process or a lost connection: it is
+//! applied with its record or not at all, and a second request with the same key completes it.
 
 use std::{io, path::PathBuf};
 

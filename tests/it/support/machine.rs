@@ -280,7 +280,7 @@ impl Drop for Janitor {
     }
 }
 
-/// Live processes whose working directory is `dir` or below it, with their uids.
+/// Live processes with working directory `dir` or below it, with their uids.
 pub(crate) fn processes_under(dir: &Path) -> Vec<(Pid, u32)> {
     let under = |entry: fs::DirEntry| {
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;

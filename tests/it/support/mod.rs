@@ -333,7 +333,7 @@ impl TestApp {
         Node::new(&self.config, settings, &self.clock, machine)
     }
 
-    /// The same, with its projects driven over something else.
+    /// Returns another server with its own node id and with `driver` for its clusters.
     pub(crate) fn another_with_driver(
         &self,
         driver: Arc<dyn ClusterDriver>,

@@ -14,7 +14,7 @@ fn wing(file: &Source) -> Option<usize> {
     WINGS.iter().position(|wing| *wing == folder)
 }
 
-/// The wings that a text names in paths that begin with `crate::`, grouped imports included.
+/// Returns the wings in paths that begin with `crate::`, including grouped imports.
 fn imported(text: &str) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for (index, _) in text.match_indices("crate::") {

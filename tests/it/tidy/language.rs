@@ -1,4 +1,4 @@
-//! What a program can check of `docs/contributing/style.md`: width, openings and words of comments,
+//! The checkable rules of `docs/contributing/style.md`: width, openings and words of comments,
 //! unique type names.
 //!
 //! `tests/it/tidy.allow` lists the exceptions as `<rule> <file> <count>`. It may only shrink: a
@@ -72,13 +72,13 @@ fn has_banned_word(text: &str) -> bool {
         .any(|word| WORDS.iter().any(|banned| word.eq_ignore_ascii_case(banned)))
 }
 
-/// Whether a line is too long for another reason than a literal, which cannot be broken.
+/// Returns whether a line is too long and not because of a string literal, which cannot be wrapped.
 fn is_wide(line: &str) -> bool {
     line.chars().count() > WIDTH_MAX && (comment(line).is_some() || !line.contains('"'))
 }
 
 fn counts(file: &Source) -> [(&'static str, usize); 3] {
-    // SQL and other texts stand in raw strings, whose lines are not told from code.
+    // Lines of raw strings, such as SQL, are treated as code.
     let wide = file
         .text
         .lines()
@@ -130,7 +130,7 @@ fn today() -> BTreeMap<(String, String), usize> {
     let files = rust();
     let mut all = BTreeMap::new();
     for file in &files {
-        // This file quotes what it looks for.
+        // This file contains the forbidden words as literals.
         if file.name == "tests/it/tidy/language.rs" {
             continue;
         }

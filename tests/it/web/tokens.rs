@@ -264,7 +264,8 @@ async fn permissions_above_the_role_are_marked() {
             .html
             .contains("name=\"may.database\" value=\"write\" disabled")
     );
-    // Permissions above the role can be granted and are marked: the role is checked at each request.
+    // Permissions above the role can be granted and are marked: the role is checked at each
+    // request.
     let fields = [&filled(&app)[..4], &[("may.project", "write")]].concat();
     let review = location(&browser.submit(NEW, NEW, &fields).await.expect(303));
     browser

@@ -26,7 +26,7 @@ pub static LINTS: &[Lint] = &[
         name: "no_primary_key",
         title: "No primary key",
         level: LintLevel::Info,
-        description: "A table has no primary key: its rows cannot be told apart, updated one by one or replicated.",
+        description: "A table has no primary key, so its rows cannot be identified, updated one by one or replicated.",
         remediation: "Run `alter table … add primary key (…)`.",
         sql: concat!(
             "select n.nspname, c.relname, 'table', format('Table `%I.%I` does not have a primary key', n.nspname, c.relname), '', null::json
@@ -40,8 +40,8 @@ pub static LINTS: &[Lint] = &[
         name: "unused_index",
         title: "Unused index",
         level: LintLevel::Info,
-        description: "An index has not been used since statistics were last reset. Every write keeps it up to date all the same.",
-        remediation: "Run `drop index …`, if replicas and rare jobs have no use for it either.",
+        description: "An index has not been used since statistics were last reset. Every write still has to maintain it.",
+        remediation: "Run `drop index …`, unless replicas or rare jobs use the index.",
         sql: concat!(
             "select n.nspname, c.relname, 'table', format('Index `%I` on table `%I.%I` has not been used', x.relname, n.nspname, c.relname), x.relname, null::json
              from pg_index i join pg_class x on x.oid = i.indexrelid join pg_class c on c.oid = i.indrelid
@@ -55,7 +55,7 @@ pub static LINTS: &[Lint] = &[
         name: "duplicate_index",
         title: "Duplicate index",
         level: LintLevel::Warn,
-        description: "Several indexes of a table are the same: each costs writes and space, and one would do.",
+        description: "Several indexes of a table are identical. Each costs writes and space; one is enough.",
         remediation: "Drop all but one with `drop index …`.",
         sql: concat!(
             "select n.nspname, c.relname, 'table',
@@ -74,8 +74,8 @@ pub static LINTS: &[Lint] = &[
         name: "multiple_permissive_policies",
         title: "Multiple permissive policies",
         level: LintLevel::Warn,
-        description: "Several permissive policies hold for one role and one action: each is asked about every row.",
-        remediation: "Put them into one policy, with `or` between the conditions.",
+        description: "Several permissive policies apply to one role and one action. PostgreSQL evaluates each of them for every row.",
+        remediation: "Combine them into one policy, with `or` between the conditions.",
         sql: concat!(
             "select n.nspname, c.relname, 'table',
                  format('Table `%I.%I` has multiple permissive policies for role `%s` for action `%s`: {%s}', n.nspname, c.relname,
@@ -92,8 +92,8 @@ pub static LINTS: &[Lint] = &[
         name: "auth_rls_initplan",
         title: "Auth RLS initialization plan",
         level: LintLevel::Warn,
-        description: "A policy calls current_setting() or a function of auth for every row, though it has one value for the whole statement.",
-        remediation: "Write `(select auth.uid())` instead of `auth.uid()`: then it is asked once.",
+        description: "A policy calls current_setting() or a function of auth for every row, although the value is constant within a statement.",
+        remediation: "Write `(select auth.uid())` instead of `auth.uid()`, so that PostgreSQL evaluates it once.",
         sql: concat!(
             "select n.nspname, c.relname, 'table',
                  format('Table `%I.%I` has a row level security policy `%s` that asks for each row what holds for all', n.nspname, c.relname, p.polname),

@@ -8,7 +8,7 @@ pub static LINTS: &[Lint] = &[
         name: "rls_disabled_in_public",
         title: "RLS disabled in public",
         level: LintLevel::Error,
-        description: "A table in a schema that the data API serves has no row level security, and roles of the API hold privileges on it: whoever has the public key reads or writes every row.",
+        description: "A table in a schema that the data API serves has no row level security, and roles of the API have privileges on it. Every client with the public key can read or write all rows.",
         remediation: "Run `alter table … enable row level security` and add policies, or revoke the privileges of anon and authenticated.",
         sql: concat!(
             "select n.nspname, c.relname, 'table', format('Table `%I.%I` is public, but RLS has not been enabled', n.nspname, c.relname), '', null::json
@@ -21,7 +21,7 @@ pub static LINTS: &[Lint] = &[
         name: "policy_exists_rls_disabled",
         title: "Policy exists, RLS disabled",
         level: LintLevel::Error,
-        description: "A table has policies, but row level security is not enabled on it: they do nothing.",
+        description: "A table has policies, but row level security is not enabled on it, so the policies have no effect.",
         remediation: "Run `alter table … enable row level security`, or drop the policies.",
         sql: concat!(
             "select n.nspname, c.relname, 'table',
@@ -36,8 +36,8 @@ pub static LINTS: &[Lint] = &[
         name: "rls_enabled_no_policy",
         title: "RLS enabled, no policy",
         level: LintLevel::Info,
-        description: "A table has row level security and no policy: nobody but its owner, and roles that bypass it, sees a row.",
-        remediation: "Add a policy with `create policy`, unless that is meant.",
+        description: "A table has row level security and no policy. Only its owner, and roles that bypass row level security, see its rows.",
+        remediation: "Add a policy with `create policy`, unless this is intended.",
         sql: concat!(
             "select n.nspname, c.relname, 'table', format('Table `%I.%I` has RLS enabled, but no policies exist', n.nspname, c.relname), '', null::json
              from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -49,7 +49,7 @@ pub static LINTS: &[Lint] = &[
         name: "security_definer_view",
         title: "Security definer view",
         level: LintLevel::Error,
-        description: "A view that the data API serves reads with the rights of its owner: policies of the tables under it do not hold for who asks.",
+        description: "A view that the data API serves reads with the privileges of its owner. Policies of the underlying tables are not applied to the caller.",
         remediation: "Run `alter view … set (security_invoker = true)`.",
         sql: concat!(
             "select n.nspname, c.relname, 'view', format('View `%I.%I` reads with the rights of its owner', n.nspname, c.relname), '', null::json
@@ -63,8 +63,8 @@ pub static LINTS: &[Lint] = &[
         name: "function_search_path_mutable",
         title: "Function search path mutable",
         level: LintLevel::Warn,
-        description: "A function looks names up in whatever schemas its caller put into search_path: a caller may slip in tables and functions of their own.",
-        remediation: "Run `alter function … set search_path = ''` and write names with their schema.",
+        description: "A function resolves names with the search_path of its caller, so a caller can substitute other tables and functions.",
+        remediation: "Run `alter function … set search_path = ''` and qualify names with their schema.",
         sql: concat!(
             "select n.nspname, p.proname, 'function', format('Function `%I.%I` has a role mutable search_path', n.nspname, p.proname),
                  md5(pg_get_function_identity_arguments(p.oid)), null::json
@@ -77,8 +77,8 @@ pub static LINTS: &[Lint] = &[
         name: "extension_in_public",
         title: "Extension in public",
         level: LintLevel::Warn,
-        description: "An extension is in the schema public, where the data API serves its functions and its names stand beside yours.",
-        remediation: "Drop it and run `create extension … schema extensions`; columns of its types have to be kept aside meanwhile.",
+        description: "An extension is in the schema public, so the data API serves its functions, and its names can conflict with yours.",
+        remediation: "Drop it and run `create extension … schema extensions`; save columns of its types before.",
         sql: "select n.nspname, e.extname, 'extension', format('Extension `%I` is installed in the public schema', e.extname), '', null::json
               from pg_extension e join pg_namespace n on n.oid = e.extnamespace where n.nspname = 'public'",
     },
@@ -86,7 +86,7 @@ pub static LINTS: &[Lint] = &[
         name: "materialized_view_in_api",
         title: "Materialized view in API",
         level: LintLevel::Warn,
-        description: "A materialized view is open to the data API. It has no row level security: whoever may read it reads all of it.",
+        description: "The data API serves a materialized view. It has no row level security, so a role that can read it sees all rows.",
         remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
         sql: concat!(
             "select n.nspname, c.relname, 'view', format('Materialized view `%I.%I` can be selected by anon or authenticated', n.nspname, c.relname), '', null::json
@@ -98,7 +98,7 @@ pub static LINTS: &[Lint] = &[
         name: "foreign_table_in_api",
         title: "Foreign table in API",
         level: LintLevel::Warn,
-        description: "A foreign table is open to the data API. It has no row level security: whoever may read it reads all of it.",
+        description: "The data API serves a foreign table. It has no row level security, so a role that can read it sees all rows.",
         remediation: "Revoke the privileges of anon and authenticated on it, or move it to another schema.",
         sql: concat!(
             "select n.nspname, c.relname, 'table', format('Foreign table `%I.%I` is accessible over APIs', n.nspname, c.relname), '', null::json
@@ -110,8 +110,8 @@ pub static LINTS: &[Lint] = &[
         name: "auth_users_exposed",
         title: "Exposed auth users",
         level: LintLevel::Error,
-        description: "A view that the data API serves reads auth.users: addresses and metadata of users may be open to everybody.",
-        remediation: "Drop the view, revoke the privileges of anon and authenticated, or keep what is public in a table of its own.",
+        description: "A view that the data API serves reads auth.users: email addresses and metadata of users may be public.",
+        remediation: "Drop the view, revoke the privileges of anon and authenticated, or move the public columns to a separate table.",
         sql: concat!(
             "select distinct n.nspname, c.relname, 'view', format('View `%I.%I` may expose `auth.users` to anon or authenticated', n.nspname, c.relname), '', null
              from pg_rewrite r join pg_depend d on d.classid = 'pg_rewrite'::regclass and d.objid = r.oid

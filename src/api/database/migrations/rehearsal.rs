@@ -46,7 +46,7 @@ pub struct MigrationRehearsal {
     pub altered: Vec<DatabaseObject>,
     /// Dropped objects.
     pub dropped: Vec<DatabaseObject>,
-    /// Tables and indexes whose files are rewritten.
+    /// Tables and indexes with rewritten files.
     pub rewritten: Vec<DatabaseObject>,
     /// Numbers of written rows, by table.
     pub rows: Vec<TableRowCounts>,

@@ -1,8 +1,10 @@
-//! Control groups: one per project, under the group that Gantry itself is in, or under one that the operator names.
+//! Control groups: one per project, under Gantry's own group or under a group that the operator
+//! configures.
 //!
-//! Version 2 has one hierarchy for all controllers, and has to be delegated. Version 1 has one hierarchy per controller.
-//! Groups are named `gantry-<data folder>-<cluster>`, so two Gantrys on one machine do not meet, and a later Gantry finds
-//! the groups of servers that it adopts.
+//! Version 2 has one hierarchy for all controllers, and has to be delegated. Version 1 has one
+//! hierarchy per controller. Groups are named `gantry-<data folder>-<cluster>`: several Gantry
+//! processes on one machine do not conflict, and a restarted process finds the groups of the
+//! servers that it adopts.
 
 use std::{
     fs, io,
@@ -15,10 +17,11 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::ResourceLimits;
 
-/// Version 2 allows no processes in a group whose children are controlled, so Gantry itself moves to this one beside them.
-/// systemd puts it there with `DelegateSubgroup=supervisor`.
+/// The group of Gantry itself in version 2, which permits no processes in a group with controlled
+/// children. Equals systemd's `DelegateSubgroup=supervisor`.
 const SUPERVISOR: &str = "supervisor";
-/// How often the processes of a group are listed and killed before the group is given up on. None can be added meanwhile.
+/// Maximum number of rounds in which the processes of a group are listed and killed. No process can
+/// be added meanwhile.
 const KILL_ROUNDS: usize = 200;
 /// The pause between two rounds: the kernel needs a moment to end a process.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
@@ -32,7 +35,7 @@ struct Hierarchy {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Version {
-    /// No control groups can be made.
+    /// No control groups can be created.
     None,
     /// The parent of the groups in the only hierarchy.
     V2(PathBuf),
@@ -40,33 +43,33 @@ enum Version {
     V1(Vec<Hierarchy>),
 }
 
-/// The place where control groups of projects are made.
+/// The hierarchies in which control groups of projects are created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlGroups {
     version: Version,
     prefix: String,
 }
 
-/// State of a group, as the kernel counts it.
+/// Counters of the kernel for a group.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Memory that cannot be reclaimed by dropping cached files, in bytes.
     pub memory_bytes: u64,
-    /// Processes that the kernel ended because the group reached its memory, ever.
+    /// Total number of processes that the kernel killed because the group reached its memory limit.
     pub oom_kills: u64,
     /// Processes and threads.
     pub processes: u64,
-    /// Forks that failed because of the bound on processes, ever.
+    /// Total number of forks that failed because of the limit on processes.
     pub forks_refused: u64,
 }
 
-/// Controllers of version 2 that are used where they are there.
+/// Controllers of version 2 that are used if available.
 const CONTROLLERS_V2: [&str; 4] = ["memory", "pids", "cpu", "io"];
-/// Controllers of version 1 that are used where they are there. Memory has to be.
+/// Controllers of version 1 that are used if available. The memory controller is required.
 const CONTROLLERS_V1: [&str; 4] = ["memory", "pids", "cpu", "blkio"];
 
 impl ControlGroups {
-    /// No control groups: only resource limits and the watchdog bound servers.
+    /// Returns no control groups: only resource limits and the watchdog limit servers.
     pub fn none() -> Self {
         Self {
             version: Version::None,
@@ -74,8 +77,9 @@ impl ControlGroups {
         }
     }
 
-    /// Looks for a hierarchy in which groups for the servers of the data folder `home` can be made. `parent` is a path in
-    /// the hierarchy, such as `/gantry.slice`; without it, groups are made under Gantry's own.
+    /// Finds a hierarchy in which groups for the servers of the data folder `home` can be created.
+    /// `parent` is a path in the hierarchy, such as `/gantry.slice`; without it, groups are created
+    /// under Gantry's own.
     pub fn find(home: &Path, parent: Option<&Path>) -> Self {
         let read = |file| fs::read_to_string(file).unwrap_or_default();
         let Ok(folder) = fs::metadata(home) else {
@@ -98,7 +102,7 @@ impl ControlGroups {
         }
     }
 
-    /// The mechanism in words, for the log.
+    /// Description of the mechanism, for the log.
     pub fn name(&self) -> &'static str {
         match self.version {
             Version::None => "resource limits and the watchdog",
@@ -107,12 +111,13 @@ impl ControlGroups {
         }
     }
 
-    /// Whether the kernel bounds servers as a whole.
+    /// Whether the kernel limits servers as a whole.
     pub fn enforced(&self) -> bool {
         self.version != Version::None
     }
 
-    /// Folders of a cluster's group, one per hierarchy, whether they exist or not. The first one is that of memory.
+    /// Returns the folders of a cluster's group, one per hierarchy, whether they exist or not. The
+    /// first is that of the memory controller.
     pub fn folders(&self, cluster: &str) -> Vec<PathBuf> {
         let name = format!("{}{cluster}", self.prefix);
         self.parents()
@@ -132,7 +137,8 @@ impl ControlGroups {
         }
     }
 
-    /// Makes the group of a cluster, or gives an existing one these limits. Returns its folders.
+    /// Creates the group of a cluster, or updates the limits of an existing one. Returns its
+    /// folders.
     pub(super) fn make(&self, cluster: &str, limits: &ResourceLimits) -> io::Result<Vec<PathBuf>> {
         let folders = self.folders(cluster);
         for folder in &folders {
@@ -152,7 +158,7 @@ impl ControlGroups {
         Ok(folders)
     }
 
-    /// Processes in a cluster's group. None if there is no such group.
+    /// Returns the processes in a cluster's group, or `None` without a group.
     pub(super) fn members(&self, cluster: &str) -> io::Result<Option<Vec<Pid>>> {
         match self.folders(cluster).first() {
             Some(folder) => members(folder),
@@ -160,7 +166,7 @@ impl ControlGroups {
         }
     }
 
-    /// The kernel's counts of a cluster's group. None if there is no such group.
+    /// Returns the kernel's counters of a cluster's group, or `None` without a group.
     pub fn counts(&self, cluster: &str) -> Option<Counts> {
         let folders = self.folders(cluster);
         let memory = folders.first().filter(|folder| folder.exists())?;
@@ -206,7 +212,7 @@ impl ControlGroups {
         })
     }
 
-    /// Moves running processes into a cluster's group. One that has ended is fine.
+    /// Moves running processes into a cluster's group. Ignores processes that have ended.
     pub fn adopt(
         &self,
         cluster: &str,
@@ -229,14 +235,14 @@ impl ControlGroups {
         Ok(())
     }
 
-    /// Keeps the processes of a cluster's group from forking.
+    /// Prevents the processes of a cluster's group from forking.
     pub(super) fn forbid_forks(&self, cluster: &str) {
         for folder in self.folders(cluster) {
             forbid_forks(&folder);
         }
     }
 
-    /// Removes the group of a cluster. One with live processes in it is an error.
+    /// Removes the group of a cluster. Fails if it contains live processes.
     pub(super) fn remove(&self, cluster: &str) -> io::Result<()> {
         self.folders(cluster)
             .iter()
@@ -262,7 +268,8 @@ impl ControlGroups {
     }
 }
 
-/// Tells the groups of one data folder from those of others, also if the folder is renamed.
+/// Returns the prefix of the group names of one data folder, which is kept when the folder is
+/// renamed.
 fn prefix(device: u64, inode: u64) -> String {
     use sha2::{Digest, Sha256};
 
@@ -273,7 +280,7 @@ fn prefix(device: u64, inode: u64) -> String {
     format!("gantry-{}-", hex::encode(&digest[..4]))
 }
 
-/// Parents of the groups to be made, by hierarchy.
+/// Parents of the new groups, by hierarchy.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Mounts {
     unified: Option<PathBuf>,
@@ -281,7 +288,7 @@ struct Mounts {
 }
 
 impl Mounts {
-    /// From `/proc/self/mountinfo` and `/proc/self/cgroup`.
+    /// Parses `/proc/self/mountinfo` and `/proc/self/cgroup`.
     fn parse(mounts: &str, own: &str, parent: Option<&Path>) -> Self {
         let mut found = Self::default();
         for line in mounts.lines() {
@@ -332,8 +339,8 @@ impl Mounts {
     }
 }
 
-/// Gantry's own group in the hierarchy with this controller, or in that of version 2, which has none: lines are
-/// `number:controllers:path`.
+/// Returns Gantry's own group in the hierarchy with this controller; an empty controller selects
+/// the hierarchy of version 2. Lines have the form `number:controllers:path`.
 fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     own.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -347,7 +354,8 @@ fn own_path<'a>(own: &'a str, controller: &str) -> Option<&'a str> {
     })
 }
 
-/// The folder of the group `own` in a mount whose top is the group `root`. A named group is always below the mount.
+/// Returns the folder of the group `own` in a mount with the group `root` at its top. A group that
+/// the operator configured is always below the mount.
 fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
     let below = match Path::new(own).strip_prefix(root) {
         Ok(below) => below,
@@ -357,8 +365,8 @@ fn place(root: &str, point: &str, own: &str, named: bool) -> Option<PathBuf> {
     Some(Path::new(point).join(below))
 }
 
-/// The parent of groups in a hierarchy of version 2, with its controllers handed on to its children. `own` is the group
-/// that Gantry, the process `pid`, is in. None if that is not allowed.
+/// Returns the parent of groups in a hierarchy of version 2, after enabling its controllers for
+/// children. `own` is the group of Gantry, the process `pid`. `None` if that is not permitted.
 fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
     let parent = if own.file_name().is_some_and(|name| name == SUPERVISOR) {
         own.parent()?
@@ -370,7 +378,7 @@ fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
         .into_iter()
         .filter(|name| there.split_whitespace().any(|other| other == *name))
         .collect();
-    // Without these two a group bounds nothing that resource limits do not.
+    // Without these two, a group adds no limits to those of the processes.
     if !wanted.contains(&"memory") || !wanted.contains(&"pids") {
         return None;
     }
@@ -387,12 +395,12 @@ fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
     if enable().is_ok() {
         return Some(parent.to_owned());
     }
-    // Processes are in the group, in the best case only this one.
+    // The group contains processes, usually only this one.
     let supervisor = parent.join(SUPERVISOR);
     absorb(fs::create_dir(&supervisor), io::ErrorKind::AlreadyExists).ok()?;
     let moved = fs::write(supervisor.join("cgroup.procs"), pid.to_string()).is_ok();
     if moved && enable().is_ok() {
-        // Requests are answered also while every project is busy.
+        // Gantry must answer requests while every project is busy.
         let _ = fs::write(supervisor.join("cpu.weight"), "1000");
         return Some(parent.to_owned());
     }
@@ -401,7 +409,8 @@ fn delegate(own: &Path, pid: u32) -> Option<PathBuf> {
     None
 }
 
-/// The hierarchies of version 1 in which groups can be made. None without that of memory.
+/// Returns the hierarchies of version 1 in which groups can be created. `None` without the memory
+/// controller.
 fn usable_v1(hierarchies: Vec<Hierarchy>, prefix: &str) -> Option<Vec<Hierarchy>> {
     let usable = |hierarchy: &Hierarchy| {
         let probe = hierarchy
@@ -425,7 +434,8 @@ fn limit_v2(folder: &Path, limits: &ResourceLimits) -> io::Result<()> {
         fs::write(folder.join("memory.swap.max"), "0"),
         io::ErrorKind::NotFound,
     )?;
-    // All processes of a server share memory, so PostgreSQL starts anew in any case; this way it does so at once.
+    // PostgreSQL restarts after the loss of any process, because all of them share memory. Killing
+    // the whole group makes it restart at once.
     fs::write(folder.join("memory.oom.group"), "1")?;
     fs::write(folder.join("pids.max"), limits.processes.to_string())?;
     weigh(folder, "cpu.weight", limits.cpu_weight);
@@ -437,7 +447,8 @@ fn limit_v1(controller: &str, folder: &Path, limits: &ResourceLimits) -> io::Res
     match controller {
         "memory" => {
             let bytes = limits.memory_bytes.to_string();
-            // Memory with swap may not be bounded lower than memory, so which one goes first depends on the old bound.
+            // The limit of memory with swap must not be below that of memory, so the order of the
+            // writes depends on the old limit.
             let first = fs::write(folder.join("memory.limit_in_bytes"), &bytes);
             absorb(
                 fs::write(folder.join("memory.memsw.limit_in_bytes"), &bytes),
@@ -460,17 +471,17 @@ fn limit_v1(controller: &str, folder: &Path, limits: &ResourceLimits) -> io::Res
     Ok(())
 }
 
-/// Sets a share. Schedulers without shares have no such file, and then all projects have the same.
+/// Sets a share. Schedulers without shares have no such file; all projects then have equal shares.
 fn weigh(folder: &Path, file: &str, weight: u32) {
     let file = folder.join(file);
     if file.exists()
         && let Err(error) = fs::write(&file, weight.to_string())
     {
-        tracing::debug!(file = %file.display(), %error, "a control group's share could not be set");
+        tracing::debug!(file = %file.display(), %error, "failed to set the share of a control group");
     }
 }
 
-/// Live processes of the group in this folder. None if there is no such group.
+/// Returns the live processes of the group in this folder, or `None` if the group does not exist.
 fn members(folder: &Path) -> io::Result<Option<Vec<Pid>>> {
     match fs::read_to_string(folder.join("cgroup.procs")) {
         // A process of another pid namespace reads as 0.
@@ -491,7 +502,7 @@ fn members(folder: &Path) -> io::Result<Option<Vec<Pid>>> {
 fn forbid_forks(folder: &Path) {
     let file = folder.join("pids.max");
     if file.exists() {
-        // Killing goes on in rounds; with forks allowed it only takes more of them.
+        // A failure is harmless: killing is repeated, and only needs more rounds.
         let _ = fs::write(file, "0");
     }
 }
@@ -500,7 +511,7 @@ fn forbid_forks(folder: &Path) {
 fn clear(folder: &Path) -> io::Result<()> {
     forbid_forks(folder);
     for _ in 0..KILL_ROUNDS {
-        // Version 2 ends all at once.
+        // Version 2 kills all processes with one write.
         if folder.join("cgroup.kill").exists() {
             fs::write(folder.join("cgroup.kill"), "1")?;
         }
@@ -522,7 +533,8 @@ fn clear(folder: &Path) -> io::Result<()> {
     remove(folder)
 }
 
-/// Removes an empty group. One that is not there is fine. A group is busy for a moment after its last process ended.
+/// Removes an empty group, if it exists. Retries, because a group is busy for a moment after its
+/// last process ended.
 fn remove(folder: &Path) -> io::Result<()> {
     for _ in 1..KILL_ROUNDS {
         match fs::remove_dir(folder) {
@@ -535,7 +547,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     absorb(fs::remove_dir(folder), io::ErrorKind::NotFound)
 }
 
-/// The number after `key ` in a file of such lines; 0 if there is none.
+/// Returns the number in the line `key number`, or 0 without such a line.
 fn field(text: &str, key: &str) -> u64 {
     let value = |line: &str| {
         line.split_once(' ')

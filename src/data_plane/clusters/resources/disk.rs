@@ -1,4 +1,4 @@
-//! Disk space and inodes of a project's folders, measured without trusting what is in them.
+//! Disk space and inodes of a project's folders, measured without trusting their contents.
 
 use std::{
     collections::HashSet,
@@ -13,26 +13,26 @@ use rustix::{
     process::Pid,
 };
 
-/// Folders below each other that are looked into. PostgreSQL has no more than four.
+/// Maximum depth of nested folders. PostgreSQL uses at most four levels.
 const DEPTH_MAX: usize = 32;
-/// Open files looked at, of all processes of a project.
+/// Maximum number of open files that are examined, for all processes of a project together.
 const OPEN_FILES_MAX: usize = 50_000;
-/// A block of `stat`, in bytes.
+/// Size of a block in the results of `stat`, in bytes.
 const BLOCK: u64 = 512;
 
 /// Disk space and inodes in use.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Space in bytes. Holes in files take none.
+    /// Allocated space in bytes, without holes in files.
     pub bytes: u64,
     /// Files and folders.
     pub inodes: u64,
-    /// Whether there was more to count than the bound allowed: more inodes, or folders nested too deep.
+    /// Whether counting stopped at a limit: too many inodes, or folders nested too deeply.
     pub unbounded: bool,
 }
 
 impl DiskUsage {
-    /// The sum of both.
+    /// Returns the sum of two measurements.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -43,9 +43,10 @@ impl DiskUsage {
     }
 }
 
-/// Measures the folder, counting at most `inodes_max` inodes. A folder that is not there is empty.
+/// Measures the folder, counting at most `inodes_max` inodes. A missing folder is empty.
 ///
-/// Links are not followed, not even if a folder is replaced by one meanwhile. Files may come and go during the walk.
+/// Links are not followed, even if a folder is replaced by a link meanwhile. Files may be created
+/// and deleted during the walk.
 pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
     let mut usage = DiskUsage::default();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -98,13 +99,14 @@ pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
     Ok(usage)
 }
 
-/// Space of files that these processes have open and that no folder names any more, on the file system of `folder`.
+/// Measures files that these processes still have open after their deletion, on the file system of
+/// `folder`.
 pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage> {
     let device = fs::metadata(folder)?.dev();
     let (mut usage, mut seen, mut looked) = (DiskUsage::default(), HashSet::new(), 0);
     for pid in processes {
         let files = PathBuf::from(format!("/proc/{}/fd", pid.as_raw_nonzero()));
-        // It ended, or Gantry may not look.
+        // The process has ended, or Gantry lacks the permission.
         for file in fs::read_dir(files).into_iter().flatten().flatten() {
             looked += 1;
             if looked > OPEN_FILES_MAX {
@@ -131,7 +133,7 @@ pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage
     Ok(usage)
 }
 
-/// Free space and free inodes of the file system that holds `folder`.
+/// Returns free space and free inodes of the file system of `folder`.
 pub fn free(folder: &Path) -> io::Result<(u64, u64)> {
     let found = rustix::fs::statvfs(folder)?;
     Ok((
@@ -147,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_counted_and_not_followed() {
+    fn measure_counts_links_without_following_them() {
         let dir = tempfile::tempdir().unwrap();
         let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
         fs::create_dir_all(inside.join("a/b")).unwrap();
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_ends_at_its_bounds() {
+    fn measure_stops_at_its_limits() {
         let dir = tempfile::tempdir().unwrap();
         for n in 0..20 {
             File::create(dir.path().join(n.to_string())).unwrap();
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_take_no_space_and_files_without_a_name_do() {
+    fn measure_ignores_holes_and_includes_unlinked_files() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let file = File::create(&path).unwrap();

@@ -1,8 +1,9 @@
 //! Limits of memory, processes, processor time and disk space of a project's server.
 //!
-//! Control groups ([`ControlGroups`]) bound a server as a whole, where the kernel lets Gantry make some. Resource limits of
-//! the launched process ([`LaunchBounds`]) always apply. [`usage`] and [`disk`] measure what is in use, for the watchdog in
-//! `projects/watchdog.rs`, which enforces what the kernel does not.
+//! Control groups ([`ControlGroups`]) limit a server as a whole, if Gantry may create them.
+//! Resource limits of the launched process ([`LaunchBounds`]) always apply. [`usage`] and [`disk`]
+//! measure usage for the watchdog in `projects/watchdog.rs`, which enforces the limits that the
+//! kernel does not enforce.
 
 mod cgroup;
 pub mod disk;
@@ -42,21 +43,21 @@ pub struct ResourceLimits {
     pub file_bytes: u64,
     /// Memory that a process may lock against being swapped out.
     pub locked_memory_bytes: u64,
-    /// Disk space from which the project's health says that it is nearly full.
+    /// Disk usage at which the project's health reports that its disk is nearly full.
     pub disk_soft_bytes: u64,
-    /// Disk space from which the project is read-only.
+    /// Disk usage at which the project becomes read-only.
     pub disk_hard_bytes: u64,
-    /// Files and folders from which the project is read-only.
+    /// Number of files and folders at which the project becomes read-only.
     pub inodes: u64,
 }
 
 impl ResourceLimits {
-    /// Share of the hard limit, in percent, at which the soft limit is.
+    /// Soft limit, in percent of the hard limit.
     const SOFT_PERCENT: u64 = 80;
-    /// Share of the hard limit, in percent, from which a server that writes nevertheless is stopped.
+    /// Usage at which a server that still writes is stopped, in percent of the hard limit.
     const STOP_PERCENT: u64 = 110;
 
-    /// Limits with this much disk space and these inodes. The soft limit follows from the hard one.
+    /// Sets the hard limit of disk space and the limit of inodes. Derives the soft limit.
     #[must_use]
     pub fn with_disk(self, hard_bytes: u64, inodes: u64) -> Self {
         Self {
@@ -67,12 +68,12 @@ impl ResourceLimits {
         }
     }
 
-    /// Disk space from which the server is stopped.
+    /// Disk usage at which the server is stopped, in bytes.
     pub fn disk_stop_bytes(&self) -> u64 {
         (self.disk_hard_bytes / 100).saturating_mul(Self::STOP_PERCENT)
     }
 
-    /// Inodes from which the server is stopped.
+    /// Number of inodes at which the server is stopped.
     pub fn inodes_stop(&self) -> u64 {
         (self.inodes / 100).saturating_mul(Self::STOP_PERCENT)
     }
@@ -97,7 +98,7 @@ impl Default for ResourceLimits {
     }
 }
 
-/// The limits of projects, and the kernel's means to enforce them.
+/// The limits of projects, and the control groups that enforce them.
 #[derive(Debug, Clone)]
 pub struct Resources {
     limits: ResourceLimits,
@@ -105,7 +106,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Limits that are enforced by these control groups where there are any.
+    /// Returns the limits with the control groups that enforce them, if there are any.
     pub fn new(limits: ResourceLimits, groups: ControlGroups) -> Self {
         Self {
             limits,
@@ -123,13 +124,14 @@ impl Resources {
         &self.groups
     }
 
-    /// Makes the group of a cluster, and returns the bounds of its server's processes.
+    /// Creates the group of a cluster, and returns the bounds of its server's processes.
     ///
-    /// A group that cannot be made is a warning: the server starts within its resource limits, and the watchdog measures it.
+    /// A failure to create the group is only logged: the server starts within its resource limits,
+    /// and the watchdog measures it.
     pub(super) fn prepare(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
         let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
-            tracing::warn!(cluster, %error, "the control group could not be made; the watchdog bounds the server instead");
-            // An empty group would hide that the server is in none.
+            tracing::warn!(cluster, %error, "failed to create a control group; only the watchdog limits the server");
+            // An empty group would hide that the server is in no group.
             let _ = self.groups.remove(cluster);
             Vec::new()
         });
@@ -144,7 +146,7 @@ impl Resources {
         LaunchBounds {
             groups: Vec::new(),
             memory_max: Some(self.limits.process_memory_bytes),
-            // The kernel counts by user id, so this fits only where no other project has the same.
+            // The kernel counts by user id, so the limit needs a user id per project.
             processes_max: run_as.own_uid().map(|_| self.limits.processes),
             file_max: Some(self.limits.file_bytes),
             locked_memory_max: Some(self.limits.locked_memory_bytes),
@@ -179,7 +181,7 @@ impl Resources {
     /// have ended.
     pub(super) fn release(&self, cluster: &str, run_as: ProcessOwner) {
         if let Err(error) = self.groups.remove(cluster) {
-            tracing::warn!(cluster, %error, "the control group could not be removed");
+            tracing::warn!(cluster, %error, "failed to remove a control group");
         }
         release_shared_memory(cluster, run_as);
     }
@@ -190,7 +192,7 @@ impl Resources {
     }
 }
 
-/// Removes System V shared memory, semaphores and message queues that a server's user id left behind.
+/// Removes System V shared memory, semaphores and message queues that remain of a server's user id.
 pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
     // Without root, segments with this user id may belong to other programs.
     let Some(uid) = run_as.own_uid() else { return };
@@ -199,10 +201,10 @@ pub(super) fn release_shared_memory(cluster: &str, run_as: ProcessOwner) {
         Ok(removed) => tracing::info!(
             cluster,
             removed,
-            "removed System V objects that the server left behind"
+            "removed System V objects of the stopped server"
         ),
         Err(error) => {
-            tracing::warn!(cluster, %error, "System V objects of the server could not be removed");
+            tracing::warn!(cluster, %error, "failed to remove System V objects of the server");
         }
     }
 }
@@ -212,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_limits_of_disk_space_follow_each_other() {
+    fn disk_limits_are_ordered() {
         let limits = ResourceLimits::default().with_disk(1000 * MB, 1000);
         let levels = [
             limits.disk_soft_bytes,

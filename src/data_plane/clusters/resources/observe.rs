@@ -1,4 +1,4 @@
-//! Measuring and limiting running servers, for the watchdog.
+//! Measures and limits running servers, for the watchdog.
 
 use std::collections::HashMap;
 
@@ -79,8 +79,8 @@ impl LocalDriver {
         .await
     }
 
-    /// Disk space and inodes of a project: its data, its sockets' folder, and open files without a name. Slow, at the lowest
-    /// priority.
+    /// Measures disk space and inodes of a project: its data, its sockets' folder, and deleted
+    /// files that are still open. Slow; runs at the lowest priority.
     pub async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
         let (server, sockets) = (
             self.existing(project)?,
@@ -162,7 +162,7 @@ impl Server {
         Ok(processes)
     }
 
-    /// Memory and processes, out of a list of the machine's processes by user id.
+    /// Measures memory and processes, given all processes of the machine by user id.
     fn measure(&self, all: &HashMap<u32, Vec<Pid>>, resources: &Resources) -> ProcessUsage {
         let run_as = self.run_as();
         let candidates = all

@@ -1,7 +1,9 @@
-//! System V shared memory, semaphores and message queues, which outlive the processes that made them.
+//! System V shared memory, semaphores and message queues, which outlive the processes that created
+//! them.
 //!
-//! PostgreSQL makes one small segment per server. Native code in a server can make more, and they stay in memory after its
-//! end. They are read from `/proc/sysvipc` and removed with `ipcrm` of util-linux, as the project's user id.
+//! PostgreSQL creates one small segment per server. Native code in a server can create more, which
+//! remain after its end. They are read from `/proc/sysvipc` and removed with `ipcrm` of util-linux,
+//! as the project's user id.
 
 use std::{
     fs, io,
@@ -10,24 +12,26 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Objects removed by one call of `ipcrm`.
+/// Maximum number of objects removed by one call of `ipcrm`.
 const BATCH: usize = 128;
-/// Objects removed at one time. The kernel has 32,768 of a kind at most.
+/// Maximum number of objects removed at a time. The kernel has at most 32,768 of each kind.
 const REMOVED_MAX: usize = 3 * 32_768;
-/// Places of `ipcrm`.
+/// Possible paths of `ipcrm`.
 const PROGRAMS: [&str; 2] = ["/usr/bin/ipcrm", "/bin/ipcrm"];
 
-/// A kind of System V object: its file in `/proc/sysvipc`, the flag of `ipcrm`, and columns of the file.
+/// A kind of System V object: its file in `/proc/sysvipc`, the flag of `ipcrm`, and columns of the
+/// file.
 struct Kind {
     file: &'static str,
     flag: &'static str,
     /// Column of the number of attachments, for memory.
     attached: Option<usize>,
-    /// Column of the user id that made the object. The owner's column can be changed by the owner.
+    /// Column of the user id that created the object. The column of the owner can be changed by
+    /// the owner.
     creator: usize,
 }
 
-/// `key id perms …` is common to all.
+/// Column of the identifier. All kinds begin with `key id perms`.
 const ID: usize = 1;
 const KINDS: [Kind; 3] = [
     Kind {
@@ -50,7 +54,7 @@ const KINDS: [Kind; 3] = [
     },
 ];
 
-/// Objects of a kind that this user id made and no process is attached to.
+/// Returns the objects of a kind that this user id created and no process is attached to.
 fn abandoned(table: &str, kind: &Kind, uid: u32) -> Vec<String> {
     let ours = |line: &str| {
         let columns: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -64,7 +68,8 @@ fn abandoned(table: &str, kind: &Kind, uid: u32) -> Vec<String> {
     table.lines().skip(1).filter_map(ours).collect()
 }
 
-/// Resident bytes of shared memory that this user id made and no process is attached to.
+/// Returns the resident bytes of shared memory that this user id created and no process is attached
+/// to.
 fn detached_bytes(table: &str, uid: u32) -> u64 {
     /// Columns of the resident and the swapped size, in bytes.
     const SIZES: [usize; 2] = [14, 15];
@@ -89,18 +94,19 @@ fn detached_bytes(table: &str, uid: u32) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// Bytes of System V shared memory that this user id made and no process is attached to. 0 where the kernel has none.
+/// Does [`detached_bytes`] for the current table of the kernel. 0 if the kernel has no System V
+/// shared memory.
 pub(super) fn detached_bytes_of(uid: u32) -> u64 {
     fs::read_to_string("/proc/sysvipc/shm").map_or(0, |table| detached_bytes(&table, uid))
 }
 
-/// Removes the objects of this user id that no process is attached to, and returns how many.
+/// Removes the objects of this user id that no process is attached to, and returns their number.
 ///
-/// The user id must have no processes: a semaphore or a queue does not tell whether it is in use.
+/// The user id must have no processes: semaphores and queues do not show whether they are in use.
 pub(super) fn remove_abandoned(uid: u32, gid: u32) -> io::Result<usize> {
     let mut removed = 0;
     for kind in &KINDS {
-        // A kernel may lack them.
+        // A kernel may be built without System V objects.
         let Ok(table) = fs::read_to_string(Path::new("/proc/sysvipc").join(kind.file)) else {
             continue;
         };
@@ -145,7 +151,7 @@ mod tests {
 ";
 
     #[test]
-    fn only_detached_segments_that_the_user_id_made_are_abandoned() {
+    fn abandoned_lists_detached_segments_of_the_creator_only() {
         let [memory, semaphores, _] = &KINDS;
         assert_eq!(abandoned(SHM, memory, 700), ["8"]);
         assert_eq!(
@@ -159,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn detached_segments_count_with_their_resident_size() {
+    fn detached_bytes_sums_resident_sizes() {
         assert_eq!(
             [700, 701, 702].map(|uid| detached_bytes(SHM, uid)),
             [104_857_600, 0, 0]

@@ -1,4 +1,4 @@
-//! Processes of projects and the memory they use, as the kernel reports them in `/proc`.
+//! Processes of projects and their memory, as the kernel reports them in `/proc`.
 
 use std::{
     collections::HashMap,
@@ -10,24 +10,26 @@ use rustix::process::Pid;
 
 use super::shared_memory;
 
-/// Processes looked at for one project. More than this many can only be there where nothing bounds them, and then all end.
+/// Maximum number of processes that are measured for one project. A project can exceed it only
+/// without a limit of the kernel; the watchdog then stops its server.
 const PROCESSES_MAX: usize = 4096;
 
 /// Memory and processes of a project, measured without a control group.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct ProcessUsage {
-    /// Memory in bytes. What processes share is divided among them. System V shared memory that none is attached to counts too.
+    /// Memory in bytes, with shared pages counted once. Includes System V shared memory without an
+    /// attached process.
     pub memory_bytes: u64,
     /// Number of processes.
     pub processes: u64,
-    /// The process with the most memory that is not the postmaster, and its memory in bytes.
+    /// The process with the most memory, other than the postmaster, and its memory in bytes.
     pub largest: Option<(Pid, u64)>,
 }
 
-/// Memory and number of these processes, which run as `uid`. `postmaster` is never the largest.
+/// Measures memory and number of these processes of `uid`. `postmaster` is never the largest.
 ///
-/// Reading what processes share costs the kernel about a millisecond each, so it is only done where their resident memory
-/// together reaches `careful_from` bytes.
+/// Reading the share of shared memory takes the kernel about a millisecond per process, so this is
+/// done only if the sum of their resident memory reaches `careful_from` bytes.
 pub fn measure(
     processes: &[Pid],
     postmaster: Option<Pid>,
@@ -57,7 +59,7 @@ pub fn measure(
     usage
 }
 
-/// Memory of a process in bytes, with its share of what others have too. None if it ended.
+/// Returns the proportional set size (PSS) of a process in bytes, or `None` if it has ended.
 fn proportional_bytes(pid: Pid) -> Option<u64> {
     kilobytes(
         &fs::read_to_string(proc(pid).join("smaps_rollup")).ok()?,
@@ -65,7 +67,7 @@ fn proportional_bytes(pid: Pid) -> Option<u64> {
     )
 }
 
-/// The number in the line `key   123 kB`, in bytes.
+/// Returns the number in the line `key   123 kB`, in bytes.
 fn kilobytes(text: &str, key: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim()
@@ -76,7 +78,7 @@ fn kilobytes(text: &str, key: &str) -> Option<u64> {
         .checked_mul(1024)
 }
 
-/// Resident memory of a process in bytes; 0 if it ended.
+/// Returns the resident memory of a process in bytes, or 0 if it has ended.
 fn resident_bytes(pid: Pid) -> u64 {
     fs::read_to_string(proc(pid).join("status"))
         .ok()
@@ -86,8 +88,8 @@ fn resident_bytes(pid: Pid) -> u64 {
 
 /// Returns all live processes with this user id, of any executable and working directory.
 ///
-/// Left out are PostgreSQL servers in data directories outside of `own`: another Gantry on this machine may have given the
-/// same user id to a project of its own.
+/// Omits PostgreSQL servers in data directories outside of `own`: another Gantry on this machine
+/// may have assigned the same user id to one of its projects.
 pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
     let processes = processes_by_uid()?.remove(&uid).unwrap_or_default();
     Ok(processes
@@ -96,7 +98,8 @@ pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
         .collect())
 }
 
-/// Live processes of the machine, by real user id. No process of a project can have another one than it was started with.
+/// Returns the live processes of the machine by real user id, which a project's process cannot
+/// change.
 pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     let mut found: HashMap<u32, Vec<Pid>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {
@@ -107,7 +110,7 @@ pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
         else {
             continue;
         };
-        // Ends may come between any two lines.
+        // A process may end at any time.
         let status = fs::read_to_string(proc(pid).join("status")).unwrap_or_default();
         if let Some(uid) = live_uid(&status) {
             found.entry(uid).or_default().push(pid);
@@ -116,8 +119,8 @@ pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     Ok(found)
 }
 
-/// The real user id in `/proc/<pid>/status`. None for a process that has ended. The owner of the folder in `/proc` does not
-/// tell: a process can change it.
+/// Returns the real user id in `/proc/<pid>/status`, or `None` for a process that has ended. The
+/// owner of the folder in `/proc` is not used, because a process can change it.
 fn live_uid(status: &str) -> Option<u32> {
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
     let dead = value("State:")?.trim().starts_with(['Z', 'X']);
@@ -129,15 +132,15 @@ fn live_uid(status: &str) -> Option<u32> {
         .filter(|_| !dead)
 }
 
-/// Whether a process works in a data directory outside of `own`. No process of a project can enter that of another, so a
-/// tenant cannot pretend it.
+/// Returns whether the working directory of a process is a data directory outside of `own`. A
+/// tenant cannot forge this: its processes cannot enter the directory of another project.
 pub(super) fn is_elsewhere(pid: Pid, own: &[&Path]) -> bool {
     fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| {
         !own.iter().any(|own| place.starts_with(own)) && place.join("PG_VERSION").exists()
     })
 }
 
-/// Whether a process works in this folder or below it.
+/// Returns whether the working directory of a process is this folder or below it.
 pub(super) fn works_in(pid: Pid, folder: &Path) -> bool {
     fs::read_link(proc(pid).join("cwd")).is_ok_and(|place| place.starts_with(folder))
 }
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_live_process_has_its_real_user() {
+    fn live_uid_returns_real_user_id() {
         let status = |state: &str, ids: &str| {
             format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n")
         };
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_read_in_bytes() {
+    fn kilobytes_returns_bytes() {
         assert_eq!(
             kilobytes(
                 "7f0-7ff ---p\nRss:      4096 kB\nPss:        1000 kB\nPss_Dirty: 5 kB\n",

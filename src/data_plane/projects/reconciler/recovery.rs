@@ -36,7 +36,7 @@ pub async fn recover_on_startup(context: &DataPlaneContext) -> Result<(), Error>
     mark_all_crashed(context, None).await
 }
 
-/// Marks projects whose roles have the grants of another version of Gantry.
+/// Marks projects with roles that have the grants of another version of Gantry.
 async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
     let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
     context

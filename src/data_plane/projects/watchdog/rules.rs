@@ -7,11 +7,13 @@ use crate::data_plane::clusters::{
     resources::{disk::DiskUsage, usage::ProcessUsage},
 };
 
-/// Part of the hard limit, in percent, below which a read-only project is writable again.
+/// Disk usage below which a read-only project is writable again, in percent of the hard limit.
 const WRITABLE_PERCENT: u64 = 95;
-/// Part of the hard limit, in percent, from which a started server is stopped again without grace.
+/// Disk usage at which a started server is stopped again without grace, in percent of the hard
+/// limit.
 const GRACE_PERCENT: u64 = 150;
-/// Looks in a row over the limit after which the largest process is killed, and after which the server is stopped.
+/// Consecutive measurements above the limit after which the largest process is killed, and after
+/// which the server is stopped.
 const KILL_STRIKES: u32 = 2;
 const STOP_STRIKES: u32 = 3;
 
@@ -36,7 +38,8 @@ pub(super) enum Remedy {
     StopServer,
 }
 
-/// How full the disk space is. One that was read-only stays so until a part of the space is free again.
+/// Returns the level of disk usage. A read-only project stays read-only until usage has dropped to
+/// [`WRITABLE_PERCENT`] of the limit.
 pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
     let share = |part: u64, percent: u64| part / 100 * percent;
     let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
@@ -56,7 +59,7 @@ pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: b
     }
 }
 
-/// Whether so much is in use that a started server is stopped again at once.
+/// Returns whether usage is so high that a started server is stopped again immediately.
 pub(super) fn beyond_grace(usage: DiskUsage, limits: &ResourceLimits) -> bool {
     usage.bytes >= limits.disk_hard_bytes / 100 * GRACE_PERCENT
 }
@@ -78,21 +81,22 @@ pub(super) fn disk_warning(
     match level {
         DiskLevel::Fine => None,
         DiskLevel::Soft => Some(format!(
-            "{used}; when it is used up, the project becomes read-only"
+            "{used}; at the limit the project becomes read-only"
         )),
         DiskLevel::ReadOnly => Some(format!(
-            "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or have the operator \
+            "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or ask the operator to \
              raise the limit"
         )),
         DiskLevel::Stop => Some(format!(
-            "{used}, and went on writing while it was read-only, so its server was stopped: restore it and delete data within 10 minutes, or \
-             have the operator raise the limit"
+            "{used}, and still wrote while it was read-only, so its server was stopped: restore it and delete data within 10 minutes, or \
+             ask the operator to raise the limit"
         )),
     }
 }
 
-/// The action on processes that together use too much, after so many looks in a row that found it; and how many
-/// looks it were now. First the largest process is asked to end, then it is killed, then the server is stopped.
+/// Returns the action on a project's processes, and the number of consecutive measurements above
+/// the limits. First the largest process is terminated, then it is killed, then the server is
+/// stopped. `strikes` is the previous number.
 pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32) -> (Remedy, u32) {
     if usage.memory_bytes <= limits.memory_bytes && usage.processes <= limits.processes {
         return (Remedy::Nothing, 0);
@@ -112,13 +116,15 @@ pub(super) fn remedy(usage: &ProcessUsage, limits: &ResourceLimits, strikes: u32
 
 pub(super) fn memory_event(bytes: u64) -> String {
     format!(
-        "processes of the server were ended, as together they reached the project's {} MB of memory",
+        "processes of the server were killed, because together they reached the project's {} MB of memory",
         bytes >> 20
     )
 }
 
 pub(super) fn processes_event(processes: u64) -> String {
-    format!("the server reached the project's {processes} processes, and could start no more")
+    format!(
+        "the server reached the project's limit of {processes} processes and could not start more"
+    )
 }
 
 #[cfg(test)]
@@ -137,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_space_is_told_then_read_only_then_the_server_is_stopped() {
+    fn disk_levels_warn_then_set_read_only_then_stop() {
         for (megabytes, inodes, read_only, level) in [
             (799, 10, false, DiskLevel::Fine),
             (801, 10, false, DiskLevel::Soft),
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_process_is_ended_before_the_server() {
+    fn largest_process_is_killed_before_the_server() {
         let pid = Pid::from_raw(7).unwrap();
         let over = ProcessUsage {
             memory_bytes: 101,

@@ -38,7 +38,7 @@ fn tree(dir: &Path, name: &str, controllers: &str) -> PathBuf {
 }
 
 #[test]
-fn groups_are_made_below_the_own_one_of_each_hierarchy() {
+fn groups_are_created_below_own_group_in_each_hierarchy() {
     let found = Mounts::parse(MOUNTS_V1, OWN_V1, None);
     assert_eq!(
         found.unified.as_deref(),
@@ -80,7 +80,7 @@ fn groups_are_made_below_the_own_one_of_each_hierarchy() {
 }
 
 #[test]
-fn version_2_is_used_where_memory_and_processes_are_delegated() {
+fn version_2_requires_delegated_memory_and_pids() {
     let dir = tempfile::tempdir().unwrap();
     for (name, controllers, usable) in [
         ("full", "cpuset cpu io memory hugetlb pids", true),
@@ -104,7 +104,7 @@ fn version_2_is_used_where_memory_and_processes_are_delegated() {
 }
 
 #[test]
-fn version_2_bounds_memory_without_swap_and_ends_a_server_as_a_whole() {
+fn version_2_limits_memory_without_swap_and_kills_whole_group() {
     let dir = tempfile::tempdir().unwrap();
     let groups = ControlGroups {
         version: Version::V2(dir.path().to_owned()),
@@ -156,7 +156,7 @@ fn version_2_bounds_memory_without_swap_and_ends_a_server_as_a_whole() {
 }
 
 #[test]
-fn version_1_bounds_each_hierarchy_and_memory_with_swap() {
+fn version_1_limits_each_hierarchy_and_memory_with_swap() {
     let dir = tempfile::tempdir().unwrap();
     let hierarchies = CONTROLLERS_V1.map(|controller| {
         let parent = dir.path().join(controller);
@@ -202,7 +202,7 @@ fn version_1_bounds_each_hierarchy_and_memory_with_swap() {
 }
 
 #[test]
-fn groups_of_other_folders_are_left_alone() {
+fn remove_stale_keeps_groups_of_other_folders() {
     assert_eq!(prefix(1, 2), prefix(1, 2));
     assert!(prefix(1, 2) != prefix(2, 1) && prefix(1, 2).starts_with("gantry-"));
     let dir = tempfile::tempdir().unwrap();
