@@ -1,4 +1,4 @@
-// Chromium, as people have it: light or dark, narrow or wide, with JavaScript or without; and what holds on every page.
+// Pages in Chromium, light and dark, narrow and wide, with and without JavaScript, and the checks of every page.
 import { mkdirSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -10,10 +10,10 @@ const axe = readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
 
 const shots = new URL('../../target/screenshots/', import.meta.url).pathname;
 
-/** Every way in which each state of a page is looked at. */
+/** The displays in which each state of a page is checked. */
 const LOOKS = ['light', 'dark'].flatMap((colorScheme) => [320, 1280].map((width) => ({ colorScheme, width })));
 
-/** A browser, and a page in a context of its own for each call of `open`. Close it in the end. */
+/** Starts a browser. Each call of `open` returns a page in a new context. The caller closes it. */
 export async function browser(server) {
   const program = process.env.CHROMIUM ?? '/usr/bin/chromium';
   const args = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
@@ -23,7 +23,7 @@ export async function browser(server) {
     context.setDefaultTimeout(10_000);
     const page = await context.newPage();
     page.troubles = [];
-    // A breach of the policy is said on the console; a page that answers 4xx on purpose as well.
+    // The console reports violations of the content security policy, and also pages that answer 4xx intentionally.
     page.on('console', (message) => {
       if (message.type() === 'error' && !message.text().startsWith('Failed to load resource')) page.troubles.push(message.text());
     });
@@ -34,8 +34,8 @@ export async function browser(server) {
 }
 
 /**
- * Looks at the state a page is in, light and dark, narrow and wide: no fault that axe finds, nothing wider than the screen,
- * nothing the policy refused. A screenshot of each is kept. One line for each state of each new page.
+ * Checks the current state of a page in each display: axe finds no problem, no element is wider than the screen, and the
+ * content security policy rejects nothing. Saves a screenshot of each. Each state of each new page needs one call.
  */
 export async function look(page, name) {
   mkdirSync(shots, { recursive: true });
@@ -45,7 +45,7 @@ export async function look(page, name) {
     await page.setViewportSize({ width, height: width === 320 ? 640 : 800 });
     const way = `${name}-${colorScheme}-${width}`;
     await page.screenshot({ path: `${shots}${way}.png`, fullPage: true });
-    // Injected over the debugger, which the policy does not stop.
+    // Injected by the debugger, to which the policy does not apply.
     const found = await page.evaluate(`${axe}; axe.run({ resultTypes: ['violations'] })`);
     for (const { id, nodes } of found.violations) faults.push(`${way}: ${id}: ${nodes.map((node) => node.html).join(' ')}`);
     const wide = await page.evaluate('document.documentElement.scrollWidth - innerWidth');

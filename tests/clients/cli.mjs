@@ -40,7 +40,7 @@ export default async function (server, tally) {
     assert.equal(ended.code, 1);
     assert.match(ended.all, /already exists in this organization/);
   });
-  // One failure is to be seen as one.
+  // A missing project fails this scenario only once.
   ref ??= await project(server, 'for the CLI');
   await tally.scenario('cli: db query --remote', async () => {
     const query = (sql, ...flags) => works('db', 'query', `--remote=${ref}`, '--output-format', 'json', ...flags, sql);
@@ -48,12 +48,12 @@ export default async function (server, tally) {
     const pets = JSON.parse((await query('select * from pets', '--read-only')).out);
     assert.deepEqual(pets, [{ id: 9007199254740991, name: 'Rex' }]);
   });
-  await tally.scenario('cli: db query shows what PostgreSQL says', async () => {
+  await tally.scenario('cli: db query shows the error of PostgreSQL', async () => {
     const ended = await supabase('db', 'query', `--remote=${ref}`, '--yes', 'select * from nowhere');
     assert.equal(ended.code, 1);
     assert.match(ended.all, /42P01: relation \\"nowhere\\" does not exist/);
   });
-  await tally.scenario('cli: logs shows the error that was just made', async () => {
+  await tally.scenario('cli: logs shows a recent SQL error', async () => {
     const flags = ['--service', 'postgres', '--level', 'error', '--search', 'nowhere', '--since', '10m'];
     const logs = async (...more) => (await works('logs', `--remote=${ref}`, '--output-format', 'json', ...more)).out;
     await soon(() => logs(...flags), /relation \\"nowhere\\" does not exist/);
@@ -96,7 +96,7 @@ export default async function (server, tally) {
   });
   await tally.scenario('cli: domains get, reverify, activate, delete', async () => {
     const remote = [`--remote=${ref}`, '--yes'];
-    // `domains create` asks a public resolver before it asks us.
+    // `domains create` queries a public resolver first, so it is tested in tests/network.
     const host = 'cli.gantry-clients.dev';
     const made = await call(server, 'POST', `/v1/projects/${ref}/custom-hostname/initialize`, { custom_hostname: host });
     assert.equal(made.status, 201, JSON.stringify(made));
@@ -128,7 +128,7 @@ export default async function (server, tally) {
     ['branches', 'list', `--remote=${ref}`],
     ['backups', 'list', `--remote=${ref}`],
   ]) {
-    await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} says that it is not built`, async () => {
+    await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} reports that it is not built`, async () => {
       const ended = await supabase(...command);
       assert.equal(ended.code, 1, ended.all);
       assert.match(ended.all, /is not built yet/);
@@ -139,7 +139,7 @@ export default async function (server, tally) {
     assert.ok((await json('projects', 'list', '-o', 'json')).every((project) => project.ref !== ref));
     assert.equal((await call(server, 'GET', `/v1/projects/${ref}`)).body.message, 'Resource has been removed');
   });
-  await tally.scenario('cli: a wrong token is refused in words', async () => {
+  await tally.scenario('cli: a wrong token is rejected with a message', async () => {
     const ended = await cli(server, ['orgs', 'list'], { token: `sbp_${'0'.repeat(40)}`, home: 'stranger' });
     assert.equal(ended.code, 1);
     assert.match(ended.all, /Unauthorized/);

@@ -1,4 +1,4 @@
-// The conformance suite of the Model Context Protocol, as far as it looks at authorization servers.
+// The conformance suite of the Model Context Protocol: scenarios for authorization servers.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, readdirSync } from 'node:fs';
@@ -9,17 +9,17 @@ import { browser } from './browser.mjs';
 import { bounded, call, clients, signInLink } from './harness.mjs';
 import { allow } from './oauth.mjs';
 
-/** Every scenario there is for authorization servers, and what each has to find. */
+/** All scenarios of the suite for authorization servers, with the expected outcome. */
 const EXPECTED = {
   'authorization-server-metadata-endpoint': { 'authorization-server-metadata': 'SUCCESS' },
   'authorization-code-grant': { 'authorization-code-grant': 'SUCCESS' },
 };
-/** Where it is asked for, applications that are documents on the Web are a SHOULD, and not built. */
+/** Client id metadata documents are a SHOULD in the specification, and not built. */
 const DOCUMENTS = 'authorization-server-metadata-cimd';
 
-/** Runs a command of the suite to its end. `seen` is given each line. */
+/** Runs a command of the suite. Calls `seen` with each line of output. */
 function conformance(server, args, seen = () => {}) {
-  // It needs a newer Node.js than these tests.
+  // The suite needs a newer Node.js than these tests.
   const program = join(clients, 'node_modules/node/bin/node');
   const child = spawn(program, [join(clients, 'node_modules/@modelcontextprotocol/conformance/dist/index.js'), ...args], {
     cwd: server.work,
@@ -43,13 +43,13 @@ async function freePort() {
   return port;
 }
 
-/** What the suite wrote down: for each scenario, its checks and how they ended. */
+/** Returns the results that the suite wrote: for each scenario, its checks and their outcomes. */
 function results(folder) {
   const files = readdirSync(folder, { recursive: true }).filter((file) => file.endsWith('checks.json'));
   return files.flatMap((file) => JSON.parse(readFileSync(join(folder, file), 'utf8')).map(({ id, status, errorMessage }) => ({ id, status, errorMessage })));
 }
 
-/** As an application that is public, by a revision of the protocol. */
+/** Runs the suite as a public client, for a revision of the protocol. */
 async function passes(server, page, revision) {
   const port = await freePort();
   const apps = `/v1/organizations/${server.organization}/oauth/apps`;
@@ -78,17 +78,17 @@ export default async function suite(server, tally) {
   const chrome = await browser(server);
   try {
     const page = await chrome.open();
-    await tally.scenario('conformance: somebody is signed in', async () => {
+    await tally.scenario('conformance: sign in', async () => {
       await page.goto(await signInLink(server, 'owner@example.com'));
       await page.getByRole('button', { name: 'Sign in' }).click();
       await page.getByRole('heading', { name: 'Projects', exact: true }).waitFor();
     });
-    await tally.scenario('conformance: every scenario for authorization servers is known here', async () => {
+    await tally.scenario('conformance: the list of scenarios is complete', async () => {
       const { lines, all } = await conformance(server, ['list', '--authorization']);
       const names = lines.map((line) => /^ +- ([\w-]+) /.exec(line)?.[1]).filter(Boolean);
       assert.deepEqual(names.sort(), Object.keys(EXPECTED).sort(), all);
     });
-    // The oldest revision, and the newest that asks for more.
+    // The oldest revision, and the newest, which has more requirements.
     for (const revision of ['2025-03-26', '2026-07-28']) {
       await tally.scenario(`conformance: authorization servers by ${revision}`, () => passes(server, page, revision));
     }

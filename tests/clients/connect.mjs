@@ -1,12 +1,12 @@
-// The `supabase` CLI where it connects to a database itself, with a role it is given for some minutes.
+// Commands of the `supabase` CLI that connect to the database, with a temporary login role.
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { PASSWORD, call, clients, environment, project, run } from './harness.mjs';
 
 /**
- * Runs a program with names of its own, as if they stood in /etc/hosts: not every system finds names below `localhost`.
- * Only root can; other users use the system's.
+ * Runs a program with a private /etc/hosts that contains `names`, because not every system resolves names below
+ * `localhost`. Needs root; other users get the /etc/hosts of the system.
  */
 function named(server, names, program, args, env) {
   if (process.getuid() !== 0) return run(server, program, args, env);
@@ -38,7 +38,7 @@ export default async function (server, tally) {
   await tally.scenario('connect: link', async () => {
     assert.match(await works([pooler], ['link', ref]), new RegExp(`Finished supabase link[^]*${ref}`));
   });
-  await tally.scenario('connect: db push and migration list by the pooler, with a login role', async () => {
+  await tally.scenario('connect: db push and migration list through the name of the pooler, with a login role', async () => {
     write('20260101000000', 'first', 'create table first (id int);\ninsert into first values (7);\n');
     assert.match(await on('db', 'push'), /Finished supabase db push/);
     assert.deepEqual(await applied(), ['20260101000000']);
@@ -48,22 +48,22 @@ export default async function (server, tally) {
     });
     assert.deepEqual(body, [{ tableowner: 'postgres' }], 'what the login role makes is the owner\'s');
   });
-  await tally.scenario('connect: the same by the name of the database', async () => {
+  await tally.scenario('connect: db push through the name of the database', async () => {
     write('20260102000000', 'second', 'create table second (id int);\n');
     assert.match(await works([direct], ['db', 'push', `--remote=${ref}`]), /Finished supabase db push/);
     assert.deepEqual(await applied(), ['20260101000000', '20260102000000']);
   });
-  await tally.scenario('connect: the same with the password', async () => {
+  await tally.scenario('connect: db push with the password', async () => {
     write('20260103000000', 'third', 'create table third (id int);\n');
     assert.match(await works([direct], ['db', 'push', `--remote=${ref}`], { SUPABASE_DB_PASSWORD: PASSWORD }), /Finished supabase db push/);
     assert.equal((await applied()).length, 3);
   });
-  // pg_dump refuses servers that are newer than itself, and the package of server programs has none.
+  // pg_dump rejects servers that are newer than itself, and the npm packages of PostgreSQL do not contain it.
   const dumper = Number((await run(server, 'pg_dump', ['--version'])).out.match(/\) (\d+)/)[1]);
   const { body: details } = await call(server, 'GET', `/v1/projects/${ref}`);
   const dumps = dumper >= Number(details.database.postgres_engine);
-  if (!dumps) console.log(`SKIPPED connect: a dump with a login role: pg_dump ${dumper} cannot dump PostgreSQL ${details.database.postgres_engine}`);
-  if (dumps) await tally.scenario('connect: a dump with a login role', async () => {
+  if (!dumps) console.log(`SKIPPED connect: db dump with a login role: pg_dump ${dumper} cannot dump PostgreSQL ${details.database.postgres_engine}`);
+  if (dumps) await tally.scenario('connect: db dump with a login role', async () => {
     const { status, body } = await call(server, 'POST', `/v1/projects/${ref}/cli/login-role`, { read_only: false });
     assert.equal(status, 201);
     const flags = ['--host', server.host, '--username', `${body.role}.${ref}`, '--role', 'postgres', '--schema', 'public', '--no-password', 'postgres'];
@@ -78,7 +78,7 @@ export default async function (server, tally) {
     write('20260104000000', 'fourth', 'create table fourth (id int);\n');
     assert.match(await on('db', 'push'), /Finished supabase db push/);
   });
-  await tally.scenario('connect: network-restrictions get, update, and nobody is let in', async () => {
+  await tally.scenario('connect: network-restrictions get, update; forbidden addresses are rejected', async () => {
     assert.match(await on('network-restrictions', 'get', '--experimental'), /0\.0\.0\.0\/0/);
     await on('network-restrictions', 'update', '--experimental', '--db-allow-cidr', '198.51.100.0/24');
     const told = (await call(server, 'GET', `/v1/projects/${ref}/network-restrictions`)).body.config;

@@ -1,16 +1,16 @@
-// A server of its own, scenarios in order, and the count at the end.
+// Starts a server for a run, runs scenarios in order, and counts their outcomes.
 import { spawn } from 'node:child_process';
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 
-/** Bounds in milliseconds: of one scenario, and of all of one client. */
+/** Time limits of one scenario and of all scenarios of a client, in milliseconds. */
 const PATIENCE = 120_000;
 export const SUITE_PATIENCE = 900_000;
 
 export const clients = process.env.GANTRY_CLIENTS;
 
-/** `work` within the bound, or an error that says what took too long. */
+/** Returns the result of `work`, or an error that names it after the time limit. */
 export function bounded(what, work, millis = PATIENCE) {
   let timer;
   const late = new Promise((_, reject) => {
@@ -19,7 +19,7 @@ export function bounded(what, work, millis = PATIENCE) {
   return Promise.race([work, late]).finally(() => clearTimeout(timer));
 }
 
-/** What `ask` gives once it matches: what happens is in the logs within two seconds. */
+/** Returns the result of `ask` once it matches. Events are in the logs within two seconds. */
 export async function soon(ask, wanted) {
   for (let look = 0; ; look += 1) {
     const said = await ask();
@@ -29,22 +29,22 @@ export async function soon(ask, wanted) {
   }
 }
 
-/** Servers of this run so far. */
+/** Number of servers started in this run. */
 let servers = 0;
 
-/** Starts `gantry dev` in a temporary folder, with more flags and variables if given, and resolves when it is ready. */
+/** Starts `gantry dev` in a temporary folder, with additional flags and variables. Resolves when the server is ready. */
 export async function start({ flags: more = [], env } = {}) {
   const dir = mkdtempSync('/tmp/gantry-clients-');
-  // Servers run under other accounts, and must be able to pass.
+  // PostgreSQL runs under other user ids, which must be able to enter the folder.
   chmodSync(dir, 0o711);
   const data = join(dir, 'data');
   mkdirSync(join(dir, 'home'));
   mkdirSync(join(dir, 'work'));
-  // Clients insist on PostgreSQL's own port. On an address of this server's own nobody else has it.
+  // Clients require the default port of PostgreSQL. A loopback address for this server alone keeps it free.
   servers += 1;
   const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.${servers}`;
   const flags = ['--data-dir', data, '--listen', '127.0.0.1:0', '--db-listen', `${host}:5432`, ...more];
-  // A provider that is away: it is only asked when somebody signs in through it.
+  // An unreachable provider. It is only contacted at sign-in.
   const secret = join(dir, 'client-secret');
   writeFileSync(secret, 'secret');
   const provider = ['issuer=http://127.0.0.1:9', 'client-id=gantry', `client-secret=${secret}`, 'email-domains=example.com', 'name=Example ID'];
@@ -83,7 +83,7 @@ export async function start({ flags: more = [], env } = {}) {
     data,
     host,
     profile: join(data, 'profile.yaml'),
-    // Signs the first user in to the pages, once.
+    // A one-time sign-in link of the first user.
     signIn: said.map((line) => /^ +Pages +(\S+)/.exec(line)?.[1]).find(Boolean),
     home: join(dir, 'home'),
     work: join(dir, 'work'),
@@ -92,14 +92,14 @@ export async function start({ flags: more = [], env } = {}) {
   };
 }
 
-/** The address where whoever has this email address is signed in, once: as an operator makes it. */
+/** Returns a one-time sign-in link for a user, created by the operator's command. */
 export async function signInLink(server, email) {
   const ended = await run(server, process.env.GANTRY_BIN, ['user', 'sign-in-link', '--email', email, '--data-dir', server.data]);
   if (ended.code !== 0) throw new Error(ended.all);
   return new URL(/\/sign-in\/link\/\S+/.exec(ended.out)[0], server.url).href;
 }
 
-/** Runs a program to its end, in an environment that points it at the server and away from the network. */
+/** Runs a program with an environment that selects the server and prevents other network access. */
 export function run(server, program, args, env = {}) {
   const child = spawn(program, args, {
     cwd: server.work,
@@ -116,7 +116,7 @@ export function run(server, program, args, env = {}) {
   return bounded(`${program} ${args.join(' ')}`, ended).finally(() => child.kill('SIGKILL'));
 }
 
-/** What the `supabase` CLI is told: the server, a token of it, and to leave the network and the keyring alone. */
+/** The environment of the `supabase` CLI: server, token, and no use of other networks or of the keyring. */
 export function environment(server, { token = server.token, home = 'supabase' } = {}) {
   return {
     SUPABASE_PROFILE: server.profile,
@@ -126,17 +126,17 @@ export function environment(server, { token = server.token, home = 'supabase' } 
     DO_NOT_TRACK: '1',
     SUPABASE_NO_UPDATE_NOTIFIER: '1',
     SUPABASE_NO_KEYRING: '1',
-    // A failure is reported at once.
+    // Failures are reported without retries.
     SUPABASE_API_MAX_RETRIES: '0',
   };
 }
 
-/** Runs the `supabase` CLI for the server's own user, or for another token, which then has a home of its own. */
+/** Runs the `supabase` CLI as the first user, or with another token and a separate home folder. */
 export function supabase(server, args, who) {
   return run(server, join(clients, 'node_modules/.bin/supabase'), args, { ...environment(server, who), ...who?.env });
 }
 
-/** A request of our own, for what a scenario needs to find before it begins. */
+/** Sends a request that prepares a scenario. */
 export async function call(server, method, path, body) {
   const response = await fetch(server.url + path, {
     method,
@@ -147,10 +147,10 @@ export async function call(server, method, path, body) {
   return { status: response.status, body: text === '' ? undefined : JSON.parse(text) };
 }
 
-/** The password of projects made by `project`. */
+/** The database password of projects created by `project`. */
 export const PASSWORD = 'correct horse battery staple';
 
-/** A project that answers. The query waits until it is up. */
+/** Creates a project and waits until it answers a query. */
 export async function project(server, name) {
   const created = await call(server, 'POST', '/v1/projects', {
     name,
@@ -164,7 +164,7 @@ export async function project(server, name) {
   return ref;
 }
 
-/** Runs scenarios one after the other; a failure does not stop the rest. */
+/** Runs scenarios one after the other. A failure does not stop the others. */
 export class Tally {
   passed = 0;
   failed = 0;
@@ -173,7 +173,7 @@ export class Tally {
     this.server = server;
   }
 
-  /** What `work` returns, or undefined if it failed. */
+  /** Returns the result of `work`, or undefined if it failed. */
   async scenario(name, work, millis = PATIENCE) {
     const seen = this.server.log.length;
     try {

@@ -1,4 +1,4 @@
-// The history of migrations, shared by the API and the `supabase` CLI, which reads and writes it over a connection.
+// The migration history, which the API and the `supabase` CLI share. The CLI reads and writes it over a database connection.
 import assert from 'node:assert/strict';
 import { mkdirSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -39,25 +39,25 @@ export default async function (server, tally) {
       assert.deepEqual(readdirSync(migrations), [`${version}_ours.sql`]);
       assert.match(readFileSync(join(migrations, `${version}_ours.sql`), 'utf8'), /create table ours \(id int\);\nselect 1/);
     });
-    await tally.scenario('history: db push applies what is new, and the API tells of it', async () => {
+    await tally.scenario('history: db push applies new files, and the API lists them', async () => {
       writeFileSync(join(migrations, '29990101000000_theirs.sql'), 'create table theirs (id int);\ninsert into theirs values (1);\n');
       await works('db', 'push');
       assert.deepEqual(await listed(), [{ version, name: 'ours' }, { version: '29990101000000', name: 'theirs' }]);
       const { body } = await call(server, 'GET', `${path}/29990101000000`);
       assert.deepEqual(body.statements, ['create table theirs (id int)', 'insert into theirs values (1)']);
     });
-    await tally.scenario('history: the API goes on after a version of the CLI', async () => {
+    await tally.scenario('history: the API applies a migration after one of the CLI', async () => {
       await send('POST', '', { query: 'select 1', name: 'after', rollback: '' });
       assert.equal((await listed()).at(-1).version, '29990101000001');
       await send('DELETE', '?gte=29990101000001');
     });
-    await tally.scenario('history: migration repair takes a row out, and puts one in', async () => {
+    await tally.scenario('history: migration repair removes and adds a row', async () => {
       await works('migration', 'repair', '29990101000000', '--status', 'reverted');
       assert.deepEqual(await listed(), [{ version, name: 'ours' }]);
       await works('migration', 'repair', '29990101000000', '--status', 'applied');
       assert.deepEqual((await listed()).map((row) => row.version), [version, '29990101000000']);
     });
-    await tally.scenario('history: what the CLI applied is rolled back by the API', async () => {
+    await tally.scenario('history: the API rolls back a migration of the CLI', async () => {
       await send('PATCH', '/29990101000000', { rollback: 'drop table theirs' });
       await send('DELETE', `?gte=${version}`);
       assert.deepEqual(await listed(), []);

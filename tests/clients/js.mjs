@@ -10,9 +10,9 @@ export default async function (server, tally) {
   const client = new SupabaseManagementAPI({ accessToken: server.token, baseUrl: server.url });
   const organization_slug = server.organization;
 
-  /** The body of an answer. */
+  /** Returns the body of a successful response. */
   const ask = async (method, ...args) => (await client[method](...args)).data;
-  /** The error a call ends with. */
+  /** Returns the error of a failed call. */
   const refusal = (promise) =>
     promise.then(
       (answer) => assert.fail(`was to be refused: ${JSON.stringify(answer)}`),
@@ -35,14 +35,14 @@ export default async function (server, tally) {
 
   let ref;
   await tally.scenario('js: createAProject, listAllProjects, getAllProjectsForOrganization', async () => {
-    // The older spelling, which older scripts send.
+    // The older spelling of the field, which older scripts send.
     const body = { name: 'made by JS', organization_id: organization_slug, db_pass: 'x', region: 'us-east-1' };
     ref = (await ask('createAProject', body)).ref;
     assert.ok((await ask('listAllProjects')).some((project) => project.ref === ref));
     const page = await ask('getAllProjectsForOrganization', organization_slug, { limit: 1, search: 'made by JS' });
     assert.deepEqual(page.projects.map((project) => project.ref), [ref]);
   });
-  // One failure is to be seen as one.
+  // A missing project fails this scenario only once.
   ref ??= await project(server, 'for JS');
   await tally.scenario('js: runAQuery, readOnlyQuery', async () => {
     assert.deepEqual(await ask('runAQuery', ref, { query: 'select $1::int + 1 as n', parameters: ['41'] }), [{ n: 42 }]);
@@ -68,7 +68,7 @@ export default async function (server, tally) {
     const schemas = databases.find(({ name }) => name === 'postgres').schemas.map(({ name }) => name);
     assert.ok(schemas.includes('zoo') && schemas.includes('public'), schemas.join());
   });
-  await tally.scenario('js: getProjectLogs returns the error that was just made', async () => {
+  await tally.scenario('js: getProjectLogs returns a recent SQL error', async () => {
     await refusal(client.runAQuery(ref, { query: 'select * from nowhere_for_js' }));
     const sql = "select event_message from postgres_logs where event_message like '%nowhere_for_js%' limit 10";
     await soon(async () => JSON.stringify(await ask('getProjectLogs', ref, { sql })), /relation .*nowhere_for_js.* does not exist/);
@@ -78,10 +78,10 @@ export default async function (server, tally) {
     assert.deepEqual([counts.result.length, counts.result[0].total_rest_requests], [24, 0]);
     assert.deepEqual((await ask('getProjectUsageRequestCount', ref)).result, [{ count: 0 }]);
   });
-  await tally.scenario('js: a custom hostname is asked for, looked at and deleted', async () => {
+  await tally.scenario('js: initialize, get and delete a custom hostname', async () => {
     const asked = await ask('updateHostnameConfig', ref, { custom_hostname: 'api.gantry-clients.dev' });
     assert.deepEqual([asked.status, asked.custom_hostname], ['2_initiated', 'api.gantry-clients.dev']);
-    // Nobody has the domain, and there may be no network at all.
+    // The domain does not exist, and the machine may be offline.
     const looked = await ask('verifyDnsConfig', ref);
     assert.equal(looked.status, '2_initiated');
     assert.equal(looked.data.result.ownership_verification.type, 'txt');
@@ -99,7 +99,7 @@ export default async function (server, tally) {
     assert.equal(error.status, 400);
     assert.match(error.message, /Resource has been removed/);
   });
-  await tally.scenario('js: a stranger to a project is told nothing', async () => {
+  await tally.scenario('js: a user without access gets 404', async () => {
     assert.equal((await refusal(client.getProject('a'.repeat(20)))).status, 404);
   });
 }

@@ -1,13 +1,13 @@
-// npm `supabase login` with a browser: the real tool in a terminal of its own, the page in Chromium.
+// npm `supabase login`: the CLI in a pseudo-terminal, the page in Chromium.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { look } from './browser.mjs';
 import { bounded, clients, environment, supabase } from './harness.mjs';
 
-/** Runs the tool where it believes that a person sits at a terminal, and answers what it asks. */
+/** Runs the CLI in a pseudo-terminal and answers its prompts. */
 function terminal(server, args) {
-  // A terminal without a width breaks every line after each character.
+  // Without a width, the CLI breaks lines after each character.
   const command = ['stty cols 200 rows 50;', join(clients, 'node_modules/.bin/supabase'), ...args].join(' ');
   const { SUPABASE_ACCESS_TOKEN: _, ...settings } = environment(server, { home: 'login' });
   const child = spawn('script', ['--quiet', '--return', '--command', command, '/dev/null'], {
@@ -23,7 +23,7 @@ function terminal(server, args) {
   let said = '';
   const waiting = new Set();
   child.stdout.setEncoding('utf8').on('data', (text) => {
-    // Without what only moves the cursor, and colours.
+    // Removes escape sequences.
     said += text.replaceAll(/\x1b\[[0-9;?]*[A-Za-z]/g, '');
     for (const look of waiting) look();
   });
@@ -42,9 +42,9 @@ function terminal(server, args) {
   return { says, type, ended: () => bounded('the end of the tool', ended), stop: () => child.kill('SIGKILL') };
 }
 
-/** `page` is signed in. */
+/** Signs in with the CLI. `page` is signed in. */
 export default async function login(server, tally, page) {
-  await tally.scenario('login: the tool signs in with the code that the page tells, after a wrong one', async () => {
+  await tally.scenario('login: the CLI signs in with the code of the page, after a wrong code', async () => {
     const tool = terminal(server, ['login', '--no-browser', '--name', 'laptop']);
     try {
       const [, query] = await tool.says(/\/cli\/login\?(session_id=[\w-]+&token_name=laptop&public_key=04[0-9a-f]{128})/);
@@ -56,7 +56,7 @@ export default async function login(server, tally, page) {
       assert.match(code, /^[0-9a-f]{8}$/);
       await tool.says(/Enter your verification code/);
       tool.type(code === '00000000' ? '11111111' : '00000000');
-      // Only when it asks again does it listen again.
+      // The CLI reads input only after it repeated the prompt.
       await tool.says(/Error status 404.*verification code/);
       tool.type(code);
       await tool.says(/You are now logged in/);

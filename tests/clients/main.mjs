@@ -19,7 +19,7 @@ const suites = {
   connect,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
-  // What assistants that were set up a year ago still run.
+  // A version that older set-ups of assistants still use.
   'mcp-0.7': mcp('mcp-server-supabase-0.7/dist/transports/stdio.js'),
   js,
   oauth,

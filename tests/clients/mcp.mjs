@@ -1,17 +1,17 @@
-// npm `@supabase/mcp-server-supabase` over stdio, driven as an assistant drives it.
+// npm `@supabase/mcp-server-supabase` over stdio, with the calls of an assistant.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { bounded, call, clients, project, soon } from './harness.mjs';
 
-/** JSON-RPC, one message a line. */
+/** A JSON-RPC client: one message per line. */
 class Session {
   #pending = new Map();
   #last = 0;
 
   constructor(server, program) {
-    // `docs` would be fetched from the network while the tools are listed.
+    // The feature `docs` is left out: listing its tools needs the network.
     const features = 'account,database,debugging,development,functions,branching,storage';
     const args = ['--access-token', server.token, '--api-url', server.url, '--features', features];
     this.child = spawn(process.execPath, [join(clients, 'node_modules', program), ...args], {
@@ -39,7 +39,7 @@ class Session {
     return message.result;
   }
 
-  /** What a tool answers: JSON where it is JSON. */
+  /** Returns the answer of a tool, parsed if it is JSON. */
   async tool(name, args = {}) {
     const result = await this.request('tools/call', { name, arguments: args });
     const text = result.content[0].text;
@@ -58,7 +58,7 @@ class Session {
   }
 }
 
-/** The scenarios with a program among the installed packages. */
+/** Runs the scenarios with one of the installed versions. */
 export const mcp = (program) => async (server, tally) => {
   const session = new Session(server, program);
   try {
@@ -103,11 +103,11 @@ async function scenarios(server, tally, session) {
   await tally.scenario('mcp: list_projects, get_project', async () => {
     const { projects } = await session.tool('list_projects');
     assert.ok(projects.some(({ id }) => id === project_id));
-    // The query waits until the project is up.
+    // The query waits until the project is ready.
     await session.tool('execute_sql', { project_id, query: 'select 1' });
     assert.equal((await session.tool('get_project', { id: project_id })).status, 'ACTIVE_HEALTHY');
   });
-  // One failure is to be seen as one.
+  // A missing project fails this scenario only once.
   project_id ??= await project(server, 'for MCP');
 
   await tally.scenario('mcp: execute_sql', async () => {
@@ -121,18 +121,18 @@ async function scenarios(server, tally, session) {
     assert.deepEqual(migrations.map(({ name }) => name), ['pets_create']);
     assert.match(migrations[0].version, /^\d{14}$/);
   });
-  await tally.scenario('mcp: apply_migration that fails leaves nothing', async () => {
+  await tally.scenario('mcp: a failing apply_migration changes nothing', async () => {
     const query = 'create table half (); select * from nowhere';
     assert.match(await session.refusal('apply_migration', { project_id, name: 'broken', query }), /42P01/);
     const { migrations } = await session.tool('list_migrations', { project_id });
     assert.equal(migrations.length, 1);
   });
-  await tally.scenario('mcp: get_logs returns the error that was just made', async () => {
+  await tally.scenario('mcp: get_logs returns a recent SQL error', async () => {
     await soon(async () => JSON.stringify(await session.tool('get_logs', { project_id, service: 'postgres' })), /nowhere/);
   });
   const { tools } = await session.request('tools/list', {});
   if (tools.some(({ name }) => name === 'query_logs')) {
-    await tally.scenario('mcp: query_logs runs a statement of its own', async () => {
+    await tally.scenario('mcp: query_logs runs a statement', async () => {
       const query = "select event_message, log_attributes['parsed.sql_state_code'] as code from logs where source = 'postgres_logs' and severity_text = 'ERROR' order by timestamp desc limit 10";
       const { inputSchema } = tools.find(({ name }) => name === 'query_logs');
       const named = 'sql' in inputSchema.properties ? { sql: query } : { query };
@@ -168,7 +168,7 @@ async function scenarios(server, tally, session) {
     ['list_edge_functions', { project_id }],
     ['list_storage_buckets', { project_id }],
   ]) {
-    await tally.scenario(`mcp: ${name} says that it is not built`, async () => {
+    await tally.scenario(`mcp: ${name} reports that it is not built`, async () => {
       assert.match(await session.refusal(name, args), /is not built yet/);
     });
   }

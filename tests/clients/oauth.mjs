@@ -1,4 +1,4 @@
-// OAuth clients of other people go the whole way: discovery, registration, consent in Chromium, tokens, renewal, revocation.
+// OAuth client libraries in the whole flow: discovery, registration, consent in Chromium, tokens, refresh, revocation.
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
 import { createRequire } from 'node:module';
@@ -12,7 +12,7 @@ const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 
 const SCOPES = ['organizations:read', 'projects:read', 'database:read'];
 
-/** Where an application on this computer waits for its answer. */
+/** The redirect URI of an application on this machine. */
 async function listener() {
   const answers = [];
   let arrived;
@@ -33,7 +33,7 @@ async function listener() {
   return { redirect: `${address}/callback`, next, close: () => server.close() };
 }
 
-/** Somebody signed in, who allows what is asked. */
+/** Opens a signed-in browser that approves requests. */
 export async function allow(page, url, { projects = [], name } = {}) {
   await page.goto(String(url));
   if (name) await look(page, name);
@@ -41,7 +41,7 @@ export async function allow(page, url, { projects = [], name } = {}) {
   await page.getByRole('button', { name: 'Authorize' }).click();
 }
 
-/** A confidential application of the organization. */
+/** Creates a confidential application of the organization. */
 async function register(server, redirect, more = {}) {
   const apps = `/v1/organizations/${server.organization}/oauth/apps`;
   const made = await call(server, 'POST', apps, { name: 'Client under test', redirect_uris: [redirect], scopes: SCOPES, ...more });
@@ -51,7 +51,7 @@ async function register(server, redirect, more = {}) {
   return { id: made.body.id, secret: secret.body.secret };
 }
 
-/** What the API says to an access token. */
+/** Returns the status of an API request with an access token. */
 async function projects(server, token) {
   const response = await fetch(`${server.url}/v1/projects`, { headers: { authorization: `Bearer ${token}` } });
   return response.status;
@@ -76,7 +76,7 @@ async function withOauth4webapi(server, page, waits) {
     state,
   });
   await allow(page, url);
-  // It checks state and iss.
+  // The library checks state and iss.
   const parameters = oauth.validateAuthResponse(as, client, await waits.next(), state);
   const answer = await oauth.authorizationCodeGrantRequest(as, client, authenticate, parameters, waits.redirect, verifier, options);
   const tokens = await oauth.processAuthorizationCodeResponse(as, client, answer);
@@ -118,7 +118,7 @@ async function withOpenidClient(server, page, waits) {
 async function withSimpleOauth2(server, page, waits) {
   const { AuthorizationCode } = require('simple-oauth2');
   const app = await register(server, waits.redirect);
-  // It knows no PKCE: the contract's paths, the secret alone.
+  // The library has no PKCE: it uses the paths of the contract and the client secret.
   const client = new AuthorizationCode({
     client: { id: app.id, secret: app.secret },
     auth: { tokenHost: server.url, tokenPath: '/v1/oauth/token', authorizePath: '/v1/oauth/authorize', revokePath: '/oauth/revoke' },
@@ -136,7 +136,7 @@ async function withSimpleOauth2(server, page, waits) {
 async function withMcp(server, page, waits, reference) {
   const { auth } = await load('@modelcontextprotocol/sdk/client/auth.js');
   const kept = {};
-  // As a client that keeps everything in memory: it registers itself, and is public.
+  // A public client that registers dynamically and keeps its state in memory.
   const provider = {
     redirectUrl: waits.redirect,
     clientMetadata: {
@@ -171,9 +171,9 @@ async function withMcp(server, page, waits, reference) {
   await page.getByRole('button', { name: 'Revoke Assistant under test' }).click();
   await page.getByText('Authorization revoked').waitFor();
   assert.equal(await projects(server, kept.tokens.access_token), 401);
-  // A dead refresh token is dropped, and the user asked again.
+  // The client discards the revoked refresh token and asks for authorization again.
   assert.equal(await auth(provider, { serverUrl }), 'REDIRECT');
-  // A token for an MCP server beside the API is for that server, and the API refuses it.
+  // The API rejects a token whose audience is an MCP server.
   const beside = `${server.url}/mcp`;
   delete kept.tokens;
   assert.equal(await auth(provider, { serverUrl: beside }), 'REDIRECT');
@@ -183,7 +183,7 @@ async function withMcp(server, page, waits, reference) {
   assert.equal(await projects(server, kept.tokens.access_token), 401);
 }
 
-/** What members let applications do in the organization, and ending all of one. */
+/** Checks the page of members' authorizations, and revokes those of one application. */
 async function authorized(server, page, waits) {
   const app = await register(server, waits.redirect, { bind_to_authorizing_user: true, project_selection: 'optional', name: 'Report' });
   await page.goto(`/v1/oauth/authorize?${new URLSearchParams({ client_id: app.id, redirect_uri: waits.redirect, response_type: 'code' })}`);
@@ -200,7 +200,7 @@ async function authorized(server, page, waits) {
   assert.equal(await page.getByRole('heading', { name: 'Report' }).count(), 0);
 }
 
-/** `script` prints an address, and reads the answer's on the next line. */
+/** `script` prints the authorization URL, and reads the redirect URL from its input. */
 async function withPython(server, page, waits, library) {
   const app = await register(server, waits.redirect);
   const script = fileURLToPath(new URL('oauth.py', import.meta.url));
@@ -223,7 +223,7 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
     await mine.goto(ask());
     const asked = mine.url();
     await mine.getByRole('heading', { name: 'Authorize Client under test?' }).waitFor();
-    // axe runs as a script of the page.
+    // axe needs JavaScript.
     if (javaScriptEnabled) await look(mine, 'consent');
     await mine.getByRole('button', { name: 'Authorize' }).click();
     await mine.getByText('Choose at least one project.').waitFor();
@@ -240,7 +240,7 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
     const refused = await waits.next();
     assert.equal(refused.searchParams.get('error'), 'access_denied', String(refused));
 
-    // Somebody else's browser, and what is no request at all.
+    // A browser of another session, and an unknown request.
     await mine.goto(ask());
     const other = await chrome.open({ javaScriptEnabled, storageState: undefined });
     await other.goto(mine.url());
@@ -257,7 +257,7 @@ async function consent(server, chrome, page, waits, javaScriptEnabled) {
   }
 }
 
-/** An organization's applications, by their pages. */
+/** Manages the applications of an organization on its pages. */
 async function pages(server, page, waits) {
   await page.goto(`/organizations/${server.organization}/authorized`);
   await look(page, 'authorized-empty');
@@ -289,20 +289,20 @@ export default async function oauth(server, tally) {
   const [chrome, waits] = [await browser(server), await listener()];
   try {
     const page = await chrome.open();
-    await tally.scenario('oauth: somebody is signed in', async () => {
+    await tally.scenario('oauth: sign in', async () => {
       await page.goto(await signInLink(server, 'owner@example.com'));
       await page.getByRole('button', { name: 'Sign in' }).click();
       await page.getByRole('heading', { name: 'Projects', exact: true }).waitFor();
     });
     const reference = await project(server, 'For applications');
-    await tally.scenario('oauth: applications by their pages', () => pages(server, page, waits));
-    await tally.scenario('oauth: what members authorized in the organization', () => authorized(server, page, waits));
+    await tally.scenario('oauth: manage applications on the pages', () => pages(server, page, waits));
+    await tally.scenario('oauth: list and revoke authorizations of members', () => authorized(server, page, waits));
     await tally.scenario('oauth: consent', () => consent(server, chrome, page, waits, true));
     await tally.scenario('oauth: consent without JavaScript', () => consent(server, chrome, page, waits, false));
     await tally.scenario('oauth: oauth4webapi', () => withOauth4webapi(server, page, waits));
     await tally.scenario('oauth: openid-client', () => withOpenidClient(server, page, waits));
     await tally.scenario('oauth: simple-oauth2', () => withSimpleOauth2(server, page, waits));
-    await tally.scenario('oauth: the MCP SDK registers itself, renews, and begins again when it is revoked', () => withMcp(server, page, waits, reference));
+    await tally.scenario('oauth: the MCP SDK registers, refreshes, and authorizes again after a revocation', () => withMcp(server, page, waits, reference));
     await tally.scenario('oauth: Authlib', () => withPython(server, page, waits, 'authlib'));
     await tally.scenario('oauth: requests-oauthlib', () => withPython(server, page, waits, 'requests-oauthlib'));
   } finally {

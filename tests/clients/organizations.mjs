@@ -1,4 +1,4 @@
-// Organizations on the account pages: two people, an invitation between them, roles, and the log.
+// Organizations on the account pages: invitations, roles, and the audit log.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
 import { call, run, signInLink } from './harness.mjs';
@@ -8,7 +8,7 @@ const EMAIL = 'anastasia.wolfeschlegelsteinhausenbergerdorff@department-of-long-
 
 const heading = (page, name) => page.getByRole('heading', { name, exact: true }).waitFor();
 
-/** Somebody with an account, signed in by a link as an operator makes it. */
+/** Opens a browser signed in as a user, by a one-time link of the operator. */
 async function newcomer(server, chrome) {
   const made = await run(server, process.env.GANTRY_BIN, ['user', 'create', '--email', EMAIL, '--username', NAME, '--data-dir', server.data]);
   assert.equal(made.code, 0, made.all);
@@ -17,7 +17,7 @@ async function newcomer(server, chrome) {
   return { page, signIn: async () => { await page.goto(link); await page.getByRole('button', { name: 'Sign in', exact: true }).click(); } };
 }
 
-/** A form that carries no token of its session. */
+/** Sends a form without the session's CSRF token. */
 async function foreign(page, path) {
   await page.goto(path);
   await page.evaluate("document.querySelectorAll('main [name=form_token]').forEach((field) => field.remove())");
@@ -28,7 +28,7 @@ export default async function organizations(server, tally, chrome, page) {
   const other = await newcomer(server, chrome);
   const organization = `/organizations/${server.organization}`;
 
-  await tally.scenario('pages: somebody is invited, signs in by the way, and becomes a member', async () => {
+  await tally.scenario('pages: an invited user signs in and becomes a member', async () => {
     await page.goto('/projects');
     await page.getByRole('main').getByRole('heading', { level: 2 }).getByRole('link').first().click();
     await heading(page, 'Members');
@@ -49,7 +49,7 @@ export default async function organizations(server, tally, chrome, page) {
     await page.getByRole('link', { name: 'Back to invitations' }).click();
     await page.getByText(EMAIL).waitFor();
     await look(page, 'invitations');
-    // It is for one address.
+    // The invitation is bound to an email address.
     await page.goto(link);
     await heading(page, 'Invitation not found');
     await look(page, 'invitation-not-mine');
@@ -70,7 +70,7 @@ export default async function organizations(server, tally, chrome, page) {
     await look(other.page, 'members-joined');
   });
 
-  await tally.scenario('pages: what a role does not allow is not offered, with the reason', async () => {
+  await tally.scenario('pages: forbidden actions are disabled with the reason', async () => {
     for (const [path, name] of [[`${organization}/invitations`, 'invitations-above'], ['/projects/new', 'project-new-above']]) {
       await other.page.goto(path);
       await other.page.getByText('Requires the Administrator role. Your role is Read-only.').first().waitFor();
@@ -94,7 +94,7 @@ export default async function organizations(server, tally, chrome, page) {
     await look(other.page, 'token-new-organizations');
   });
 
-  await tally.scenario('pages: roles are changed, the last owner stays, and a member is removed', async () => {
+  await tally.scenario('pages: change roles, keep the last owner, remove a member', async () => {
     await page.goto(organization);
     await page.getByRole('link', { name: NAME }).click();
     await heading(page, NAME);
@@ -125,7 +125,7 @@ export default async function organizations(server, tally, chrome, page) {
     await look(page, 'member-last-owner');
   });
 
-  await tally.scenario('pages: the audit log is read, filtered and exported', async () => {
+  await tally.scenario('pages: read, filter and export the audit log', async () => {
     await page.goto(`${organization}/audit`);
     await heading(page, 'Entries');
     await page.locator('summary', { hasText: 'Remove a member' }).filter({ hasText: 'Succeeded' }).click();
@@ -140,7 +140,7 @@ export default async function organizations(server, tally, chrome, page) {
     await look(page, 'audit-nothing');
   });
 
-  await tally.scenario('pages: a token that has expired is told apart', async () => {
+  await tally.scenario('pages: an expired token is marked', async () => {
     const name = 'A token that has expired long before anybody thought of renewing it';
     const expires_at = new Date(Date.now() + 1_000).toISOString();
     const made = await call(server, 'POST', '/v1/tokens', { name, expires_at, permissions: ['projects_read'] });
@@ -152,7 +152,7 @@ export default async function organizations(server, tally, chrome, page) {
     await look(page, 'token-expired');
   });
 
-  await tally.scenario('pages: errors look like pages', async () => {
+  await tally.scenario('pages: errors have the layout of pages', async () => {
     await foreign(other.page, '/account/sessions');
     await heading(other.page, 'This form has expired');
     await look(other.page, 'error-403');

@@ -1,4 +1,4 @@
-// The account pages in Chromium: a first visit, signing in with and without JavaScript, and how every state looks.
+// The account pages in Chromium: first visit, sign-in with and without JavaScript, and the layout of every state.
 import assert from 'node:assert/strict';
 import { browser, look } from './browser.mjs';
 import { call, run } from './harness.mjs';
@@ -30,7 +30,7 @@ export default async function pages(server, tally) {
   const chrome = await browser(server);
   const page = await chrome.open();
   try {
-    await tally.scenario('pages: the first visit needs no password, and sets one', async () => {
+    await tally.scenario('pages: the first visit sets a password', async () => {
       await page.goto(server.signIn);
       await look(page, 'link');
       await page.getByRole('button', { name: 'Sign in', exact: true }).click();
@@ -49,7 +49,7 @@ export default async function pages(server, tally) {
       await look(page, 'error-404');
     });
 
-    await tally.scenario('pages: projects are shown with their state', async () => {
+    await tally.scenario('pages: projects are listed with their state', async () => {
       for (const name of ['Production', 'A staging project with a long name that has to be wrapped somewhere']) {
         const created = await call(server, 'POST', '/v1/projects', { name, organization_slug: server.organization, db_pass: PASSWORD });
         assert.equal(created.status, 201);
@@ -57,7 +57,7 @@ export default async function pages(server, tally) {
       await page.goto('/');
       assert.equal(new URL(page.url()).pathname, '/projects');
       await page.getByText('Production').waitFor();
-      // As it looks when nothing is on its way any more.
+      // The state after all changes are complete.
       while (await page.getByText('Starting').count() > 0) await page.reload();
       await look(page, 'home');
       await page.locator('summary').click();
@@ -67,7 +67,7 @@ export default async function pages(server, tally) {
       assert.equal(await page.getByRole('button', { name: 'Sign out' }).isVisible(), false);
     });
 
-    await tally.scenario('pages: a scoped token is made, works within its reach, and is over when it is revoked', async () => {
+    await tally.scenario('pages: create, use and revoke a scoped token', async () => {
       const { body: projects } = await call(server, 'GET', '/v1/projects');
       const [reached, other] = [projects.find(({ name }) => name === 'Production').ref, projects.find(({ name }) => name !== 'Production').ref];
       await page.goto('/account/tokens');
@@ -98,7 +98,7 @@ export default async function pages(server, tally) {
       const token = await page.locator('#secret').innerText();
       assert.match(token, /^sbp_fc[0-9a-f]{38}$/);
       await look(page, 'token-revealed');
-      // Word for word, as a person would paste it.
+      // The command exactly as shown, as a user would paste it.
       const curl = await page.locator('#curl').innerText();
       const ended = await run(server, 'sh', ['-c', `${curl} -s -o /dev/null -w '%{http_code}'`]);
       assert.equal(ended.out, '200', ended.all);
@@ -124,7 +124,7 @@ export default async function pages(server, tally) {
       assert.equal(await status(`/v1/projects/${reached}`), 401);
     });
 
-    await tally.scenario('pages: a token is made without JavaScript as well', async () => {
+    await tally.scenario('pages: create a token without JavaScript', async () => {
       const other = await chrome.open({ javaScriptEnabled: false });
       await other.goto('/account/tokens/new');
       await signIn(other);
@@ -145,7 +145,7 @@ export default async function pages(server, tally) {
       await other.getByRole('link', { name: 'Revoke' }).click();
       await other.getByRole('button', { name: 'Revoke' }).click();
       await other.getByText('Token revoked.').waitFor();
-      // Later scenarios count on who else is signed in.
+      // Later scenarios count the sessions.
       await other.locator('summary').click();
       await other.getByRole('button', { name: 'Sign out' }).click();
       await other.getByText('You have been signed out.').waitFor();
@@ -159,7 +159,7 @@ export default async function pages(server, tally) {
 
     for (const javaScriptEnabled of [true, false]) {
       const how = javaScriptEnabled ? 'with JavaScript' : 'without JavaScript';
-      await tally.scenario(`pages: signing in, and ending another session, ${how}`, async () => {
+      await tally.scenario(`pages: sign in and end another session, ${how}`, async () => {
         const other = await chrome.open({ javaScriptEnabled });
         await other.goto('/account/sessions');
         if (javaScriptEnabled) await look(other, 'sign-in');
@@ -186,7 +186,7 @@ export default async function pages(server, tally) {
       });
     }
 
-    await tally.scenario('pages: the keyboard alone is enough to sign in, and the focus shows', async () => {
+    await tally.scenario('pages: sign in with the keyboard alone and visible focus', async () => {
       const other = await chrome.open();
       await other.goto('/sign-in');
       await other.keyboard.type(EMAIL);
@@ -201,7 +201,7 @@ export default async function pages(server, tally) {
       assert.equal(await other.evaluate('document.activeElement.id'), 'main');
     });
 
-    await tally.scenario('pages: forced colours and text of twice the size leave nothing out', async () => {
+    await tally.scenario('pages: forced colours and double text size hide nothing', async () => {
       const other = await chrome.open({ forcedColors: 'active', viewport: { width: 640, height: 400 } });
       await other.goto('/sign-in');
       await signIn(other);
@@ -210,7 +210,7 @@ export default async function pages(server, tally) {
       await look(other, 'forced-colors');
     });
 
-    await tally.scenario('pages: too many attempts have to wait', async () => {
+    await tally.scenario('pages: too many sign-in attempts are delayed', async () => {
       const other = await chrome.open();
       await other.goto('/sign-in');
       for (let tries = 0; tries < 7; tries += 1) await signIn(other, 'a wrong one');

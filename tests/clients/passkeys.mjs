@@ -1,23 +1,23 @@
-// Passkeys on the account pages, with an authenticator that Chromium plays.
+// Passkeys on the account pages, with a virtual authenticator of Chromium.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
 
 const NAME = 'The key on the chain of the one who is always late';
 
 export default async function passkeys(server, tally, chrome, signIn) {
-  await tally.scenario('pages: a passkey is added, signs in without a name or a password, and is removed', async () => {
+  await tally.scenario('pages: add a passkey, sign in with it alone, and remove it', async () => {
     const signOut = async (page) => {
       await page.locator('summary').first().click();
       await page.getByRole('button', { name: 'Sign out' }).click();
       await page.getByText('You have been signed out.').waitFor();
     };
-    // An address of numbers has none.
+    // Passkeys need a domain name; an IP address has none.
     const numbers = await chrome.open();
     await numbers.goto('/account');
     await signIn(numbers);
     await numbers.getByText('Passkeys require a host name').waitFor();
     await look(numbers, 'account-no-passkeys-here');
-    // Later scenarios count on who else is signed in.
+    // Later scenarios count the sessions.
     await signOut(numbers);
     await numbers.context().close();
 

@@ -1,4 +1,4 @@
-// A project on the account pages: made, watched until it is healthy, connected to, paused, and deleted.
+// A project on the account pages: create, wait until healthy, connect, pause, delete.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
 import { run } from './harness.mjs';
@@ -13,7 +13,7 @@ async function confirm(page, action, name) {
 }
 
 export default async function projects(server, tally, chrome, page) {
-  await tally.scenario('pages: a project is made, watched until it is healthy, and connected to', async () => {
+  await tally.scenario('pages: create a project, wait until it is healthy, and connect', async () => {
     await page.goto('/projects');
     await page.getByRole('link', { name: 'New project' }).click();
     await look(page, 'project-new');
@@ -41,7 +41,7 @@ export default async function projects(server, tally, chrome, page) {
     await look(page, 'project-keys');
   });
 
-  await tally.scenario('pages: a project is paused, restored and restarted', async () => {
+  await tally.scenario('pages: pause, restore and restart a project', async () => {
     await page.goto('/projects');
     await page.getByRole('link', { name: NAME, exact: true }).click();
     await page.getByRole('link', { name: 'Pause', exact: true }).click();
@@ -63,7 +63,7 @@ export default async function projects(server, tally, chrome, page) {
     await healthy(page);
   });
 
-  await tally.scenario('pages: without JavaScript a project is watched as well, and deleted', async () => {
+  await tally.scenario('pages: follow and delete a project without JavaScript', async () => {
     const cookies = await page.context().cookies();
     const other = await chrome.open({ javaScriptEnabled: false });
     await other.context().addCookies(cookies);

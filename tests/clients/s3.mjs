@@ -1,4 +1,4 @@
-// A store of objects by somebody else, moto's, that keeps the files of the logs; boto3 looks at what is there.
+// Log files in an S3 server of moto. boto3 lists the objects.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
@@ -8,10 +8,10 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 import { bounded, call, clients, run, start } from './harness.mjs';
 
-/** Files are made of lines that are a minute old. */
+/** Lines are written to files after one minute. */
 const FILED = 110_000;
 
-/** A port that nobody has at the moment. */
+/** Returns a free port. */
 function free() {
   return new Promise((resolve) => {
     const server = createServer().listen(0, '127.0.0.1', () => {
@@ -21,7 +21,7 @@ function free() {
   });
 }
 
-/** `look` until it finds something. */
+/** Repeats `look` until it returns a value. */
 async function until(what, look) {
   for (let left = FILED; left > 0; left -= 500) {
     const found = await look();
@@ -47,11 +47,11 @@ export default async function (server, tally) {
   try {
     await until('a store that listens', () => fetch(endpoint).then(() => true, () => false));
 
-    await tally.scenario('s3: a bucket that is not there is refused', async () => {
+    await tally.scenario('s3: a missing bucket is rejected at start', async () => {
       const refused = start({ flags }).then((started) => started.stop(), (error) => error.message);
       assert.match(await refused, /has no bucket lines: make it, or check --logs-url/);
     });
-    await tally.scenario('s3: lines become objects, and are read from them', async () => {
+    await tally.scenario('s3: lines are stored as objects and queried', async () => {
       await boto('make');
       const gantry = await start({ flags });
       try {

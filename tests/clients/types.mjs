@@ -24,7 +24,7 @@ export default async function (server, tally) {
     const ended = await compile('database.ts');
     assert.equal(ended.code, 0, ended.all);
   });
-  await tally.scenario('types: a typed client takes what it should, and nothing else', async () => {
+  await tally.scenario('types: a typed client accepts valid values and rejects others', async () => {
     copyFileSync(join(here, 'queries.ts'), join(folder, 'queries.ts'));
     const ended = await compile('queries.ts');
     assert.equal(ended.code, 0, ended.all);

@@ -1,4 +1,4 @@
-// The pages of a project that show what happens to it: logs, usage, keys that add lines, and its custom hostname.
+// Pages of a project: logs, usage, ingest keys, and custom hostname.
 import assert from 'node:assert/strict';
 import { look } from './browser.mjs';
 import { call, soon } from './harness.mjs';
@@ -15,7 +15,7 @@ export default async function watching(server, tally, chrome, page) {
   const { body: all } = await call(server, 'GET', '/v1/projects');
   const { ref } = all.find(({ name }) => name === NAME);
 
-  await tally.scenario('pages: an SQL error is found in the logs, and an error in a statement is shown at it', async () => {
+  await tally.scenario('pages: logs show an SQL error, and the log query form shows its own', async () => {
     await call(server, 'POST', `/v1/projects/${ref}/database/query`, { query: 'select * from nowhere_for_pages' });
     await open(page, 'Logs');
     await look(page, 'logs');
@@ -35,7 +35,7 @@ export default async function watching(server, tally, chrome, page) {
     assert.match(await found(), /Only the first 1000 rows are shown/);
   });
 
-  await tally.scenario('pages: without JavaScript the logs are asked as well', async () => {
+  await tally.scenario('pages: query logs without JavaScript', async () => {
     const other = await chrome.open({ javaScriptEnabled: false });
     await other.context().addCookies(await page.context().cookies());
     await other.goto(`/projects/${ref}/logs`);
@@ -45,7 +45,7 @@ export default async function watching(server, tally, chrome, page) {
     await other.context().close();
   });
 
-  await tally.scenario('pages: usage is charted, with its numbers', async () => {
+  await tally.scenario('pages: usage charts have tables of numbers', async () => {
     await open(page, 'Usage');
     await look(page, 'usage');
     await page.getByRole('table').waitFor();
@@ -53,7 +53,7 @@ export default async function watching(server, tally, chrome, page) {
     await page.getByRole('table').waitFor();
   });
 
-  await tally.scenario('pages: an ingest key is made, adds a line, and is deleted', async () => {
+  await tally.scenario('pages: create an ingest key, add a line, delete the key', async () => {
     await open(page, 'Ingest keys');
     await look(page, 'ingest-keys-none');
     await page.getByLabel('Name', { exact: true }).fill('A collector');
@@ -74,7 +74,7 @@ export default async function watching(server, tally, chrome, page) {
     assert.deepEqual(said.body.result, [{ event_message: 'a line of a collector' }]);
   });
 
-  await tally.scenario('pages: what a custom hostname needs is told', async () => {
+  await tally.scenario('pages: required DNS records of a custom hostname are shown', async () => {
     const asked = await call(server, 'POST', `/v1/projects/${ref}/custom-hostname/initialize`, { custom_hostname: 'api.a-shop-of-gantry.com' });
     assert.equal(asked.status, 201, JSON.stringify(asked.body));
     await page.goto(`/projects/${ref}`);

@@ -1,4 +1,4 @@
-// Hostnames and the projects' domain, from DNS to a verified chain, by each of the three challenges; and the command line tool's part in it.
+// Custom hostnames and the projects' domain, from DNS records to a verified certificate chain, with each ACME challenge type, and the `supabase` CLI.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
 import { createServer } from 'node:http';
@@ -7,10 +7,10 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { Tally, call, project, run, start, supabase } from '../clients/harness.mjs';
 import { Network } from './network.mjs';
 
-/** How long a certificate may take, in milliseconds. */
+/** Time limit of a certificate order, in milliseconds. */
 const PATIENCE = 90_000;
 
-/** `get` again and again until it gives something. */
+/** Repeats `get` until it returns a value. */
 async function until(what, get, millis = PATIENCE) {
   for (const end = Date.now() + millis; Date.now() < end; await pause(300)) {
     const value = await get();
@@ -20,13 +20,13 @@ async function until(what, get, millis = PATIENCE) {
 }
 
 const network = await Network.start();
-// What the projects' services are here.
+// The upstream of all services.
 const service = createServer((asked, answer) => answer.end(asked.headers['x-project-ref']));
 await once(service.listen(0, '127.0.0.1'), 'listening');
 const server = await start({ flags: [...network.flags, '--upstream', `rest=http://127.0.0.1:${service.address().port}`], env: network.env });
 const tally = new Tally(server);
 
-/** Who is reached under this name, over a chain that the authority's root vouches for. */
+/** Sends a request to this name over TLS, verified with the authority's root. Returns the response. */
 async function reached(host) {
   const verified = await run(server, 'openssl', [
     's_client', '-connect', '127.0.0.1:443', '-servername', host, '-verify_hostname', host, '-CAfile', network.root, '-verify_return_error', '-brief', '-no_ign_eof',
@@ -48,7 +48,7 @@ const domains = async (ref, command, ...flags) => {
   return ended.all;
 };
 
-/** A hostname of a project, from the wish to the last word about it. */
+/** The operations on a project's custom hostname. */
 async function hostname(ref, host, { address, prepare = async () => {} }) {
   const at = `/v1/projects/${ref}/custom-hostname`;
   const status = async () => (await call(server, 'GET', at)).body.status;
@@ -61,7 +61,7 @@ async function hostname(ref, host, { address, prepare = async () => {} }) {
   await prepare((await call(server, 'GET', `${at}/checks`)).body.checks);
   await domains(ref, 'reverify');
   await until('a certificate', async () => {
-    // A refusal by HTTP is told, and TLS is tried when somebody asks.
+    // A failed HTTP-01 challenge is reported; TLS-ALPN-01 is tried after reverify.
     if ((await status()) === '2_initiated') await domains(ref, 'reverify');
     return (await status()) === '4_origin_setup_completed';
   });

@@ -1,5 +1,5 @@
-// A network that ends at this machine: name servers of four zones (knot), a resolver (unbound), an authority (pebble), and the place where the
-// command line tool asks for CNAME records over HTTPS.
+// A network on this machine: name servers of four zones (knot), a resolver (unbound), a certificate authority (pebble), and
+// the DNS-over-HTTPS server that the `supabase` CLI queries for CNAME records.
 import { execFileSync, spawn } from 'node:child_process';
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { Resolver } from 'node:dns/promises';
@@ -9,12 +9,12 @@ import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 
 const KEY = 'hmac-sha256:acme:c2l4dGVlbiBieXRlcyBhbmQgc2l4dGVlbiBtb3JlLi4=';
-/** Where the zones are served. Gantry asks name servers on port 53. */
+/** Address of the zones' name servers. Gantry queries name servers on port 53. */
 const KNOT = '127.0.0.2';
 const ZONES = {
   'acme.test': '',
   'customer.test': '',
-  // What is below is below the zone's own wildcard.
+  // Names below match the zone's wildcard.
   'projects.test': '* A 127.0.0.1\n_acme-challenge CNAME own.acme.test.\n',
 };
 
@@ -74,12 +74,12 @@ export class Network {
     this.#children.push(child);
   }
 
-  /** What a program said. */
+  /** Returns the output of a program. */
   said(name) {
     return this.#said[name];
   }
 
-  /** An authority of this network's own for those that are spoken to over TLS here. */
+  /** Creates a certificate authority for the TLS servers of this network. */
   #certify() {
     const file = (name) => join(this.#dir, name);
     const openssl = (...args) => execFileSync('openssl', args, { stdio: 'ignore' });
@@ -172,7 +172,7 @@ ${stubs.join('')}`);
     throw new Error(`no authority:\n${this.said('pebble')}`);
   }
 
-  /** CNAME records over HTTPS, as `https://1.1.1.1/dns-query?name=…` tells them in JSON. */
+  /** Serves CNAME records over HTTPS, in the JSON format of `https://1.1.1.1/dns-query?name=…`. */
   async #overHttps() {
     const resolver = new Resolver();
     resolver.setServers(['1.1.1.1']);
@@ -191,17 +191,17 @@ ${stubs.join('')}`);
     execFileSync('knsupdate', ['-y', KEY], { input: text });
   }
 
-  /** Adds a record of the customer's: `<name>. <type> <data>`. */
+  /** Adds a record to the customer's zone: `<name>. <type> <data>`. */
   async say(record) {
     await this.#update('customer.test', `add ${record.replace(' ', ' 0 ')}`);
   }
 
-  /** Leads the projects' domain to another address. */
+  /** Points the projects' domain to another address. */
   async lead(address) {
     await this.#update('projects.test', 'del *.projects.test. A', `add *.projects.test. 0 A ${address}`);
   }
 
-  /** How many texts stand in the zone for answers. */
+  /** Returns the number of TXT records in the zone for challenges. */
   async texts() {
     const zone = execFileSync('kdig', ['-y', KEY, `@${KNOT}`, '+tcp', '+short', 'acme.test', 'AXFR']).toString();
     if (!zone.includes('hostmaster')) throw new Error(`no transfer of the zone: ${zone}`);
