@@ -277,10 +277,8 @@ fn tighten(dir: &Path) -> Result<()> {
         let shared = SHARED
             .iter()
             .find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
-        let (mode, allowed) = (
-            found.mode() & 0o777,
-            shared.map_or(PRIVATE, |(_, mode)| *mode),
-        );
+        let mode = found.mode() & 0o777;
+        let allowed = shared.map_or(PRIVATE, |(_, allowed)| *allowed);
         // A folder may be a mount or a link that belongs to another account.
         if mode & !allowed != 0 && found.uid() == own {
             fs::set_permissions(&path, Permissions::from_mode(mode & allowed))

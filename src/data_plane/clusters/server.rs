@@ -288,7 +288,8 @@ impl Server {
         }
         self.end_children(CHILD_GRACE).await?;
         if let Some(resources) = self.resources.clone() {
-            let (name, run_as) = (self.name().to_owned(), self.run_as);
+            let name = self.name().to_owned();
+            let run_as = self.run_as;
             blocking(move || {
                 resources.release(&name, run_as);
                 Ok(())
