@@ -142,18 +142,19 @@ pub async fn of_member(
         .query(sql, &[&user.0, &references])
         .await
         .context("looking up projects")?;
-    let project = |row: &Row| {
-        let reference = row
-            .get::<_, &str>(1)
-            .parse()
-            .context("reading a project's ref")?;
-        Ok(Project {
-            id: ProjectId(row.get(0)),
-            reference,
-            organization: OrganizationId(row.get(2)),
+    rows.iter()
+        .map(|row: &Row| {
+            let reference = row
+                .get::<_, &str>(1)
+                .parse()
+                .context("reading a project's ref")?;
+            Ok(Project {
+                id: ProjectId(row.get(0)),
+                reference,
+                organization: OrganizationId(row.get(2)),
+            })
         })
-    };
-    rows.iter().map(project).collect()
+        .collect()
 }
 
 /// Returns one project. For a removed project, the error names it: its former members know that it

@@ -330,11 +330,13 @@ impl Server {
         let config = self.config(role, database);
         let socket = self.socket();
         let attempt = async {
-            let unreached = |cause| ClusterError::Unreached {
-                name: self.name().to_owned(),
-                cause,
-            };
-            let stream = socket.connect().await.map_err(unreached)?;
+            let stream = socket
+                .connect()
+                .await
+                .map_err(|cause| ClusterError::Unreached {
+                    name: self.name().to_owned(),
+                    cause,
+                })?;
             config
                 .connect_raw(stream, NoTls)
                 .await
