@@ -161,7 +161,7 @@ impl Home {
         Ok((file, path))
     }
 
-    /// Keeps templates in `templates` instead, which several homes may share. Creates it.
+    /// Sets another directory for templates, which several homes can share. Creates it if missing.
     pub fn with_templates(mut self, templates: PathBuf) -> Result<Self> {
         fs::create_dir_all(&templates).at("creating", &templates)?;
         self.templates = templates;
