@@ -109,7 +109,8 @@ impl Listener for Socket {
 /// Serves requests until `shutdown` is cancelled.
 pub async fn serve(app: App, socket: Socket, shutdown: CancellationToken) {
     let service = move |uid| {
-        let (app, name) = (app.clone(), Arc::<str>::from(name(uid)));
+        let app = app.clone();
+        let name = Arc::<str>::from(name(uid));
         server::service(move |request| answer(app.clone(), name.clone(), request))
     };
     server::serve_local(socket, service, shutdown).await;

@@ -208,7 +208,8 @@ impl OrgCommand {
         } = self;
         let created = OpenControl::with(&common.control, async |db| {
             let owner = user(db, &owner).await?;
-            let (audit, now) = (operator("gantry org create")?, Clock::system().now());
+            let audit = operator("gantry org create")?;
+            let now = Clock::system().now();
             Ok(organizations::create(
                 db,
                 &Entropy::system(),

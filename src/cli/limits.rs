@@ -174,11 +174,10 @@ impl LimitsCommand {
                 common,
             } => {
                 let old = OpenControl::with(&common.control, async |db| {
-                    let (audit, now) = (
-                        args.concerning(db, operator("gantry limits unset")?)
-                            .await?,
-                        Clock::system().now(),
-                    );
+                    let audit = args
+                        .concerning(db, operator("gantry limits unset")?)
+                        .await?;
+                    let now = Clock::system().now();
                     let unset = overrides::unset(
                         db,
                         &OverrideTarget::from(&args),

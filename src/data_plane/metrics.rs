@@ -105,12 +105,12 @@ pub struct ClusterMetrics {
 
 impl ClusterMetrics {
     fn new(metrics: &Metrics) -> Self {
-        let step = |step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)]);
         let ready = |kind| metrics.gauge("gantry_clusters_prepared", &[("kind", kind)]);
         Self {
             origins: ["server", "folder", "template"]
                 .map(|from| metrics.counter("gantry_clusters_begun_total", &[("from", from)])),
-            steps: ["create", "start", "ready", "password", "stop", "remove"].map(step),
+            steps: ["create", "start", "ready", "password", "stop", "remove"]
+                .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
             folders: ready("folder"),
             servers: ready("server"),
             bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {

@@ -82,15 +82,14 @@ async fn show(
         .await?
         .map(|at| Timestamp::new(at, now));
     let account = visitor.account.clone();
-    let row = |passkey: PasskeySummary| Row {
-        added: Timestamp::new(passkey.created_at, now),
-        used: passkey.last_used_at.map(|at| Timestamp::new(at, now)),
-        passkey,
-    };
     let passkeys = passkeys::list(&visitor.context.db, visitor.user.id)
         .await?
         .into_iter()
-        .map(row)
+        .map(|passkey: PasskeySummary| Row {
+            added: Timestamp::new(passkey.created_at, now),
+            used: passkey.last_used_at.map(|at| Timestamp::new(at, now)),
+            passkey,
+        })
         .collect();
     let page = AccountPage {
         layout: visitor.layout().at_path("/account"),

@@ -65,15 +65,17 @@ async fn list(visitor: Visitor) -> Result<PageResponse, Error> {
         now,
     )
     .await?;
-    let row = |session: BrowserSession| Row {
-        browser: labels::browser_name(&session.user_agent),
-        created: Timestamp::new(session.created_at, now),
-        used: Timestamp::new(session.last_used_at, now),
-        session,
-    };
     PageResponse::page(&SessionsPage {
         layout: visitor.layout(),
-        sessions: sessions.into_iter().map(row).collect(),
+        sessions: sessions
+            .into_iter()
+            .map(|session: BrowserSession| Row {
+                browser: labels::browser_name(&session.user_agent),
+                created: Timestamp::new(session.created_at, now),
+                used: Timestamp::new(session.last_used_at, now),
+                session,
+            })
+            .collect(),
     })
 }
 

@@ -263,14 +263,16 @@ pub async fn list(db: &Db, owner: UserId) -> Result<Vec<PasskeySummary>, Error> 
         .query(sql, &[&owner.0])
         .await
         .context("listing passkeys")?;
-    let known = |row: &tokio_postgres::Row| PasskeySummary {
-        id: row.get(0),
-        name: row.get(1),
-        host: row.get(2),
-        created_at: row.get(3),
-        last_used_at: row.get(4),
-    };
-    Ok(rows.iter().map(known).collect())
+    Ok(rows
+        .iter()
+        .map(|row| PasskeySummary {
+            id: row.get(0),
+            name: row.get(1),
+            host: row.get(2),
+            created_at: row.get(3),
+            last_used_at: row.get(4),
+        })
+        .collect())
 }
 
 /// Deletes a passkey of the user.

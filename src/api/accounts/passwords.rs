@@ -31,13 +31,12 @@ const DUMMY_HASH: &str = "$argon2id$v=19$m=19456,t=2,p=1$AAAAAAAAAAAAAAAAAAAAAA$
 async fn with_hash_permit<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let busy = |_| Error::Unavailable {
-        what: "Too many sign-ins at the same time".into(),
-        retry: Duration::from_secs(2),
-    };
     let _permit = timeout(HASH_WAIT_MAX, HASH_PERMITS.acquire())
         .await
-        .map_err(busy)?
+        .map_err(|_| Error::Unavailable {
+            what: "Too many sign-ins at the same time".into(),
+            retry: Duration::from_secs(2),
+        })?
         .context("waiting to hash a password")?;
     tokio::task::spawn_blocking(work)
         .await

@@ -304,15 +304,18 @@ pub async fn list_for_organization(
             &[&organization.0, &LIST_MAX],
         )
         .await;
-    let seen = |row: &Row| MemberAuthorization {
-        authorization: read(row),
-        approved_by: Approver {
-            id: row.get(10),
-            username: row.get(11),
-            primary_email: row.get(12),
-        },
-    };
-    Ok(rows.context("listing grants")?.iter().map(seen).collect())
+    Ok(rows
+        .context("listing grants")?
+        .iter()
+        .map(|row: &Row| MemberAuthorization {
+            authorization: read(row),
+            approved_by: Approver {
+                id: row.get(10),
+                username: row.get(11),
+                primary_email: row.get(12),
+            },
+        })
+        .collect())
 }
 
 /// Counts the live grants of an application.

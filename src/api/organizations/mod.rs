@@ -114,21 +114,22 @@ pub async fn members(db: &Db, id: OrganizationId) -> Result<Vec<OrganizationMemb
         )
         .await
         .context("listing members")?;
-    let member = |row: &Row| {
-        let role: Role = row
-            .get::<_, &str>(3)
-            .parse()
-            .context("reading a member's role")?;
-        Ok(OrganizationMember {
-            user_id: row.get(0),
-            user_name: row.get(1),
-            email: row.get(2),
-            role_name: role.label(),
-            mfa_enabled: false,
-            avatar_url: None,
+    rows.iter()
+        .map(|row: &Row| {
+            let role: Role = row
+                .get::<_, &str>(3)
+                .parse()
+                .context("reading a member's role")?;
+            Ok(OrganizationMember {
+                user_id: row.get(0),
+                user_name: row.get(1),
+                email: row.get(2),
+                role_name: role.label(),
+                mfa_enabled: false,
+                avatar_url: None,
+            })
         })
-    };
-    rows.iter().map(member).collect()
+        .collect()
 }
 
 /// Creates an organization with `owner` as its owner. The slug defaults to a random one.

@@ -66,8 +66,10 @@ pub async fn check(
         .await
         .context("reading a project's status")?;
     let row = rows.first().ok_or(Error::NotFound)?;
-    let (status, cause) = (Status::read(row, 0)?, row.get::<_, Option<String>>(1));
-    let (warning, read_only): (Option<String>, bool) = (row.get(3), row.get(4));
+    let status = Status::read(row, 0)?;
+    let cause = row.get::<_, Option<String>>(1);
+    let warning: Option<String> = row.get(3);
+    let read_only: bool = row.get(4);
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),
         Status::Pausing | Status::Inactive => {

@@ -216,7 +216,8 @@ async fn list_of_organization(
     if !(1..=100).contains(&query.limit) {
         return Err(Error::invalid("limit", "expected 1 to 100"));
     }
-    let (offset, limit) = (i64::from(query.offset), i64::from(query.limit));
+    let offset = i64::from(query.offset);
+    let limit = i64::from(query.limit);
     let statuses = query.statuses.as_deref().map(|list| {
         list.split(',')
             .map(str::trim)

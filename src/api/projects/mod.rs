@@ -103,7 +103,8 @@ pub async fn list(
     context: &ApiContext,
     user: &User,
 ) -> Result<PrerenderedJson<Vec<ProjectDetail>>, Error> {
-    let (now, epoch) = (context.clock.ticks(), context.listings.epoch());
+    let now = context.clock.ticks();
+    let epoch = context.listings.epoch();
     let audience = Audience::of(user);
     if let Some(bytes) = context.listings.get(audience, now) {
         return Ok(bytes.into());
@@ -112,10 +113,8 @@ pub async fn list(
         "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
          and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
     );
-    let (organizations, projects) = (
-        user.reach().and_then(Reach::listed_organizations),
-        user.reach().and_then(Reach::listed_projects),
-    );
+    let organizations = user.reach().and_then(Reach::listed_organizations);
+    let projects = user.reach().and_then(Reach::listed_projects);
     let rows = context
         .db
         .query(sql, &[&user.id.0, &organizations, &projects, &LIST_MAX])
@@ -143,18 +142,19 @@ pub async fn of_member(
         .query(sql, &[&user.0, &references])
         .await
         .context("looking up projects")?;
-    let project = |row: &Row| {
-        let reference = row
-            .get::<_, &str>(1)
-            .parse()
-            .context("reading a project's ref")?;
-        Ok(Project {
-            id: ProjectId(row.get(0)),
-            reference,
-            organization: OrganizationId(row.get(2)),
+    rows.iter()
+        .map(|row: &Row| {
+            let reference = row
+                .get::<_, &str>(1)
+                .parse()
+                .context("reading a project's ref")?;
+            Ok(Project {
+                id: ProjectId(row.get(0)),
+                reference,
+                organization: OrganizationId(row.get(2)),
+            })
         })
-    };
-    rows.iter().map(project).collect()
+        .collect()
 }
 
 /// Returns one project. For a removed project, the error names it: its former members know that it
@@ -182,17 +182,16 @@ pub async fn create(
 ) -> Result<ProjectSummary, Error> {
     let now = context.clock.now();
     let verifier = new.password_verifier().await?;
-    let (engine, channel) = (new.engine.text(), new.engine.channel());
+    let engine = new.engine.text();
+    let channel = new.engine.channel();
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
                password_verifier, not_before, created_at, updated_at, account, grants) \
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12) returning id";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
     let taken = warm_pool::take(context, &transaction, &new.engine).await?;
-    let (account, origin) = (
-        taken.as_ref().map(|taken| taken.account),
-        warm_pool::WarmCluster::origin(taken.as_ref()),
-    );
+    let account = taken.as_ref().map(|taken| taken.account);
+    let origin = warm_pool::WarmCluster::origin(taken.as_ref());
     let reference = taken.map_or_else(
         || ProjectRef::generate(&context.entropy),
         |taken| taken.reference,

@@ -30,16 +30,20 @@ enum State {
 
 /// Lists the state of every operation.
 pub fn compatibility() -> Vec<Compatibility> {
-    let row = |endpoint: &&'static crate::platform::http::Endpoint| Compatibility {
-        operation: endpoint.id,
-        method: endpoint.method.name(),
-        path: endpoint.path,
-        aliases: endpoint.aliases,
-        state: if (endpoint.handler)().built {
-            State::Built
-        } else {
-            State::Planned
-        },
-    };
-    endpoints::all().iter().map(row).collect()
+    endpoints::all()
+        .iter()
+        .map(
+            |endpoint: &&'static crate::platform::http::Endpoint| Compatibility {
+                operation: endpoint.id,
+                method: endpoint.method.name(),
+                path: endpoint.path,
+                aliases: endpoint.aliases,
+                state: if (endpoint.handler)().built {
+                    State::Built
+                } else {
+                    State::Planned
+                },
+            },
+        )
+        .collect()
 }

@@ -92,11 +92,9 @@ pub(super) fn refused(
     body: &[u8],
 ) -> Failure {
     let fault = listing::fault(body);
-    let (code, bucket, id) = (
-        words(&fault.code),
-        &place.bucket,
-        &place.credentials.access_key_id,
-    );
+    let code = words(&fault.code);
+    let bucket = &place.bucket;
+    let id = &place.credentials.access_key_id;
     let region = headers
         .get("x-amz-bucket-region")
         .and_then(|value| value.to_str().ok())

@@ -15,7 +15,7 @@ use super::{ProcessHandle, sandbox_available, trace};
 /// The time that a launcher gets to become the server. It makes only a few system calls.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How servers are started.
+/// Starts servers, by executing Gantry's own binary as a launcher.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     /// A Gantry binary. It is executed with the arguments of a hidden subcommand.

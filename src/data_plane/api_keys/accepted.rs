@@ -48,10 +48,9 @@ pub async fn accepted_keys(
             .settings
             .sealing
             .open(&jwt_secret_seal_context(project), ring.get(0))?;
-        let digest = |legacy: LegacyKey| {
+        all.extend(LegacyKey::ALL.map(|legacy: LegacyKey| {
             SecretDigest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
-        };
-        all.extend(LegacyKey::ALL.map(digest));
+        }));
     }
     let sql = "select digest from api_keys where project_id = $1 limit $2";
     let made = context

@@ -102,7 +102,8 @@ impl Control {
     /// if it crashes repeatedly. A start in progress is completed first.
     pub async fn supervise(&self, stopping: impl Future<Output = ()>) {
         tokio::pin!(stopping);
-        let (mut starts, mut started) = (0, None::<Instant>);
+        let mut starts = 0;
+        let mut started = None::<Instant>;
         loop {
             tokio::select! {
                 () = &mut stopping => return,

@@ -50,7 +50,8 @@ pub(super) fn copy_data(from: &Path, to: &Path, owner: ProcessOwner) -> Result<(
         .at("creating", to)?;
     for entry in fs::read_dir(from).at("listing", from)? {
         let entry = entry.at("listing", from)?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let source = entry.path();
+        let target = to.join(entry.file_name());
         if entry.file_type().at("examining", &source)?.is_dir() {
             copy_data(&source, &target, owner)?;
         } else {
@@ -81,7 +82,8 @@ fn copy_file(from: &Path, to: &Path, owner: ProcessOwner) -> Result<()> {
 
 /// Returns whether files in `dir` can share blocks, by trying it.
 pub(super) fn can_share_blocks(dir: &Path) -> Result<bool> {
-    let (original, copy) = (dir.join("reflink-probe"), dir.join("reflink-probe-copy"));
+    let original = dir.join("reflink-probe");
+    let copy = dir.join("reflink-probe-copy");
     let tried = || -> io::Result<bool> {
         fs::write(&original, [1; 4096])?;
         Ok(rustix::fs::ioctl_ficlone(File::create(&copy)?, File::open(&original)?).is_ok())

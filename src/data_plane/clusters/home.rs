@@ -161,7 +161,7 @@ impl Home {
         Ok((file, path))
     }
 
-    /// Keeps templates in `templates` instead, which several homes may share. Creates it.
+    /// Sets another directory for templates, which several homes can share. Creates it if missing.
     pub fn with_templates(mut self, templates: PathBuf) -> Result<Self> {
         fs::create_dir_all(&templates).at("creating", &templates)?;
         self.templates = templates;
@@ -277,10 +277,8 @@ fn tighten(dir: &Path) -> Result<()> {
         let shared = SHARED
             .iter()
             .find(|(name, _)| path.file_name().is_some_and(|other| other == *name));
-        let (mode, allowed) = (
-            found.mode() & 0o777,
-            shared.map_or(PRIVATE, |(_, mode)| *mode),
-        );
+        let mode = found.mode() & 0o777;
+        let allowed = shared.map_or(PRIVATE, |(_, allowed)| *allowed);
         // A folder may be a mount or a link that belongs to another account.
         if mode & !allowed != 0 && found.uid() == own {
             fs::set_permissions(&path, Permissions::from_mode(mode & allowed))

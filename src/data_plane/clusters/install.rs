@@ -123,7 +123,8 @@ async fn unpack_and_commit(
         .await
         .at("writing", &file)?;
     unpack(&file, unpacked).await?;
-    let (native, engines) = (unpacked.join("package/native"), engines.to_owned());
+    let native = unpacked.join("package/native");
+    let engines = engines.to_owned();
     blocking(move || {
         link_libraries(&native)?;
         open_up(&native)?;
@@ -212,7 +213,8 @@ fn newest(versions: &[String], major: u16) -> Option<&str> {
     let parts = |version: &str| -> Option<(u16, u16, u16)> {
         let (release, packaging) = version.split_once('-').unwrap_or((version, "0"));
         let mut numbers = release.split('.').map(|number| number.parse().ok());
-        let (first, second) = (numbers.next()??, numbers.next()??);
+        let first = numbers.next()??;
+        let second = numbers.next()??;
         Some((first, second, packaging.rsplit('.').next()?.parse().ok()?))
     };
     let of_major = versions

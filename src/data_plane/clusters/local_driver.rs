@@ -307,11 +307,9 @@ impl LocalDriver {
     pub async fn collect_garbage(&self, known: &HashSet<ProjectRef>) -> Result<()> {
         let home = self.home.clone();
         let _once = blocking(move || home.lock_start()).await?;
-        let (projects, tmp, run) = (
-            self.home.projects(),
-            self.home.tmp(),
-            self.home.sockets().to_owned(),
-        );
+        let projects = self.home.projects();
+        let tmp = self.home.tmp();
+        let run = self.home.sockets().to_owned();
         let (places, sockets) = blocking(move || {
             let mut places = entries(&projects)?;
             places.extend(entries(&tmp)?);
@@ -433,7 +431,8 @@ impl LocalDriver {
             .home
             .trash()
             .join(format!("{name}-{}", self.entropy.letters(8)));
-        let (place, sockets) = (place.to_owned(), sockets.to_owned());
+        let place = place.to_owned();
+        let sockets = sockets.to_owned();
         blocking(move || {
             if place.exists() {
                 files::commit(&place, &target)?;

@@ -100,7 +100,8 @@ impl Location {
 
     /// Records the location in the folder.
     pub fn record(&self, dir: &Path) -> Result<()> {
-        let (file, unfinished) = (dir.join(FILE), dir.join("location.tmp"));
+        let file = dir.join(FILE);
+        let unfinished = dir.join("location.tmp");
         let text = serde_json::to_string(self)
             .map_err(io::Error::from)
             .at("writing", &file)?;

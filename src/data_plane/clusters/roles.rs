@@ -52,26 +52,24 @@ impl LocalDriver {
     /// Restores the platform's roles and the database `postgres`. Idempotent.
     pub async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
         let admin = self.existing(project)?.repairer().await?;
-        let sql_error = |cause| ClusterError::Sql {
-            doing: "repairing the platform's roles",
-            cause,
-        };
         admin
             .batch_execute(template::REPAIR)
             .await
-            .map_err(sql_error)
+            .map_err(|cause| ClusterError::Sql {
+                doing: "repairing the platform's roles",
+                cause,
+            })
     }
 
     /// Does [`Self::repair_roles`] over an open superuser session.
     pub async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
-        let sql_error = |cause| ClusterError::Sql {
-            doing: "repairing the platform's roles",
-            cause,
-        };
         admin
             .batch_execute(template::REPAIR)
             .await
-            .map_err(sql_error)
+            .map_err(|cause| ClusterError::Sql {
+                doing: "repairing the platform's roles",
+                cause,
+            })
     }
 }
 

@@ -288,7 +288,8 @@ impl Server {
         }
         self.end_children(CHILD_GRACE).await?;
         if let Some(resources) = self.resources.clone() {
-            let (name, run_as) = (self.name().to_owned(), self.run_as);
+            let name = self.name().to_owned();
+            let run_as = self.run_as;
             blocking(move || {
                 resources.release(&name, run_as);
                 Ok(())
@@ -329,11 +330,13 @@ impl Server {
         let config = self.config(role, database);
         let socket = self.socket();
         let attempt = async {
-            let unreached = |cause| ClusterError::Unreached {
-                name: self.name().to_owned(),
-                cause,
-            };
-            let stream = socket.connect().await.map_err(unreached)?;
+            let stream = socket
+                .connect()
+                .await
+                .map_err(|cause| ClusterError::Unreached {
+                    name: self.name().to_owned(),
+                    cause,
+                })?;
             config
                 .connect_raw(stream, NoTls)
                 .await

@@ -64,10 +64,12 @@ impl LocalDriver {
         settings: &[(String, String)],
     ) -> Result<()> {
         let server = self.existing(project)?;
-        let line = |(name, value): &(String, String)| {
-            format!("{name} = '{}'\n", value.replace('\'', "''"))
-        };
-        let text: String = settings.iter().map(line).collect();
+        let text: String = settings
+            .iter()
+            .map(|(name, value): &(String, String)| {
+                format!("{name} = '{}'\n", value.replace('\'', "''"))
+            })
+            .collect();
         let file = server.data().join(FILE);
         blocking(move || {
             /// Far more than the size of all settings.

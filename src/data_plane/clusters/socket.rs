@@ -123,15 +123,11 @@ impl ServerSocket {
     /// Opens the socket's file without following a link and without connecting.
     fn node(&self, uid: u32) -> io::Result<OwnedFd> {
         let path = &self.0.path;
-        let (folder, name) = (
-            path.parent().unwrap_or(path),
-            path.file_name().unwrap_or_default(),
-        );
+        let folder = path.parent().unwrap_or(path);
+        let name = path.file_name().unwrap_or_default();
         // Links above the folder are followed: only the operator can create them.
-        let (above, inner) = (
-            folder.parent().unwrap_or(folder),
-            folder.file_name().unwrap_or_default(),
-        );
+        let above = folder.parent().unwrap_or(folder);
+        let inner = folder.file_name().unwrap_or_default();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |above: &Path| {
             let above = rustix::fs::openat(

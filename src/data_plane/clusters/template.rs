@@ -102,7 +102,8 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
     let recipe = PROJECT;
     let mut hash = Sha256::new();
     let user = Account::current()?;
-    let (hba, ident) = (hba(&recipe), ident(&recipe, &user));
+    let hba = hba(&recipe);
+    let ident = ident(&recipe, &user);
     for part in [
         recipe.conf,
         &hba,

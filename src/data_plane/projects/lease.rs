@@ -259,11 +259,9 @@ impl Lease {
     }
 
     async fn ask(&self, context: &DataPlaneContext, locked: bool) -> Result<Claimed, Error> {
-        let (doing, node, location) = (
-            "claiming the data folder's lease",
-            &context.settings.node,
-            Json(&self.location),
-        );
+        let doing = "claiming the data folder's lease";
+        let node = &context.settings.node;
+        let location = Json(&self.location);
         let held = |rows: Vec<Row>| {
             rows.first().map_or(Claimed::Waiting, |row| Claimed::Held {
                 generation: row.get(0),
@@ -359,7 +357,8 @@ pub async fn adopt(
 /// Acquires and renews the lease periodically, and recovers the state whenever this process
 /// acquires it.
 pub async fn run(context: DataPlaneContext) {
-    let (mut led, mut told) = (context.lease.leads(), None::<(Moved, Instant)>);
+    let mut led = context.lease.leads();
+    let mut told = None::<(Moved, Instant)>;
     loop {
         if let Err(error) = claim(&context).await {
             tracing::warn!(%error, "failed to acquire the lease of the data folder; retrying");

@@ -96,13 +96,15 @@ pub async fn restore_versions(
     }
     let engine =
         super::major(row.get(1)).and_then(|major| context.driver.engines().of_major(major));
-    let version = |engine: &Engine| RestoreVersion {
-        version: engine.text().to_owned(),
-        release_channel: engine.channel().to_owned(),
-        postgres_engine: engine.major().to_string(),
-    };
     Ok(RestoreVersions {
-        available_versions: engine.map(version).into_iter().collect(),
+        available_versions: engine
+            .map(|engine: &Engine| RestoreVersion {
+                version: engine.text().to_owned(),
+                release_channel: engine.channel().to_owned(),
+                postgres_engine: engine.major().to_string(),
+            })
+            .into_iter()
+            .collect(),
     })
 }
 

@@ -217,7 +217,8 @@ async fn write(
     may_restart: bool,
     audit: &Recorder,
 ) -> Result<i64, Error> {
-    let (now, doing) = (context.clock.now(), "changing a project's settings");
+    let now = context.clock.now();
+    let doing = "changing a project's settings";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql =

@@ -184,10 +184,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
-    let (now, beyond) = (
-        context.clock.now(),
-        context.clock.now() + TimeDelta::seconds(2 * BACKOFF_SECS_MAX),
-    );
+    let now = context.clock.now();
+    let beyond = now + TimeDelta::seconds(2 * BACKOFF_SECS_MAX);
     let rows = context
         .db
         .query(sql, &[&context.settings.node, &now, &BATCH, &beyond])
@@ -334,7 +332,8 @@ pub(crate) fn uid(context: &DataPlaneContext, account: i64) -> Result<u32, Error
 
 /// Brings one project to its desired state.
 async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
-    let (reference, mut fallback_reason) = (&project.cluster.project, None);
+    let reference = &project.cluster.project;
+    let mut fallback_reason = None;
     match project.status.goal() {
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
@@ -472,11 +471,9 @@ async fn record_success(
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
     );
-    let (goal, now, grants) = (
-        project.status.goal(),
-        context.clock.now(),
-        context.driver.grants_version(),
-    );
+    let goal = project.status.goal();
+    let now = context.clock.now();
+    let grants = context.driver.grants_version();
     let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
     let params: [Param<'_>; 8] = [
         &project.id.0,
@@ -509,7 +506,8 @@ async fn record_failure(context: &DataPlaneContext, project: &ClusterPlan, error
     let sql = fenced!(
         "update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where "
     );
-    let (now, cause) = (context.clock.now(), error.to_string());
+    let now = context.clock.now();
+    let cause = error.to_string();
     let params: [Param<'_>; 8] = [
         &project.id.0,
         &project.generation,

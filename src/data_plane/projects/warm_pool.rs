@@ -177,8 +177,10 @@ async fn fill(context: &DataPlaneContext) -> Result<(), Error> {
 /// Returns the next cluster to create and its version.
 async fn next(context: &DataPlaneContext) -> Result<Option<(Engine, Shortage)>, Error> {
     let there = prepared(context).await?;
-    let running = |(_, cluster): &&(String, WarmCluster)| cluster.running;
-    let servers = there.iter().filter(running).count();
+    let servers = there
+        .iter()
+        .filter(|(_, cluster): &&(String, WarmCluster)| cluster.running)
+        .count();
     context
         .data_plane_metrics
         .clusters

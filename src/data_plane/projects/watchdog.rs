@@ -150,20 +150,21 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
         .query(sql, &[&context.settings.node])
         .await
         .context("reading running projects")?;
-    let read = |row: &Row| {
-        Ok(Watched {
-            id: ProjectId(row.get(0)),
-            project: row
-                .get::<_, &str>(1)
-                .parse()
-                .context("reading a project's ref")?,
-            generation: row.get(2),
-            settled_at: row.get(3),
-            warning: row.get(4),
-            read_only: row.get(5),
+    rows.iter()
+        .map(|row: &Row| {
+            Ok(Watched {
+                id: ProjectId(row.get(0)),
+                project: row
+                    .get::<_, &str>(1)
+                    .parse()
+                    .context("reading a project's ref")?,
+                generation: row.get(2),
+                settled_at: row.get(3),
+                warning: row.get(4),
+                read_only: row.get(5),
+            })
         })
-    };
-    rows.iter().map(read).collect()
+        .collect()
 }
 
 /// Returns whether this round measures disk space.

@@ -167,16 +167,17 @@ pub async fn open(
         )
         .await
         .context(doing)?;
-    let read = |row: &tokio_postgres::Row| {
-        let grants = serde_json::from_value(row.get(2)).context(doing)?;
-        Ok(DatabaseInvitation {
-            id: row.get(0),
-            email: row.get(1),
-            grants,
-            expires_at: row.get(3),
+    rows.iter()
+        .map(|row| {
+            let grants = serde_json::from_value(row.get(2)).context(doing)?;
+            Ok(DatabaseInvitation {
+                id: row.get(0),
+                email: row.get(1),
+                grants,
+                expires_at: row.get(3),
+            })
         })
-    };
-    rows.iter().map(read).collect()
+        .collect()
 }
 
 /// Accepts the invitation with this secret for the caller's address and returns a login for each

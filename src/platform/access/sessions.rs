@@ -174,18 +174,17 @@ pub async fn list(
             ],
         )
         .await;
-    let session = |row: &tokio_postgres::Row| BrowserSession {
-        id: row.get(0),
-        created_at: row.get(1),
-        last_used_at: row.get(2),
-        address: row.get(3),
-        user_agent: row.get(4),
-        current: row.get(5),
-    };
     Ok(rows
         .context("listing sessions")?
         .iter()
-        .map(session)
+        .map(|row| BrowserSession {
+            id: row.get(0),
+            created_at: row.get(1),
+            last_used_at: row.get(2),
+            address: row.get(3),
+            user_agent: row.get(4),
+            current: row.get(5),
+        })
         .collect())
 }
 

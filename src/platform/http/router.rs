@@ -47,13 +47,12 @@ pub(super) fn placeholder<'a>(endpoint: &Endpoint, path: &'a str, name: &str) ->
 
 /// Returns the index of the path segment `{name}`.
 pub(super) fn place(endpoint: &Endpoint, name: &str) -> Option<usize> {
-    let is_name = |segment: &str| {
+    endpoint.path.split('/').position(|segment: &str| {
         segment
             .strip_prefix('{')
             .and_then(|inner| inner.strip_suffix('}'))
             == Some(name)
-    };
-    endpoint.path.split('/').position(is_name)
+    })
 }
 
 /// Returns the segment at an index. Searches bytes: `split` is slower on short texts.

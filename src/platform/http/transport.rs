@@ -135,7 +135,8 @@ impl Transport {
         } else {
             bare
         };
-        let (mut last, mut last_proto) = (socket, None);
+        let mut last = socket;
+        let mut last_proto = None;
         let mut lines: Vec<_> = headers.get_all(&self.client_header.0).iter().collect();
         while let Some(line) = lines.pop() {
             let Ok(line) = line.to_str() else {

@@ -208,15 +208,17 @@ pub async fn list(db: &Db) -> Result<Vec<LimitOverride>, Error> {
         .query(sql, &[&OVERRIDES_MAX])
         .await
         .context("listing overrides")?;
-    let read = |row: &Row| LimitOverride {
-        operation: row.get(0),
-        application: row.get(1),
-        organization: row.get(2),
-        requests: row.get(3),
-        created_by: row.get(4),
-        created_at: row.get(5),
-    };
-    Ok(rows.iter().map(read).collect())
+    Ok(rows
+        .iter()
+        .map(|row: &Row| LimitOverride {
+            operation: row.get(0),
+            application: row.get(1),
+            organization: row.get(2),
+            requests: row.get(3),
+            created_by: row.get(4),
+            created_at: row.get(5),
+        })
+        .collect())
 }
 
 async fn organization(db: &Db, target: &OverrideTarget) -> Result<Option<i64>, Error> {

@@ -115,13 +115,14 @@ struct ActiveOverride {
 impl Policies {
     /// Returns the policies of these operations, indexed in this order.
     pub fn new(operations: impl Iterator<Item = (&'static str, &'static Limit)>) -> Self {
-        let operation = |(id, limit): (_, &Limit)| OperationPolicy {
-            id,
-            default_policy: Policy::new(limit.windows),
-            overridden: AtomicBool::new(false),
-        };
         Self {
-            operations: operations.map(operation).collect(),
+            operations: operations
+                .map(|(id, limit): (_, &Limit)| OperationPolicy {
+                    id,
+                    default_policy: Policy::new(limit.windows),
+                    overridden: AtomicBool::new(false),
+                })
+                .collect(),
             overrides: RwLock::default(),
         }
     }

@@ -375,12 +375,14 @@ fn is_open(quotas: &Quotas) -> bool {
 
 /// Returns a refusal because the remaining quota is unknown. It may become known at any moment.
 fn refuse_unknown(windows: &[Window]) -> LimitDecision {
-    let quota = |window: &Window| Quota {
-        limit: window.requests,
-        remaining: 0,
-        reset_secs: AGAIN_SECS,
-    };
-    LimitDecision::local(false, Quotas::new(windows.iter().map(quota)))
+    LimitDecision::local(
+        false,
+        Quotas::new(windows.iter().map(|window: &Window| Quota {
+            limit: window.requests,
+            remaining: 0,
+            reset_secs: AGAIN_SECS,
+        })),
+    )
 }
 
 /// Converts a decision by a share to one with the full limits.

@@ -29,13 +29,15 @@ struct Operation {
 impl Operations {
     /// Returns counters for operations of these ids, indexed in this order.
     pub(super) fn new(ids: impl Iterator<Item = &'static str>) -> Self {
-        let none = |id| Operation {
-            requests: [const { AtomicU64::new(0) }; CLASSES.len()],
-            millis: AtomicU64::new(0),
-            buckets: [const { AtomicU64::new(0) }; MILLIS.len() + 1],
-            id,
-        };
-        Self(ids.map(none).collect())
+        Self(
+            ids.map(|id| Operation {
+                requests: [const { AtomicU64::new(0) }; CLASSES.len()],
+                millis: AtomicU64::new(0),
+                buckets: [const { AtomicU64::new(0) }; MILLIS.len() + 1],
+                id,
+            })
+            .collect(),
+        )
     }
 
     /// Counts an answered request. A status outside 100 to 599 counts only in the histogram; an

@@ -220,11 +220,13 @@ async fn list(
         .iter()
         .map(|member| (member.user_id.as_str(), member.email.as_str()))
         .collect();
-    let row = |entry: AuditEntry| {
-        let at = Timestamp::new(entry.at, now);
-        Row::new(entry, &emails, at)
-    };
-    let rows = entries.into_iter().map(row).collect();
+    let rows = entries
+        .into_iter()
+        .map(|entry: AuditEntry| {
+            let at = Timestamp::new(entry.at, now);
+            Row::new(entry, &emails, at)
+        })
+        .collect();
     let older = before.map(|before| {
         format!(
             "/organizations/{}/audit?{}",

@@ -82,18 +82,20 @@ async fn load(visitor: &Visitor, reference: &ProjectRef) -> Result<Page, Error> 
         Vec::new()
     };
     let now = visitor.context.clock.now();
-    let row = |key: Key| Row {
-        created: Timestamp::new(key.created_at, now),
-        used: key.last_used_at.map(|at| Timestamp::new(at, now)),
-        key,
-    };
     Ok(Page {
         layout: visitor.layout(),
         project,
         can_list,
         can_change,
         origin: visitor.origin.clone(),
-        rows: keys.into_iter().map(row).collect(),
+        rows: keys
+            .into_iter()
+            .map(|key: Key| Row {
+                created: Timestamp::new(key.created_at, now),
+                used: key.last_used_at.map(|at| Timestamp::new(at, now)),
+                key,
+            })
+            .collect(),
         created: None,
         problem: None,
     })

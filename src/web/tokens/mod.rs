@@ -241,7 +241,7 @@ fn callable_operations(scope: &TokenLimits) -> Vec<&'static Endpoint> {
         .iter()
         .copied()
         .filter(|endpoint| (endpoint.handler)().built);
-    let open = |endpoint: &&Endpoint| match endpoint.access {
+    all.filter(|endpoint: &&Endpoint| match endpoint.access {
         Access::Needs {
             permissions,
             cases: [],
@@ -251,8 +251,8 @@ fn callable_operations(scope: &TokenLimits) -> Vec<&'static Endpoint> {
         Access::Caller => true,
         Access::User => scope.reach == "account",
         Access::Public | Access::Unscoped => false,
-    };
-    all.filter(open).collect()
+    })
+    .collect()
 }
 
 #[derive(Template)]

@@ -135,7 +135,7 @@ fn lease_moves_when_holder_is_killed_or_hangs() {
     until("the second to notice", || {
         second
             .log()
-            .contains("this process no longer acts")
+            .contains("lease of the data folder lost")
             .then_some(())
     });
     for gantry in [&second, &third] {

@@ -90,7 +90,7 @@ pub struct RelationColumn {
     pub nullable: bool,
     /// Whether it has a default value.
     pub has_default: bool,
-    /// Whether it is `generated always`, so that no value can be given.
+    /// Whether the column is `generated always`, so that clients cannot set a value.
     pub always_generated: bool,
     /// Comment.
     pub comment: Option<String>,

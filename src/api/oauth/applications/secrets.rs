@@ -42,13 +42,15 @@ pub async fn list(db: &Db, application: ApplicationId) -> Result<Vec<Application
         .query(sql, &[&application.0, &SECRETS_MAX])
         .await
         .context("listing secrets of an application")?;
-    let secret = |row: &tokio_postgres::Row| ApplicationSecret {
-        id: row.get(0),
-        hint: row.get(1),
-        created_at: row.get(2),
-        last_used_at: row.get(3),
-    };
-    Ok(rows.iter().map(secret).collect())
+    Ok(rows
+        .iter()
+        .map(|row| ApplicationSecret {
+            id: row.get(0),
+            hint: row.get(1),
+            created_at: row.get(2),
+            last_used_at: row.get(3),
+        })
+        .collect())
 }
 
 /// Stores a new secret.

@@ -247,12 +247,14 @@ struct RoleName {
 }
 
 async fn roles(_: Organization) -> Result<Json<Envelope<Vec<RoleResource>>>, Error> {
-    let resource = |role: Role| RoleResource {
-        r#type: "organization_role",
-        attributes: RoleName { name: role.name() },
-    };
     Ok(Json(Envelope {
-        data: Role::ASSIGNABLE.into_iter().map(resource).collect(),
+        data: Role::ASSIGNABLE
+            .into_iter()
+            .map(|role: Role| RoleResource {
+                r#type: "organization_role",
+                attributes: RoleName { name: role.name() },
+            })
+            .collect(),
     }))
 }
 

@@ -103,7 +103,9 @@ pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
 /// `folder`.
 pub fn measure_unnamed(processes: &[Pid], folder: &Path) -> io::Result<DiskUsage> {
     let device = fs::metadata(folder)?.dev();
-    let (mut usage, mut seen, mut looked) = (DiskUsage::default(), HashSet::new(), 0);
+    let mut usage = DiskUsage::default();
+    let mut seen = HashSet::new();
+    let mut looked = 0;
     for pid in processes {
         let files = PathBuf::from(format!("/proc/{}/fd", pid.as_raw_nonzero()));
         // The process has ended, or Gantry lacks the permission.

@@ -69,7 +69,8 @@ impl LocalDriver {
         }
         let family = server.family().await?;
         let processes = family.all();
-        let (project, place) = (project.clone(), server.data().to_owned());
+        let project = project.clone();
+        let place = server.data().to_owned();
         blocking(move || {
             resources
                 .groups()
@@ -82,10 +83,8 @@ impl LocalDriver {
     /// Measures disk space and inodes of a project: its data, its sockets' folder, and deleted
     /// files that are still open. Slow; runs at the lowest priority.
     pub async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
-        let (server, sockets) = (
-            self.existing(project)?,
-            self.home().socket_dir(project.as_str()),
-        );
+        let server = self.existing(project)?;
+        let sockets = self.home().socket_dir(project.as_str());
         idle(move || {
             let place = server.data().parent().unwrap_or(server.data());
             let unnamed = disk::measure_unnamed(&server.processes()?, place);

@@ -548,14 +548,16 @@ pub async fn challenges(
         .query(sql, &[])
         .await
         .context("reading challenges")?;
-    let challenge = |row: &Row| {
-        (
-            row.get::<_, &str>(0).into(),
-            Arc::new(ChallengeResponse {
-                token: row.get(1),
-                key_authorization: row.get(2),
-            }),
-        )
-    };
-    Ok(rows.iter().map(challenge).collect())
+    Ok(rows
+        .iter()
+        .map(|row: &Row| {
+            (
+                row.get::<_, &str>(0).into(),
+                Arc::new(ChallengeResponse {
+                    token: row.get(1),
+                    key_authorization: row.get(2),
+                }),
+            )
+        })
+        .collect())
 }

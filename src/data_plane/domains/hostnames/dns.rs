@@ -247,11 +247,13 @@ async fn alias_at(zone: &TokioResolver, name: &str) -> Result<Option<String>, St
 /// Returns the TXT records of a name.
 async fn texts_at(zone: &TokioResolver, name: &Name) -> Result<Vec<String>, String> {
     let records = ask(zone, name, RecordType::TXT).await?;
-    let text = |record: &Record| match &record.data {
-        RData::TXT(text) => Some(cut(&String::from_utf8_lossy(&text.txt_data.concat()))),
-        _ => None,
-    };
-    Ok(records.iter().filter_map(text).collect())
+    Ok(records
+        .iter()
+        .filter_map(|record: &Record| match &record.data {
+            RData::TXT(text) => Some(cut(&String::from_utf8_lossy(&text.txt_data.concat()))),
+            _ => None,
+        })
+        .collect())
 }
 
 impl Dns for DnsResolver {
