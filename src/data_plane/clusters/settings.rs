@@ -64,12 +64,11 @@ impl LocalDriver {
         settings: &[(String, String)],
     ) -> Result<()> {
         let server = self.existing(project)?;
-        let text: String = settings
-            .iter()
-            .map(|(name, value): &(String, String)| {
-                format!("{name} = '{}'\n", value.replace('\'', "''"))
-            })
-            .collect();
+        let mut text = String::new();
+        for (name, value) in settings {
+            let value = value.replace('\'', "''");
+            text.extend([name, " = '", &value, "'\n"]);
+        }
         let file = server.data().join(FILE);
         blocking(move || {
             /// Far more than the size of all settings.
