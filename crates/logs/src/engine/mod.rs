@@ -5,6 +5,7 @@
 //! session, and the catalog contains a single table: the lines of one project within the time
 //! window. Other projects are unreachable by construction.
 
+mod aggregates;
 mod budget;
 mod cancellation;
 mod count_keys;

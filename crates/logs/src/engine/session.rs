@@ -24,7 +24,7 @@ use datafusion::{
 };
 
 use super::{
-    TABLE,
+    TABLE, aggregates,
     fragments::{Fragments, TimeRange},
     functions, table,
 };
@@ -54,7 +54,13 @@ pub(super) fn shared_state(threads: usize) -> Result<SessionState> {
             ]
             .concat(),
         )
-        .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
+        .with_aggregate_functions(
+            [
+                SessionStateDefaults::default_aggregate_functions(),
+                aggregates::all(),
+            ]
+            .concat(),
+        )
         .with_window_functions(SessionStateDefaults::default_window_functions())
         .build();
     Ok(state)
