@@ -61,6 +61,7 @@ pub(super) fn shared_state(threads: usize) -> Result<SessionState> {
             ]
             .concat(),
         )
+        .with_higher_order_functions(SessionStateDefaults::default_higher_order_functions())
         .with_window_functions(SessionStateDefaults::default_window_functions())
         .build();
     Ok(state)
@@ -136,8 +137,8 @@ impl ContextProvider for QueryCatalog<'_> {
         self.state.scalar_functions().get(name).cloned()
     }
 
-    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
-        None
+    fn get_higher_order_meta(&self, name: &str) -> Option<Arc<HigherOrderUDF>> {
+        self.state.higher_order_functions().get(name).cloned()
     }
 
     fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {

@@ -22,7 +22,7 @@ use hashbrown::HashTable;
 
 use super::{
     grouped::{Aggregation, Grouped, GroupedRows},
-    literal,
+    literal, reject_distinct,
 };
 
 /// Rows that are converted at once, so that the copies of long texts stay small.
@@ -63,6 +63,7 @@ impl Collect {
     }
 
     fn grouped(&self, args: &AccumulatorArgs<'_>) -> Result<Grouped<CollectAggregation>> {
+        reject_distinct(args)?;
         let ScalarValue::Int64(Some(limit)) = literal(args, 1)? else {
             return exec_err!("the number of collected values must be a literal");
         };
@@ -177,12 +178,7 @@ impl CollectAggregation {
     }
 
     /// Adds a value. Returns the growth in bytes.
-    fn push(
-        &self,
-        state: &mut Collected,
-        value: &[u8],
-        companion: Companion<'_>,
-    ) -> Result<usize> {
+    fn push(&self, state: &mut Collected, value: &[u8], companion: Companion<'_>) -> Result<usize> {
         let before = state.size();
         match (self.selection, companion) {
             (Selection::All, _) => state.push(value, &[], 0)?,
@@ -284,7 +280,9 @@ impl Aggregation for CollectAggregation {
             };
             for start in (0..values.len()).step_by(CHUNK_ROWS) {
                 let length = CHUNK_ROWS.min(values.len() - start);
-                let chunk = self.values.convert_columns(&[values.slice(start, length)])?;
+                let chunk = self
+                    .values
+                    .convert_columns(&[values.slice(start, length)])?;
                 for at in 0..length {
                     if self.is_full(&states[group]) {
                         break;

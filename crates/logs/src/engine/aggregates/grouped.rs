@@ -50,9 +50,8 @@ impl<'a> GroupedRows<'a> {
     /// Returns the selected rows as pairs of row and group.
     pub(super) fn iter(self) -> impl Iterator<Item = (usize, usize)> + 'a {
         let filter = self.filter;
-        let selected = move |row: usize| {
-            filter.is_none_or(|filter| !filter.is_null(row) && filter.value(row))
-        };
+        let selected =
+            move |row: usize| filter.is_none_or(|filter| !filter.is_null(row) && filter.value(row));
         self.groups
             .iter()
             .copied()

@@ -35,6 +35,14 @@ pub(super) fn all() -> Vec<Arc<AggregateUDF>> {
     ALL.clone()
 }
 
+/// Rejects `DISTINCT`, which the accumulators do not implement.
+fn reject_distinct(args: &AccumulatorArgs<'_>) -> Result<()> {
+    if args.is_distinct {
+        return exec_err!("this aggregate does not support DISTINCT");
+    }
+    Ok(())
+}
+
 /// Returns the value of a literal argument.
 fn literal<'a>(args: &'a AccumulatorArgs<'_>, at: usize) -> Result<&'a ScalarValue> {
     let literal = args

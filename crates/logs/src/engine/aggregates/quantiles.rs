@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use datafusion::{
     arrow::{
-        array::{
-            Array as _, ArrayRef, AsArray as _, Float64Builder, ListBuilder, UInt64Builder,
-        },
+        array::{Array as _, ArrayRef, AsArray as _, Float64Builder, ListBuilder, UInt64Builder},
         datatypes::{DataType, Field, FieldRef, Float64Type, UInt64Type},
     },
     common::{Result, ScalarValue, exec_err},
@@ -18,7 +16,7 @@ use datafusion::{
 
 use super::{
     grouped::{Aggregation, Grouped, GroupedRows},
-    literal,
+    literal, reject_distinct,
 };
 
 /// Number of values up to which quantiles are exact, that of the reservoir of `ClickHouse`. Even,
@@ -49,11 +47,12 @@ impl Quantiles {
         Self {
             name,
             rank,
-            signature: Signature::variadic(vec![DataType::Float64], Volatility::Immutable),
+            signature: Signature::variadic_any(Volatility::Immutable),
         }
     }
 
     fn grouped(&self, args: &AccumulatorArgs<'_>) -> Result<Grouped<QuantileAggregation>> {
+        reject_distinct(args)?;
         let mut levels = Vec::with_capacity(args.exprs.len());
         for at in 1..args.exprs.len() {
             match literal(args, at)? {
@@ -177,7 +176,9 @@ impl Aggregation for QuantileAggregation {
         for state in states {
             let sorted = state.sorted();
             for level in &self.levels {
-                lists.values().append_option(sorted.quantile(*level, self.rank));
+                lists
+                    .values()
+                    .append_option(sorted.quantile(*level, self.rank));
             }
             lists.append(true);
         }
