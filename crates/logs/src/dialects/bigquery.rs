@@ -9,13 +9,15 @@
 use crate::sql::{
     Type,
     function::{
-        FunctionKind::{Aggregate, Scalar},
-        FunctionSpec, ReturnType, aggregate, same_type, scalar, special, window,
+        FunctionKind::{Aggregate, Scalar, Window},
+        FunctionSpec, FunctionTable, ReturnType, aggregate, same_type, scalar, special, window,
     },
 };
 
 /// Functions that a statement can call.
-pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
+pub(crate) const FUNCTIONS: FunctionTable = &[ALL];
+
+const ALL: &[FunctionSpec] = &[
     special("count", (0, 1), Aggregate, |translator, call, scope| {
         translator.count(call, scope)
     }),
@@ -46,17 +48,50 @@ pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
         ReturnType::Always(Type::Integer),
         "approx_distinct({0}){f}",
     ),
-    aggregate(
-        "array_agg",
-        (1, 1),
-        ReturnType::Always(Type::List),
-        "array_agg({d}{0}{o}){f}",
-    ),
-    aggregate(
+    special("array_agg", (1, 1), Aggregate, |translator, call, scope| {
+        translator.array_agg(call, scope)
+    }),
+    special(
         "string_agg",
         (1, 2),
-        ReturnType::Always(Type::Text),
-        "array_to_string(array_agg({d}{0:t}{o}){f}, ',')",
+        Aggregate,
+        |translator, call, scope| translator.string_agg(call, scope),
+    ),
+    special(
+        "approx_quantiles",
+        (2, 2),
+        Aggregate,
+        |translator, call, scope| translator.approx_quantiles(call, scope),
+    ),
+    aggregate(
+        "stddev",
+        (1, 1),
+        ReturnType::Always(Type::Float),
+        "stddev_samp({0:f}){f}",
+    ),
+    aggregate(
+        "stddev_samp",
+        (1, 1),
+        ReturnType::Always(Type::Float),
+        "stddev_samp({0:f}){f}",
+    ),
+    aggregate(
+        "stddev_pop",
+        (1, 1),
+        ReturnType::Always(Type::Float),
+        "stddev_pop({0:f}){f}",
+    ),
+    aggregate(
+        "logical_or",
+        (1, 1),
+        ReturnType::Always(Type::Boolean),
+        "bool_or({0:b}){f}",
+    ),
+    aggregate(
+        "logical_and",
+        (1, 1),
+        ReturnType::Always(Type::Boolean),
+        "bool_and({0:b}){f}",
     ),
     window(
         "row_number",
@@ -76,8 +111,12 @@ pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
         ReturnType::Always(Type::Integer),
         "dense_rank(){f}",
     ),
-    window("lag", (1, 1), ReturnType::OfArgument(0), "lag({0}){f}"),
-    window("lead", (1, 1), ReturnType::OfArgument(0), "lead({0}){f}"),
+    special("lag", (1, 3), Window, |translator, call, scope| {
+        translator.neighbour("lag", call, scope)
+    }),
+    special("lead", (1, 3), Window, |translator, call, scope| {
+        translator.neighbour("lead", call, scope)
+    }),
     // Conditional functions.
     special("if", (3, 3), Scalar, |translator, call, scope| {
         translator.multi_if(call, scope)
@@ -139,7 +178,7 @@ pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
         "(strpos(lower({0:t}), lower({1:t})) > 0)",
     ),
     scalar("strpos", (2, 2), Type::Integer, "strpos({0:t}, {1:t})"),
-    scalar("split", (2, 2), Type::List, "split_text({0:t}, {1:t})"),
+    scalar("split", (2, 2), Type::TEXTS, "split_text({0:t}, {1:t})"),
     scalar("lower", (1, 1), Type::Text, "lower({0:t})"),
     scalar("upper", (1, 1), Type::Text, "upper({0:t})"),
     scalar(
@@ -166,13 +205,43 @@ pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
         "replace_text({0:t}, {1:t}, {2:t})",
     ),
     special("json_value", (1, 2), Scalar, |translator, call, scope| {
-        translator.json_path(call, scope)
+        translator.json_path("scalar", call, scope)
     }),
     special(
         "json_extract_scalar",
         (1, 2),
         Scalar,
-        |translator, call, scope| translator.json_path(call, scope),
+        |translator, call, scope| translator.json_path("scalar", call, scope),
+    ),
+    special("json_query", (1, 2), Scalar, |translator, call, scope| {
+        translator.json_path("query", call, scope)
+    }),
+    special("json_extract", (1, 2), Scalar, |translator, call, scope| {
+        translator.json_path("query", call, scope)
+    }),
+    special(
+        "to_json_string",
+        (1, 1),
+        Scalar,
+        |translator, call, scope| translator.to_json(call, scope),
+    ),
+    scalar(
+        "regexp_extract_all",
+        (2, 2),
+        Type::TEXTS,
+        "regex_extract_all({0:t}, {1:l})",
+    ),
+    scalar(
+        "array_length",
+        (1, 1),
+        Type::Integer,
+        "CAST(coalesce(array_length({0}), 0) AS BIGINT)",
+    ),
+    scalar(
+        "array_to_string",
+        (2, 2),
+        Type::Text,
+        "array_to_string({0}, {1:t})",
     ),
     // Date and time functions.
     special("current_timestamp", (0, 0), Scalar, |translator, _, _| {
@@ -209,6 +278,26 @@ pub(crate) const FUNCTIONS: &[FunctionSpec] = &[
     ),
     scalar("timestamp_sub", (2, 2), Type::Timestamp, "({0:m} - {1})"),
     scalar("timestamp_add", (2, 2), Type::Timestamp, "({0:m} + {1})"),
+    scalar(
+        "datetime_sub",
+        (2, 2),
+        Type::DateTime,
+        "arrow_cast({0:m} - {1}, 'Timestamp(Nanosecond, None)')",
+    ),
+    scalar(
+        "datetime_add",
+        (2, 2),
+        Type::DateTime,
+        "arrow_cast({0:m} + {1}, 'Timestamp(Nanosecond, None)')",
+    ),
+    scalar("date_sub", (2, 2), Type::Date, "CAST({0:m} - {1} AS DATE)"),
+    scalar("date_add", (2, 2), Type::Date, "CAST({0:m} + {1} AS DATE)"),
+    special(
+        "datetime_diff",
+        (3, 3),
+        Scalar,
+        |translator, call, scope| translator.time_difference(2, (1, 0), call, scope),
+    ),
     special(
         "timestamp_diff",
         (3, 3),

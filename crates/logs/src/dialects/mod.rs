@@ -12,13 +12,18 @@ use crate::{
 impl Dialect {
     /// Function names of the dialect with the minimum and maximum number of arguments.
     pub fn functions(self) -> impl Iterator<Item = (&'static str, (usize, usize))> {
-        function_table(self).iter().map(|function| {
-            let name = match function.name {
-                EXTRACT => "extract",
-                name => name,
-            };
-            (name, function.arity)
-        })
+        function_table(self)
+            .iter()
+            .copied()
+            .flatten()
+            .map(|function| {
+                let name = match function.name {
+                    EXTRACT => "extract",
+                    name => name,
+                };
+                let (min, max) = function.arity;
+                (name, (min, max + usize::from(function.zone_at.is_some())))
+            })
     }
 }
 
@@ -44,6 +49,8 @@ mod tests {
         for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
             let mut names: Vec<_> = function_table(dialect)
                 .iter()
+                .copied()
+                .flatten()
                 .map(|function| function.name.to_ascii_lowercase())
                 .collect();
             names.sort();
@@ -54,7 +61,7 @@ mod tests {
     #[test]
     fn templates_refer_only_to_mandatory_arguments() {
         for dialect in [Dialect::BigQuery, Dialect::ClickHouse] {
-            for function in function_table(dialect) {
+            for function in function_table(dialect).iter().copied().flatten() {
                 let Translation::Template(template) = function.translation else {
                     continue;
                 };
@@ -68,7 +75,7 @@ mod tests {
                     let placeholder = placeholder.split(['}', ':']).next().unwrap();
                     let valid = match placeholder.parse::<usize>() {
                         Ok(argument) => argument < min,
-                        Err(_) => "fdop*".contains(placeholder),
+                        Err(_) => "fdnp*".contains(placeholder),
                     };
                     assert!(valid, "{name}: {placeholder}");
                 }

@@ -5,11 +5,13 @@
 //! session, and the catalog contains a single table: the lines of one project within the time
 //! window. Other projects are unreachable by construction.
 
+mod aggregates;
 mod budget;
 mod cancellation;
 mod count_keys;
 mod counts;
 mod error;
+mod fill;
 mod fragments;
 mod functions;
 mod render;
@@ -19,6 +21,8 @@ mod top_n;
 
 use std::{sync::Arc, time::Duration};
 
+/// A time zone that the engine knows.
+pub(crate) use datafusion::arrow::array::timezone::Tz as TimeZone;
 /// The SQL parser in the version that the engine uses.
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
@@ -31,11 +35,13 @@ use datafusion::{
     },
     logical_expr::LogicalPlan,
     physical_plan::{ExecutionPlan, displayable, execute_stream},
+    sql::parser::Statement as ParsedStatement,
 };
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value as Json};
 use tokio::{runtime, task::JoinSet, time};
 
+pub(crate) use self::fill::{Fill, FillUnit};
 use self::{
     budget::{AdmissionControl, QueryPermit},
     cancellation::CancellationToken,
@@ -106,8 +112,20 @@ pub struct Statement {
     pub(crate) columns: Vec<String>,
     /// Requested number of rows. The statement selects one more to detect truncation.
     pub(crate) rows: usize,
+    /// The statement under an assumption that the engine checks first.
+    pub(crate) relaxed: Option<RelaxedSql>,
+    /// Rows for gaps in the result.
+    pub(crate) fill: Option<Fill>,
     /// Whether timestamps are rendered as microseconds since 1970 instead of text.
     pub(crate) timestamps_as_numbers: bool,
+}
+
+/// A form of a statement that is faster and valid if no line matches an exception.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RelaxedSql {
+    pub(crate) sql: String,
+    /// Conditions for lines of the table [`TABLE`].
+    pub(crate) exceptions: Vec<String>,
 }
 
 /// Executes statements on its own threads, so that queries never delay other requests.
@@ -229,9 +247,8 @@ impl Query {
         let memory = Arc::clone(&self.permit.memory);
         let objects = Arc::clone(&self.view.objects);
         let session = QuerySession::new(&self.shared.session, memory, objects)?;
-        let parsed = session
-            .state
-            .sql_to_statement(&statement.sql, &Dialect::PostgreSQL)?;
+        let sql = self.checked_sql(&session, &fragments, statement).await?;
+        let parsed = parse(&session, sql)?;
         let full_plan = session.plan(&parsed, &fragments, self.window)?;
         reject_writes(&full_plan)?;
         let mut ranges = ScanRanges::new(&fragments, self.window, TopN::of_plan(&full_plan)?);
@@ -255,6 +272,11 @@ impl Query {
                 _ => break,
             }
         }
+        if let Some(fill) = &statement.fill {
+            let bounds = self.fill_bounds(&session, &fragments, fill).await?;
+            let rows = std::mem::take(&mut answer.rows);
+            answer.rows = fill.fill(&answer.columns, rows, bounds, statement.rows + 1);
+        }
         answer.truncated = answer.rows.len() > statement.rows;
         answer.rows.truncate(statement.rows);
         for batch in &self.view.recent {
@@ -262,6 +284,66 @@ impl Query {
             answer.scanned_bytes += batch.get_array_memory_size() as u64;
         }
         Ok(answer)
+    }
+
+    /// Returns the relaxed SQL of a statement if no line is an exception.
+    async fn checked_sql<'a>(
+        &self,
+        session: &QuerySession,
+        fragments: &Fragments,
+        statement: &'a Statement,
+    ) -> Result<&'a str, DataFusionError> {
+        let Some(relaxed) = &statement.relaxed else {
+            return Ok(&statement.sql);
+        };
+        for exception in &relaxed.exceptions {
+            let sql = format!("SELECT 1 AS \"1\" FROM \"{TABLE}\" WHERE {exception} LIMIT 1");
+            if !self
+                .small_rows(session, fragments, sql, &["1"])
+                .await?
+                .is_empty()
+            {
+                return Ok(&statement.sql);
+            }
+        }
+        Ok(&relaxed.sql)
+    }
+
+    /// Returns the first value and the exclusive last value of a filled column.
+    async fn fill_bounds(
+        &self,
+        session: &QuerySession,
+        fragments: &Fragments,
+        fill: &Fill,
+    ) -> Result<(Option<i64>, Option<i64>), DataFusionError> {
+        let sql = fill.bounds.clone();
+        let rows = self
+            .small_rows(session, fragments, sql, &["from", "to"])
+            .await?;
+        let bound = |name| rows.first().and_then(|row| row.get(name)?.as_i64());
+        Ok((bound("from"), bound("to")))
+    }
+
+    /// Runs an auxiliary statement that returns at most one row.
+    async fn small_rows(
+        &self,
+        session: &QuerySession,
+        fragments: &Fragments,
+        sql: String,
+        columns: &[&str],
+    ) -> Result<Vec<Map<String, Json>>, DataFusionError> {
+        let statement = Statement {
+            sql,
+            columns: columns.iter().map(|name| (*name).to_owned()).collect(),
+            rows: 1,
+            relaxed: None,
+            fill: None,
+            timestamps_as_numbers: true,
+        };
+        let parsed = parse(session, &statement.sql)?;
+        let plan = session.plan(&parsed, fragments, self.window)?;
+        let mut answer = Answer::default();
+        self.collect(session, &plan, &statement, &mut answer).await
     }
 
     /// Executes a plan up to the requested number of rows and adds its scan metrics to the answer.
@@ -292,6 +374,11 @@ impl Query {
         add_scan_metrics(plan.as_ref(), answer);
         Ok(rows.finish())
     }
+}
+
+/// Parses SQL of the `sql` module, in a dialect that has lambdas.
+fn parse(session: &QuerySession, sql: &str) -> Result<ParsedStatement, DataFusionError> {
+    session.state.sql_to_statement(sql, &Dialect::DuckDB)
 }
 
 /// Second line of defence: rejects every plan that is not a read-only query.

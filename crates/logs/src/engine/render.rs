@@ -4,8 +4,8 @@ use datafusion::{
     arrow::{
         array::{Array, AsArray, RecordBatch, StructArray},
         datatypes::{
-            DataType, Date32Type, Field, FieldRef, Float32Type, Float64Type, Int8Type, Int16Type,
-            Int32Type, Int64Type, SchemaRef, TimeUnit, TimestampMicrosecondType,
+            DataType, Date32Type, Field, FieldRef, Fields, Float32Type, Float64Type, Int8Type,
+            Int16Type, Int32Type, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
             TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type,
             UInt16Type, UInt32Type, UInt64Type,
         },
@@ -104,6 +104,7 @@ impl JsonRows {
             DataType::LargeList(item) => {
                 self.list(item, column.as_list::<i64>().value(row).as_ref())?
             }
+            DataType::Struct(fields) => self.tuple(fields, column.as_struct(), row)?,
             DataType::Map(entries, _) => self.object(entries, &column.as_map().value(row))?,
             _ => {
                 let formatter = ArrayFormatter::try_new(column, &FormatOptions::default())?;
@@ -152,6 +153,15 @@ impl JsonRows {
         Ok(Json::Array(items))
     }
 
+    /// Renders a tuple as a list.
+    fn tuple(&self, fields: &Fields, tuple: &StructArray, row: usize) -> Result<Json> {
+        let mut items = Vec::with_capacity(fields.len());
+        for (field, column) in fields.iter().zip(tuple.columns()) {
+            items.push(self.value(field, column, row)?);
+        }
+        Ok(Json::Array(items))
+    }
+
     fn object(&self, entries: &FieldRef, values: &StructArray) -> Result<Json> {
         let DataType::Struct(fields) = entries.data_type() else {
             return Ok(Json::Null);
@@ -163,6 +173,18 @@ impl JsonRows {
         }
         Ok(Json::Object(object))
     }
+}
+
+/// Returns a value as JSON, with timestamps as text.
+pub(super) fn json_of(field: &Field, column: &dyn Array, row: usize) -> Result<Json> {
+    let renderer = JsonRows {
+        columns: Vec::new(),
+        schema: SchemaRef::new(Schema::empty()),
+        timestamps_as_numbers: false,
+        bytes_left: 0,
+        rows: Vec::new(),
+    };
+    renderer.value(field, column, row)
 }
 
 /// Returns the value of a numeric column.

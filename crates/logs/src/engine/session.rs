@@ -24,7 +24,7 @@ use datafusion::{
 };
 
 use super::{
-    TABLE,
+    TABLE, aggregates,
     fragments::{Fragments, TimeRange},
     functions, table,
 };
@@ -54,7 +54,14 @@ pub(super) fn shared_state(threads: usize) -> Result<SessionState> {
             ]
             .concat(),
         )
-        .with_aggregate_functions(SessionStateDefaults::default_aggregate_functions())
+        .with_aggregate_functions(
+            [
+                SessionStateDefaults::default_aggregate_functions(),
+                aggregates::all(),
+            ]
+            .concat(),
+        )
+        .with_higher_order_functions(SessionStateDefaults::default_higher_order_functions())
         .with_window_functions(SessionStateDefaults::default_window_functions())
         .build();
     Ok(state)
@@ -130,8 +137,8 @@ impl ContextProvider for QueryCatalog<'_> {
         self.state.scalar_functions().get(name).cloned()
     }
 
-    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
-        None
+    fn get_higher_order_meta(&self, name: &str) -> Option<Arc<HigherOrderUDF>> {
+        self.state.higher_order_functions().get(name).cloned()
     }
 
     fn get_aggregate_meta(&self, name: &str) -> Option<Arc<AggregateUDF>> {

@@ -7,7 +7,7 @@ use super::{
     function::{FunctionKind, FunctionSpec, ReturnType, Translation},
     invalid, quote_literal,
     scope::Scope,
-    time::time_unit,
+    time::{local_time, time_unit, time_zone},
 };
 use crate::{
     answer::QueryError,
@@ -18,6 +18,9 @@ use crate::{
     },
 };
 
+/// The flag of patterns in which a dot matches line ends.
+const DOT_MATCHES_ALL: &str = "(?s)";
+
 /// A function call with untranslated arguments.
 pub(crate) struct Call<'a> {
     pub(super) name: &'a str,
@@ -27,13 +30,25 @@ pub(crate) struct Call<'a> {
     pub(super) distinct: bool,
     /// Whether the call is `COUNT(*)`.
     star: bool,
-    order: &'a [OrderByExpr],
+    pub(super) order: &'a [OrderByExpr],
+    /// The number of values that `LIMIT` in the call keeps.
+    pub(super) limit: Option<&'a Expr>,
+    /// Whether `IGNORE NULLS` was given.
+    pub(super) ignores_nulls: bool,
+    /// The time zone of an optional argument, unless it is UTC.
+    pub(super) zone: Option<String>,
     /// Translated `FILTER` and `OVER` clauses.
     pub(super) filter_and_window: String,
 }
 
 /// A translated argument with its type, unless it is a literal or a time unit.
-type Argument = (String, Option<Type>);
+type Argument = (String, Option<ArgumentType>);
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ArgumentType {
+    pub(super) ty: Type,
+    nullable: bool,
+}
 
 impl<'a> Translator<'a> {
     pub(super) fn call(
@@ -46,6 +61,16 @@ impl<'a> Translator<'a> {
         self.add_filter_and_window(spec, function, conditional, &mut call, scope)?;
         let (min, max) = spec.arity;
         let count = call.args.len();
+        if spec.kind == FunctionKind::Aggregate {
+            self.aggregates += 1;
+        }
+        if let Some(at) = spec.zone_at
+            && count == at + 1
+        {
+            call.zone = time_zone(&self.literal(&call, at, scope)?)?;
+            call.args.pop();
+        }
+        let count = call.args.len();
         if !(min..=max).contains(&count) && !call.star {
             return invalid(format!(
                 "Function {} does not take {count} arguments",
@@ -55,16 +80,57 @@ impl<'a> Translator<'a> {
         match spec.translation {
             Translation::Code(translate) => translate(self, &call, scope),
             Translation::Template(template) => {
+                let ignores_distinct = call.distinct && !template.contains("{d}");
+                let is_extreme = ["min", "max"].contains(&spec.name);
+                if (ignores_distinct && !is_extreme) || !call.order.is_empty() {
+                    return invalid(format!(
+                        "Function {} does not support DISTINCT and ORDER BY",
+                        spec.name
+                    ));
+                }
                 let (sql, types) = self.fill_template(template, &call, scope)?;
-                let ty = match spec.returns {
-                    ReturnType::Always(ty) => ty,
-                    ReturnType::OfArgument(at) => {
-                        types.get(at).copied().flatten().unwrap_or(Type::Unknown)
-                    }
-                };
-                Ok(SqlExpr::new(sql, ty))
+                self.typed_result(spec, sql, &types, call.zone.is_some())
             }
         }
+    }
+
+    /// Adds the type to the SQL of a call.
+    fn typed_result(
+        &self,
+        spec: &FunctionSpec,
+        sql: String,
+        types: &[Option<ArgumentType>],
+        zoned: bool,
+    ) -> Result<SqlExpr> {
+        let argument = |at: usize| {
+            let ty = types.get(at).copied().flatten();
+            ty.map_or(Type::Unknown, |it| it.ty)
+        };
+        let nullable = types.iter().flatten().any(|it| it.nullable);
+        let ty = match spec.returns {
+            ReturnType::Always(ty) => ty,
+            ReturnType::OfArgument(at) | ReturnType::OrDefault(at) => argument(at),
+            ReturnType::ListOf(at) => argument(at).list(),
+        };
+        let ty = match ty {
+            Type::Seconds | Type::Timestamp if zoned => Type::Local,
+            ty => ty,
+        };
+        let default = match spec.returns {
+            ReturnType::OrDefault(_) if self.is_clickhouse() && !nullable => ty.default_sql(),
+            _ => None,
+        };
+        let sql = match default {
+            Some(default) => format!("coalesce({sql}, {default})"),
+            None => sql,
+        };
+        let keeps_nulls = spec.kind != FunctionKind::Aggregate || default.is_none();
+        let makes_nulls = spec.name.ends_with("OrNull") || spec.name.eq_ignore_ascii_case("nullIf");
+        let removes_nulls = ["coalesce", "ifNull", "assumeNotNull", "isNull", "isNotNull"]
+            .into_iter()
+            .any(|name| name.eq_ignore_ascii_case(spec.name));
+        let nullable = makes_nulls || (nullable && keeps_nulls && !removes_nulls);
+        Ok(SqlExpr::new(sql, ty).nullable(nullable))
     }
 
     /// Finds a function by its name. Returns true with an aggregate that has the `ClickHouse`
@@ -86,6 +152,8 @@ impl<'a> Translator<'a> {
     fn function_named(&self, name: &str) -> Option<&'static FunctionSpec> {
         self.functions
             .iter()
+            .copied()
+            .flatten()
             .find(|spec| spec.name.eq_ignore_ascii_case(name))
     }
 
@@ -103,6 +171,10 @@ impl<'a> Translator<'a> {
             && !call.distinct
             && call.order.is_empty()
             && !call.star;
+        let keeps_limit = spec.name == "array_agg" || spec.name == "string_agg";
+        if call.limit.is_some() && !keeps_limit {
+            return invalid(format!("Function {} does not support LIMIT", spec.name));
+        }
         if spec.kind == FunctionKind::Scalar && !plain {
             return invalid(format!("Function {} is not an aggregate", spec.name));
         }
@@ -112,6 +184,13 @@ impl<'a> Translator<'a> {
             };
             let condition = self.expression(condition, scope)?.condition();
             call.filter_and_window = format!(" FILTER (WHERE {condition})");
+        }
+        let is_list = matches!(
+            spec.returns,
+            ReturnType::ListOf(_) | ReturnType::Always(Type::List(_))
+        );
+        if is_list && function.over.is_some() {
+            return invalid(format!("Function {} does not support OVER", spec.name));
         }
         match &function.over {
             None if spec.kind == FunctionKind::Window => {
@@ -149,7 +228,7 @@ impl<'a> Translator<'a> {
         template: &str,
         call: &Call<'a>,
         scope: &mut Scope<'a>,
-    ) -> Result<(String, Vec<Option<Type>>)> {
+    ) -> Result<(String, Vec<Option<ArgumentType>>)> {
         let mut types = vec![None; call.args.len()];
         let mut sql = String::new();
         let mut rest = template;
@@ -164,8 +243,8 @@ impl<'a> Translator<'a> {
             match placeholder {
                 "f" => sql.push_str(&call.filter_and_window),
                 "d" => sql.push_str(call.distinct_keyword()),
+                "n" => sql.push_str(&call.count_parameter()?),
                 "p" => sql.push_str(&call.quantile_parameter()?),
-                "o" => sql.push_str(&self.order_by_expressions(call.order, scope)?),
                 argument => self.fill_argument(argument, call, scope, &mut sql, &mut types)?,
             }
         }
@@ -180,7 +259,7 @@ impl<'a> Translator<'a> {
         call: &Call<'a>,
         scope: &mut Scope<'a>,
         sql: &mut String,
-        types: &mut [Option<Type>],
+        types: &mut [Option<ArgumentType>],
     ) -> Result<()> {
         let (index, form) = placeholder.split_once(':').unwrap_or((placeholder, ""));
         let indices = match index.parse::<usize>() {
@@ -210,6 +289,11 @@ impl<'a> Translator<'a> {
         match form {
             "u" => return Ok((quote_literal(time_unit(arg)?), None)),
             "l" => return Ok((quote_literal(&self.literal(call, at, scope)?), None)),
+            // A dot in patterns matches line ends, too.
+            "r" => {
+                let pattern = format!("{DOT_MATCHES_ALL}{}", self.literal(call, at, scope)?);
+                return Ok((quote_literal(&pattern), None));
+            }
             _ => {}
         }
         let expr = self.expression(arg, scope)?;
@@ -219,10 +303,30 @@ impl<'a> Translator<'a> {
             "f" => expr.float(),
             "n" => expr.numeric(),
             "b" => expr.condition(),
-            "m" => expr.timestamp(self.dialect),
+            "m" => match &call.zone {
+                // A text is a date and time in the zone.
+                Some(zone) if expr.ty != Type::Text => {
+                    if expr.ty == Type::Local {
+                        return invalid("A time in a time zone has no other time zone");
+                    }
+                    local_time(&expr.timestamp(self.dialect), zone)
+                }
+                _ => expr.timestamp(self.dialect),
+            },
+            "M" if expr.ty == Type::Local => {
+                return invalid(format!(
+                    "Function {} does not support a time zone",
+                    call.name
+                ));
+            }
+            "M" => expr.timestamp(self.dialect),
             _ => expr.sql,
         };
-        Ok((sql, Some(expr.ty)))
+        let ty = ArgumentType {
+            ty: expr.ty,
+            nullable: expr.nullable,
+        };
+        Ok((sql, Some(ty)))
     }
 
     /// Returns the text of a literal argument.
@@ -265,6 +369,9 @@ impl<'a> Call<'a> {
             distinct: false,
             star: false,
             order: &[],
+            limit: None,
+            ignores_nulls: false,
+            zone: None,
             filter_and_window: String::new(),
         };
         call.parse_parameters(&function.parameters)?;
@@ -311,7 +418,11 @@ impl<'a> Call<'a> {
         for clause in &list.clauses {
             match clause {
                 FunctionArgumentClause::OrderBy(order) => self.order = order,
-                FunctionArgumentClause::IgnoreOrRespectNulls(NullTreatment::IgnoreNulls) => {}
+                FunctionArgumentClause::Limit(limit) => self.limit = Some(limit),
+                FunctionArgumentClause::IgnoreOrRespectNulls(NullTreatment::IgnoreNulls) => {
+                    self.ignores_nulls = true;
+                }
+                FunctionArgumentClause::IgnoreOrRespectNulls(NullTreatment::RespectNulls) => {}
                 _ => return unsupported_call(self.name),
             }
         }
@@ -320,6 +431,18 @@ impl<'a> Call<'a> {
 
     pub(super) fn distinct_keyword(&self) -> &'static str {
         if self.distinct { "DISTINCT " } else { "" }
+    }
+
+    /// Returns the number in the parameter of an aggregate such as `groupArray(n)`, 0 without one.
+    pub(super) fn count_parameter(&self) -> Result<String> {
+        let Some(parameter) = self.parameters.first() else {
+            return Ok("0".into());
+        };
+        let count = whole_number(parameter).filter(|count| *count > 0);
+        match count {
+            Some(count) => Ok(count.to_string()),
+            None => invalid("A parameter must be a positive number"),
+        }
     }
 
     /// Returns the level of a quantile, by default the median.
@@ -342,6 +465,17 @@ pub(super) fn quantile_level(parameter: &Expr) -> Result<String> {
     match digits.parse::<f64>() {
         Ok(level) if (0.0..=1.0).contains(&level) => Ok(format!("{level:?}")),
         _ => invalid("A quantile level must be between 0 and 1"),
+    }
+}
+
+/// Returns the value of a literal without a sign and a fraction.
+pub(super) fn whole_number(expr: &Expr) -> Option<u32> {
+    let Expr::Value(value) = expr else {
+        return None;
+    };
+    match &value.value {
+        Value::Number(digits, _) => digits.parse().ok(),
+        _ => None,
     }
 }
 

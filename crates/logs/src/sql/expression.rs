@@ -9,8 +9,7 @@ use super::{
     time::time_unit_named,
 };
 use crate::engine::sqlparser::ast::{
-    AccessExpr, Array, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DateTimeField, Expr,
-    Ident, Subscript, Value,
+    Array, BinaryOperator, CaseWhen, CastKind, CeilFloorKind, DateTimeField, Expr, Ident, Value,
 };
 
 impl<'a> Translator<'a> {
@@ -29,12 +28,10 @@ impl<'a> Translator<'a> {
                 None => self.name(std::slice::from_ref(ident), scope),
             },
             Expr::CompoundIdentifier(idents) => self.name(idents, scope),
-            Expr::CompoundFieldAccess { root, access_chain } => match access_chain.as_slice() {
-                [AccessExpr::Subscript(Subscript::Index { index })] => {
-                    self.subscript(root, index, scope)
-                }
-                _ => unsupported(expr),
-            },
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                self.field_access(root, access_chain, scope)
+            }
+            Expr::Tuple(items) => self.tuple(items.iter(), scope),
             Expr::Nested(inner) => {
                 let mut inner = self.expression(inner, scope)?;
                 inner.sql = format!("({})", inner.sql);
@@ -93,6 +90,7 @@ impl<'a> Translator<'a> {
         };
         let mut sql = String::from("CASE");
         let mut types = Vec::new();
+        let mut nullable = default.is_none();
         for branch in branches {
             let condition = self.expression(&branch.condition, scope)?;
             let condition = match &operand {
@@ -105,13 +103,16 @@ impl<'a> Translator<'a> {
             let value = self.expression(&branch.result, scope)?;
             let _ = write!(sql, " WHEN {condition} THEN {}", value.sql);
             types.push(value.ty);
+            nullable |= value.nullable;
         }
         if let Some(default) = default {
             let value = self.expression(default, scope)?;
             let _ = write!(sql, " ELSE {}", value.sql);
             types.push(value.ty);
+            nullable |= value.nullable;
         }
-        Ok(SqlExpr::new(format!("{sql} END"), Type::common(&types)))
+        let case = SqlExpr::new(format!("{sql} END"), Type::common(&types));
+        Ok(case.nullable(nullable))
     }
 
     /// Functions with a syntax of their own, such as `CAST` and `EXTRACT`.
@@ -205,8 +206,13 @@ impl<'a> Translator<'a> {
     ) -> Result<SqlExpr> {
         let needle = self.expression(needle, scope)?.text();
         let text = self.expression(text, scope)?.text();
+        let function = if self.is_clickhouse() {
+            "byte_position"
+        } else {
+            "strpos"
+        };
         Ok(SqlExpr::new(
-            format!("strpos({text}, {needle})"),
+            format!("{function}({text}, {needle})"),
             Type::Integer,
         ))
     }
@@ -224,17 +230,25 @@ impl<'a> Translator<'a> {
             Some(length) => format!(", {}", self.expression(length, scope)?.integer()),
             None => String::new(),
         };
-        let sql = format!("substr({text}, {from}{length})");
+        let function = if self.is_clickhouse() {
+            "byte_slice"
+        } else {
+            "substr"
+        };
+        let sql = format!("{function}({text}, {from}{length})");
         Ok(SqlExpr::new(sql, Type::Text))
     }
 
     fn array(&mut self, array: &'a Array, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         let mut items = Vec::with_capacity(array.elem.len());
+        let mut types = Vec::with_capacity(array.elem.len());
         for item in &array.elem {
-            items.push(self.expression(item, scope)?.sql);
+            let item = self.expression(item, scope)?;
+            items.push(item.sql);
+            types.push(item.ty);
         }
         let sql = format!("make_array({})", items.join(", "));
-        Ok(SqlExpr::new(sql, Type::List))
+        Ok(SqlExpr::new(sql, Type::common(&types).list()))
     }
 
     fn value(&self, value: &Value) -> Result<SqlExpr> {

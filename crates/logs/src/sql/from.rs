@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     Dialect, READS_MAX, Result, Translator, excerpt, invalid,
+    parse::rewrite::{ARRAY_JOIN, LEFT_ARRAY_JOIN},
     query::QuerySql,
     quote_identifier,
     scope::{Scope, ScopeTable, TableColumns},
@@ -25,7 +26,7 @@ impl<'a> Translator<'a> {
         let mut sql = String::new();
         for from in &select.from {
             match &from.relation {
-                TableFactor::UNNEST { .. } => self.unnest(&from.relation, scope)?,
+                TableFactor::UNNEST { .. } => self.unnest(&from.relation, false, scope)?,
                 relation => {
                     let table = self.table(relation, scope)?;
                     sql.push_str(if sql.is_empty() { "" } else { " CROSS JOIN " });
@@ -59,7 +60,18 @@ impl<'a> Translator<'a> {
             if !unconditional {
                 return invalid("UNNEST can only be joined ON TRUE");
             }
-            return self.unnest(&join.relation, scope);
+            return self.unnest(&join.relation, kind == "LEFT JOIN", scope);
+        }
+        if let TableFactor::Derived {
+            subquery,
+            alias: Some(alias),
+            ..
+        } = &join.relation
+            && self.is_clickhouse()
+            && [ARRAY_JOIN, LEFT_ARRAY_JOIN].contains(&alias.name.value.as_str())
+        {
+            let keeps_empty = alias.name.value == LEFT_ARRAY_JOIN;
+            return self.array_join_clause(subquery, keeps_empty, scope);
         }
         let table = self.table(&join.relation, scope)?;
         match constraint {
@@ -75,7 +87,12 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    fn unnest(&mut self, factor: &'a TableFactor, scope: &mut Scope<'a>) -> Result<()> {
+    fn unnest(
+        &mut self,
+        factor: &'a TableFactor,
+        keeps_rows: bool,
+        scope: &mut Scope<'a>,
+    ) -> Result<()> {
         let TableFactor::UNNEST {
             alias,
             array_exprs,
@@ -88,7 +105,7 @@ impl<'a> Translator<'a> {
         };
         match array_exprs.as_slice() {
             [path] if self.dialect == Dialect::BigQuery => {
-                self.add_unnest(path, table_alias(alias.as_ref())?, scope)
+                self.add_unnest(path, table_alias(alias.as_ref())?, keeps_rows, scope)
             }
             _ => invalid("UNNEST takes one field"),
         }

@@ -3,7 +3,7 @@
 use super::{Result, SqlExpr, Translator, Type, call::Call, scope::Scope};
 
 /// The functions of a dialect.
-pub(crate) type FunctionTable = &'static [FunctionSpec];
+pub(crate) type FunctionTable = &'static [&'static [FunctionSpec]];
 
 /// Translates a call that a template cannot express.
 pub(crate) type TranslateCall =
@@ -17,6 +17,16 @@ pub(crate) struct FunctionSpec {
     pub(crate) kind: FunctionKind,
     pub(crate) returns: ReturnType,
     pub(crate) translation: Translation,
+    /// The index of an optional argument that is a time zone.
+    pub(crate) zone_at: Option<usize>,
+}
+
+impl FunctionSpec {
+    /// Adds an optional argument with a time zone, the last one. The arity does not include it.
+    pub(crate) const fn with_zone(mut self, at: usize) -> Self {
+        self.zone_at = Some(at);
+        self
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +43,18 @@ pub(crate) enum ReturnType {
     Always(Type),
     /// The type of the argument with this index.
     OfArgument(usize),
+    /// The type of the argument, whose default replaces a missing result in `ClickHouse`.
+    OrDefault(usize),
+    /// A list of values of the type of the argument.
+    ListOf(usize),
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum Translation {
     /// SQL with placeholders. `{0}` is the first argument unchanged, `{0:t}` as text, `{0:i}` as an
     /// integer, `{0:f}` as a float, `{0:n}` as any number, `{0:b}` as a condition, `{0:m}` as a
-    /// timestamp, `{0:l}` as a literal and `{0:u}` as a time unit; `{*}` stands for all arguments.
-    /// `{p}` is the parameter, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}`
+    /// timestamp, `{0:l}` as a literal, `{0:r}` as a pattern and `{0:u}` as a time unit; `{*}` stands for all arguments.
+    /// `{p}` is the level of a quantile, `{n}` the number in a parameter or 0, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}`
     /// the `ORDER BY` clause of an aggregate.
     Template(&'static str),
     Code(TranslateCall),
@@ -59,6 +73,7 @@ pub(crate) const fn scalar(
         kind: FunctionKind::Scalar,
         returns: ReturnType::Always(returns),
         translation: Translation::Template(template),
+        zone_at: None,
     }
 }
 
@@ -75,6 +90,7 @@ pub(crate) const fn same_type(
         kind: FunctionKind::Scalar,
         returns: ReturnType::OfArgument(argument),
         translation: Translation::Template(template),
+        zone_at: None,
     }
 }
 
@@ -91,6 +107,7 @@ pub(crate) const fn aggregate(
         kind: FunctionKind::Aggregate,
         returns,
         translation: Translation::Template(template),
+        zone_at: None,
     }
 }
 
@@ -107,6 +124,7 @@ pub(crate) const fn window(
         kind: FunctionKind::Window,
         returns,
         translation: Translation::Template(template),
+        zone_at: None,
     }
 }
 
@@ -123,5 +141,6 @@ pub(crate) const fn special(
         kind,
         returns: ReturnType::Always(Type::Unknown),
         translation: Translation::Code(translate),
+        zone_at: None,
     }
 }

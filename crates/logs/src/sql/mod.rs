@@ -7,8 +7,12 @@
 mod call;
 mod cast;
 mod expression;
+mod fill;
 mod from;
 pub(crate) mod function;
+mod json;
+mod lambda;
+mod naming;
 mod operator;
 mod order;
 mod parse;
@@ -27,7 +31,13 @@ pub(crate) use self::{
     parse::EXTRACT,
     sql_expr::{SqlExpr, Type},
 };
-use crate::{answer::QueryError, engine::Statement};
+use crate::{
+    answer::QueryError,
+    engine::{
+        Fill, RelaxedSql, Statement,
+        sqlparser::ast::{Expr, OrderByExpr, Query},
+    },
+};
 
 /// Maximum nesting of expressions and queries after aliases are expanded.
 const DEPTH_MAX: usize = 60;
@@ -59,6 +69,20 @@ pub(crate) fn translate(
     now: i64,
 ) -> Result<Statement> {
     let parsed = parse::parse(dialect, sql)?;
+    let mut statement = translate_query(dialect, functions, &parsed, now, false)?;
+    if let Some(relaxed) = &mut statement.relaxed {
+        relaxed.sql = translate_query(dialect, functions, &parsed, now, true)?.sql;
+    }
+    Ok(statement)
+}
+
+fn translate_query(
+    dialect: Dialect,
+    functions: FunctionTable,
+    parsed: &Query,
+    now: i64,
+    assumes_records: bool,
+) -> Result<Statement> {
     let mut translator = Translator {
         dialect,
         functions,
@@ -68,14 +92,26 @@ pub(crate) fn translate(
         steps: 0,
         reads: 0,
         common_tables: Vec::new(),
+        values: Vec::new(),
+        aggregates: 0,
+        assumes_records,
+        record_exceptions: Vec::new(),
+        fill_key: None,
+        fill: None,
     };
-    let (query, rows) = translator.statement(&parsed)?;
+    let (query, rows) = translator.statement(parsed)?;
     let columns = query.columns.into_iter().map(|column| column.name);
+    let exceptions = translator.record_exceptions;
     Ok(Statement {
         sql: query.sql,
         columns: columns.collect(),
         rows,
         timestamps_as_numbers: dialect == Dialect::BigQuery,
+        relaxed: (!exceptions.is_empty()).then(|| RelaxedSql {
+            sql: String::new(),
+            exceptions,
+        }),
+        fill: translator.fill,
     })
 }
 
@@ -91,6 +127,17 @@ pub(crate) struct Translator<'a> {
     reads: usize,
     /// Common table expressions in scope, innermost last.
     common_tables: Vec<CommonTable<'a>>,
+    /// Values that `WITH` names, innermost last.
+    values: Vec<(&'a str, &'a Expr)>,
+    /// Number of aggregates so far.
+    aggregates: usize,
+    /// Whether lines are assumed to have the records that grouped queries unnest.
+    assumes_records: bool,
+    /// Conditions that hold for every line that contradicts the assumption.
+    record_exceptions: Vec<String>,
+    /// The sort key with `WITH FILL` of the statement.
+    fill_key: Option<&'a OrderByExpr>,
+    fill: Option<Fill>,
 }
 
 impl Translator<'_> {

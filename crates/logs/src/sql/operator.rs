@@ -39,6 +39,17 @@ impl Translator<'_> {
         op: &BinaryOperator,
         right: &SqlExpr,
     ) -> Result<SqlExpr> {
+        let result = self.operation(left, op, right)?;
+        Ok(result.nullable(left.nullable || right.nullable))
+    }
+
+    fn operation(&self, left: &SqlExpr, op: &BinaryOperator, right: &SqlExpr) -> Result<SqlExpr> {
+        let is_instant = |ty: Type| ty.is_time() && ty != Type::Local;
+        if (left.ty == Type::Local && is_instant(right.ty))
+            || (right.ty == Type::Local && is_instant(left.ty))
+        {
+            return invalid("A time in a time zone is comparable only in the same time zone");
+        }
         match op {
             BinaryOperator::Eq => Ok(self.comparison(left, "=", right)),
             BinaryOperator::NotEq => Ok(self.comparison(left, "<>", right)),

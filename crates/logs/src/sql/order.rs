@@ -39,7 +39,6 @@ impl<'a> Translator<'a> {
     ) -> Result<String> {
         let mut keys = Vec::with_capacity(order.len());
         for item in order {
-            reject_fill(item)?;
             let key = match self.select_position(&item.expr, columns, projections)? {
                 Some(position) => position.to_string(),
                 None => self.expression(&item.expr, scope)?.sql,
@@ -57,7 +56,6 @@ impl<'a> Translator<'a> {
     ) -> Result<String> {
         let mut keys = Vec::with_capacity(order.len());
         for item in order {
-            reject_fill(item)?;
             let key = self.expression(&item.expr, scope)?.sql;
             keys.push(self.sort_key(&key, item.options));
         }
@@ -76,7 +74,7 @@ impl<'a> Translator<'a> {
     }
 
     /// Returns the one-based position of the output column that a number or a name refers to.
-    fn select_position(
+    pub(super) fn select_position(
         &self,
         expr: &Expr,
         columns: &[OutputColumn],
@@ -104,13 +102,6 @@ impl<'a> Translator<'a> {
             _ => Ok(None),
         }
     }
-}
-
-fn reject_fill(item: &OrderByExpr) -> Result<()> {
-    if item.with_fill.is_some() {
-        return invalid("WITH FILL is not supported");
-    }
-    Ok(())
 }
 
 fn clause_of(keyword: &str, keys: &[String]) -> String {

@@ -3,14 +3,17 @@
 use std::fmt::Write as _;
 
 use super::{
-    Result, Translator, check_length, invalid,
+    Result, Translator, check_length,
+    fill::reject_fill,
+    invalid,
+    parse::rewrite::VALUE,
     scope::{CommonTable, OutputColumn, Scope, ScopeTable, TableColumns},
 };
 use crate::{
     answer::ROWS_MAX,
     engine::sqlparser::ast::{
-        Expr, LimitClause, OrderBy, OrderByExpr, OrderByKind, Query, SetExpr, SetOperator,
-        SetQuantifier, Value, With,
+        Cte, Expr, LimitClause, OrderBy, OrderByExpr, OrderByKind, Query, SelectItem, SetExpr,
+        SetOperator, SetQuantifier, Value, With,
     },
 };
 
@@ -52,8 +55,10 @@ impl<'a> Translator<'a> {
     /// Translates a query. `rows` caps its limit.
     pub(super) fn query(&mut self, query: &'a Query, rows: Option<usize>) -> Result<QuerySql> {
         let common_tables = self.common_tables.len();
+        let values = self.values.len();
         let translated = self.nested(|translator| translator.query_in_scope(query, rows));
         self.common_tables.truncate(common_tables);
+        self.values.truncate(values);
         let QuerySql { sql, columns } = translated?;
         Ok(QuerySql {
             sql: check_length(sql)?,
@@ -96,11 +101,20 @@ impl<'a> Translator<'a> {
             }) => order,
             Some(_) => return invalid("ORDER BY takes expressions"),
         };
+        // Only the statement itself has a number of rows.
+        if rows.is_some() {
+            self.take_fill(order, &limits.offset, limits.by.is_some())?;
+        } else {
+            reject_fill(order)?;
+        }
         let translated = match body.as_ref() {
             SetExpr::Select(select) => self.select(select, order, limits.by)?,
             _ if limits.by.is_some() => return invalid("LIMIT BY requires a single SELECT"),
             set => self.ordered_set(set, order)?,
         };
+        if rows.is_some() {
+            self.finish_fill(&translated.columns)?;
+        }
         Ok(QuerySql {
             sql: format!("{with}{}{}{}", translated.sql, limits.limit, limits.offset),
             columns: translated.columns,
@@ -112,14 +126,18 @@ impl<'a> Translator<'a> {
             return invalid("WITH RECURSIVE is not supported");
         }
         let mut sql = String::new();
-        for (at, cte) in with.cte_tables.iter().enumerate() {
+        for cte in &with.cte_tables {
+            if let Some(value) = named_value(cte) {
+                self.values.push((&cte.alias.name.value, value));
+                continue;
+            }
             if !cte.alias.columns.is_empty() || cte.from.is_some() {
                 return invalid("Column lists of common table expressions are not supported");
             }
             let reads_before = self.reads;
             let query = self.query(&cte.query, None)?;
             let identifier = self.fresh_identifier();
-            let separator = if at == 0 { "WITH " } else { ", " };
+            let separator = if sql.is_empty() { "WITH " } else { ", " };
             let _ = write!(sql, "{separator}{identifier} AS ({})", query.sql);
             self.common_tables.push(CommonTable {
                 name: &cte.alias.name.value,
@@ -192,6 +210,18 @@ impl<'a> Translator<'a> {
             let _ = write!(sql, "{keyword}({})", branch.sql);
         }
         Ok(QuerySql { sql, columns })
+    }
+}
+
+/// Returns the expression of a `WITH` item that names a value.
+fn named_value(cte: &Cte) -> Option<&Expr> {
+    let marked = cte.alias.columns.first()?.name.value == VALUE;
+    let SetExpr::Select(select) = cte.query.body.as_ref() else {
+        return None;
+    };
+    match select.projection.as_slice() {
+        [SelectItem::ExprWithAlias { expr, .. }] if marked => Some(expr),
+        _ => None,
     }
 }
 

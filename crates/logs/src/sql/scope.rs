@@ -1,5 +1,7 @@
 //! Name resolution: tables, columns, attributes and select aliases.
 
+use std::fmt::Write as _;
+
 use super::{
     Dialect, Result, SqlExpr, Translator, Type, invalid, quote_identifier, quote_literal,
     sql_expr::NumberColumn,
@@ -22,6 +24,8 @@ pub(super) struct OutputColumn {
     /// The engine identifier. It is generated, so that an alias never shadows a column.
     pub(super) identifier: String,
     pub(super) ty: Type,
+    pub(super) nullable: bool,
+    pub(super) elements: Vec<Type>,
 }
 
 /// A common table expression.
@@ -65,6 +69,17 @@ pub(super) struct ArrayJoin {
     pub(super) list: String,
     /// The engine identifier of the items.
     pub(super) identifier: String,
+    /// Whether a row with an empty list is kept.
+    pub(super) keeps_empty: bool,
+}
+
+/// The condition that a line has an unnested record.
+#[derive(Debug)]
+pub(super) struct RecordCondition {
+    pub(super) sql: String,
+    /// A condition for lines of the log table that is cheap and holds for every line without the
+    /// record, `None` if there is no such condition.
+    pub(super) exception: Option<String>,
 }
 
 /// The names that are visible in one `SELECT`.
@@ -79,7 +94,12 @@ pub(crate) struct Scope<'a> {
     /// Indices of aliases that are being expanded. Within its own expression an alias refers to
     /// the column.
     pub(super) expanding: Vec<usize>,
-    pub(super) array_joins: Vec<ArrayJoin>,
+    /// Lists that are expanded together, in the order of the expansion.
+    pub(super) array_joins: Vec<Vec<ArrayJoin>>,
+    /// Names of `ARRAY JOIN` and parameters of lambdas, innermost last.
+    pub(super) variables: Vec<(&'a str, SqlExpr)>,
+    /// Conditions for the presence of unnested records.
+    pub(super) record_conditions: Vec<RecordCondition>,
 }
 
 /// The target of a name.
@@ -93,11 +113,13 @@ pub(super) enum Resolution {
 }
 
 impl<'a> Translator<'a> {
-    /// Adds `UNNEST(path) AS alias` to the scope.
+    /// Adds `UNNEST(path) AS alias` to the scope. A row without the record is dropped unless the
+    /// join keeps it.
     pub(super) fn add_unnest(
         &mut self,
         path: &'a Expr,
         alias: Option<String>,
+        keeps_rows: bool,
         scope: &mut Scope<'a>,
     ) -> Result<()> {
         let idents = match path {
@@ -107,6 +129,11 @@ impl<'a> Translator<'a> {
         };
         match self.resolve(idents, scope)? {
             Resolution::Record { table, path } => {
+                // `metadata` itself always has one record.
+                if !keeps_rows && !path.is_empty() {
+                    let condition = record_condition(&scope.tables[table], &path);
+                    scope.record_conditions.push(condition);
+                }
                 scope
                     .record_aliases
                     .push(RecordAlias { alias, table, path });
@@ -125,11 +152,14 @@ impl<'a> Translator<'a> {
         if !scope.aliases_visible {
             return Ok(None);
         }
+        if scope.variables.iter().any(|(name, _)| *name == ident.value) {
+            return Ok(None);
+        }
         let found = (0..scope.aliases.len()).find(|at| {
             self.same_name(scope.aliases[*at].0, &ident.value) && !scope.expanding.contains(at)
         });
         let Some(at) = found else {
-            return Ok(None);
+            return self.expand_value(ident, scope);
         };
         scope.expanding.push(at);
         let aliases_visible = std::mem::replace(&mut scope.aliases_visible, self.is_clickhouse());
@@ -139,13 +169,42 @@ impl<'a> Translator<'a> {
         translated.map(Some)
     }
 
+    /// Translates a value that `WITH` names.
+    fn expand_value(&mut self, ident: &Ident, scope: &mut Scope<'a>) -> Result<Option<SqlExpr>> {
+        let at = self
+            .values
+            .iter()
+            .rposition(|(name, _)| *name == ident.value);
+        let Some(at) = at else {
+            return Ok(None);
+        };
+        // A value can refer to earlier values only.
+        let later = self.values.split_off(at);
+        let translated = self.expression(later[0].1, scope);
+        self.values.extend(later);
+        translated.map(Some)
+    }
+
     /// Resolves a dotted name: first record aliases, then qualified columns, then columns of any
     /// table, and last the fields of unnested records.
     pub(super) fn resolve(&self, idents: &[Ident], scope: &Scope<'a>) -> Result<Resolution> {
-        let words = words_of(idents);
+        self.resolve_words(&words_of(idents), scope)
+    }
+
+    pub(super) fn resolve_words(&self, words: &[&str], scope: &Scope<'a>) -> Result<Resolution> {
         let Some((&first, rest)) = words.split_first() else {
             return unknown_field("");
         };
+        if rest.is_empty() {
+            let variable = scope
+                .variables
+                .iter()
+                .rev()
+                .find(|(name, _)| *name == first);
+            if let Some((_, variable)) = variable {
+                return Ok(Resolution::Value(variable.clone()));
+            }
+        }
         for record in scope.record_aliases.iter().rev() {
             if self.is_named(record.alias.as_deref(), first) {
                 return Ok(Self::attribute_at(record.table, &record.path, rest, scope));
@@ -159,7 +218,7 @@ impl<'a> Translator<'a> {
             (Some(table), [column, rest @ ..]) => self.resolve_column(table, column, rest, scope),
             _ => (0..scope.tables.len())
                 .find_map(|table| self.resolve_column(table, first, rest, scope))
-                .or_else(|| Self::resolve_unqualified(&words, scope)),
+                .or_else(|| Self::resolve_unqualified(words, scope)),
         };
         match resolution {
             Some(resolution) => Ok(resolution),
@@ -202,7 +261,9 @@ impl<'a> Translator<'a> {
                     .find(|it| self.same_name(&it.name, column))
                     .filter(|_| rest.is_empty())?;
                 let sql = format!("{}.{}", table.identifier, column.identifier);
-                Some(Resolution::Value(SqlExpr::new(sql, column.ty)))
+                let mut expr = SqlExpr::new(sql, column.ty).nullable(column.nullable);
+                expr.elements.clone_from(&column.elements);
+                Some(Resolution::Value(expr))
             }
             TableColumns::Lines(source) => self
                 .line_column(table, column, rest)
@@ -241,6 +302,10 @@ impl<'a> Translator<'a> {
         scope: &Scope<'a>,
     ) -> Option<Resolution> {
         match (self.dialect, column, rest) {
+            // A column of the sources of the hosted service.
+            (Dialect::ClickHouse, "workflow_run", []) => {
+                Some(Resolution::Value(Self::map_entry(table, column, scope)))
+            }
             (Dialect::ClickHouse, "log_attributes", []) => Some(Resolution::Record {
                 table,
                 path: String::new(),
@@ -248,7 +313,9 @@ impl<'a> Translator<'a> {
             (Dialect::BigQuery, _, rest) if column.eq_ignore_ascii_case("metadata") => {
                 Some(Self::attribute_at(table, "", rest, scope))
             }
-            (Dialect::BigQuery, "identifier" | "project", []) if source.is_some() => {
+            (Dialect::BigQuery, "identifier" | "project" | "workflow_run", [])
+                if source.is_some() =>
+            {
                 Some(Self::attribute_at(table, "", &[column], scope))
             }
             _ => None,
@@ -256,7 +323,12 @@ impl<'a> Translator<'a> {
     }
 
     /// Resolves a path below a record.
-    fn attribute_at(table: usize, path: &str, rest: &[&str], scope: &Scope<'a>) -> Resolution {
+    pub(super) fn attribute_at(
+        table: usize,
+        path: &str,
+        rest: &[&str],
+        scope: &Scope<'a>,
+    ) -> Resolution {
         let mut words = rest.to_vec();
         if !path.is_empty() {
             words.insert(0, path);
@@ -287,7 +359,7 @@ impl<'a> Translator<'a> {
             let prefix = quote_literal(path);
             SqlExpr::new(
                 format!("nested_attributes({prefix}, {columns})"),
-                Type::Unknown,
+                Type::Record,
             )
         }
     }
@@ -302,6 +374,41 @@ impl<'a> Translator<'a> {
         });
         expr
     }
+}
+
+/// Returns the condition that a line has an attribute below a path. Typed columns come first: they
+/// are cheaper to read.
+fn record_condition(table: &ScopeTable, path: &str) -> RecordCondition {
+    let identifier = &table.identifier;
+    let mut sql = String::from("(");
+    let mut exception = match &table.columns {
+        TableColumns::Lines(Some(source)) => format!("\"source\" = '{source}'"),
+        _ => "TRUE".to_owned(),
+    };
+    let mut has_columns = false;
+    for column in columns_below(path) {
+        let _ = write!(sql, "{identifier}.{column} IS NOT NULL OR ");
+        let _ = write!(exception, " AND {column} IS NULL");
+        has_columns = true;
+    }
+    let _ = write!(
+        sql,
+        "record_exists({identifier}.\"attributes\", {}))",
+        quote_literal(path)
+    );
+    RecordCondition {
+        sql,
+        exception: has_columns.then_some(exception),
+    }
+}
+
+/// Returns the quoted typed columns below a path.
+fn columns_below(path: &str) -> impl Iterator<Item = String> {
+    layout::COLUMNS.iter().filter_map(move |(key, _)| {
+        let rest = key.strip_prefix(path)?;
+        rest.starts_with('.')
+            .then(|| quote_identifier(&format!("{}{key}", layout::HOT)))
+    })
 }
 
 /// SQL that reads one attribute.

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use super::{
     Result, Translator, excerpt, invalid,
+    naming::clickhouse_name,
     query::{LimitBy, QuerySql},
-    scope::{OutputColumn, Scope},
+    scope::{OutputColumn, RecordCondition, Scope},
 };
-use crate::engine::sqlparser::ast::{Distinct, Expr, OrderByExpr, Select, SelectItem};
+use crate::engine::sqlparser::ast::{Distinct, Expr, GroupByExpr, OrderByExpr, Select, SelectItem};
 
 /// The engine column that numbers the rows of a `LIMIT BY` group.
 const GROUP_ROW: &str = "\"row of group\"";
@@ -48,6 +49,7 @@ impl<'a> Translator<'a> {
     ) -> Result<QuerySql> {
         reject_unsupported(select)?;
         let mut scope = Scope::default();
+        let aggregates = self.aggregates;
         let tables = self.from(select, &mut scope)?;
         let projections = projections(select)?;
         for projection in &projections {
@@ -60,6 +62,11 @@ impl<'a> Translator<'a> {
         let mut conditions = Vec::new();
         for condition in select.prewhere.iter().chain(&select.selection) {
             conditions.push(self.expression(condition, &mut scope)?.condition());
+        }
+        let is_grouped = self.aggregates > aggregates
+            || !matches!(&select.group_by, GroupByExpr::Expressions(keys, _) if keys.is_empty());
+        for condition in std::mem::take(&mut scope.record_conditions) {
+            conditions.extend(self.record_condition(condition, is_grouped));
         }
         scope.aliases_visible = true;
         let group_by = self.group_by(&select.group_by, &columns, &projections, &mut scope)?;
@@ -120,6 +127,8 @@ impl<'a> Translator<'a> {
                 name,
                 identifier,
                 ty: expr.ty,
+                nullable: expr.nullable,
+                elements: expr.elements,
             });
         }
         Ok((selected, columns))
@@ -133,9 +142,27 @@ impl<'a> Translator<'a> {
                 Some(ident) => ident.value.clone(),
                 None => String::new(),
             },
-            _ if self.is_clickhouse() => excerpt(&expr.to_string()),
+            _ if self.is_clickhouse() => {
+                excerpt(&clickhouse_name(expr).unwrap_or_else(|| expr.to_string()))
+            }
             _ => format!("f{at}_"),
         }
+    }
+
+    /// Returns the condition that a record exists. The statement has a second form without it if
+    /// all lines of the window count, because the condition reads the attribute map.
+    fn record_condition(&mut self, condition: RecordCondition, is_grouped: bool) -> Option<String> {
+        let RecordCondition { sql, exception } = condition;
+        let Some(exception) = exception.filter(|_| is_grouped) else {
+            return Some(sql);
+        };
+        if self.assumes_records {
+            return None;
+        }
+        if !self.record_exceptions.contains(&exception) {
+            self.record_exceptions.push(exception);
+        }
+        Some(sql)
     }
 
     fn optional_condition(
@@ -216,15 +243,21 @@ fn from_clause(tables: &str, scope: &Scope<'_>) -> String {
         Some(table) if !scope.array_joins.is_empty() => &table.identifier,
         _ => return format!(" FROM {tables}"),
     };
-    let mut lists = String::new();
-    for array_join in &scope.array_joins {
-        let _ = write!(
-            lists,
-            ", unnest({}) AS {}",
-            array_join.list, array_join.identifier
-        );
+    let mut from = tables.to_owned();
+    for group in &scope.array_joins {
+        let mut lists = String::new();
+        for array_join in group {
+            let list = &array_join.list;
+            let list = if array_join.keeps_empty {
+                format!("CASE WHEN array_length({list}) > 0 THEN {list} ELSE make_array(NULL) END")
+            } else {
+                list.clone()
+            };
+            let _ = write!(lists, ", unnest({list}) AS {}", array_join.identifier);
+        }
+        from = format!("(SELECT {table}.*{lists} FROM {from}) AS {table}");
     }
-    format!(" FROM (SELECT {table}.*{lists} FROM {tables}) AS {table}")
+    format!(" FROM {from}")
 }
 
 fn projections(select: &Select) -> Result<Vec<Projection<'_>>> {

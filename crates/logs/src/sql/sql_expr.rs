@@ -17,13 +17,79 @@ pub(crate) enum Type {
     DateTime,
     Date,
     Interval,
-    List,
+    /// A date and time in a time zone other than UTC.
+    Local,
+    List(ItemType),
+    Tuple,
+    /// A record of attributes in JSON.
+    Record,
     /// The map of all attributes.
     Map,
     Unknown,
 }
 
+/// The type of the items of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ItemType {
+    Text,
+    Integer,
+    Float,
+    Boolean,
+    Timestamp,
+    Seconds,
+    Tuple,
+    Unknown,
+}
+
 impl Type {
+    /// A list of texts.
+    pub(crate) const TEXTS: Self = Self::List(ItemType::Text);
+    /// A list of floats.
+    pub(crate) const FLOATS: Self = Self::List(ItemType::Float);
+
+    /// Returns the type of a list with items of this type.
+    pub(super) fn list(self) -> Self {
+        Self::List(match self {
+            Self::Text => ItemType::Text,
+            Self::Integer => ItemType::Integer,
+            Self::Float => ItemType::Float,
+            Self::Boolean => ItemType::Boolean,
+            Self::Timestamp => ItemType::Timestamp,
+            Self::Seconds => ItemType::Seconds,
+            Self::Tuple => ItemType::Tuple,
+            _ => ItemType::Unknown,
+        })
+    }
+
+    /// Returns the type of the items, `None` if this is not a list.
+    pub(super) fn item(self) -> Option<Self> {
+        let Self::List(item) = self else {
+            return None;
+        };
+        Some(match item {
+            ItemType::Text => Self::Text,
+            ItemType::Integer => Self::Integer,
+            ItemType::Float => Self::Float,
+            ItemType::Boolean => Self::Boolean,
+            ItemType::Timestamp => Self::Timestamp,
+            ItemType::Seconds => Self::Seconds,
+            ItemType::Tuple => Self::Tuple,
+            ItemType::Unknown => Self::Unknown,
+        })
+    }
+
+    /// Returns SQL of the value that `ClickHouse` has instead of null.
+    pub(super) fn default_sql(self) -> Option<&'static str> {
+        match self {
+            Self::Text => Some("''"),
+            Self::Integer => Some("0"),
+            Self::Float => Some("CAST(0 AS DOUBLE)"),
+            Self::Timestamp => Some("to_timestamp_micros(0)"),
+            Self::Seconds => Some("arrow_cast(0, 'Timestamp(Second, None)')"),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_number(self) -> bool {
         matches!(self, Self::Integer | Self::Float)
     }
@@ -31,7 +97,7 @@ impl Type {
     pub(super) fn is_time(self) -> bool {
         matches!(
             self,
-            Self::Timestamp | Self::Seconds | Self::DateTime | Self::Date
+            Self::Timestamp | Self::Seconds | Self::DateTime | Self::Date | Self::Local
         )
     }
 
@@ -61,25 +127,37 @@ pub(super) struct NumberColumn {
 /// A translated expression.
 #[derive(Debug, Clone)]
 pub(crate) struct SqlExpr {
-    pub(super) sql: String,
+    pub(crate) sql: String,
     pub(super) ty: Type,
     pub(super) number_column: Option<NumberColumn>,
     /// The text of a string literal, or the digits of a number literal.
     pub(super) literal: Option<String>,
+    /// Whether the value can be null in `ClickHouse`.
+    pub(super) nullable: bool,
+    /// The types of the elements of a tuple, if they are known.
+    pub(super) elements: Vec<Type>,
 }
 
 impl SqlExpr {
-    pub(super) fn new(sql: impl Into<String>, ty: Type) -> Self {
+    pub(crate) fn new(sql: impl Into<String>, ty: Type) -> Self {
         Self {
             sql: sql.into(),
             ty,
             number_column: None,
             literal: None,
+            nullable: false,
+            elements: Vec::new(),
         }
     }
 
     pub(super) fn null() -> Self {
-        Self::new("NULL", Type::Unknown)
+        Self::new("NULL", Type::Unknown).nullable(true)
+    }
+
+    /// Sets whether the value can be null.
+    pub(super) fn nullable(mut self, nullable: bool) -> Self {
+        self.nullable = nullable;
+        self
     }
 
     /// SQL of the expression as a condition. Numbers are true unless zero.
@@ -97,7 +175,8 @@ impl SqlExpr {
             Type::Timestamp | Type::DateTime => {
                 format!("to_char({}, '%Y-%m-%d %H:%M:%S%.6f')", self.sql)
             }
-            Type::Seconds => format!("to_char({}, '%Y-%m-%d %H:%M:%S')", self.sql),
+            Type::Seconds | Type::Local => format!("to_char({}, '%Y-%m-%d %H:%M:%S')", self.sql),
+            Type::Float => format!("float_text({})", self.sql),
             _ => format!("CAST({} AS VARCHAR)", self.sql),
         }
     }
@@ -126,8 +205,9 @@ impl SqlExpr {
         }
         match self.ty {
             Type::Integer => self.sql.clone(),
-            Type::Timestamp => format!("(CAST({} AS BIGINT) / 1000000)", self.sql),
+            Type::Timestamp | Type::Local => format!("(CAST({} AS BIGINT) / 1000000)", self.sql),
             Type::Seconds | Type::Boolean => format!("CAST({} AS BIGINT)", self.sql),
+            Type::Text => format!("parse_integer({})", self.sql),
             _ => format!("TRY_CAST({} AS BIGINT)", self.sql),
         }
     }

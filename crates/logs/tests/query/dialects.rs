@@ -102,12 +102,12 @@ const EQUIVALENT: &[(&str, &str, &str)] = &[
         "minutes, conditions and quantiles",
         "select timestamp_trunc(t.timestamp, hour) as at, countif(response.status_code >= 500) as \
          bad, \
-         approx_quantiles(response.origin_time, 100)[offset(95)] as p95 from edge_logs t, \
+         approx_quantiles(response.origin_time, 100)[offset(100)] as p100 from edge_logs t, \
          unnest(metadata) as m, unnest(m.response) as response \
          group by at order by at",
         "select toUnixTimestamp64Micro(toStartOfHour(timestamp)) as at, \
          countIf(toInt32OrZero(log_attributes['response.status_code']) >= 500) as bad, \
-         quantile(0.95)(toInt32OrNull(log_attributes['response.origin_time'])) as p95 from logs \
+         toInt64(quantile(1)(toInt32OrNull(log_attributes['response.origin_time']))) as p100 from logs \
          where source = 'edge_logs' group by at order by at",
     ),
     (

@@ -4,6 +4,7 @@
 
 mod behaviour;
 mod dialects;
+mod exact;
 mod hostile;
 mod lines;
 mod top_n;

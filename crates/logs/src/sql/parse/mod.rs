@@ -1,5 +1,7 @@
 //! Parses client SQL within limits on its length and nesting.
 
+pub(super) mod rewrite;
+
 use super::{Dialect, Result, excerpt, invalid};
 use crate::{
     answer::QueryError,
@@ -35,6 +37,8 @@ pub(super) fn parse(dialect: Dialect, sql: &str) -> Result<Box<Query>> {
     let mut tokens = tokenize(grammar, sql)?;
     if dialect == Dialect::ClickHouse {
         rename_extract(&mut tokens);
+        tokens = rewrite::tuple_elements(tokens);
+        tokens = rewrite::with_values(&rewrite::array_joins(tokens));
     }
     let options = ParserOptions::new().with_trailing_commas(dialect == Dialect::BigQuery);
     let mut parser = Parser::new(grammar)

@@ -4,6 +4,11 @@
 //! otherwise exhaust memory within one batch of rows. Patterns are literals, compiled once per
 //! batch with a size limit.
 
+mod json;
+mod numbers;
+mod text;
+mod urls;
+
 use std::{
     cell::Cell,
     collections::HashMap,
@@ -15,8 +20,8 @@ use std::{
 use datafusion::{
     arrow::{
         array::{
-            Array, ArrayRef, AsArray, BooleanArray, ListBuilder, MapArray, MapBuilder, StringArray,
-            StringBuilder, StringViewArray, StringViewBuilder, UInt32Array,
+            Array, ArrayRef, AsArray, BooleanArray, Int64Array, ListBuilder, MapArray, MapBuilder,
+            StringArray, StringBuilder, StringViewArray, StringViewBuilder, UInt32Array,
         },
         compute::{cast, take},
         datatypes::{
@@ -56,15 +61,19 @@ pub(super) fn all() -> Vec<Arc<ScalarUDF>> {
     ALL.clone()
 }
 
-fn definitions() -> [BatchFunction; 11] {
+fn definitions() -> Vec<BatchFunction> {
     use ArgumentTypes::{Any, Texts};
     let text = DataType::Utf8View;
     let list = DataType::new_list(DataType::Utf8, true);
+    let texts_list = list.clone();
     let seconds = DataType::Timestamp(TimeUnit::Second, None);
     let new = BatchFunction::new;
     let mut nested = new("nested_attributes", Any, DataType::Utf8, nested_attributes);
     nested.json = true;
-    [
+    let json_list = list.clone();
+    let integer = DataType::Int64;
+    let float = DataType::Float64;
+    vec![
         nested,
         new("attribute", Any, DataType::Utf8, attribute),
         new("all_attributes", Any, map_type(), all_attributes),
@@ -74,7 +83,56 @@ fn definitions() -> [BatchFunction; 11] {
         new("join_texts", Texts, text.clone(), join_texts),
         new("replace_text", Texts, text.clone(), replace_text),
         new("split_text", Texts, list, split_text),
-        new("json_text", Texts, text, json_text),
+        new("json_text", Texts, text.clone(), json::json_text),
+        new("json_integer", Texts, integer.clone(), json::json_integer),
+        new("json_float", Texts, float.clone(), json::json_float),
+        new("json_boolean", Texts, DataType::Boolean, json::json_boolean),
+        new("json_exists", Texts, DataType::Boolean, json::json_exists),
+        new("json_length", Texts, integer.clone(), json::json_length),
+        new("json_keys", Texts, json_list, json::json_keys),
+        new("json_valid", Texts, DataType::Boolean, json::json_valid),
+        new("to_json", Any, text.clone(), json::to_json),
+        new("record_exists", Any, DataType::Boolean, record_exists),
+        new("byte_slice", Any, text.clone(), text::byte_slice),
+        new("char_slice", Any, text.clone(), text::char_slice),
+        new("byte_right", Any, text.clone(), text::byte_right),
+        new("byte_position", Any, integer.clone(), text::byte_position),
+        new("ascii_lower", Texts, text.clone(), text::ascii_lower),
+        new("ascii_upper", Texts, text.clone(), text::ascii_upper),
+        new(
+            "regex_extract_all",
+            Texts,
+            texts_list,
+            text::regex_extract_all,
+        ),
+        new(
+            "regex_replace_one",
+            Texts,
+            text.clone(),
+            text::regex_replace_one,
+        ),
+        new(
+            "regex_replace_all",
+            Texts,
+            text.clone(),
+            text::regex_replace_all,
+        ),
+        new("url_part", Texts, text.clone(), urls::url_part),
+        new(
+            "integer_within",
+            Any,
+            integer.clone(),
+            numbers::integer_within,
+        ),
+        new(
+            "integer_wrapped",
+            Any,
+            integer.clone(),
+            numbers::integer_wrapped,
+        ),
+        new("parse_integer", Texts, integer, numbers::parse_integer),
+        new("float_text", Any, text, numbers::float_text),
+        new("round_even", Any, float, numbers::round_even),
         new("start_of", Any, seconds, start_of),
     ]
 }
@@ -189,7 +247,16 @@ fn array(args: &[ColumnarValue], at: usize, rows: usize) -> Result<ArrayRef> {
 }
 
 fn texts(args: &[ColumnarValue], at: usize, rows: usize) -> Result<StringViewArray> {
-    Ok(array(args, at, rows)?.as_string_view().clone())
+    let array = array(args, at, rows)?;
+    match array.as_string_view_opt() {
+        Some(texts) => Ok(texts.clone()),
+        None => Ok(cast(&array, &DataType::Utf8View)?.as_string_view().clone()),
+    }
+}
+
+fn integers(args: &[ColumnarValue], at: usize, rows: usize) -> Result<Int64Array> {
+    let array = cast(&array(args, at, rows)?, &DataType::Int64)?;
+    Ok(array.as_primitive::<Int64Type>().clone())
 }
 
 /// Returns the text of a literal argument.
@@ -256,6 +323,24 @@ fn position_of(keys: &StringArray, key: &str, start: i32, end: i32) -> Option<u3
         }
     }
     None
+}
+
+/// `record_exists(map, prefix)`: whether a key of the attribute map is below a prefix.
+fn record_exists(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let map = array(args, 0, rows)?;
+    let prefix = literal(args, 1)?;
+    let map = map.as_map();
+    let keys = map.keys().as_string::<i32>();
+    let is_below = |key: &str| {
+        let rest = key.strip_prefix(prefix);
+        rest.is_some_and(|rest| rest.starts_with('.'))
+    };
+    let mut exists = Vec::with_capacity(rows);
+    for bounds in map.value_offsets().windows(2) {
+        let mut positions = bounds[0]..bounds[1];
+        exists.push(positions.any(|at| is_below(keys.value(usize::try_from(at).unwrap_or(0)))));
+    }
+    Ok(Arc::new(BooleanArray::from(exists)))
 }
 
 /// Reads all attributes of a line from the attribute columns and the map.
@@ -550,36 +635,4 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
         builder.append(true);
     }
     Ok(Arc::new(builder.finish()))
-}
-
-/// `json_text(text, key…)`: the value below the keys as text, null if the text is not JSON.
-fn json_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let texts = texts(args, 0, rows)?;
-    let mut keys = Vec::with_capacity(args.len());
-    for at in 1..args.len() {
-        keys.push(literal(args, at)?);
-    }
-    build_texts(rows, |row| {
-        if texts.is_null(row) {
-            return Ok(None);
-        }
-        Ok(json_value(texts.value(row), &keys))
-    })
-}
-
-/// Returns the value below keys of objects and indices of arrays.
-fn json_value(text: &str, keys: &[&str]) -> Option<String> {
-    let parsed: Json = serde_json::from_str(text).ok()?;
-    let mut value = &parsed;
-    for key in keys {
-        value = match value.get(key) {
-            Some(value) => value,
-            None => value.get(key.parse::<usize>().ok()?)?,
-        };
-    }
-    match value {
-        Json::Null => None,
-        Json::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
-    }
 }
