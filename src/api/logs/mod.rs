@@ -5,6 +5,7 @@
 //! queue is drained before the server stops. [`gantry_logs`] keeps and answers.
 
 mod edge;
+mod health;
 pub mod ingest;
 pub mod keys;
 pub mod management;
@@ -384,8 +385,10 @@ pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
 async fn upkeep(context: ApiContext) {
     let mut tick = tokio::time::interval(UPKEEP);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let gauges = health::LogGauges::new(&context.metrics);
     loop {
         tick.tick().await;
         context.analytics.upkeep(context.clock.now()).await;
+        gauges.set(&context.analytics).await;
     }
 }

@@ -159,6 +159,11 @@ impl Engine {
         })
     }
 
+    /// Returns the time limit of a query.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.bounds.timeout
+    }
+
     /// Runs the statement that `translate` returns over the lines of a view within a time window.
     /// Translation runs on a worker thread, because deeply nested SQL needs its large stack.
     pub async fn run(

@@ -16,7 +16,7 @@ use datafusion::{
     },
 };
 
-use super::StoreError;
+use super::{StoreError, checksums};
 use crate::{event::Event, layout};
 
 /// Maximum number of rows converted at once.
@@ -58,7 +58,7 @@ fn properties(volume: Volume) -> WriterProperties {
         .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
         .set_column_dictionary_enabled("id".into(), false)
         .set_sorting_columns(Some(sorting.collect()))
-        .set_created_by("gantry".to_owned())
+        .set_created_by(checksums::CREATED_BY.to_owned())
         .build()
 }
 
@@ -136,7 +136,15 @@ fn write(
     for batch in batches {
         writer.write(&batch?)?;
     }
-    Ok(writer.into_inner()?.into())
+    Ok(checksums::seal(writer.into_inner()?).into())
+}
+
+/// Decodes a complete file, which finds damage in files without checksums.
+pub(super) fn decode(file: Bytes) -> Result<(), StoreError> {
+    for batch in ParquetRecordBatchReaderBuilder::try_new(file)?.build()? {
+        batch?;
+    }
+    Ok(())
 }
 
 /// Converts a batch to the current schema. Columns added since are null.

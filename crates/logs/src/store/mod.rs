@@ -7,7 +7,9 @@
 //! are valid, so a flush repeated after a crash creates no duplicates. Nodes share the files; the
 //! log of a node is read by that node only.
 
+mod checksums;
 mod codec;
+mod damage;
 mod disk;
 mod files;
 mod index;
@@ -16,6 +18,7 @@ mod merge_policy;
 mod names;
 mod objects;
 mod upkeep;
+mod verified;
 mod view;
 mod writer;
 
@@ -43,18 +46,21 @@ use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+pub(crate) use self::verified::TAIL_BYTES;
 pub use self::{
+    checksums::Damage,
     codec::ROW_BYTES_MAX,
     view::{FileEntry, View},
 };
 use self::{
     codec::Record,
+    damage::DamagedFiles,
     disk::{Disk, DiskDirectory},
     index::Index,
     log::SegmentEnd,
-    names::StoredFile,
     objects::LocalObjects,
     upkeep::Upkeep,
+    verified::ChecksumCache,
     view::ViewPins,
     writer::{LogWriter, WriteJob},
 };
@@ -233,6 +239,12 @@ pub struct Stats {
     pub removed: u64,
     /// Number of failures of the disk or the object store.
     pub failures: u64,
+    /// Number of damaged files that are left out of answers.
+    pub damaged_files: u64,
+    /// Number of damaged segments of the log, including those that were set aside.
+    pub damaged_segments: u64,
+    /// Bytes of acknowledged frames in the log that could not be read since the store was opened.
+    pub dropped_bytes: u64,
 }
 
 /// A monotonic counter.
@@ -258,6 +270,8 @@ struct Counters {
     merged: Counter,
     removed: Counter,
     failures: Counter,
+    damaged_segments: Counter,
+    dropped_bytes: Counter,
 }
 
 /// State shared by the store, its writer thread and its queries.
@@ -270,25 +284,13 @@ struct StoreState {
     counters: Counters,
     /// Memory reserved by all [`index::ColumnarCache`]s, in bytes.
     columnar_memory: Arc<AtomicU64>,
+    checksums: Arc<ChecksumCache>,
+    damaged: DamagedFiles,
 }
 
 impl StoreState {
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock()
-    }
-
-    /// Lists the files of this package under a prefix.
-    async fn list(
-        &self,
-        under: Option<&object_store::path::Path>,
-    ) -> Result<Vec<StoredFile>, StoreError> {
-        let mut found = self.objects.list(under);
-        let mut files = Vec::new();
-        while let Some(meta) = found.next().await {
-            let meta = meta?;
-            files.extend(StoredFile::parse(&meta.location, meta.size));
-        }
-        Ok(files)
     }
 }
 
@@ -356,6 +358,8 @@ impl Store {
             pins: Arc::default(),
             counters: Counters::default(),
             columnar_memory: Arc::default(),
+            checksums: Arc::default(),
+            damaged: DamagedFiles::default(),
         });
         let last = match last {
             Some(last) => last,
@@ -390,7 +394,8 @@ impl Store {
     /// Returns the last segment in the file names of this node.
     async fn last_flushed_segment(shared: &StoreState) -> Result<u64, StoreError> {
         let mut last = 0;
-        for file in shared.list(None).await? {
+        let listing = shared.list(None).await?;
+        for file in listing.files.iter().chain(&listing.damaged) {
             if file.name.node == shared.options.node {
                 last = last.max(file.name.last);
             }
@@ -524,6 +529,9 @@ impl Store {
             merged: counters.merged.get(),
             removed: counters.removed.get(),
             failures: counters.failures.get(),
+            damaged_files: self.shared.damaged.count(),
+            damaged_segments: counters.damaged_segments.get(),
+            dropped_bytes: counters.dropped_bytes.get(),
         }
     }
 }

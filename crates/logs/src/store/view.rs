@@ -13,11 +13,12 @@ use datafusion::{
 use parking_lot::Mutex;
 
 use super::{
-    Store, StoreError, StoreState, check_limit, codec,
+    Store, StoreError, StoreState, check_limit, checksums, codec,
     codec::LineSpan,
     disk::LogFile,
     index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
     names::{self, StoredFile},
+    verified::{ReadFailures, VerifiedObjects},
 };
 use crate::{event::Event, layout};
 
@@ -52,8 +53,12 @@ pub struct View {
     /// Files sorted by source and timestamp. Older files may lack the last columns of
     /// [`layout::COLUMNS`].
     pub files: Vec<FileEntry>,
-    /// The object store of the files.
+    /// Damaged files that overlap the window. Their lines are missing.
+    pub damaged: Vec<FileEntry>,
+    /// The object store of `files`. Reads are verified.
     pub objects: Arc<dyn ObjectStore>,
+    /// Files that could not be verified while reading.
+    pub(crate) failures: Arc<ReadFailures>,
     _pin: ViewPin,
 }
 
@@ -119,11 +124,27 @@ impl Store {
         };
         let window = Window { after, until };
         let recent = self.recent(project, segments, window).await?;
-        let files = self.files(project, first_unflushed, window).await?;
+        let (files, damaged) = self.files(project, first_unflushed, window).await?;
+        let failures: Arc<ReadFailures> = Arc::default();
+        // The engine rejects such files without reading them.
+        for file in files.iter().filter(|file| checksums::is_cut(file.size)) {
+            failures.add_damaged(&file.path);
+        }
+        let objects = VerifiedObjects {
+            inner: Arc::clone(&self.shared.objects),
+            sizes: files
+                .iter()
+                .map(|file| (file.path.clone(), file.size))
+                .collect(),
+            cache: Arc::clone(&self.shared.checksums),
+            failures: Arc::clone(&failures),
+        };
         Ok(View {
             recent,
             files,
-            objects: Arc::clone(&self.shared.objects),
+            damaged,
+            objects: Arc::new(objects),
+            failures,
             _pin: pin,
         })
     }
@@ -162,13 +183,13 @@ impl Store {
             .map_err(io::Error::other)?
     }
 
-    /// Returns the valid files that overlap the window.
+    /// Returns the valid and the damaged files that overlap the window.
     async fn files(
         &self,
         project: &str,
         first_unflushed: u64,
         window: Window,
-    ) -> Result<Vec<FileEntry>, StoreError> {
+    ) -> Result<(Vec<FileEntry>, Vec<FileEntry>), StoreError> {
         let first = names::day(window.after.saturating_add(1));
         let last = names::day(window.until);
         let directories = if last.saturating_sub(first) < LISTED_DAYS_MAX {
@@ -178,26 +199,40 @@ impl Store {
         } else {
             vec![names::project_folder(project)]
         };
-        let mut by_day: BTreeMap<i64, Vec<StoredFile>> = BTreeMap::new();
+        let mut by_day: BTreeMap<i64, DayFiles> = BTreeMap::new();
         for directory in directories {
-            for file in self.shared.list(Some(&directory)).await? {
-                let day = names::day(file.name.latest);
-                by_day.entry(day).or_default().push(file);
+            let listing = self.shared.list(Some(&directory)).await?;
+            for file in listing.files {
+                let day = by_day.entry(names::day(file.name.latest)).or_default();
+                day.files.push(file);
+            }
+            for file in listing.damaged {
+                let day = by_day.entry(names::day(file.name.latest)).or_default();
+                day.damaged.push(file);
             }
         }
         let own = &self.shared.options.node;
+        let flushed_before = |node: &str| (node == own).then_some(first_unflushed);
         let mut entries = Vec::new();
-        for files in by_day.into_values() {
-            let (valid, _) =
-                names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
-            for file in valid {
-                if window.after < file.name.latest && file.name.earliest <= window.until {
-                    entries.push(file.to_entry());
-                }
-            }
+        let mut damaged_entries = Vec::new();
+        for DayFiles { files, damaged } in by_day.into_values() {
+            let (valid, _) = names::split_superseded(files, flushed_before);
+            let (damaged, _) = names::split_superseded(damaged, flushed_before);
+            let missing = damaged.into_iter().filter(|file| is_missing(file, &valid));
+            let overlapping = missing.filter(|file| window.contains_part_of(file));
+            damaged_entries.extend(overlapping.map(|file| file.to_entry()));
+            let overlapping = valid.iter().filter(|file| window.contains_part_of(file));
+            entries.extend(overlapping.map(StoredFile::to_entry));
         }
-        Ok(entries)
+        Ok((entries, damaged_entries))
     }
+}
+
+/// The files of one day.
+#[derive(Debug, Default)]
+struct DayFiles {
+    files: Vec<StoredFile>,
+    damaged: Vec<StoredFile>,
 }
 
 /// A time window that excludes `after` and includes `until`.
@@ -211,6 +246,21 @@ impl Window {
     fn overlaps(self, span: &LineSpan) -> bool {
         self.after < span.latest && span.earliest <= self.until
     }
+
+    fn contains_part_of(self, file: &StoredFile) -> bool {
+        self.after < file.name.latest && file.name.earliest <= self.until
+    }
+}
+
+/// Whether lines of a damaged file are in no valid file: neither in one that it was merged into, nor
+/// in those that it was merged from.
+fn is_missing(damaged: &StoredFile, valid: &[StoredFile]) -> bool {
+    let is_merged = |file: &StoredFile| file.name.contains_range_of(&damaged.name);
+    let parts = valid
+        .iter()
+        .filter(|file| damaged.name.contains_range_of(&file.name));
+    let rows: u64 = parts.map(|part| part.name.rows).sum();
+    !valid.iter().any(is_merged) && rows < damaged.name.rows
 }
 
 fn unflushed_lines(index: &Index, project: &str) -> Vec<SegmentLines> {

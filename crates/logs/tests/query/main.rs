@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod behaviour;
+mod damage;
 mod dialects;
 mod hostile;
 mod lines;

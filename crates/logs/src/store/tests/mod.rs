@@ -1,5 +1,6 @@
 //! Tests of durability: acknowledged lines are present exactly once after any sequence of failures.
 
+mod damage;
 mod durability;
 mod kill;
 mod maintenance;
