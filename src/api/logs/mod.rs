@@ -226,6 +226,7 @@ impl Analytics {
         let mut options = store::Options::new(own, node);
         (options.objects, options.files) = (objects, Some(local));
         options.retention_days = self.options.retention_days.into();
+        options.seed = u64::from_le_bytes(self.entropy.bytes());
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
         Ok(OpenStore {

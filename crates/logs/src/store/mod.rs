@@ -17,6 +17,7 @@ mod log;
 mod merge_policy;
 mod names;
 mod objects;
+mod recovery;
 mod upkeep;
 mod verified;
 mod view;
@@ -50,6 +51,7 @@ pub(crate) use self::verified::TAIL_BYTES;
 pub use self::{
     checksums::Damage,
     codec::ROW_BYTES_MAX,
+    recovery::LogDamage,
     view::{FileEntry, View},
 };
 use self::{
@@ -59,6 +61,7 @@ use self::{
     index::Index,
     log::SegmentEnd,
     objects::LocalObjects,
+    recovery::RecoveredLog,
     upkeep::Upkeep,
     verified::ChecksumCache,
     view::ViewPins,
@@ -111,6 +114,9 @@ pub struct Options {
     pub merge_bytes: u64,
     /// Interval between scans of all files for expired and mergeable ones.
     pub sweep_every: Duration,
+    /// A number that clients cannot predict. It protects the recovery of a damaged log from log
+    /// lines that imitate its format.
+    pub seed: u64,
 }
 
 impl Options {
@@ -131,6 +137,7 @@ impl Options {
             merge_files: 8,
             merge_bytes: 64 * 1024 * 1024,
             sweep_every: Duration::from_hours(1),
+            seed: 0,
         }
     }
 }
@@ -171,18 +178,6 @@ pub enum StoreError {
     /// A Parquet file could not be written or read.
     #[error("a Parquet file of log lines cannot be written or read")]
     Parquet(#[from] ParquetError),
-    /// A durable part of the log is damaged.
-    #[error(
-        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log \
-         files \
-         away, which loses their lines"
-    )]
-    Corrupt {
-        /// The name of the damaged file.
-        file: String,
-        /// The offset of the damage in bytes.
-        offset: u64,
-    },
     /// Another process uses the directory.
     #[error("another process uses the log directory {0}: stop it or use another directory")]
     Locked(PathBuf),
@@ -274,6 +269,23 @@ struct Counters {
     dropped_bytes: Counter,
 }
 
+impl Counters {
+    /// Counts the damage of a recovered log and the segments that were set aside earlier.
+    fn add_recovered(&self, recovered: &RecoveredLog, disk: &dyn Disk) -> io::Result<()> {
+        let is_damaged = |segment: &&index::Segment| segment.is_damaged;
+        let damaged = recovered.index.segments.iter().filter(is_damaged).count();
+        let set_aside = disk
+            .list()?
+            .iter()
+            .filter(|name| log::is_set_aside(name))
+            .count();
+        self.damaged_segments.add((damaged + set_aside) as u64);
+        self.dropped_bytes
+            .add(recovered.damage.iter().map(|it| it.bytes).sum());
+        Ok(())
+    }
+}
+
 /// State shared by the store, its writer thread and its queries.
 #[derive(Debug)]
 struct StoreState {
@@ -347,21 +359,23 @@ impl Store {
         // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
         let log = Arc::clone(&disk);
-        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*log))
+        let recovered = tokio::task::spawn_blocking(move || recovery::recover(&*log))
             .await
             .map_err(io::Error::other)??;
+        let counters = Counters::default();
+        counters.add_recovered(&recovered, &*disk)?;
         let queue_memory = Arc::new(Semaphore::new(options.queue_bytes as usize));
         let shared = Arc::new(StoreState {
             options,
             objects,
-            index: Mutex::new(index),
+            index: Mutex::new(recovered.index),
             pins: Arc::default(),
-            counters: Counters::default(),
+            counters,
             columnar_memory: Arc::default(),
             checksums: Arc::default(),
             damaged: DamagedFiles::default(),
         });
-        let last = match last {
+        let last = match recovered.last {
             Some(last) => last,
             // The log directory is new or was lost. Segment numbers must exceed those in existing
             // file names.
@@ -373,7 +387,9 @@ impl Store {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let state = Arc::clone(&shared);
         let log = Arc::clone(&disk);
-        let writer = tokio::task::spawn_blocking(move || LogWriter::start(state, log, last))
+        let highest = recovered.highest;
+        let start = move || LogWriter::start(state, log, last, highest);
+        let writer = tokio::task::spawn_blocking(start)
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()

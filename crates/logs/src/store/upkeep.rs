@@ -32,6 +32,8 @@ use crate::event::Event;
 
 /// Maximum number of unflushed segments that are sealed by age. Each segment is an open file.
 const SEGMENTS_MAX: usize = 64;
+/// Maximum number of damaged segments that are kept for a repair. Further ones are removed.
+const SET_ASIDE_MAX: usize = 16;
 /// Number of projects flushed concurrently.
 const FLUSHES_MAX: usize = 4;
 /// Number of files deleted concurrently.
@@ -95,14 +97,24 @@ struct SealedLines {
 }
 
 impl SealedLines {
-    /// Reads the lines and writes them to one file per day.
-    fn into_files(self, node: &str) -> Result<Vec<(FileName, Bytes)>, StoreError> {
+    /// Reads the lines and writes them to one file per day. Leaves out unreadable frames.
+    fn into_files(
+        self,
+        project: &str,
+        shared: &StoreState,
+    ) -> Result<Vec<(FileName, Bytes)>, StoreError> {
+        let node = &shared.options.node;
         let mut events = Vec::new();
         let mut bytes = 0;
+        let mut unreadable = Vec::new();
         for extent in &self.extents {
-            view::read_lines(&*self.file, *extent, &mut events)?;
-            bytes += extent.length as u64;
+            if view::read_lines(&*self.file, *extent, &mut events)? {
+                bytes += extent.length as u64;
+            } else {
+                unreadable.push(*extent);
+            }
         }
+        shared.lose(self.number, project, &unreadable);
         let row_bytes = bytes / (events.len() as u64).max(1);
         let mut days: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
         for event in events {
@@ -116,7 +128,7 @@ impl SealedLines {
         for mut events in retained.into_values() {
             let span = LineSpan::of(&events);
             let name = FileName {
-                node: node.to_owned(),
+                node: node.clone(),
                 first: self.number,
                 last: self.number,
                 earliest: span.earliest,
@@ -332,8 +344,19 @@ impl Store {
     /// reappeared, the files would be ignored.
     async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
         let disk = Arc::clone(&self.disk);
+        let is_damaged = self.shared.index().is_damaged(number);
         let remove = move || {
-            disk.remove(&log::file_name(number))?;
+            let name = log::file_name(number);
+            let set_aside = disk
+                .list()?
+                .iter()
+                .filter(|it| log::is_set_aside(it))
+                .count();
+            if is_damaged && set_aside < SET_ASIDE_MAX {
+                disk.rename(&name, &log::set_aside_name(number))?;
+            } else {
+                disk.remove(&name)?;
+            }
             disk.sync()
         };
         tokio::task::spawn_blocking(remove)
@@ -352,8 +375,9 @@ impl Store {
         project: &str,
         lines: SealedLines,
     ) -> Result<Vec<Path>, StoreError> {
-        let node = self.shared.options.node.clone();
-        let files = tokio::task::spawn_blocking(move || lines.into_files(&node))
+        let shared = Arc::clone(&self.shared);
+        let of = project.to_owned();
+        let files = tokio::task::spawn_blocking(move || lines.into_files(&of, &shared))
             .await
             .map_err(io::Error::other)??;
         let mut directories = Vec::with_capacity(files.len());

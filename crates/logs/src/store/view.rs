@@ -17,8 +17,9 @@ use super::{
     codec::LineSpan,
     disk::LogFile,
     index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
+    log,
     names::{self, StoredFile},
-    verified::{ReadFailures, VerifiedObjects},
+    verified::{ReadFailures, VerifiedObjects, is_disk_failure},
 };
 use crate::{event::Event, layout};
 
@@ -53,7 +54,7 @@ pub struct View {
     /// Files sorted by source and timestamp. Older files may lack the last columns of
     /// [`layout::COLUMNS`].
     pub files: Vec<FileEntry>,
-    /// Damaged files that overlap the window. Their lines are missing.
+    /// Damaged files and frames of the log that overlap the window. Their lines are missing.
     pub damaged: Vec<FileEntry>,
     /// The object store of `files`. Reads are verified.
     pub objects: Arc<dyn ObjectStore>,
@@ -124,7 +125,8 @@ impl Store {
         };
         let window = Window { after, until };
         let recent = self.recent(project, segments, window).await?;
-        let (files, damaged) = self.files(project, first_unflushed, window).await?;
+        let (files, mut damaged) = self.files(project, first_unflushed, window).await?;
+        damaged.extend(lost_frames(&self.shared.index(), project, window));
         let failures: Arc<ReadFailures> = Arc::default();
         // The engine rejects such files without reading them.
         for file in files.iter().filter(|file| checksums::is_cut(file.size)) {
@@ -299,8 +301,17 @@ fn columnar_lines(
         return Ok(columnar.batches);
     }
     let mut events = Vec::new();
+    let mut unreadable = Vec::new();
     for extent in &extents {
-        read_lines(&*file, *extent, &mut events)?;
+        if !read_lines(&*file, *extent, &mut events)? {
+            unreadable.push(*extent);
+        }
+    }
+    if !unreadable.is_empty() {
+        shared.lose(segment, project, &unreadable);
+        // Not cached: the cache refers to the extents by their number.
+        columnar.batches.push((layout::batch(&events)?, span));
+        return Ok(columnar.batches);
     }
     let cached_before = columnar.extents;
     columnar.batches.push((layout::batch(&events)?, span));
@@ -360,16 +371,74 @@ fn memory_of(batches: &[(RecordBatch, LineSpan)]) -> u64 {
         .sum()
 }
 
-/// Reads the lines of a frame.
+/// Returns the unreadable frames of a project that overlap the window, as files without content.
+fn lost_frames(index: &Index, project: &str, window: Window) -> Vec<FileEntry> {
+    let mut entries = Vec::new();
+    for segment in &index.segments {
+        for (of, extent) in &segment.lost {
+            if of == project && window.overlaps(&extent.span) {
+                entries.push(FileEntry {
+                    path: Path::from(log::file_name(segment.number)),
+                    size: extent.length as u64,
+                    rows: extent.span.rows,
+                    earliest: extent.span.earliest,
+                    latest: extent.span.latest,
+                });
+            }
+        }
+    }
+    entries
+}
+
+impl StoreState {
+    /// Excludes frames that cannot be read, and reports them once.
+    pub(super) fn lose(&self, segment: u64, project: &str, unreadable: &[FrameExtent]) {
+        let was_damaged = self.index().is_damaged(segment);
+        let lost = self.index().lose(segment, project, unreadable);
+        let file = log::file_name(segment);
+        for FrameExtent {
+            offset,
+            length: bytes,
+            span,
+            ..
+        } in &lost
+        {
+            let rows = span.rows;
+            tracing::error!(
+                file,
+                offset,
+                bytes,
+                project,
+                rows,
+                "frame of the log is damaged; its lines are left out of answers"
+            );
+            self.counters.dropped_bytes.add(*bytes as u64);
+        }
+        if !was_damaged && !lost.is_empty() {
+            self.counters.damaged_segments.add(1);
+        }
+    }
+}
+
+/// Reads the lines of a frame. Returns whether it is readable.
 pub(super) fn read_lines(
     file: &dyn LogFile,
     extent: FrameExtent,
     into: &mut Vec<Event>,
-) -> Result<(), StoreError> {
-    let payload = file.read(extent.offset, extent.length)?;
-    if codec::events(&payload, into).is_none() {
-        let text = "a frame of the log changed after it was written";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
+) -> Result<bool, StoreError> {
+    let payload = match file.read(extent.offset, extent.length) {
+        Ok(payload) => payload,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        Err(error) if is_disk_failure(&error) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if crc32c::crc32c(&payload) != extent.checksum {
+        return Ok(false);
     }
-    Ok(())
+    let before = into.len();
+    if codec::events(&payload, into).is_none() {
+        into.truncate(before);
+        return Ok(false);
+    }
+    Ok(true)
 }
