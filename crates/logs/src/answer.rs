@@ -1,5 +1,7 @@
 //! The result of a query.
 
+use std::time::Duration;
+
 use datafusion::object_store;
 use serde_json::{Map, Value as Json};
 
@@ -61,6 +63,9 @@ pub enum QueryError {
     /// The query exceeded [`engine::Bounds::timeout`].
     #[error("Query timed out. Retry your query or reduce the time range.")]
     TimedOut,
+    /// The query waited for the given time without getting its turn, or too many queries waited.
+    #[error("Too many queries are running. Retry your query in a few seconds.")]
+    Busy(Duration),
     /// The object store could not be read. The text is for the operator's log, not for the client.
     #[error("The files of the logs cannot be read at the moment. Retry your query.")]
     Unavailable(String),

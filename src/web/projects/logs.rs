@@ -258,6 +258,9 @@ async fn logs(
                 .map(|row| row.0.iter().map(|(_, value)| cell(value)).collect())
                 .collect();
         }
+        Err(Error::Busy { .. }) => {
+            page.problem = Some("Other queries are still running. Try again shortly.".to_owned());
+        }
         Err(Error::LimitReached) => {
             page.problem =
                 Some("Too many queries. Wait a minute, then run the query again.".to_owned());

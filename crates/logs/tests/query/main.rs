@@ -5,6 +5,7 @@
 mod behaviour;
 mod damage;
 mod dialects;
+mod fairness;
 mod hostile;
 mod lines;
 mod top_n;
