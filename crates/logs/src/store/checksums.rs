@@ -242,6 +242,21 @@ pub(super) fn verify_file(file: &Bytes) -> Result<bool, Damage> {
     }
 }
 
+/// Whether the bytes of a range are intact, as far as checksums exist.
+pub(super) fn is_intact(file: &Bytes, range: &Range<u64>) -> bool {
+    match FileChecksums::of_tail(file, file.len() as u64) {
+        Ok(TailContent::Checksums(checksums)) => {
+            let extended = checksums.extend(range);
+            let start = usize::try_from(extended.start).unwrap_or(usize::MAX);
+            let end = usize::try_from(extended.end).unwrap_or(usize::MAX);
+            let bytes = file.get(start..end);
+            bytes.is_some_and(|bytes| checksums.verify(&extended, bytes).is_ok())
+        }
+        Ok(TailContent::Unchecked) => true,
+        Ok(TailContent::Incomplete(_)) | Err(_) => false,
+    }
+}
+
 /// Returns the length of the footer and its end in the last bytes of a file.
 fn footer_length(tail: &[u8]) -> Option<u64> {
     let rest = tail.strip_suffix(PARQUET_MAGIC)?;

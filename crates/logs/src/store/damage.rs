@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use datafusion::object_store::{self, ObjectMeta, ObjectStoreExt as _, path::Path};
+use datafusion::object_store::{self, ObjectMeta, ObjectStore, ObjectStoreExt as _, path::Path};
 use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 
@@ -125,6 +125,33 @@ impl Listing {
     }
 }
 
+/// Reads and verifies a complete file. A file without checksums is decoded instead.
+pub(super) async fn read_file(
+    objects: &dyn ObjectStore,
+    path: &Path,
+) -> Result<Result<Bytes, Damage>, StoreError> {
+    let read = match objects.get(path).await {
+        Ok(object) => object.bytes().await,
+        Err(error) => Err(error),
+    };
+    let bytes = match read {
+        Ok(bytes) => bytes,
+        Err(error) if is_disk_failure(&error) => return Ok(Err(Damage::Unreadable)),
+        Err(error) => return Err(error.into()),
+    };
+    let verify = move || match checksums::verify_file(&bytes) {
+        Ok(true) => Ok(bytes),
+        Ok(false) => match files::decode(bytes.clone()) {
+            Ok(()) => Ok(bytes),
+            Err(_) => Err(Damage::Format),
+        },
+        Err(damage) => Err(damage),
+    };
+    // A decoder that panics found damage too.
+    let verified = tokio::task::spawn_blocking(verify).await;
+    Ok(verified.unwrap_or(Err(Damage::Format)))
+}
+
 impl StoreState {
     /// Lists the files of this package under a prefix.
     pub(super) async fn list(&self, under: Option<&Path>) -> Result<SplitListing, StoreError> {
@@ -136,28 +163,9 @@ impl StoreState {
         Ok(listing.split(&self.damaged))
     }
 
-    /// Reads and verifies a complete file. A file without checksums is decoded instead.
+    /// Reads and verifies a complete file.
     pub(super) async fn read_file(&self, path: &Path) -> Result<Result<Bytes, Damage>, StoreError> {
-        let read = match self.objects.get(path).await {
-            Ok(object) => object.bytes().await,
-            Err(error) => Err(error),
-        };
-        let bytes = match read {
-            Ok(bytes) => bytes,
-            Err(error) if is_disk_failure(&error) => return Ok(Err(Damage::Unreadable)),
-            Err(error) => return Err(error.into()),
-        };
-        let verify = move || match checksums::verify_file(&bytes) {
-            Ok(true) => Ok(bytes),
-            Ok(false) => match files::decode(bytes.clone()) {
-                Ok(()) => Ok(bytes),
-                Err(_) => Err(Damage::Format),
-            },
-            Err(damage) => Err(damage),
-        };
-        // A decoder that panics found damage too.
-        let verified = tokio::task::spawn_blocking(verify).await;
-        Ok(verified.unwrap_or(Err(Damage::Format)))
+        read_file(&*self.objects, path).await
     }
 
     /// Excludes a damaged file from queries and merges, and logs it.

@@ -18,6 +18,7 @@ mod merge_policy;
 mod names;
 mod objects;
 mod recovery;
+mod repair;
 mod upkeep;
 mod verified;
 mod view;
@@ -52,6 +53,7 @@ pub use self::{
     checksums::Damage,
     codec::ROW_BYTES_MAX,
     recovery::LogDamage,
+    repair::{FileDamage, RepairSource, RepairedFile, StoreFolders, StoreReport},
     view::{FileEntry, View},
 };
 use self::{

@@ -162,6 +162,26 @@ fn read_all(file: &dyn LogFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the payloads of the readable frames of a segment.
+pub(super) fn readable_frames(segment: &[u8]) -> Vec<&[u8]> {
+    let mut payloads = Vec::new();
+    let Some(header) = SegmentHeader::decode(segment) else {
+        return payloads;
+    };
+    let mut at = header.length();
+    while at < segment.len() {
+        match header.salt.read_frame(&segment[at..]) {
+            Some((payload, _)) => {
+                payloads.push(payload);
+                at += FRAME_HEADER_BYTES + payload.len();
+            }
+            None if header.salt.0.is_some() => at += 1,
+            None => break,
+        }
+    }
+    payloads
+}
+
 impl RecoveredLog {
     fn report(&mut self, number: u64, offset: u64, bytes: u64) {
         self.damage.push(LogDamage {

@@ -7,6 +7,7 @@ mod maintenance;
 mod model;
 mod reading;
 mod recovery;
+mod repair;
 mod sim;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
