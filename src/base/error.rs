@@ -43,6 +43,11 @@ pub enum Error {
     HostnameConfigured,
     /// A rate limit is exhausted.
     LimitReached,
+    /// Other requests for the same resource are still running.
+    Busy {
+        /// `Retry-After` of the response.
+        retry: Duration,
+    },
     /// The caller named too many projects and organizations that do not belong to it.
     TooManyLookUps,
     /// The operation does not read bodies in this format.
@@ -276,7 +281,7 @@ impl Error {
             Self::Conflict(_) => CONFLICT,
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
-            Self::LimitReached | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
+            Self::LimitReached | Self::Busy { .. } | Self::TooManyLookUps => RATE_LIMIT_EXCEEDED,
             Self::OAuth(fault) => match fault.error {
                 "invalid_client" => INVALID_CLIENT,
                 _ if fault.unprocessable => UNKNOWN_CLIENT,
@@ -316,6 +321,9 @@ impl Error {
             Self::Rejected(text) | Self::Conflict(text) => text.clone(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
+            Self::Busy { .. } => {
+                "ThrottlerException: Too Many Requests: other queries are still running. Wait the seconds of Retry-After.".into()
+            }
             Self::TooManyLookUps => {
                 "ThrottlerException: Too Many Requests: too many names were asked for that are not yours. Wait the seconds of Retry-After, and correct the names.".into()
             }

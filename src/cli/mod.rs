@@ -14,6 +14,7 @@ mod generate;
 mod hostname;
 mod key_check;
 mod limits;
+mod logs;
 mod node;
 mod output;
 mod secret;
@@ -91,6 +92,9 @@ enum Command {
     /// Manage copied or moved data folders.
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Check and repair stored log lines.
+    #[command(subcommand)]
+    Logs(logs::LogsCommand),
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
@@ -158,6 +162,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,
+        Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,

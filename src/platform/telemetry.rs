@@ -14,7 +14,9 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 pub use self::operations::CLASSES;
 use self::operations::{MILLIS, Operations};
-pub use self::request_log::{AnsweredRequest, RequestLog, cut, without_secrets};
+pub use self::request_log::{
+    AnsweredRequest, RequestLog, cut, without_secrets, without_url_secrets,
+};
 use crate::{
     base::error::{Context, Error},
     platform::rate_limits::StoreMetrics,

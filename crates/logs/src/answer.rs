@@ -1,10 +1,16 @@
 //! The result of a query.
 
+use std::time::Duration;
+
 use datafusion::object_store;
 use serde_json::{Map, Value as Json};
 
+use crate::store::FileEntry;
+
 /// Maximum number of rows in an answer.
 pub const ROWS_MAX: usize = 1_000;
+/// Maximum number of files that a warning names.
+const NAMED_FILES_MAX: usize = 3;
 
 /// The result of a query.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,6 +25,33 @@ pub struct Answer {
     pub scanned_rows: u64,
     /// Number of bytes read by the scan.
     pub scanned_bytes: u64,
+    /// Damaged files that overlap the time window. Their lines are missing.
+    pub damaged: Vec<FileEntry>,
+}
+
+impl Answer {
+    /// Returns a text for the client if lines are missing because files are damaged. It names
+    /// [`NAMED_FILES_MAX`] files at most.
+    pub fn warning(&self) -> Option<String> {
+        let rows: u64 = self.damaged.iter().map(|file| file.rows).sum();
+        let names: Vec<_> = self
+            .damaged
+            .iter()
+            .take(NAMED_FILES_MAX)
+            .filter_map(|file| file.path.filename())
+            .collect();
+        let count = self.damaged.len();
+        let (files, further) = match count {
+            0 => return None,
+            1 => ("file", ""),
+            _ if count > NAMED_FILES_MAX => ("files", ", …"),
+            _ => ("files", ""),
+        };
+        Some(format!(
+            "The result is incomplete: {count} damaged {files} with {rows} lines left out ({}{further})",
+            names.join(", ")
+        ))
+    }
 }
 
 /// The reason why a query failed.
@@ -30,6 +63,9 @@ pub enum QueryError {
     /// The query exceeded [`crate::engine::Bounds::timeout`].
     #[error("Query timed out. Retry your query or reduce the time range.")]
     TimedOut,
+    /// The query waited for the given time without getting its turn, or too many queries waited.
+    #[error("Too many queries are running. Retry your query in a few seconds.")]
+    Busy(Duration),
     /// The object store could not be read. The text is for the operator's log, not for the client.
     #[error("The files of the logs cannot be read at the moment. Retry your query.")]
     Unavailable(String),

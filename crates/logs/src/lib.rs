@@ -47,6 +47,9 @@ pub struct Question {
     pub now: i64,
 }
 
+/// Maximum number of attempts of a query that finds damaged files.
+const ATTEMPTS_MAX: usize = 16;
+
 /// The statement, in the `BigQuery` dialect, that runs when a client sends none.
 pub const DEFAULT_SQL: &str =
     "SELECT id, timestamp, event_message, metadata FROM edge_logs LIMIT 100";
@@ -66,25 +69,47 @@ impl Logs {
         })
     }
 
-    /// Translates and runs a statement. At most [`ROWS_MAX`] rows are returned.
+    /// Translates and runs a statement. At most [`ROWS_MAX`] rows are returned. Damaged files are
+    /// set aside, and the statement runs over the others.
     pub async fn query(&self, question: Question) -> Result<Answer, QueryError> {
-        let Question {
-            project,
-            dialect,
-            sql,
-            after,
-            until,
-            now,
-        } = question;
-        let view = self
-            .store
-            .view(&project, after, until)
+        tokio::time::timeout(self.engine.timeout(), self.query_readable_files(&question))
             .await
-            .map_err(|error| QueryError::from_source(&error))?;
-        self.engine
-            .run(&project, view, (after, until), move || {
-                dialects::translate(dialect, &sql, now)
-            })
-            .await
+            .unwrap_or(Err(QueryError::TimedOut))
+    }
+
+    async fn query_readable_files(&self, question: &Question) -> Result<Answer, QueryError> {
+        let unavailable = |error| QueryError::from_source(&error);
+        let window = (question.after, question.until);
+        for _ in 0..ATTEMPTS_MAX {
+            let view = self
+                .store
+                .view(&question.project, question.after, question.until)
+                .await
+                .map_err(unavailable)?;
+            let failures = Arc::clone(&view.failures);
+            let damaged = view.damaged.clone();
+            let (dialect, sql, now) = (question.dialect, question.sql.clone(), question.now);
+            let translate = move || dialects::translate(dialect, &sql, now);
+            let result = self
+                .engine
+                .run(&question.project, view, window, translate)
+                .await;
+            let suspects = failures.take_damaged();
+            if !suspects.is_empty() {
+                self.store.examine(&suspects).await.map_err(unavailable)?;
+                continue;
+            }
+            // Damage of files without checksums is found only by decoding them.
+            let unchecked = failures.take_unchecked();
+            let may_be_damaged = matches!(
+                result,
+                Err(QueryError::Backend(_) | QueryError::Unavailable(_))
+            );
+            if may_be_damaged && self.store.examine(&unchecked).await.map_err(unavailable)? {
+                continue;
+            }
+            return result.map(|answer| Answer { damaged, ..answer });
+        }
+        Err(QueryError::Unavailable("too many files are damaged".into()))
     }
 }

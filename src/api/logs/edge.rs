@@ -59,6 +59,20 @@ fn event(row: &Row) -> Event {
             text(&mut all, key, value);
         }
     }
+    let response = &row.response;
+    for (key, value) in [
+        ("request.cf.country", &row.country),
+        ("request.headers.cf_ipcountry", &row.country),
+        ("response.headers.cf_cache_status", &response.cache_status),
+        ("response.headers.content_type", &response.content_type),
+    ] {
+        if let Some(value) = value {
+            text(&mut all, key, value);
+        }
+    }
+    if let Some(length) = response.content_length {
+        number(&mut all, "response.headers.content_length", length);
+    }
     let source = if row.service == Some(Service::Functions) {
         text(&mut all, "function_id", function(&row.path));
         text(&mut all, "project_ref", identifier);
@@ -94,6 +108,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::data_plane::service_proxy::log::ResponseFields;
 
     #[test]
     fn a_request_becomes_a_line_with_the_contracts_keys() {
@@ -111,6 +126,12 @@ mod tests {
             user_agent: Some("curl/8".to_owned()),
             referer: None,
             client_info: Some("js/2".to_owned()),
+            country: Some("DE".to_owned()),
+            response: ResponseFields {
+                content_type: Some("application/json".to_owned()),
+                content_length: Some(17),
+                cache_status: Some("HIT".to_owned()),
+            },
             status: StatusCode::NOT_FOUND,
             took_millis: 12,
         };
@@ -130,8 +151,10 @@ mod tests {
             .collect();
         let expected = [
             "identifier=abcdefghijklmnopqrst",
+            "request.cf.country=DE",
             "request.cf.httpProtocol=HTTP/2.0",
             "request.headers.cf_connecting_ip=192.0.2.1",
+            "request.headers.cf_ipcountry=DE",
             "request.headers.host=abc.example.test",
             "request.headers.user_agent=curl/8",
             "request.headers.x_client_info=js/2",
@@ -143,6 +166,9 @@ mod tests {
             "request.protocol=https:",
             "request.search=?select=*",
             "request.url=https://abc.example.test/rest/v1/pets?select=*",
+            "response.headers.cf_cache_status=HIT",
+            "response.headers.content_length=17",
+            "response.headers.content_type=application/json",
             "response.origin_time=12",
             "response.status_code=404",
         ];

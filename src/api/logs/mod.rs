@@ -5,6 +5,7 @@
 //! queue is drained before the server stops. [`gantry_logs`] keeps and answers.
 
 mod edge;
+mod health;
 pub mod ingest;
 pub mod keys;
 pub mod management;
@@ -18,7 +19,7 @@ mod requests;
 pub mod usage;
 pub mod window;
 
-use std::{fs::File, path::PathBuf, sync::Arc, time::Duration};
+use std::{fs::File, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 use chrono::{DateTime, Utc};
 use futures_util::{FutureExt, StreamExt, stream};
@@ -225,6 +226,7 @@ impl Analytics {
         let mut options = store::Options::new(own, node);
         (options.objects, options.files) = (objects, Some(local));
         options.retention_days = self.options.retention_days.into();
+        options.seed = u64::from_le_bytes(self.entropy.bytes());
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
         let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
         Ok(OpenStore {
@@ -273,16 +275,7 @@ impl Analytics {
             .store
             .append(batch)
             .await
-            .map_err(|error| match error {
-                StoreError::TooLarge { .. } => Error::TooLarge {
-                    bytes_max: store::BATCH_BYTES_MAX,
-                },
-                StoreError::Full { .. } => Error::Unavailable {
-                    what: "There is no room for log lines".into(),
-                    retry: FULL,
-                },
-                error => Error::internal("keeping log lines", error),
-            })?;
+            .map_err(append_error)?;
         self.appended.send_modify(|count| *count += 1);
         Ok(())
     }
@@ -371,6 +364,31 @@ impl Analytics {
     }
 }
 
+/// Converts the error of an append to one for the client.
+fn append_error(error: StoreError) -> Error {
+    match error {
+        StoreError::TooLarge { .. } => Error::TooLarge {
+            bytes_max: store::BATCH_BYTES_MAX,
+        },
+        StoreError::Full { .. } => Error::Unavailable {
+            what: "There is no room for log lines".into(),
+            retry: FULL,
+        },
+        StoreError::Io(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ) =>
+        {
+            Error::Unavailable {
+                what: "The disk for log lines is full".into(),
+                retry: FULL,
+            }
+        }
+        error => Error::internal("keeping log lines", error),
+    }
+}
+
 /// Starts the collectors and the readers of PostgreSQL server logs.
 pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
     let shutdown = || context.analytics.shutdown();
@@ -384,8 +402,41 @@ pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
 async fn upkeep(context: ApiContext) {
     let mut tick = tokio::time::interval(UPKEEP);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let gauges = health::LogGauges::new(&context.metrics);
     loop {
         tick.tick().await;
         context.analytics.upkeep(context.clock.now()).await;
+        gauges.set(&context.analytics).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use http::StatusCode;
+
+    use super::*;
+    use crate::platform::http::respond;
+
+    #[test]
+    fn append_to_a_full_disk_or_log_returns_503_with_retry_after() {
+        let full_disk = io::Error::from(ErrorKind::StorageFull);
+        let quota = io::Error::from(ErrorKind::QuotaExceeded);
+        for error in [
+            StoreError::Io(full_disk),
+            StoreError::Io(quota),
+            StoreError::Full { bytes: 1 },
+        ] {
+            let error = append_error(error);
+            assert_eq!(respond::status(&error), StatusCode::SERVICE_UNAVAILABLE);
+            let Error::Unavailable { retry, .. } = error else {
+                panic!("{error:?}");
+            };
+            assert_eq!(retry, FULL);
+        }
+        let broken = append_error(StoreError::Io(io::Error::other("broken")));
+        let status = respond::status(&broken);
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

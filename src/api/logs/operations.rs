@@ -7,7 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, ser::SerializeMap};
 use serde_json::{Value, json};
 
-use super::{keys, metrics, query, usage, usage::Interval, window::Window};
+use super::{
+    keys, metrics, query, usage,
+    usage::{Interval, UsageRows},
+    window::Window,
+};
 use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
@@ -88,6 +92,8 @@ struct LogQuery {
 struct AnalyticsResponse {
     result: Option<Vec<Value>>,
     error: Option<AnalyticsError>,
+    /// The reason that the result is incomplete: damaged files were left out.
+    warning: Option<String>,
 }
 
 /// Error of a statement.
@@ -175,11 +181,13 @@ impl QueryResponse {
                 serde_json::to_vec(&Enveloped {
                     result: Some(rows),
                     error: None,
+                    warning: answer.warning(),
                 })
             }
             Err(error) => serde_json::to_vec(&Enveloped {
                 result: None,
                 error: Some(error.to_string()),
+                warning: None,
             }),
         };
         let body = body.context("writing an answer")?.into();
@@ -195,13 +203,15 @@ impl QueryResponse {
     }
 }
 
-/// Body of a query response. Neither field is nullable in the contract.
+/// Body of a query response. No field is nullable in the contract.
 #[derive(Serialize)]
 struct Enveloped<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Vec<Row<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
 }
 
 /// A row with its columns in the order of the statement.
@@ -269,6 +279,8 @@ struct Bucket {
 struct ApiCounts {
     result: Vec<Bucket>,
     error: Option<AnalyticsError>,
+    /// The reason that counts are incomplete: damaged files were left out.
+    warning: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -276,6 +288,8 @@ struct ApiCounts {
 struct RequestsCount {
     result: Vec<Count>,
     error: Option<AnalyticsError>,
+    /// The reason that counts are incomplete: damaged files were left out.
+    warning: Option<String>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -301,14 +315,14 @@ async fn api_counts(
 
 /// Aggregated rows of type `T`.
 struct Counted<T> {
-    rows: Vec<Value>,
+    usage: UsageRows,
     of: std::marker::PhantomData<fn() -> T>,
 }
 
 impl<T> Counted<T> {
-    fn new(rows: Vec<Value>) -> Self {
+    fn new(usage: UsageRows) -> Self {
         Self {
-            rows,
+            usage,
             of: std::marker::PhantomData,
         }
     }
@@ -320,7 +334,12 @@ impl<T: JsonSchema + Serialize + Send> Output for Counted<T> {
     }
 
     fn respond(self) -> Response {
-        crate::platform::http::output::json(StatusCode::OK, &json!({ "result": self.rows }))
+        let UsageRows { rows, warning } = self.usage;
+        let mut body = json!({ "result": rows });
+        if let Some(warning) = warning {
+            body["warning"] = warning.into();
+        }
+        crate::platform::http::output::json(StatusCode::OK, &body)
     }
 }
 
@@ -340,9 +359,9 @@ async fn requests_count(
     project: Project,
     context: ApiContext,
 ) -> Result<Counted<RequestsCount>, Error> {
-    Ok(Counted::new(vec![
-        json!({ "count": usage::in_all(&context, &project.reference).await? }),
-    ]))
+    Ok(Counted::new(
+        usage::in_all(&context, &project.reference).await?,
+    ))
 }
 
 static FUNCTION_STATS: Endpoint = Endpoint {

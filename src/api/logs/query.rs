@@ -40,6 +40,7 @@ pub(super) async fn ask(
         Err(QueryError::Unavailable(cause)) => {
             tracing::warn!(%project, cause, "log files are unreachable");
         }
+        Err(QueryError::Busy(retry)) => return Err(Error::Busy { retry: *retry }),
         _ => {}
     }
     Ok(answer)
@@ -67,6 +68,7 @@ pub(super) async fn count(
                 retry: RETRY_AFTER_UNREACHABLE,
             }
         }
+        QueryError::Busy(retry) => Error::Busy { retry },
         QueryError::Backend(cause) => Error::internal("counting log lines", cause),
         error => Error::internal("counting log lines", error),
     })

@@ -85,12 +85,19 @@ const SERVICES: [(&str, &str); 4] = [
     ("total_storage_requests", "/storage/"),
 ];
 
+/// The rows of a usage response.
+pub(super) struct UsageRows {
+    pub(super) rows: Vec<Value>,
+    /// The reason that counts are incomplete.
+    pub(super) warning: Option<String>,
+}
+
 /// Returns requests per service, with a row for every bucket.
 pub(super) async fn by_service(
     context: &ApiContext,
     project: &ProjectRef,
     interval: Interval,
-) -> Result<Vec<Value>, Error> {
+) -> Result<UsageRows, Error> {
     let counts = SERVICES.map(|(name, path)| {
         format!("countIf(startsWith(log_attributes['request.path'], '{path}')) as {name}")
     });
@@ -105,11 +112,14 @@ pub(super) async fn by_service(
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
         .collect();
-    Ok(fill(&answer, &interval.buckets(now), &zeros))
+    Ok(UsageRows {
+        rows: fill(&answer, &interval.buckets(now), &zeros),
+        warning: answer.warning(),
+    })
 }
 
 /// Returns the number of requests to all services of a project in the last day.
-pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result<i64, Error> {
+pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result<UsageRows, Error> {
     let sql =
         "select count() as count from logs where source in ('edge_logs', 'function_edge_logs')"
             .to_owned();
@@ -120,12 +130,16 @@ pub(super) async fn in_all(context: &ApiContext, project: &ProjectRef) -> Result
         Interval::Day.window(context.clock.now()),
     )
     .await?;
-    Ok(answer
+    let count = answer
         .rows
         .first()
         .and_then(|row| row.get("count"))
         .and_then(Value::as_i64)
-        .unwrap_or_default())
+        .unwrap_or_default();
+    Ok(UsageRows {
+        rows: vec![json!({ "count": count })],
+        warning: answer.warning(),
+    })
 }
 
 /// Columns of function call statistics.
@@ -148,7 +162,7 @@ pub(super) async fn of_function(
     project: &ProjectRef,
     function: &str,
     interval: Interval,
-) -> Result<Vec<Value>, Error> {
+) -> Result<UsageRows, Error> {
     let counts = CALLS.map(|(name, what)| format!("{what} as {name}"));
     // Quoted as a string literal of the dialect: backslashes and quotes are escaped.
     let function = function.replace('\\', "\\\\").replace('\'', "\\'");
@@ -165,7 +179,10 @@ pub(super) async fn of_function(
         .iter()
         .map(|(name, _)| ((*name).to_owned(), json!(0)))
         .collect();
-    Ok(fill(&answer, &interval.buckets(now), &zeros))
+    Ok(UsageRows {
+        rows: fill(&answer, &interval.buckets(now), &zeros),
+        warning: answer.warning(),
+    })
 }
 
 /// Returns a row for each bucket, `zeros` for buckets without rows.

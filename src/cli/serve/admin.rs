@@ -40,13 +40,16 @@ pub(super) fn router(app: App, warnings: &[&str]) -> Router {
         .with_state(app)
 }
 
-/// Responds 200 while the control database responds.
-async fn ready(State(app): State<App>) -> (StatusCode, &'static str) {
-    match app.db.query("select 1", &[]).await {
-        Ok(_) => (StatusCode::OK, "ready\n"),
-        Err(_) => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the control database does not respond\n",
-        ),
+/// Responds 200 while the control database responds. Damaged log files do not make the server
+/// unready, because it answers without their lines, but the body names them.
+async fn ready(State(app): State<App>) -> (StatusCode, String) {
+    if app.db.query("select 1", &[]).await.is_err() {
+        let text = "the control database does not respond\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     }
+    let warning = match app.analytics.damage().await.warning() {
+        Some(warning) => format!("warning: {warning}\n"),
+        None => String::new(),
+    };
+    (StatusCode::OK, format!("ready\n{warning}"))
 }

@@ -59,6 +59,9 @@ struct Destination {
     service: Option<Service>,
 }
 
+/// Status of a request whose client left before the answer, as nginx names it.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
 /// Serves one request.
 pub(super) async fn serve(
     connection: &ClientConnection,
@@ -74,10 +77,17 @@ pub(super) async fn serve(
             .any(|name| request.headers().contains_key(name));
     let tunnel = hyper::upgrade::on(&mut request);
     let (parts, body) = request.into_parts();
-    let uri = parts.uri.clone();
-    let mut destination = Destination::default();
+    let mut pending = PendingRecord {
+        connection,
+        uri: parts.uri.clone(),
+        destination: Destination::default(),
+        record: Some(record),
+    };
+    let PendingRecord {
+        uri, destination, ..
+    } = &mut pending;
     let outcome = async {
-        let forwarded = admit(connection, &parts, &uri, &mut destination).await?;
+        let forwarded = admit(connection, &parts, uri, destination).await?;
         if request::is_websocket(&parts) {
             Box::pin(tunnel::open(connection, forwarded, parts, tunnel)).await
         } else {
@@ -90,7 +100,8 @@ pub(super) async fn serve(
     if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
         close(response.headers_mut());
     }
-    if let Some(hsts) = destination
+    if let Some(hsts) = pending
+        .destination
         .route
         .as_ref()
         .and_then(|route| route.hsts.clone())
@@ -101,7 +112,7 @@ pub(super) async fn serve(
             .entry(header::STRICT_TRANSPORT_SECURITY)
             .or_insert(hsts);
     }
-    record.write(connection, &uri, destination, response.status());
+    pending.finish(&response);
     response
 }
 
@@ -307,12 +318,44 @@ pub(super) fn client_response(
     Response::from_parts(parts, body)
 }
 
+/// The record of a request that is not answered yet. If the client leaves before the answer, the
+/// record is written on drop.
+struct PendingRecord<'a> {
+    connection: &'a ClientConnection,
+    uri: Uri,
+    destination: Destination,
+    record: Option<RequestRecord>,
+}
+
+impl PendingRecord<'_> {
+    fn finish(mut self, response: &ProxyResponse) {
+        let fields = log::ResponseFields::of(response.headers());
+        self.write(response.status(), fields);
+    }
+
+    fn write(&mut self, status: StatusCode, fields: log::ResponseFields) {
+        if let Some(record) = self.record.take() {
+            let destination = std::mem::take(&mut self.destination);
+            record.write(self.connection, &self.uri, destination, (status, fields));
+        }
+    }
+}
+
+impl Drop for PendingRecord<'_> {
+    fn drop(&mut self) {
+        let closed = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or(StatusCode::BAD_REQUEST);
+        self.write(closed, log::ResponseFields::default());
+    }
+}
+
 /// Log fields of a request, read before its head is rewritten.
 struct RequestRecord {
     started_at: Ticks,
     method: Method,
     version: Version,
-    texts: [Option<String>; 3],
+    texts: [Option<String>; 2],
+    referer: Option<String>,
+    country: Option<String>,
 }
 
 impl RequestRecord {
@@ -328,7 +371,9 @@ impl RequestRecord {
             started_at: connection.context.clock.ticks(),
             method: request.method().clone(),
             version: request.version(),
-            texts: [header::USER_AGENT, header::REFERER, CLIENT_INFO].map(text),
+            texts: [header::USER_AGENT, CLIENT_INFO].map(text),
+            referer: text(header::REFERER).map(|referer| telemetry::without_url_secrets(&referer)),
+            country: log::country(request.headers()),
         }
     }
 
@@ -337,10 +382,10 @@ impl RequestRecord {
         connection: &ClientConnection,
         uri: &Uri,
         destination: Destination,
-        status: StatusCode,
+        (status, response): (StatusCode, log::ResponseFields),
     ) {
         let context = &connection.context;
-        let [user_agent, referer, client_info] = self.texts;
+        let [user_agent, client_info] = self.texts;
         let row = log::Row {
             id: context.entropy.uuid(),
             at: context.clock.now(),
@@ -353,9 +398,11 @@ impl RequestRecord {
             version: self.version,
             client: connection.peer.ip().to_canonical(),
             user_agent,
-            referer,
+            referer: self.referer,
             client_info,
+            country: self.country,
             status,
+            response,
             took_millis: context.clock.ticks().saturating_sub(self.started_at),
         };
         context

@@ -65,7 +65,7 @@ pub(crate) fn error(error: &Error, request: &RejectedRequest<'_>) -> Response {
                 );
             }
         }
-        Error::Unavailable { retry, .. } => {
+        Error::Unavailable { retry, .. } | Error::Busy { retry } => {
             response
                 .headers_mut()
                 .insert(header::RETRY_AFTER, retry.as_secs().max(1).into());

@@ -45,25 +45,45 @@ pub fn cut(text: &str) -> String {
 
 /// Redacts the values of credentials in a query, and truncates it.
 pub fn without_secrets(query: &str) -> String {
-    const SECRETS: [&str; 5] = ["apikey", "token", "access_token", "refresh_token", "code"];
     let mut redacted = String::with_capacity(query.len());
     for (nth, part) in query.split('&').enumerate() {
         if nth > 0 {
             redacted.push('&');
         }
         match part.split_once('=') {
-            Some((name, _))
-                if SECRETS
-                    .iter()
-                    .any(|secret| name.eq_ignore_ascii_case(secret)) =>
-            {
-                redacted.extend([name, "=[redacted]"]);
-            }
+            Some((name, _)) if is_credential(name) => redacted.extend([name, "=[redacted]"]),
             _ => redacted.push_str(part),
         }
     }
     redacted.truncate(redacted.floor_char_boundary(TEXT_BYTES_MAX));
     redacted
+}
+
+/// Redacts the values of credentials in the query and the fragment of a URL.
+pub fn without_url_secrets(url: &str) -> String {
+    let Some(at) = url.find(['?', '#']) else {
+        return url.to_owned();
+    };
+    let (path, rest) = url.split_at(at + 1);
+    let parts: Vec<_> = rest.split('#').map(without_secrets).collect();
+    format!("{path}{}", parts.join("#"))
+}
+
+/// Whether a parameter holds a credential. The name may be percent-encoded.
+fn is_credential(name: &str) -> bool {
+    const CREDENTIALS: [&str; 8] = [
+        "apikey",
+        "token",
+        "access_token",
+        "refresh_token",
+        "token_hash",
+        "code",
+        "code_verifier",
+        "password",
+    ];
+    let decoded = form_urlencoded::parse(name.as_bytes()).next();
+    let name = decoded.map(|(name, _)| name.to_ascii_lowercase());
+    name.is_some_and(|name| CREDENTIALS.contains(&name.as_str()) || name.contains("secret"))
 }
 
 #[cfg(test)]
@@ -77,6 +97,18 @@ mod tests {
             without_secrets(query),
             "apikey=[redacted]&select=*&Token=[redacted]&vsn=1.0.0&code"
         );
+        let query = "token_hash=a&PASSWORD=b&refresh_token=c&code_verifier=d&client_secret=e&mySecretKey=f\
+             &%70assword=g&passwords=h";
+        assert_eq!(
+            without_secrets(query),
+            "token_hash=[redacted]&PASSWORD=[redacted]&refresh_token=[redacted]&code_verifier=[redacted]\
+             &client_secret=[redacted]&mySecretKey=[redacted]&%70assword=[redacted]&passwords=h"
+        );
+        assert_eq!(
+            without_url_secrets("https://a.test/x?code=1&a=2#access_token=3"),
+            "https://a.test/x?code=[redacted]&a=2#access_token=[redacted]"
+        );
+        assert_eq!(without_url_secrets("https://a.test/x"), "https://a.test/x");
         assert_eq!(cut(&"ä".repeat(1000)).len(), 1024);
     }
 }

@@ -116,6 +116,7 @@ impl LogsQuery {
 struct LogsResponse {
     result: Option<Vec<Row>>,
     error: Option<Value>,
+    warning: Option<String>,
 }
 
 /// A row with its columns in order.
@@ -168,6 +169,8 @@ struct Page {
     sql: String,
     /// The error of the statement.
     problem: Option<String>,
+    /// The reason that the result is incomplete.
+    warning: Option<String>,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
 }
@@ -217,6 +220,7 @@ async fn logs(
         preset: query.preset().to_owned(),
         sql: query.sql(),
         problem: None,
+        warning: None,
         columns: Vec::new(),
         rows: Vec::new(),
     };
@@ -240,7 +244,10 @@ async fn logs(
         Ok(LogsResponse {
             error: Some(error), ..
         }) => page.problem = Some(cell(error.get("message").unwrap_or(&error))),
-        Ok(LogsResponse { result, .. }) => {
+        Ok(LogsResponse {
+            result, warning, ..
+        }) => {
+            page.warning = warning;
             let rows = result.unwrap_or_default();
             page.columns = rows
                 .first()
@@ -250,6 +257,9 @@ async fn logs(
                 .iter()
                 .map(|row| row.0.iter().map(|(_, value)| cell(value)).collect())
                 .collect();
+        }
+        Err(Error::Busy { .. }) => {
+            page.problem = Some("Other queries are still running. Try again shortly.".to_owned());
         }
         Err(Error::LimitReached) => {
             page.problem =

@@ -32,7 +32,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::table::LogTable;
 use crate::{
     layout,
-    store::{FileEntry, View},
+    store::{FileEntry, TAIL_BYTES, View},
 };
 
 /// Number of concurrent metadata fetches.
@@ -220,6 +220,7 @@ async fn file_fragments(
     let mut file = PartitionedFile::new(entry.path.to_string(), entry.size);
     let metadata = DFParquetMetadata::new(&objects, &file.object_meta)
         .with_file_metadata_cache(Some(cache))
+        .with_metadata_size_hint(usize::try_from(TAIL_BYTES).ok())
         .fetch_metadata()
         .await?;
     // Files with the current columns skip schema inference; older files are read with their own

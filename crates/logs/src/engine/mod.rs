@@ -5,6 +5,7 @@
 //! session, and the catalog contains a single table: the lines of one project within the time
 //! window. Other projects are unreachable by construction.
 
+mod admission;
 mod aggregates;
 mod budget;
 mod cancellation;
@@ -26,6 +27,7 @@ pub(crate) use datafusion::arrow::array::timezone::Tz as TimeZone;
 /// The SQL parser in the version that the engine uses.
 pub(crate) use datafusion::sql::sqlparser;
 use datafusion::{
+    arrow::array::RecordBatch,
     common::{DataFusionError, internal_err},
     config::Dialect,
     execution::{
@@ -43,7 +45,7 @@ use tokio::{runtime, task::JoinSet, time};
 
 pub(crate) use self::fill::{Fill, FillUnit};
 use self::{
-    budget::{AdmissionControl, QueryPermit},
+    admission::{AdmissionControl, QueryPermit},
     cancellation::CancellationToken,
     fragments::{Fragments, TimeRange},
     render::JsonRows,
@@ -69,10 +71,18 @@ const METADATA_CACHE_BYTES: usize = 64 * 1024 * 1024;
 pub struct Bounds {
     /// Maximum number of running queries.
     pub running: usize,
-    /// Maximum number of running queries of one project.
+    /// Maximum number of running queries of one project, less if it would hold all slots.
     pub running_project: usize,
+    /// Maximum number of running queries over little data, in addition to [`Self::running`].
+    pub running_short: usize,
+    /// Maximum size of the files and the unflushed lines of a query over little data, in bytes.
+    pub short_bytes: u64,
     /// Maximum number of queries that wait for a slot.
     pub waiting: usize,
+    /// Maximum number of queries of one project that wait for a slot.
+    pub waiting_project: usize,
+    /// Maximum time that a query waits for a slot.
+    pub wait: Duration,
     /// Memory limit of one query in bytes.
     pub memory_query: usize,
     /// Memory limit of all queries of one project in bytes.
@@ -93,7 +103,11 @@ impl Default for Bounds {
         Self {
             running: threads.max(2),
             running_project: 2,
+            running_short: 4,
+            short_bytes: 8 << 20,
             waiting: 64,
+            waiting_project: 16,
+            wait: Duration::from_secs(5),
             memory_query: 256 << 20,
             memory_project: 384 << 20,
             memory_all: 1 << 30,
@@ -133,7 +147,10 @@ pub(crate) struct RelaxedSql {
 pub struct Engine {
     bounds: Bounds,
     admission: AdmissionControl,
-    runtime: Option<runtime::Runtime>,
+    long: Option<runtime::Runtime>,
+    /// One thread for each slot of the short lane. The operating system divides the processors, also
+    /// between queries that never yield.
+    short: Vec<runtime::Runtime>,
     shared: Arc<EngineState>,
 }
 
@@ -148,7 +165,7 @@ struct EngineState {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        for runtime in self.long.take().into_iter().chain(self.short.drain(..)) {
             runtime.shutdown_background();
         }
     }
@@ -157,13 +174,6 @@ impl Drop for Engine {
 impl Engine {
     /// Starts the worker threads.
     pub fn new(bounds: Bounds) -> std::io::Result<Self> {
-        let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(bounds.threads)
-            .max_blocking_threads(16)
-            .thread_stack_size(STACK_BYTES)
-            .thread_name("logs-query")
-            .enable_all()
-            .build()?;
         let session = session::shared_state(bounds.threads).map_err(std::io::Error::other)?;
         let shared = Arc::new(EngineState {
             session,
@@ -172,9 +182,17 @@ impl Engine {
         Ok(Self {
             bounds,
             admission: AdmissionControl::new(bounds),
-            runtime: Some(runtime),
+            long: Some(worker_threads(bounds.threads, "logs-query")?),
+            short: (0..bounds.running_short)
+                .map(|_| worker_threads(1, "logs-short"))
+                .collect::<std::io::Result<_>>()?,
             shared,
         })
+    }
+
+    /// Returns the time limit of a query.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.bounds.timeout
     }
 
     /// Runs the statement that `translate` returns over the lines of a view within a time window.
@@ -190,10 +208,12 @@ impl Engine {
         let guard = Arc::new(());
         let cancellation = CancellationToken::new(&guard);
         let work = async {
-            let permit = self.admission.admit(project).await?;
-            let runtime = self
-                .runtime
-                .as_ref()
+            let permit = self.admission.admit(project, scan_bytes(&view)).await?;
+            let runtime = match permit.short_thread() {
+                Some(number) => self.short.get(number),
+                None => self.long.as_ref(),
+            };
+            let runtime = runtime
                 .ok_or_else(|| QueryError::Backend("the query engine is shutting down".into()))?;
             let query = Query {
                 permit,
@@ -216,6 +236,24 @@ impl Engine {
             .await
             .unwrap_or(Err(QueryError::TimedOut))
     }
+}
+
+/// Starts the worker threads of a lane.
+fn worker_threads(threads: usize, name: &'static str) -> std::io::Result<runtime::Runtime> {
+    runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(16)
+        .thread_stack_size(STACK_BYTES)
+        .thread_name(name)
+        .enable_all()
+        .build()
+}
+
+/// Estimates the bytes that a query over all columns of a view reads.
+fn scan_bytes(view: &View) -> u64 {
+    let files: u64 = view.files.iter().map(|file| file.size).sum();
+    let recent = view.recent.iter().map(RecordBatch::get_array_memory_size);
+    files + recent.sum::<usize>() as u64
 }
 
 /// An admitted query.

@@ -19,7 +19,9 @@ pub(super) trait Disk: Debug + Send + Sync {
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
     /// Removes a file. Succeeds if the file does not exist.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Waits until creations and removals are durable.
+    /// Renames a file, replacing an existing one.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Waits until creations, removals and renames are durable.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -87,6 +89,10 @@ impl Disk for DiskDirectory {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             result => result,
         }
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
     }
 
     fn sync(&self) -> io::Result<()> {

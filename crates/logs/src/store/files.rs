@@ -6,7 +6,7 @@ use bytes::Bytes;
 use datafusion::{
     arrow::{
         array::{AsArray, RecordBatch, new_null_array},
-        compute::interleave_record_batch,
+        compute::{interleave_record_batch, max, min},
         datatypes::TimestampMicrosecondType,
     },
     parquet::{
@@ -16,7 +16,7 @@ use datafusion::{
     },
 };
 
-use super::StoreError;
+use super::{StoreError, checksums, names::FileName};
 use crate::{event::Event, layout};
 
 /// Maximum number of rows converted at once.
@@ -58,7 +58,7 @@ fn properties(volume: Volume) -> WriterProperties {
         .set_column_encoding("timestamp".into(), Encoding::DELTA_BINARY_PACKED)
         .set_column_dictionary_enabled("id".into(), false)
         .set_sorting_columns(Some(sorting.collect()))
-        .set_created_by("gantry".to_owned())
+        .set_created_by(checksums::CREATED_BY.to_owned())
         .build()
 }
 
@@ -100,6 +100,11 @@ pub(super) fn merge(files: Vec<Bytes>, volume: Volume) -> Result<Bytes, StoreErr
             batches.push(to_current_schema(&batch?)?);
         }
     }
+    write_merged(&batches, volume)
+}
+
+/// Writes batches to one file, sorted.
+fn write_merged(batches: &[RecordBatch], volume: Volume) -> Result<Bytes, StoreError> {
     let mut order = Vec::new();
     for (at, batch) in batches.iter().enumerate() {
         let (Some(sources), Some(timestamps)) = (
@@ -136,7 +141,56 @@ fn write(
     for batch in batches {
         writer.write(&batch?)?;
     }
-    Ok(writer.into_inner()?.into())
+    Ok(checksums::seal(writer.into_inner()?).into())
+}
+
+/// Writes the intact row groups of a damaged file to a new one. Returns `None` if there are none.
+pub(super) fn salvage(file: &Bytes, name: &FileName) -> Option<(FileName, Bytes)> {
+    let metadata = ParquetRecordBatchReaderBuilder::try_new(file.clone()).ok()?;
+    let mut batches = Vec::new();
+    for (number, group) in metadata.metadata().row_groups().iter().enumerate() {
+        let ranges = group.columns().iter().map(|column| column.byte_range());
+        let mut ranges = ranges.map(|(start, length)| start..start + length);
+        if !ranges.all(|range| checksums::is_intact(file, &range)) {
+            continue;
+        }
+        let builder = ParquetRecordBatchReaderBuilder::try_new(file.clone()).ok()?;
+        let Ok(reader) = builder.with_row_groups(vec![number]).build() else {
+            continue;
+        };
+        if let Ok(intact) = reader.collect::<Result<Vec<_>, _>>() {
+            batches.extend(intact);
+        }
+    }
+    let mut batches: Vec<_> = (batches.iter())
+        .map(to_current_schema)
+        .collect::<Result<_, _>>()
+        .ok()?;
+    batches.retain(|batch| batch.num_rows() > 0);
+    let rows: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+    let mut salvaged = name.clone();
+    salvaged.bytes = name.bytes.saturating_mul(rows) / name.rows.max(1);
+    salvaged.rows = rows;
+    let mut earliest = Vec::new();
+    let mut latest = Vec::new();
+    for batch in &batches {
+        let timestamps = batch.column_by_name("timestamp")?;
+        let timestamps = timestamps.as_primitive::<TimestampMicrosecondType>();
+        earliest.extend(min(timestamps));
+        latest.extend(max(timestamps));
+    }
+    salvaged.earliest = earliest.into_iter().min()?;
+    salvaged.latest = latest.into_iter().max()?;
+    let content = write_merged(&batches, salvaged.volume()).ok()?;
+    Some((salvaged, content))
+}
+
+/// Decodes a complete file, which finds damage in files without checksums.
+pub(super) fn decode(file: Bytes) -> Result<(), StoreError> {
+    for batch in ParquetRecordBatchReaderBuilder::try_new(file)?.build()? {
+        batch?;
+    }
+    Ok(())
 }
 
 /// Converts a batch to the current schema. Columns added since are null.

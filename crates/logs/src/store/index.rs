@@ -38,6 +38,10 @@ pub(super) struct Segment {
     pub(super) files: u64,
     /// The time at which upkeep first found lines in the segment.
     pub(super) first_seen: Option<i64>,
+    /// Whether acknowledged frames are unreadable.
+    pub(super) is_damaged: bool,
+    /// Frames that became unreadable after they were written.
+    pub(super) lost: Vec<(SmolStr, FrameExtent)>,
 }
 
 /// Lines of one project in one segment.
@@ -90,6 +94,8 @@ impl Drop for MemoryReservation {
 pub(super) struct FrameExtent {
     pub(super) offset: u64,
     pub(super) length: usize,
+    /// CRC-32C of the payload.
+    pub(super) checksum: u32,
     pub(super) span: LineSpan,
 }
 
@@ -104,6 +110,8 @@ impl Segment {
             rows: 0,
             files: 0,
             first_seen: None,
+            is_damaged: false,
+            lost: Vec::new(),
         }
     }
 
@@ -129,7 +137,7 @@ impl Segment {
 
 impl Index {
     /// Applies a record that is durable at the end of the last segment.
-    pub(super) fn apply(&mut self, record: Record, offset: u64, length: usize) {
+    pub(super) fn apply(&mut self, record: Record, offset: u64, payload: &[u8]) {
         match record {
             Record::Lines {
                 project,
@@ -143,7 +151,8 @@ impl Index {
                         &project,
                         FrameExtent {
                             offset,
-                            length,
+                            length: payload.len(),
+                            checksum: crc32c::crc32c(payload),
                             span,
                         },
                     );
@@ -153,6 +162,7 @@ impl Index {
             Record::ReaderOffsets(reader_offsets) => self.store_reader_offsets(reader_offsets),
             Record::Forget { project } => {
                 for segment in &mut self.segments {
+                    segment.lost.retain(|(of, _)| *of != project.as_str());
                     let removed = segment.projects.remove(project.as_str());
                     for extent in removed.unwrap_or_default().extents {
                         segment.rows -= extent.span.rows;
@@ -174,6 +184,45 @@ impl Index {
                     .insert(reader_offset.name, reader_offset.value),
             };
         }
+    }
+
+    pub(super) fn is_damaged(&self, number: u64) -> bool {
+        let segment = self.segments.iter().find(|it| it.number == number);
+        segment.is_some_and(|segment| segment.is_damaged)
+    }
+
+    /// Moves frames that cannot be read out of a project's lines. Returns those that were still
+    /// there.
+    pub(super) fn lose(
+        &mut self,
+        number: u64,
+        project: &str,
+        unreadable: &[FrameExtent],
+    ) -> Vec<FrameExtent> {
+        let mut lost = Vec::new();
+        let Some(segment) = self.segments.iter_mut().find(|it| it.number == number) else {
+            return lost;
+        };
+        let Some(pending) = segment.projects.get_mut(project) else {
+            return lost;
+        };
+        for extent in unreadable {
+            let known = pending
+                .extents
+                .iter()
+                .position(|it| it.offset == extent.offset);
+            // Converted frames were read before.
+            if let Some(at) = known.filter(|at| *at >= pending.columnar.extents) {
+                pending.extents.remove(at);
+                lost.push(*extent);
+            }
+        }
+        for extent in &lost {
+            segment.is_damaged = true;
+            segment.rows -= extent.span.rows;
+            segment.lost.push((project.into(), *extent));
+        }
+        lost
     }
 
     /// Returns the number of the first segment that is not flushed to files.

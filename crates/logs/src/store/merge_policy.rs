@@ -32,6 +32,27 @@ pub(super) fn merge_candidates(
         .find_map(|class| candidates_up_to(files, class, files_min, options.merge_bytes))
 }
 
+/// Separates the sorted files of one node at damaged files. A merged file across a damaged one would
+/// supersede it, and one that contains a part of its segments would make its range ambiguous. Files
+/// that were merged into a damaged file form a run of their own.
+pub(super) fn runs_between(files: Vec<StoredFile>, damaged: &[StoredFile]) -> Vec<Vec<StoredFile>> {
+    let mut runs: Vec<(Vec<bool>, Vec<StoredFile>)> = Vec::new();
+    for file in files {
+        let mut place = Vec::with_capacity(2 * damaged.len());
+        for damaged in damaged {
+            if damaged.name.node == file.name.node {
+                place.push(damaged.name.last < file.name.first);
+                place.push(damaged.name.contains_range_of(&file.name));
+            }
+        }
+        match runs.last_mut() {
+            Some((last_place, run)) if *last_place == place => run.push(file),
+            _ => runs.push((place, vec![file])),
+        }
+    }
+    runs.into_iter().map(|(_, run)| run).collect()
+}
+
 /// Returns the size class of a file.
 fn size_class(file: &StoredFile) -> u32 {
     (file.name.bytes / SMALLEST_CLASS_BYTES).max(1).ilog(8)

@@ -7,7 +7,9 @@
 //! are valid, so a flush repeated after a crash creates no duplicates. Nodes share the files; the
 //! log of a node is read by that node only.
 
+mod checksums;
 mod codec;
+mod damage;
 mod disk;
 mod files;
 mod index;
@@ -15,7 +17,10 @@ mod log;
 mod merge_policy;
 mod names;
 mod objects;
+mod recovery;
+mod repair;
 mod upkeep;
+mod verified;
 mod view;
 mod writer;
 
@@ -43,18 +48,24 @@ use futures_util::{StreamExt, TryStreamExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
+pub(crate) use self::verified::TAIL_BYTES;
 pub use self::{
+    checksums::Damage,
     codec::ROW_BYTES_MAX,
+    recovery::LogDamage,
+    repair::{FileDamage, RepairSource, RepairedFile, StoreFolders, StoreReport},
     view::{FileEntry, View},
 };
 use self::{
     codec::Record,
+    damage::DamagedFiles,
     disk::{Disk, DiskDirectory},
     index::Index,
     log::SegmentEnd,
-    names::StoredFile,
     objects::LocalObjects,
+    recovery::RecoveredLog,
     upkeep::Upkeep,
+    verified::ChecksumCache,
     view::ViewPins,
     writer::{LogWriter, WriteJob},
 };
@@ -105,6 +116,9 @@ pub struct Options {
     pub merge_bytes: u64,
     /// Interval between scans of all files for expired and mergeable ones.
     pub sweep_every: Duration,
+    /// A number that clients cannot predict. It protects the recovery of a damaged log from log
+    /// lines that imitate its format.
+    pub seed: u64,
 }
 
 impl Options {
@@ -125,6 +139,7 @@ impl Options {
             merge_files: 8,
             merge_bytes: 64 * 1024 * 1024,
             sweep_every: Duration::from_hours(1),
+            seed: 0,
         }
     }
 }
@@ -165,18 +180,6 @@ pub enum StoreError {
     /// A Parquet file could not be written or read.
     #[error("a Parquet file of log lines cannot be written or read")]
     Parquet(#[from] ParquetError),
-    /// A durable part of the log is damaged.
-    #[error(
-        "log file {file} is damaged at byte {offset}: restore it, or move it and all later log \
-         files \
-         away, which loses their lines"
-    )]
-    Corrupt {
-        /// The name of the damaged file.
-        file: String,
-        /// The offset of the damage in bytes.
-        offset: u64,
-    },
     /// Another process uses the directory.
     #[error("another process uses the log directory {0}: stop it or use another directory")]
     Locked(PathBuf),
@@ -233,6 +236,12 @@ pub struct Stats {
     pub removed: u64,
     /// Number of failures of the disk or the object store.
     pub failures: u64,
+    /// Number of damaged files that are left out of answers.
+    pub damaged_files: u64,
+    /// Number of damaged segments of the log, including those that were set aside.
+    pub damaged_segments: u64,
+    /// Bytes of acknowledged frames in the log that could not be read since the store was opened.
+    pub dropped_bytes: u64,
 }
 
 /// A monotonic counter.
@@ -258,6 +267,25 @@ struct Counters {
     merged: Counter,
     removed: Counter,
     failures: Counter,
+    damaged_segments: Counter,
+    dropped_bytes: Counter,
+}
+
+impl Counters {
+    /// Counts the damage of a recovered log and the segments that were set aside earlier.
+    fn add_recovered(&self, recovered: &RecoveredLog, disk: &dyn Disk) -> io::Result<()> {
+        let is_damaged = |segment: &&index::Segment| segment.is_damaged;
+        let damaged = recovered.index.segments.iter().filter(is_damaged).count();
+        let set_aside = disk
+            .list()?
+            .iter()
+            .filter(|name| log::is_set_aside(name))
+            .count();
+        self.damaged_segments.add((damaged + set_aside) as u64);
+        self.dropped_bytes
+            .add(recovered.damage.iter().map(|it| it.bytes).sum());
+        Ok(())
+    }
 }
 
 /// State shared by the store, its writer thread and its queries.
@@ -270,25 +298,13 @@ struct StoreState {
     counters: Counters,
     /// Memory reserved by all [`index::ColumnarCache`]s, in bytes.
     columnar_memory: Arc<AtomicU64>,
+    checksums: Arc<ChecksumCache>,
+    damaged: DamagedFiles,
 }
 
 impl StoreState {
     fn index(&self) -> MutexGuard<'_, Index> {
         self.index.lock()
-    }
-
-    /// Lists the files of this package under a prefix.
-    async fn list(
-        &self,
-        under: Option<&object_store::path::Path>,
-    ) -> Result<Vec<StoredFile>, StoreError> {
-        let mut found = self.objects.list(under);
-        let mut files = Vec::new();
-        while let Some(meta) = found.next().await {
-            let meta = meta?;
-            files.extend(StoredFile::parse(&meta.location, meta.size));
-        }
-        Ok(files)
     }
 }
 
@@ -345,19 +361,23 @@ impl Store {
         // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
         let log = Arc::clone(&disk);
-        let (index, last) = tokio::task::spawn_blocking(move || log::recover(&*log))
+        let recovered = tokio::task::spawn_blocking(move || recovery::recover(&*log))
             .await
             .map_err(io::Error::other)??;
+        let counters = Counters::default();
+        counters.add_recovered(&recovered, &*disk)?;
         let queue_memory = Arc::new(Semaphore::new(options.queue_bytes as usize));
         let shared = Arc::new(StoreState {
             options,
             objects,
-            index: Mutex::new(index),
+            index: Mutex::new(recovered.index),
             pins: Arc::default(),
-            counters: Counters::default(),
+            counters,
             columnar_memory: Arc::default(),
+            checksums: Arc::default(),
+            damaged: DamagedFiles::default(),
         });
-        let last = match last {
+        let last = match recovered.last {
             Some(last) => last,
             // The log directory is new or was lost. Segment numbers must exceed those in existing
             // file names.
@@ -369,7 +389,9 @@ impl Store {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let state = Arc::clone(&shared);
         let log = Arc::clone(&disk);
-        let writer = tokio::task::spawn_blocking(move || LogWriter::start(state, log, last))
+        let highest = recovered.highest;
+        let start = move || LogWriter::start(state, log, last, highest);
+        let writer = tokio::task::spawn_blocking(start)
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()
@@ -390,7 +412,8 @@ impl Store {
     /// Returns the last segment in the file names of this node.
     async fn last_flushed_segment(shared: &StoreState) -> Result<u64, StoreError> {
         let mut last = 0;
-        for file in shared.list(None).await? {
+        let listing = shared.list(None).await?;
+        for file in listing.files.iter().chain(&listing.damaged) {
             if file.name.node == shared.options.node {
                 last = last.max(file.name.last);
             }
@@ -524,6 +547,9 @@ impl Store {
             merged: counters.merged.get(),
             removed: counters.removed.get(),
             failures: counters.failures.get(),
+            damaged_files: self.shared.damaged.count(),
+            damaged_segments: counters.damaged_segments.get(),
+            dropped_bytes: counters.dropped_bytes.get(),
         }
     }
 }

@@ -54,6 +54,20 @@ pub(super) fn day_folder(project: &str, day: i64) -> Path {
     project_folder(project).join(format_day(day))
 }
 
+/// The suffix of the marker beside a damaged file.
+const MARKER_SUFFIX: &str = ".damaged";
+
+/// Returns the path of the marker that sets a file aside.
+pub(super) fn damage_marker(path: &Path) -> Path {
+    Path::from(format!("{path}{MARKER_SUFFIX}"))
+}
+
+/// Returns the file of a marker, or `None` if the path is no marker.
+pub(super) fn marked_file(marker: &Path) -> Option<Path> {
+    let path = Path::from(marker.as_ref().strip_suffix(MARKER_SUFFIX)?);
+    FileName::parse(&path).map(|_| path)
+}
+
 /// The content of a file name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FileName {
@@ -91,6 +105,11 @@ impl FileName {
             rows: self.rows,
             bytes: self.bytes,
         }
+    }
+
+    /// Whether the segments of another file of the same node are within those of this file.
+    pub(super) fn contains_range_of(&self, other: &Self) -> bool {
+        self.node == other.node && self.first <= other.first && other.last <= self.last
     }
 
     fn parse(path: &Path) -> Option<Self> {
@@ -214,6 +233,9 @@ mod tests {
             "abc/2026-09-21/n-1.000000000000000a.000000000000012c.-5.1790000000000000.7.8.parquet"
         );
         assert_eq!(StoredFile::parse(&path, 9).unwrap().name, name);
+        let marker = damage_marker(&path);
+        assert_eq!(marked_file(&marker), Some(path));
+        assert_eq!(StoredFile::parse(&marker, 9), None);
         for foreign in [
             "a/b/c",
             "a/b/c.parquet",

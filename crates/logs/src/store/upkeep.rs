@@ -18,11 +18,12 @@ use smol_str::SmolStr;
 use super::{
     Options, Store, StoreError, StoreState,
     codec::LineSpan,
+    damage::{Listing, SplitListing},
     disk::LogFile,
     files,
     index::FrameExtent,
     log,
-    merge_policy::{merge_candidates, merged_name},
+    merge_policy::{self, merge_candidates, merged_name},
     names::{self, FileName, StoredFile},
     view,
     writer::WriteJob,
@@ -31,6 +32,8 @@ use crate::event::Event;
 
 /// Maximum number of unflushed segments that are sealed by age. Each segment is an open file.
 const SEGMENTS_MAX: usize = 64;
+/// Maximum number of damaged segments that are kept for a repair. Further ones are removed.
+const SET_ASIDE_MAX: usize = 16;
 /// Number of projects flushed concurrently.
 const FLUSHES_MAX: usize = 4;
 /// Number of files deleted concurrently.
@@ -94,14 +97,24 @@ struct SealedLines {
 }
 
 impl SealedLines {
-    /// Reads the lines and writes them to one file per day.
-    fn into_files(self, node: &str) -> Result<Vec<(FileName, Bytes)>, StoreError> {
+    /// Reads the lines and writes them to one file per day. Leaves out unreadable frames.
+    fn into_files(
+        self,
+        project: &str,
+        shared: &StoreState,
+    ) -> Result<Vec<(FileName, Bytes)>, StoreError> {
+        let node = &shared.options.node;
         let mut events = Vec::new();
         let mut bytes = 0;
+        let mut unreadable = Vec::new();
         for extent in &self.extents {
-            view::read_lines(&*self.file, *extent, &mut events)?;
-            bytes += extent.length as u64;
+            if view::read_lines(&*self.file, *extent, &mut events)? {
+                bytes += extent.length as u64;
+            } else {
+                unreadable.push(*extent);
+            }
         }
+        shared.lose(self.number, project, &unreadable);
         let row_bytes = bytes / (events.len() as u64).max(1);
         let mut days: BTreeMap<i64, Vec<Event>> = BTreeMap::new();
         for event in events {
@@ -115,7 +128,7 @@ impl SealedLines {
         for mut events in retained.into_values() {
             let span = LineSpan::of(&events);
             let name = FileName {
-                node: node.to_owned(),
+                node: node.clone(),
                 first: self.number,
                 last: self.number,
                 earliest: span.earliest,
@@ -135,13 +148,13 @@ impl Upkeep {
     fn mark_obsolete(
         &mut self,
         shared: &StoreState,
-        files: impl IntoIterator<Item = StoredFile>,
+        paths: impl IntoIterator<Item = Path>,
         now: i64,
     ) {
         let latest_view = shared.pins.latest();
-        for file in files {
+        for path in paths {
             if self.obsolete.len() < REMEMBERED_MAX {
-                self.obsolete.entry(file.path).or_insert(ObsoleteFile {
+                self.obsolete.entry(path).or_insert(ObsoleteFile {
                     since: now,
                     latest_view,
                 });
@@ -331,8 +344,19 @@ impl Store {
     /// reappeared, the files would be ignored.
     async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
         let disk = Arc::clone(&self.disk);
+        let is_damaged = self.shared.index().is_damaged(number);
         let remove = move || {
-            disk.remove(&log::file_name(number))?;
+            let name = log::file_name(number);
+            let set_aside = disk
+                .list()?
+                .iter()
+                .filter(|it| log::is_set_aside(it))
+                .count();
+            if is_damaged && set_aside < SET_ASIDE_MAX {
+                disk.rename(&name, &log::set_aside_name(number))?;
+            } else {
+                disk.remove(&name)?;
+            }
             disk.sync()
         };
         tokio::task::spawn_blocking(remove)
@@ -351,8 +375,9 @@ impl Store {
         project: &str,
         lines: SealedLines,
     ) -> Result<Vec<Path>, StoreError> {
-        let node = self.shared.options.node.clone();
-        let files = tokio::task::spawn_blocking(move || lines.into_files(&node))
+        let shared = Arc::clone(&self.shared);
+        let of = project.to_owned();
+        let files = tokio::task::spawn_blocking(move || lines.into_files(&of, &shared))
             .await
             .map_err(io::Error::other)??;
         let mut directories = Vec::with_capacity(files.len());
@@ -366,6 +391,9 @@ impl Store {
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
         self.shared.objects.put(path, bytes.into()).await?;
         self.shared.counters.files.add(1);
+        if self.shared.damaged.contains(path) {
+            self.shared.clear_damage(path).await?;
+        }
         Ok(())
     }
 
@@ -388,19 +416,30 @@ impl Store {
         now: i64,
     ) -> Result<(), StoreError> {
         let shared = &self.shared;
-        let listed = shared.list(Some(&directory)).await?;
-        let (mut files, superseded) = self.own_files(listed);
-        upkeep.mark_obsolete(shared, superseded, now);
-        let Some(range) = merge_candidates(&files, &shared.options, now) else {
+        let SplitListing { files, damaged, .. } = shared.list(Some(&directory)).await?;
+        let (files, superseded) = self.own_files(files);
+        upkeep.mark_obsolete(shared, superseded.into_iter().map(|file| file.path), now);
+        let runs = merge_policy::runs_between(files, &damaged);
+        let Some(parts) = (runs.into_iter()).find_map(|mut files| {
+            let range = merge_candidates(&files, &shared.options, now)?;
+            Some(files.drain(range).collect::<Vec<_>>())
+        }) else {
             return Ok(());
         };
-        let parts: Vec<StoredFile> = files.drain(range).collect();
         let Some(name) = merged_name(&parts) else {
             return Ok(());
         };
         let mut contents = Vec::with_capacity(parts.len());
         for part in &parts {
-            contents.push(shared.objects.get(&part.path).await?.bytes().await?);
+            match shared.read_file(&part.path).await? {
+                Ok(content) => contents.push(content),
+                Err(damage) => shared.set_aside(&part.path, damage).await,
+            }
+        }
+        if contents.len() < parts.len() {
+            // The next call merges the files beside the damaged one.
+            upkeep.schedule_merge(directory);
+            return Ok(());
         }
         let volume = name.volume();
         let merged = tokio::task::spawn_blocking(move || files::merge(contents, volume))
@@ -409,7 +448,7 @@ impl Store {
         self.put(&name.path(&project_of(&directory)), merged)
             .await?;
         shared.counters.merged.add(parts.len() as u64);
-        upkeep.mark_obsolete(shared, parts, now);
+        upkeep.mark_obsolete(shared, parts.into_iter().map(|part| part.path), now);
         // The directory may contain further candidates.
         upkeep.schedule_merge(directory);
         Ok(())
@@ -427,37 +466,65 @@ impl Store {
 
     /// Scans all files for expired, superseded and mergeable ones.
     async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        let mut listing = self.shared.objects.list(None);
-        let mut files: Vec<StoredFile> = Vec::new();
-        while let Some(meta) = listing.next().await {
+        let mut objects = self.shared.objects.list(None);
+        let mut listing = Listing::default();
+        let mut directory: Option<(String, String)> = None;
+        let mut damaged = Vec::new();
+        while let Some(meta) = objects.next().await {
             let meta = meta?;
-            let Some(file) = StoredFile::parse(&meta.location, meta.size) else {
-                continue;
-            };
-            let is_next_directory = files
-                .first()
-                .is_some_and(|first| !first.path.parts().take(2).eq(file.path.parts().take(2)));
-            if is_next_directory {
-                self.sweep_directory(upkeep, std::mem::take(&mut files), now);
+            let own_directory = directory_of(&meta.location);
+            if directory != own_directory {
+                let complete = std::mem::take(&mut listing).split(&self.shared.damaged);
+                damaged.extend(self.sweep_directory(upkeep, complete, now));
+                directory = own_directory;
             }
-            files.push(file);
+            listing.add(&meta);
         }
-        self.sweep_directory(upkeep, files, now);
+        let complete = listing.split(&self.shared.damaged);
+        damaged.extend(self.sweep_directory(upkeep, complete, now));
+        damaged.truncate(REMEMBERED_MAX);
+        self.shared.damaged.replace_marked(damaged);
         Ok(())
     }
 
-    fn sweep_directory(&self, upkeep: &mut Upkeep, files: Vec<StoredFile>, now: i64) {
-        let Some(first) = files.first() else { return };
+    /// Schedules the deletions and merges of one directory. Returns its damaged files.
+    fn sweep_directory(
+        &self,
+        upkeep: &mut Upkeep,
+        listing: SplitListing,
+        now: i64,
+    ) -> Vec<StoredFile> {
+        let SplitListing {
+            files,
+            damaged,
+            orphans,
+        } = listing;
+        upkeep.mark_obsolete(&self.shared, orphans, now);
+        let Some(first) = files.first().or(damaged.first()) else {
+            return Vec::new();
+        };
         let project = project_of(&first.path);
         let day = names::day(first.name.latest);
         if day < self.first_day(&project, now) {
-            return upkeep.mark_obsolete(&self.shared, files, now);
+            let markers = damaged.iter().map(|file| names::damage_marker(&file.path));
+            upkeep.mark_obsolete(&self.shared, markers, now);
+            let files = files.into_iter().chain(damaged).map(|file| file.path);
+            upkeep.mark_obsolete(&self.shared, files, now);
+            return Vec::new();
         }
         let (own, superseded) = self.own_files(files);
-        upkeep.mark_obsolete(&self.shared, superseded, now);
-        if merge_candidates(&own, &self.shared.options, now).is_some() {
+        upkeep.mark_obsolete(
+            &self.shared,
+            superseded.into_iter().map(|file| file.path),
+            now,
+        );
+        let runs = merge_policy::runs_between(own, &damaged);
+        let has_candidates =
+            |files: &Vec<StoredFile>| merge_candidates(files, &self.shared.options, now).is_some();
+        if runs.iter().any(has_candidates) {
             upkeep.schedule_merge(names::day_folder(&project, day));
         }
+        damaged
     }
 
     /// Deletes obsolete files that no view can reference.
@@ -466,6 +533,7 @@ impl Store {
         let mut deletable = Vec::new();
         for (path, file) in &upkeep.obsolete {
             if has_elapsed(now, file.since, grace)
+                && !self.shared.damaged.contains_range_of(path)
                 && self.shared.pins.all_dropped_up_to(file.latest_view)
             {
                 deletable.push(path.clone());
@@ -484,6 +552,7 @@ impl Store {
                 Err(error) => return Err(error.into()),
             }
             upkeep.obsolete.remove(&path);
+            self.shared.damaged.remove(&path);
         }
         Ok(())
     }
@@ -495,6 +564,14 @@ fn project_of(path: &Path) -> String {
         Some(project) => project.as_ref().to_owned(),
         None => String::new(),
     }
+}
+
+/// Returns the project and the day of a path, which are its first two components.
+fn directory_of(path: &Path) -> Option<(String, String)> {
+    let mut parts = path.parts();
+    let project = parts.next()?;
+    let day = parts.next()?;
+    Some((project.as_ref().to_owned(), day.as_ref().to_owned()))
 }
 
 /// Whether an interval has passed. A clock that moved backwards counts as passed.

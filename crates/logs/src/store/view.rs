@@ -13,11 +13,13 @@ use datafusion::{
 use parking_lot::Mutex;
 
 use super::{
-    Store, StoreError, StoreState, check_limit, codec,
+    Store, StoreError, StoreState, check_limit, checksums, codec,
     codec::LineSpan,
     disk::LogFile,
     index::{ColumnarCache, FrameExtent, Index, MemoryReservation, PendingLines},
+    log,
     names::{self, StoredFile},
+    verified::{ReadFailures, VerifiedObjects, is_disk_failure},
 };
 use crate::{event::Event, layout};
 
@@ -52,8 +54,12 @@ pub struct View {
     /// Files sorted by source and timestamp. Older files may lack the last columns of
     /// [`layout::COLUMNS`].
     pub files: Vec<FileEntry>,
-    /// The object store of the files.
+    /// Damaged files and frames of the log that overlap the window. Their lines are missing.
+    pub damaged: Vec<FileEntry>,
+    /// The object store of `files`. Reads are verified.
     pub objects: Arc<dyn ObjectStore>,
+    /// Files that could not be verified while reading.
+    pub(crate) failures: Arc<ReadFailures>,
     _pin: ViewPin,
 }
 
@@ -119,11 +125,28 @@ impl Store {
         };
         let window = Window { after, until };
         let recent = self.recent(project, segments, window).await?;
-        let files = self.files(project, first_unflushed, window).await?;
+        let (files, mut damaged) = self.files(project, first_unflushed, window).await?;
+        damaged.extend(lost_frames(&self.shared.index(), project, window));
+        let failures: Arc<ReadFailures> = Arc::default();
+        // The engine rejects such files without reading them.
+        for file in files.iter().filter(|file| checksums::is_cut(file.size)) {
+            failures.add_damaged(&file.path);
+        }
+        let objects = VerifiedObjects {
+            inner: Arc::clone(&self.shared.objects),
+            sizes: files
+                .iter()
+                .map(|file| (file.path.clone(), file.size))
+                .collect(),
+            cache: Arc::clone(&self.shared.checksums),
+            failures: Arc::clone(&failures),
+        };
         Ok(View {
             recent,
             files,
-            objects: Arc::clone(&self.shared.objects),
+            damaged,
+            objects: Arc::new(objects),
+            failures,
             _pin: pin,
         })
     }
@@ -162,13 +185,13 @@ impl Store {
             .map_err(io::Error::other)?
     }
 
-    /// Returns the valid files that overlap the window.
+    /// Returns the valid and the damaged files that overlap the window.
     async fn files(
         &self,
         project: &str,
         first_unflushed: u64,
         window: Window,
-    ) -> Result<Vec<FileEntry>, StoreError> {
+    ) -> Result<(Vec<FileEntry>, Vec<FileEntry>), StoreError> {
         let first = names::day(window.after.saturating_add(1));
         let last = names::day(window.until);
         let directories = if last.saturating_sub(first) < LISTED_DAYS_MAX {
@@ -178,26 +201,40 @@ impl Store {
         } else {
             vec![names::project_folder(project)]
         };
-        let mut by_day: BTreeMap<i64, Vec<StoredFile>> = BTreeMap::new();
+        let mut by_day: BTreeMap<i64, DayFiles> = BTreeMap::new();
         for directory in directories {
-            for file in self.shared.list(Some(&directory)).await? {
-                let day = names::day(file.name.latest);
-                by_day.entry(day).or_default().push(file);
+            let listing = self.shared.list(Some(&directory)).await?;
+            for file in listing.files {
+                let day = by_day.entry(names::day(file.name.latest)).or_default();
+                day.files.push(file);
+            }
+            for file in listing.damaged {
+                let day = by_day.entry(names::day(file.name.latest)).or_default();
+                day.damaged.push(file);
             }
         }
         let own = &self.shared.options.node;
+        let flushed_before = |node: &str| (node == own).then_some(first_unflushed);
         let mut entries = Vec::new();
-        for files in by_day.into_values() {
-            let (valid, _) =
-                names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
-            for file in valid {
-                if window.after < file.name.latest && file.name.earliest <= window.until {
-                    entries.push(file.to_entry());
-                }
-            }
+        let mut damaged_entries = Vec::new();
+        for DayFiles { files, damaged } in by_day.into_values() {
+            let (valid, _) = names::split_superseded(files, flushed_before);
+            let (damaged, _) = names::split_superseded(damaged, flushed_before);
+            let missing = damaged.into_iter().filter(|file| is_missing(file, &valid));
+            let overlapping = missing.filter(|file| window.contains_part_of(file));
+            damaged_entries.extend(overlapping.map(|file| file.to_entry()));
+            let overlapping = valid.iter().filter(|file| window.contains_part_of(file));
+            entries.extend(overlapping.map(StoredFile::to_entry));
         }
-        Ok(entries)
+        Ok((entries, damaged_entries))
     }
+}
+
+/// The files of one day.
+#[derive(Debug, Default)]
+struct DayFiles {
+    files: Vec<StoredFile>,
+    damaged: Vec<StoredFile>,
 }
 
 /// A time window that excludes `after` and includes `until`.
@@ -211,6 +248,21 @@ impl Window {
     fn overlaps(self, span: &LineSpan) -> bool {
         self.after < span.latest && span.earliest <= self.until
     }
+
+    fn contains_part_of(self, file: &StoredFile) -> bool {
+        self.after < file.name.latest && file.name.earliest <= self.until
+    }
+}
+
+/// Whether lines of a damaged file are in no valid file: neither in one that it was merged into, nor
+/// in those that it was merged from.
+fn is_missing(damaged: &StoredFile, valid: &[StoredFile]) -> bool {
+    let is_merged = |file: &StoredFile| file.name.contains_range_of(&damaged.name);
+    let parts = valid
+        .iter()
+        .filter(|file| damaged.name.contains_range_of(&file.name));
+    let rows: u64 = parts.map(|part| part.name.rows).sum();
+    !valid.iter().any(is_merged) && rows < damaged.name.rows
 }
 
 fn unflushed_lines(index: &Index, project: &str) -> Vec<SegmentLines> {
@@ -249,8 +301,17 @@ fn columnar_lines(
         return Ok(columnar.batches);
     }
     let mut events = Vec::new();
+    let mut unreadable = Vec::new();
     for extent in &extents {
-        read_lines(&*file, *extent, &mut events)?;
+        if !read_lines(&*file, *extent, &mut events)? {
+            unreadable.push(*extent);
+        }
+    }
+    if !unreadable.is_empty() {
+        shared.lose(segment, project, &unreadable);
+        // Not cached: the cache refers to the extents by their number.
+        columnar.batches.push((layout::batch(&events)?, span));
+        return Ok(columnar.batches);
     }
     let cached_before = columnar.extents;
     columnar.batches.push((layout::batch(&events)?, span));
@@ -310,16 +371,74 @@ fn memory_of(batches: &[(RecordBatch, LineSpan)]) -> u64 {
         .sum()
 }
 
-/// Reads the lines of a frame.
+/// Returns the unreadable frames of a project that overlap the window, as files without content.
+fn lost_frames(index: &Index, project: &str, window: Window) -> Vec<FileEntry> {
+    let mut entries = Vec::new();
+    for segment in &index.segments {
+        for (of, extent) in &segment.lost {
+            if of == project && window.overlaps(&extent.span) {
+                entries.push(FileEntry {
+                    path: Path::from(log::file_name(segment.number)),
+                    size: extent.length as u64,
+                    rows: extent.span.rows,
+                    earliest: extent.span.earliest,
+                    latest: extent.span.latest,
+                });
+            }
+        }
+    }
+    entries
+}
+
+impl StoreState {
+    /// Excludes frames that cannot be read, and reports them once.
+    pub(super) fn lose(&self, segment: u64, project: &str, unreadable: &[FrameExtent]) {
+        let was_damaged = self.index().is_damaged(segment);
+        let lost = self.index().lose(segment, project, unreadable);
+        let file = log::file_name(segment);
+        for FrameExtent {
+            offset,
+            length: bytes,
+            span,
+            ..
+        } in &lost
+        {
+            let rows = span.rows;
+            tracing::error!(
+                file,
+                offset,
+                bytes,
+                project,
+                rows,
+                "frame of the log is damaged; its lines are left out of answers"
+            );
+            self.counters.dropped_bytes.add(*bytes as u64);
+        }
+        if !was_damaged && !lost.is_empty() {
+            self.counters.damaged_segments.add(1);
+        }
+    }
+}
+
+/// Reads the lines of a frame. Returns whether it is readable.
 pub(super) fn read_lines(
     file: &dyn LogFile,
     extent: FrameExtent,
     into: &mut Vec<Event>,
-) -> Result<(), StoreError> {
-    let payload = file.read(extent.offset, extent.length)?;
-    if codec::events(&payload, into).is_none() {
-        let text = "a frame of the log changed after it was written";
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text).into());
+) -> Result<bool, StoreError> {
+    let payload = match file.read(extent.offset, extent.length) {
+        Ok(payload) => payload,
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+        Err(error) if is_disk_failure(&error) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    };
+    if crc32c::crc32c(&payload) != extent.checksum {
+        return Ok(false);
     }
-    Ok(())
+    let before = into.len();
+    if codec::events(&payload, into).is_none() {
+        into.truncate(before);
+        return Ok(false);
+    }
+    Ok(true)
 }

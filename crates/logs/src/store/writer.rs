@@ -10,7 +10,7 @@ use super::{
     codec::Record,
     disk::{Disk, LogFile},
     index::Segment,
-    log::{self, SegmentEnd},
+    log::{self, EndRecord, FrameSalt, SegmentEnd, SegmentHeader},
 };
 
 /// Approximate maximum size of a group commit in bytes.
@@ -42,6 +42,7 @@ pub(super) enum WriteJob {
 /// The segment that receives appends.
 struct ActiveSegment {
     file: Arc<dyn LogFile>,
+    salt: FrameSalt,
     /// Its length before the first append.
     initial_length: u64,
 }
@@ -53,6 +54,9 @@ pub(super) struct LogWriter {
     active: Option<ActiveSegment>,
     /// The number and the durable length of the last segment.
     last: SegmentEnd,
+    /// The highest number that a segment has had, also one that was lost.
+    highest: u64,
+    end: EndRecord,
     failing: bool,
 }
 
@@ -62,12 +66,15 @@ impl LogWriter {
         shared: Arc<StoreState>,
         disk: Arc<dyn Disk>,
         last: SegmentEnd,
+        highest: u64,
     ) -> Result<Self, StoreError> {
         let mut writer = Self {
+            end: EndRecord::create(&*disk),
             shared,
             disk,
             active: None,
             last,
+            highest,
             failing: false,
         };
         writer.start_segment()?;
@@ -205,18 +212,27 @@ impl LogWriter {
     fn start_segment(&mut self) -> io::Result<()> {
         self.active = None;
         let reader_offsets = self.shared.index().reader_offsets.clone();
-        let (file, initial_length) = log::create(&*self.disk, self.last, &reader_offsets)?;
+        let number = self.highest.max(self.last.number) + 1;
+        let salt = FrameSalt::derive(self.shared.options.seed, number);
+        let header = SegmentHeader {
+            number,
+            previous: self.last,
+            salt,
+        };
+        let (file, initial_length) = log::create(&*self.disk, &header, &reader_offsets)?;
         self.last = SegmentEnd {
-            number: self.last.number + 1,
+            number,
             length: initial_length,
         };
+        self.end.store(self.last);
         self.shared.index().segments.push_back(Segment::new(
-            self.last.number,
+            number,
             Arc::clone(&file),
             initial_length,
         ));
         self.active = Some(ActiveSegment {
             file,
+            salt,
             initial_length,
         });
         Ok(())
@@ -225,7 +241,7 @@ impl LogWriter {
     /// Writes records, flushes the disk and updates the index. After a failure nothing written
     /// counts, because the header of the next segment records the previous valid length.
     fn write(&mut self, records: Vec<(Record, Vec<u8>)>) -> io::Result<()> {
-        let Some(ActiveSegment { file, .. }) = &self.active else {
+        let Some(ActiveSegment { file, salt, .. }) = &self.active else {
             return Err(io::Error::other("no segment"));
         };
         let at = self.last.length;
@@ -234,13 +250,14 @@ impl LogWriter {
             Vec::with_capacity(records.iter().map(|(_, payload)| payload.len() + 32).sum());
         let places: Vec<usize> = records
             .iter()
-            .map(|(_, payload)| log::append_frame(&mut bytes, payload, durable))
+            .map(|(_, payload)| salt.append_frame(&mut bytes, payload, durable))
             .collect();
         if let Err(error) = file.write(at, &bytes).and_then(|()| file.sync()) {
             self.active = None;
             return Err(error);
         }
         self.last.length += bytes.len() as u64;
+        self.end.store(self.last);
         let counters = &self.shared.counters;
         counters.syncs.add(1);
         let mut index = self.shared.index();
@@ -252,7 +269,7 @@ impl LogWriter {
                 counters.rows.add(span.rows);
                 counters.bytes.add(payload.len() as u64);
             }
-            index.apply(record, at + place as u64, payload.len());
+            index.apply(record, at + place as u64, &payload);
         }
         Ok(())
     }

@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod behaviour;
+mod damage;
 mod dialects;
 mod exact;
+mod fairness;
 mod hostile;
 mod lines;
 mod top_n;

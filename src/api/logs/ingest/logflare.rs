@@ -1,6 +1,6 @@
 //! Parser for the Logflare ingest format: an object, an array of objects, or `{"batch": […]}`.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source};
 use serde_json::{Map, Value as Json};
 
@@ -74,16 +74,26 @@ fn event(
 }
 
 /// Parses a time: text, or a number of microseconds, milliseconds or seconds, distinguished by its
-/// size.
+/// size. A text without a zone is in UTC.
 fn micros(at: &Json) -> Option<i64> {
     match at {
         Json::String(text) => match DateTime::parse_from_rfc3339(text) {
             Ok(at) => Some(at.timestamp_micros()),
-            Err(_) => sized(text.parse().ok()?),
+            Err(_) => without_zone(text).or_else(|| sized(text.parse().ok()?)),
         },
         Json::Number(number) => sized(number.as_f64()?),
         _ => None,
     }
+}
+
+/// Parses a time without a zone: date and time separated by `T` or a space.
+fn without_zone(text: &str) -> Option<i64> {
+    const FORMATS: [&str; 2] = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
+    let text = text.trim().trim_end_matches(" UTC");
+    FORMATS.iter().find_map(|format| {
+        let at = NaiveDateTime::parse_from_str(text, format).ok()?;
+        Some(at.and_utc().timestamp_micros())
+    })
 }
 
 #[expect(
@@ -148,6 +158,11 @@ mod tests {
         let forms = [
             json!("2026-11-21T09:15:00Z"),
             json!("2026-11-21T10:15:00+01:00"),
+            json!("2026-11-21T09:15:00"),
+            json!("2026-11-21T09:15:00.000000"),
+            json!("2026-11-21 09:15:00.0"),
+            json!("2026-11-21 09:15:00 UTC"),
+            json!("2026-11-21 09:15:00Z"),
             json!(at),
             json!(at / 1_000),
             json!(at / 1_000_000),

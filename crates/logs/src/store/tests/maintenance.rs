@@ -146,7 +146,7 @@ async fn flushed_projects_use_no_memory() {
             .iter()
             .all(|segment| segment.projects.is_empty())
     );
-    assert_eq!(disk.names().len(), 1);
+    assert_eq!(segments(&disk).len(), 1);
     assert_eq!(all(&store, "p499").await, ["1"]);
 }
 

@@ -1,10 +1,13 @@
 //! Tests of durability: acknowledged lines are present exactly once after any sequence of failures.
 
+mod damage;
 mod durability;
 mod kill;
 mod maintenance;
 mod model;
 mod reading;
+mod recovery;
+mod repair;
 mod sim;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
@@ -126,6 +129,13 @@ async fn open_store(options: Options, disk: &SimDisk, objects: &Arc<InMemory>) -
 /// Returns all valid files of a project.
 async fn files(store: &Store, project: &str) -> Vec<FileEntry> {
     store.view(project, i64::MIN, i64::MAX).await.unwrap().files
+}
+
+/// Returns the names of the segments of the log, oldest first.
+fn segments(disk: &SimDisk) -> Vec<String> {
+    let mut names = disk.names();
+    names.retain(|name| name.ends_with(".log"));
+    names
 }
 
 async fn count_objects(objects: &InMemory) -> usize {

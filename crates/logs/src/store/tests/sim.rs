@@ -161,6 +161,21 @@ impl SimDisk {
         *durable = current.clone();
     }
 
+    /// Changes the content of a file.
+    pub(super) fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = Arc::clone(&self.directory.lock().unwrap().current[name]);
+        let mut file = file.lock().unwrap();
+        change(&mut file.bytes);
+        file.durable = file.bytes.len();
+    }
+
+    /// Removes a file without any trace.
+    pub(super) fn lose(&self, name: &str) {
+        let mut directory = self.directory.lock().unwrap();
+        directory.current.remove(name);
+        directory.durable.remove(name);
+    }
+
     /// Flips bits in one byte of a file.
     pub(super) fn damage(&self, name: &str, at: usize) {
         self.directory.lock().unwrap().current[name]
@@ -211,6 +226,15 @@ impl Disk for SimDisk {
     fn remove(&self, name: &str) -> io::Result<()> {
         self.faults
             .perform(|| drop(self.directory.lock().unwrap().current.remove(name)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.faults.perform(|| {
+            let mut directory = self.directory.lock().unwrap();
+            if let Some(file) = directory.current.remove(from) {
+                directory.current.insert(to.to_owned(), file);
+            }
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
