@@ -19,7 +19,7 @@ const FRAME_MAGIC: u32 = 0x6c6f_6766;
 /// Magic, own number, previous number, valid length of the previous segment, checksum.
 const HEADER_BYTES: usize = 8 + 8 + 8 + 8 + 4;
 /// Magic, payload length, durable length, checksum.
-const FRAME_HEADER_BYTES: usize = 16;
+pub(super) const FRAME_HEADER_BYTES: usize = 16;
 /// Maximum number of reader offsets of one frame.
 const READER_OFFSETS_PER_FRAME: usize = 4096;
 
@@ -101,7 +101,7 @@ fn checksum(length: u32, durable: u32, payload: &[u8]) -> u32 {
 
 /// Decodes the frame at the start of `bytes`. Returns its payload and the recorded durable length,
 /// or `None` if it is damaged.
-fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
+pub(super) fn read_frame(bytes: &[u8]) -> Option<(&[u8], u32)> {
     let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>()?;
     let length = u32_at(head, 4)?;
     let durable = u32_at(head, 8)?;

@@ -15,6 +15,8 @@ mod log;
 mod merge_policy;
 mod names;
 mod objects;
+mod spool;
+mod tail;
 mod upkeep;
 mod view;
 mod writer;
@@ -45,6 +47,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub use self::{
     codec::ROW_BYTES_MAX,
+    tail::{TailBatch, TailLimit, TailState},
     view::{FileEntry, View},
 };
 use self::{
@@ -54,6 +57,7 @@ use self::{
     log::SegmentEnd,
     names::StoredFile,
     objects::LocalObjects,
+    tail::Tails,
     upkeep::Upkeep,
     view::ViewPins,
     writer::{LogWriter, WriteJob},
@@ -103,6 +107,11 @@ pub struct Options {
     /// Maximum size of a merged file, measured as size in the log. A merge uses a small multiple of
     /// it in memory.
     pub merge_bytes: u64,
+    /// Maximum size of the lines of one project that are kept for readers of its tail after they
+    /// were flushed. The oldest are dropped.
+    pub tail_project_bytes: u64,
+    /// As [`Self::tail_project_bytes`], of all projects together.
+    pub tail_bytes: u64,
     /// Interval between scans of all files for expired and mergeable ones.
     pub sweep_every: Duration,
 }
@@ -124,6 +133,8 @@ impl Options {
             grace: Duration::from_mins(5),
             merge_files: 8,
             merge_bytes: 64 * 1024 * 1024,
+            tail_project_bytes: 128 * 1024 * 1024,
+            tail_bytes: 1024 * 1024 * 1024,
             sweep_every: Duration::from_hours(1),
         }
     }
@@ -298,6 +309,7 @@ pub struct Store {
     shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
     upkeep: tokio::sync::Mutex<Upkeep>,
+    tails: Tails,
     retention: Mutex<Arc<HashMap<String, u32>>>,
     /// Bytes of queued appends.
     queue_memory: Arc<Semaphore>,
@@ -369,7 +381,12 @@ impl Store {
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let state = Arc::clone(&shared);
         let log = Arc::clone(&disk);
-        let writer = tokio::task::spawn_blocking(move || LogWriter::start(state, log, last))
+        let start = move || {
+            let writer = LogWriter::start(Arc::clone(&state), Arc::clone(&log), last)?;
+            let tails = Tails::recover(&state, &*log)?;
+            Ok::<_, StoreError>((writer, tails))
+        };
+        let (writer, tails) = tokio::task::spawn_blocking(start)
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()
@@ -379,6 +396,7 @@ impl Store {
             shared,
             disk,
             upkeep: tokio::sync::Mutex::default(),
+            tails,
             retention: Mutex::default(),
             queue_memory,
             jobs: Some(jobs),
@@ -417,7 +435,9 @@ impl Store {
         let (record, payload) = codec::lines(&project, &events, reader_offset.as_ref());
         drop(events);
         check_limit("size of a batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
-        self.write(record, payload).await
+        self.write(record, payload).await?;
+        self.tails.notify(&project);
+        Ok(())
     }
 
     fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {
@@ -489,6 +509,7 @@ impl Store {
         let _upkeep = self.upkeep.lock().await;
         let (record, payload) = codec::forget(project);
         self.write(record, payload).await?;
+        self.close_tail(project).await?;
         let directory = names::project_folder(project);
         let paths = self
             .shared

@@ -6,6 +6,7 @@ mod maintenance;
 mod model;
 mod reading;
 mod sim;
+mod tail;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
