@@ -151,6 +151,7 @@ impl Bench {
             oauth: gantry::api::oauth::OAuthSettings::default(),
             provider: None,
             logs: gantry::api::logs::Options::default(),
+            log_drains: gantry::api::log_drains::Options::default(),
         };
         let (app, background) = App::new(
             settings,

@@ -149,6 +149,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         oauth: gantry::api::oauth::OAuthSettings::default(),
         provider: None,
         logs: gantry::api::logs::Options::default(),
+        log_drains: gantry::api::log_drains::Options::default(),
     };
     let (app, _background) = App::new(
         settings,

@@ -5,7 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
-    accounts::oidc::OidcProvider, logs, logs::Analytics, oauth, projects::listing::Listings,
+    accounts::oidc::OidcProvider, log_drains, logs, logs::Analytics, oauth,
+    projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -26,6 +27,8 @@ pub struct ApiSettings {
     pub provider: Option<Arc<OidcProvider>>,
     /// Where log lines of projects are stored.
     pub logs: logs::Options,
+    /// Limits of log drains.
+    pub log_drains: log_drains::Options,
 }
 
 /// Handle to the state of the operations. Cheap to clone.

@@ -4,8 +4,9 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, database, database_access, domains, keys, logs, oauth, organizations,
-        planned, projects, rate_limits, reference, snippets, temporary_access, tokens,
+        accounts, audit_log, database, database_access, domains, keys, log_drains, logs, oauth,
+        organizations, planned, projects, rate_limits, reference, snippets, temporary_access,
+        tokens,
     },
     base::error::Error,
     platform::{
@@ -33,6 +34,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         database::advisors::operations::ENDPOINTS,
         logs::operations::ENDPOINTS,
         logs::ingest::operations::ENDPOINTS,
+        log_drains::operations::ENDPOINTS,
         reference::operations::ENDPOINTS,
         rate_limits::ENDPOINTS,
         tokens::operations::ENDPOINTS,

@@ -8,6 +8,7 @@ pub mod database_access;
 pub mod domains;
 pub mod endpoints;
 pub mod keys;
+pub mod log_drains;
 pub mod logs;
 pub mod oauth;
 pub mod organizations;

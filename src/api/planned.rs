@@ -174,10 +174,6 @@ planned! {
     Patch "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-patch" "Update a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Get "/v2/projects/{ref}/analytics/log-drains" [] "v2-list-log-drains" "List log drains" Analytics, needs(&[&[P::AnalyticsConfigRead]], S::AnalyticsConfigRead), STANDARD;
-    Post "/v2/projects/{ref}/analytics/log-drains" [] "v2-create-log-drain" "Create a log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
-    Delete "/v2/projects/{ref}/analytics/log-drains/{id}" [] "v2-delete-log-drain" "Delete a log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
-    Put "/v2/projects/{ref}/analytics/log-drains/{id}" [] "v2-update-log-drain" "Update a log drain" Analytics, needs(&[&[P::AnalyticsConfigWrite]], S::AnalyticsConfigWrite), STANDARD;
     Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download a project's backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD, instead "Use pg_dump with the connection string of GET /v1/projects/{ref}/config/database/pooler instead.";
     Post "/v2/projects/{ref}/branches" [] "v2-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;

@@ -12,7 +12,7 @@ use crate::{
     api::{
         accounts::oidc::OidcProvider,
         context::{ApiContext, ApiSettings},
-        endpoints, logs, oauth,
+        endpoints, log_drains, logs, oauth,
     },
     base::{
         clock::{Clock, Entropy},
@@ -87,6 +87,8 @@ pub struct Settings {
     pub provider: Option<Arc<OidcProvider>>,
     /// Storage of log lines.
     pub logs: logs::Options,
+    /// Limits of log drains.
+    pub log_drains: log_drains::Options,
 }
 
 impl Settings {
@@ -115,6 +117,7 @@ impl Settings {
             oauth: self.oauth,
             provider: self.provider,
             logs: self.logs,
+            log_drains: self.log_drains,
         };
         (platform, data_plane, api)
     }

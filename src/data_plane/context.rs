@@ -182,7 +182,7 @@ impl ChangeListener for DataPlaneState {
         match task {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
-            Task::RateLimitOverrides => {}
+            Task::RateLimitOverrides | Task::LogDrains => {}
         }
     }
 

@@ -43,6 +43,8 @@ pub enum Task {
     TemporaryAccess,
     /// Rereads the rate limits that operators changed.
     RateLimitOverrides,
+    /// Starts and stops the delivery of log drains.
+    LogDrains,
 }
 
 impl Task {
@@ -51,6 +53,7 @@ impl Task {
         Self::Reconciler,
         Self::TemporaryAccess,
         Self::RateLimitOverrides,
+        Self::LogDrains,
     ];
 }
 
@@ -182,6 +185,8 @@ tables! {
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Log drains.
+    LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }
 
 impl Table {

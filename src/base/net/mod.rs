@@ -3,4 +3,5 @@
 pub mod accept;
 pub mod coalescing_stream;
 pub mod connection_limit;
+pub mod outbound;
 pub mod tls;

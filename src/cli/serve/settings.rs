@@ -8,13 +8,13 @@ use uuid::Uuid;
 use crate::{
     api::{
         accounts::{oidc, oidc::OidcProvider},
-        logs, oauth,
+        log_drains, logs, oauth,
     },
     app::{
         Settings,
         config::{Config, UnderscoreHeaders},
     },
-    base::{clock::Entropy, db::Db, sealing::SealingKey},
+    base::{clock::Entropy, db::Db, net::outbound::OutboundPolicy, sealing::SealingKey},
     cli::databases::ListenerDefaults,
     data_plane::{
         clusters::Home,
@@ -126,6 +126,10 @@ fn from_config(
             folder: config.logs_folder.clone(),
             retention_days: config.logs_retention_days,
             place: config.logs_store.place()?,
+        },
+        log_drains: log_drains::Options {
+            outbound: OutboundPolicy::new(config.log_drain_networks.clone()),
+            datadog_url: config.log_drain_datadog_url.clone(),
         },
     })
 }

@@ -14,12 +14,13 @@ use std::{collections::HashMap, net::IpAddr, ops::Deref, sync::Arc, time::Durati
 
 use chrono::{DateTime, Utc};
 use gantry::{
-    api::{accounts, logs, oauth, organizations, tokens},
+    api::{accounts, log_drains, logs, oauth, organizations, tokens},
     app::{App, Background, Settings},
     base::{
         clock::{Clock, Entropy},
         db::Db,
         ids::{OrgSlug, OrganizationId, ProjectRef, TokenId, UserId},
+        net::outbound::OutboundPolicy,
         sealing::SealingKey,
     },
     data_plane::{
@@ -426,6 +427,10 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         oauth: oauth::OAuthSettings::default(),
         provider: None,
         logs: logs::Options::default(),
+        log_drains: log_drains::Options {
+            outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
+            ..log_drains::Options::default()
+        },
     }
 }
 

@@ -19,6 +19,8 @@ mod names;
 mod objects;
 mod recovery;
 mod repair;
+mod spool;
+mod tail;
 mod upkeep;
 mod verified;
 mod view;
@@ -54,6 +56,7 @@ pub use self::{
     codec::ROW_BYTES_MAX,
     recovery::LogDamage,
     repair::{FileDamage, RepairSource, RepairedFile, StoreFolders, StoreReport},
+    tail::{TailBatch, TailLimit, TailState},
     view::{FileEntry, View},
 };
 use self::{
@@ -64,6 +67,7 @@ use self::{
     log::SegmentEnd,
     objects::LocalObjects,
     recovery::RecoveredLog,
+    tail::Tails,
     upkeep::Upkeep,
     verified::ChecksumCache,
     view::ViewPins,
@@ -114,6 +118,11 @@ pub struct Options {
     /// Maximum size of a merged file, measured as size in the log. A merge uses a small multiple of
     /// it in memory.
     pub merge_bytes: u64,
+    /// Maximum size of the lines of one project that are kept for readers of its tail after they
+    /// were flushed. The oldest are dropped.
+    pub tail_project_bytes: u64,
+    /// As [`Self::tail_project_bytes`], of all projects together.
+    pub tail_bytes: u64,
     /// Interval between scans of all files for expired and mergeable ones.
     pub sweep_every: Duration,
     /// A number that clients cannot predict. It protects the recovery of a damaged log from log
@@ -138,6 +147,8 @@ impl Options {
             grace: Duration::from_mins(5),
             merge_files: 8,
             merge_bytes: 64 * 1024 * 1024,
+            tail_project_bytes: 128 * 1024 * 1024,
+            tail_bytes: 1024 * 1024 * 1024,
             sweep_every: Duration::from_hours(1),
             seed: 0,
         }
@@ -314,6 +325,7 @@ pub struct Store {
     shared: Arc<StoreState>,
     disk: Arc<dyn Disk>,
     upkeep: tokio::sync::Mutex<Upkeep>,
+    tails: Tails,
     retention: Mutex<Arc<HashMap<String, u32>>>,
     /// Bytes of queued appends.
     queue_memory: Arc<Semaphore>,
@@ -390,8 +402,12 @@ impl Store {
         let state = Arc::clone(&shared);
         let log = Arc::clone(&disk);
         let highest = recovered.highest;
-        let start = move || LogWriter::start(state, log, last, highest);
-        let writer = tokio::task::spawn_blocking(start)
+        let start = move || {
+            let writer = LogWriter::start(Arc::clone(&state), Arc::clone(&log), last, highest)?;
+            let tails = Tails::recover(&state, &*log)?;
+            Ok::<_, StoreError>((writer, tails))
+        };
+        let (writer, tails) = tokio::task::spawn_blocking(start)
             .await
             .map_err(io::Error::other)??;
         let writer = std::thread::Builder::new()
@@ -401,6 +417,7 @@ impl Store {
             shared,
             disk,
             upkeep: tokio::sync::Mutex::default(),
+            tails,
             retention: Mutex::default(),
             queue_memory,
             jobs: Some(jobs),
@@ -440,7 +457,9 @@ impl Store {
         let (record, payload) = codec::lines(&project, &events, reader_offset.as_ref());
         drop(events);
         check_limit("size of a batch in bytes", payload.len(), BATCH_BYTES_MAX)?;
-        self.write(record, payload).await
+        self.write(record, payload).await?;
+        self.tails.notify(&project);
+        Ok(())
     }
 
     fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {
@@ -512,6 +531,7 @@ impl Store {
         let _upkeep = self.upkeep.lock().await;
         let (record, payload) = codec::forget(project);
         self.write(record, payload).await?;
+        self.close_tail(project).await?;
         let directory = names::project_folder(project);
         let paths = self
             .shared

@@ -333,7 +333,7 @@ impl Store {
         for result in results {
             directories.extend(result?);
         }
-        self.remove_oldest_segment(number).await?;
+        self.retire_segment(number).await?;
         for directory in directories {
             upkeep.count_new_file(directory, &self.shared.options);
         }
@@ -342,7 +342,7 @@ impl Store {
 
     /// Removes a flushed segment. Must be durable before its files are merged: if the segment
     /// reappeared, the files would be ignored.
-    async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
+    pub(super) async fn remove_oldest_segment(&self, number: u64) -> Result<(), StoreError> {
         let disk = Arc::clone(&self.disk);
         let is_damaged = self.shared.index().is_damaged(number);
         let remove = move || {

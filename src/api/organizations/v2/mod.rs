@@ -73,8 +73,8 @@ fn page_size_default() -> i64 {
 /// Envelope of v2 responses.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Data")]
-struct Envelope<T> {
-    data: T,
+pub(in crate::api) struct Envelope<T> {
+    pub(in crate::api) data: T,
 }
 
 /// A page of resources with links.

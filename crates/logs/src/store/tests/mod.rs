@@ -9,6 +9,7 @@ mod reading;
 mod recovery;
 mod repair;
 mod sim;
+mod tail;
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 

@@ -1,0 +1,344 @@
+//! Log drains: delivery of a project's log lines to systems of its owner.
+//!
+//! [`config`] checks the settings of a drain, [`operations`] are its operations.
+
+pub mod config;
+mod datadog;
+mod fields;
+pub mod operations;
+mod target;
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tokio_postgres::{Row, Transaction};
+use uuid::Uuid;
+
+use self::config::{BackendType, Settings};
+use crate::{
+    api::context::ApiContext,
+    base::{
+        clock::Entropy,
+        db::Db,
+        error::{Context, Error},
+        names,
+        net::outbound::OutboundPolicy,
+        sealing::SealingKey,
+    },
+    platform::{access::Project, audit::Recorder},
+};
+
+/// Maximum number of drains of a project.
+pub const DRAINS_MAX: i64 = 10;
+/// Maximum length of a name, in characters.
+const NAME_CHARS_MAX: usize = 100;
+/// Maximum length of a description, in bytes.
+const DESCRIPTION_BYTES_MAX: usize = 1000;
+
+/// Options of the operator for all drains.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The networks that drains may connect to.
+    pub outbound: OutboundPolicy,
+    /// URL of Datadog drains instead of Datadog's own. `{region}` is replaced by the region.
+    pub datadog_url: Option<String>,
+}
+
+/// A drain with its settings, which contain secrets.
+#[derive(Clone, PartialEq)]
+pub struct LogDrain {
+    /// Id.
+    pub id: Uuid,
+    /// Name.
+    pub name: String,
+    /// Description.
+    pub description: Option<String>,
+    /// Type of the target.
+    pub backend: BackendType,
+    /// Checked settings of the type.
+    pub settings: Settings,
+    /// Number of changes.
+    pub revision: i64,
+    /// Creation time.
+    pub created_at: DateTime<Utc>,
+}
+
+impl std::fmt::Debug for LogDrain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogDrain")
+            .field("id", &self.id)
+            .field("backend", &self.backend)
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fields of a new drain, or of an update in which absent fields stay.
+#[derive(Default)]
+pub struct DrainDraft {
+    /// Name.
+    pub name: Option<String>,
+    /// Description.
+    pub description: Option<String>,
+    /// Settings as sent.
+    pub settings: Option<Settings>,
+}
+
+/// Returns the context in which the settings of a drain are sealed.
+fn place(id: Uuid) -> String {
+    format!("settings of log drain {id}")
+}
+
+/// Reads the columns in the order of the table, without the project.
+fn read(row: &Row, key: &SealingKey) -> Result<LogDrain, Error> {
+    let doing = "reading a log drain";
+    let id = row.get(0);
+    let settings = key.open(&place(id), row.get(4))?;
+    Ok(LogDrain {
+        id,
+        name: row.get(1),
+        description: row.get(2),
+        backend: BackendType::from_name(row.get(3))
+            .ok_or("unknown type")
+            .context(doing)?,
+        settings: serde_json::from_str(settings.expose_secret()).context(doing)?,
+        revision: row.get(5),
+        created_at: row.get(6),
+    })
+}
+
+fn seal(context: &ApiContext, id: Uuid, settings: &Settings) -> Result<Vec<u8>, Error> {
+    let text = serde_json::to_string(settings).context("sealing the settings of a log drain")?;
+    seal_text(&context.settings.sealing, &context.entropy, id, text)
+}
+
+fn seal_text(
+    key: &SealingKey,
+    entropy: &Entropy,
+    id: Uuid,
+    text: String,
+) -> Result<Vec<u8>, Error> {
+    key.seal(entropy, &place(id), &SecretString::from(text))
+}
+
+/// Lists the drains of a project, oldest first.
+pub async fn list(db: &Db, key: &SealingKey, project: &Project) -> Result<Vec<LogDrain>, Error> {
+    let sql = "select id, name, description, backend_type, config, revision, created_at from log_drains \
+               where project_id = $1 order by created_at, id limit $2";
+    let rows = db
+        .query(sql, &[&project.id.0, &DRAINS_MAX])
+        .await
+        .context("listing log drains")?;
+    rows.iter().map(|row| read(row, key)).collect()
+}
+
+/// Returns the part of a drain that the audit log records.
+fn audited(drain: &LogDrain) -> Value {
+    json!({
+        "id": drain.id,
+        "name": drain.name,
+        "description": drain.description,
+        "backend_type": drain.backend.name(),
+        "config": config::redact(drain.backend, &drain.settings),
+    })
+}
+
+fn check_texts(name: Option<&str>, description: Option<&str>) -> Result<(), Error> {
+    if let Some(name) = name {
+        names::check("data.attributes.name", name, NAME_CHARS_MAX)?;
+    }
+    if description.is_some_and(|it| it.len() > DESCRIPTION_BYTES_MAX) {
+        return Err(Error::invalid(
+            "data.attributes.description",
+            format!("has more than {DESCRIPTION_BYTES_MAX} bytes"),
+        ));
+    }
+    Ok(())
+}
+
+/// Locks the row of a project that is not being removed, which serializes changes of its drains.
+async fn lock_project(transaction: &Transaction<'_>, project: &Project) -> Result<(), Error> {
+    let sql = "select 1 from projects where id = $1 and desired <> 'removed' for update";
+    transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("locking the project of a log drain")?
+        .map(drop)
+        .ok_or(Error::NotFound)
+}
+
+/// Creates a drain. It delivers lines that are added from now on.
+pub async fn create(
+    context: &ApiContext,
+    project: &Project,
+    backend: BackendType,
+    draft: DrainDraft,
+    audit: &Recorder,
+) -> Result<LogDrain, Error> {
+    let doing = "creating a log drain";
+    let settings = config::check(backend, draft.settings.unwrap_or_default(), None)?;
+    check_texts(draft.name.as_deref(), draft.description.as_deref())?;
+    let outbound = &context.api_settings.log_drains.outbound;
+    config::check_destination(backend, &settings, outbound).await?;
+    let drain = LogDrain {
+        id: context.entropy.uuid(),
+        name: draft.name.unwrap_or_default(),
+        description: draft.description,
+        backend,
+        settings,
+        revision: 1,
+        created_at: context.clock.now(),
+    };
+    let sealed = seal(context, drain.id, &drain.settings)?;
+
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    lock_project(&transaction, project).await?;
+    let sql = "select count(*) from log_drains where project_id = $1";
+    let held = transaction
+        .query_one(sql, &[&project.id.0])
+        .await
+        .context(doing)?;
+    if held.get::<_, i64>(0) >= DRAINS_MAX {
+        return Err(Error::Rejected(
+            format!("A project can have {DRAINS_MAX} log drains; delete one first").into(),
+        ));
+    }
+    let sql = "insert into log_drains (id, project_id, name, description, backend_type, config, created_at) \
+               values ($1, $2, $3, $4, $5, $6, $7)";
+    transaction
+        .execute(
+            sql,
+            &[
+                &drain.id,
+                &project.id.0,
+                &drain.name,
+                &drain.description,
+                &backend.name(),
+                &sealed,
+                &drain.created_at,
+            ],
+        )
+        .await
+        .context(doing)?;
+    audit
+        .write_in(
+            &transaction,
+            201,
+            (None, Some(audited(&drain))),
+            drain.created_at,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok(drain)
+}
+
+/// Locks and returns a drain of a project.
+async fn locked(
+    transaction: &Transaction<'_>,
+    key: &SealingKey,
+    project: &Project,
+    id: Uuid,
+) -> Result<LogDrain, Error> {
+    let sql = "select id, name, description, backend_type, config, revision, created_at from log_drains \
+               where id = $1 and project_id = $2 for update";
+    let row = transaction
+        .query_opt(sql, &[&id, &project.id.0])
+        .await
+        .context("reading a log drain")?
+        .ok_or(Error::NotFound)?;
+    read(&row, key)
+}
+
+/// Updates a drain. Absent fields stay, except that another type needs its settings.
+pub async fn update(
+    context: &ApiContext,
+    project: &Project,
+    id: Uuid,
+    (backend, draft): (BackendType, DrainDraft),
+    audit: &Recorder,
+) -> Result<LogDrain, Error> {
+    let doing = "updating a log drain";
+    let now = context.clock.now();
+    check_texts(draft.name.as_deref(), draft.description.as_deref())?;
+    // Resolves a name, so it precedes the transaction. A redacted destination has its host.
+    if let Some(given) = &draft.settings {
+        let outbound = &context.api_settings.log_drains.outbound;
+        config::check_destination(backend, given, outbound).await?;
+    }
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let before = locked(&transaction, &context.settings.sealing, project, id).await?;
+    let same_type = before.backend == backend;
+    let settings = match draft.settings {
+        Some(given) => {
+            let stored = same_type.then_some(&before.settings);
+            config::check(backend, given, stored)?
+        }
+        None if same_type => before.settings.clone(),
+        // Names the first missing field, or the type that is not served.
+        None => config::check(backend, Settings::new(), None)?,
+    };
+    let drain = LogDrain {
+        id,
+        name: draft.name.unwrap_or_else(|| before.name.clone()),
+        description: draft.description.or_else(|| before.description.clone()),
+        backend,
+        settings,
+        revision: before.revision + 1,
+        created_at: before.created_at,
+    };
+    let sealed = seal(context, id, &drain.settings)?;
+    let sql = "update log_drains set name = $2, description = $3, backend_type = $4, config = $5, revision = $6 \
+               where id = $1";
+    transaction
+        .execute(
+            sql,
+            &[
+                &id,
+                &drain.name,
+                &drain.description,
+                &backend.name(),
+                &sealed,
+                &drain.revision,
+            ],
+        )
+        .await
+        .context(doing)?;
+    audit
+        .write_in(
+            &transaction,
+            200,
+            (Some(audited(&before)), Some(audited(&drain))),
+            now,
+        )
+        .await?;
+    transaction.commit().await.context(doing)?;
+    Ok(drain)
+}
+
+/// Deletes a drain. Lines that were not delivered are not sent.
+pub async fn delete(
+    context: &ApiContext,
+    project: &Project,
+    id: Uuid,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "deleting a log drain";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let before = locked(&transaction, &context.settings.sealing, project, id).await?;
+    transaction
+        .execute("delete from log_drains where id = $1", &[&id])
+        .await
+        .context(doing)?;
+    audit
+        .write_in(
+            &transaction,
+            204,
+            (Some(audited(&before)), None),
+            context.clock.now(),
+        )
+        .await?;
+    transaction.commit().await.context(doing)
+}
