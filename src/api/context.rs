@@ -5,8 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
-    accounts::oidc::OidcProvider, log_drains, logs, logs::Analytics, oauth,
-    projects::listing::Listings,
+    accounts::oidc::OidcProvider, log_drains, log_drains::DrainManager, logs, logs::Analytics,
+    oauth, projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -45,6 +45,8 @@ pub struct ApiState {
     pub listings: Listings,
     /// Logs of projects and the usage counted from them.
     pub analytics: Analytics,
+    /// Deliveries of log lines to systems of customers.
+    pub drains: DrainManager,
 }
 
 impl Deref for ApiContext {
@@ -73,11 +75,13 @@ impl ApiContext {
             data_plane.clock.clone(),
             data_plane.entropy.clone(),
         );
+        let drains = DrainManager::new(&data_plane.entropy, &data_plane.metrics);
         let state = Arc::new(ApiState {
             data_plane,
             api_settings: settings,
             listings: Listings::default(),
             analytics,
+            drains,
         });
         let weak = Arc::downgrade(&state);
         state.data_plane.add_listener(weak.clone());
@@ -91,7 +95,11 @@ impl ChangeListener for ApiState {
         self.listings.invalidate(cache);
     }
 
-    fn wake(&self, _: Task) {}
+    fn wake(&self, task: Task) {
+        if task == Task::LogDrains {
+            self.drains.wake();
+        }
+    }
 
     fn set_subscribed(&self, subscribed: bool) {
         self.listings.set_trusted(subscribed);

@@ -235,6 +235,7 @@ impl Background {
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
+        tasks.spawn(log_drains::run(app.context.clone()));
         let kinds = endpoints::all()
             .iter()
             .map(|endpoint| (endpoint.id, endpoint.access));

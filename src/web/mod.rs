@@ -71,6 +71,7 @@ static PAGES: &[&Endpoint] = &[
     &projects::INGEST_KEYS,
     &projects::ADD_INGEST_KEY,
     &projects::DELETE_INGEST_KEY,
+    &projects::LOG_DRAINS,
     &projects::HOSTNAME,
     &projects::CONFIRM_PAUSE,
     &projects::PAUSE,

@@ -2,6 +2,7 @@
 
 mod asking;
 mod counting;
+mod deliveries;
 mod drains;
 mod ingest;
 mod s3;

@@ -6,6 +6,7 @@ mod attacks;
 mod copies;
 mod crash;
 mod dev;
+mod drains;
 mod help;
 mod lease;
 mod machine;

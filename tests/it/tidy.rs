@@ -30,6 +30,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "crates/logs/tests/query/hostile.rs",
         "names a function that is rejected",
     ),
+    (
+        "src/api/log_drains/worker.rs",
+        "collects lines, and pauses before a retry",
+    ),
     ("src/base/object_store/client.rs", "pause before a retry"),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
@@ -84,6 +88,10 @@ const SLEEPS: &[(&str, &str)] = &[
     (
         "tests/it/access.rs",
         "no event in the test for the arrival of another node's notification",
+    ),
+    (
+        "tests/it/analytics/deliveries.rs",
+        "no event for a saved position",
     ),
     ("tests/it/binary/crash.rs", "the moment of the kill varies"),
     (
@@ -272,7 +280,7 @@ fn only_listed_files_read_credentials() {
             "\"authorization\"",
             "\"Authorization\"",
         ],
-        // The last two write credentials into their own requests.
+        // The last three write credentials into their own requests.
         &[
             "src/platform/http/client_credentials.rs",
             "src/platform/http/guard.rs",
@@ -280,6 +288,7 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/service_proxy/request.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
+            "src/api/log_drains/target/loki.rs",
             // The word of a page, not the header.
             "src/web/oauth/member_authorizations.rs",
         ],

@@ -96,7 +96,7 @@ impl BackendType {
 /// same type before an update. Fields that are null are removed.
 pub fn check(
     backend: BackendType,
-    given: Settings,
+    given: &Settings,
     stored: Option<&Settings>,
 ) -> Result<Settings, Error> {
     let fields = backend.fields()?;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn problem(backend: BackendType, given: Value) -> String {
-        check(backend, settings(given), None)
+        check(backend, &settings(given), None)
             .unwrap_err()
             .message()
             .into_owned()
@@ -353,13 +353,13 @@ mod tests {
             ),
         ];
         for (backend, given) in cases {
-            let stored = check(backend, settings(given), None).unwrap();
+            let stored = check(backend, &settings(given), None).unwrap();
             let shown = redact(backend, &stored);
             assert!(
                 !Value::from(shown.clone()).to_string().contains("hush"),
                 "{shown:?}"
             );
-            assert_eq!(check(backend, shown, Some(&stored)).unwrap(), stored);
+            assert_eq!(check(backend, &shown, Some(&stored)).unwrap(), stored);
         }
     }
 
@@ -367,7 +367,7 @@ mod tests {
     fn secrets_are_not_kept_for_another_destination() {
         let stored = settings(json!({"url": "https://a.example/", "password": "hush"}));
         let moved = settings(json!({"url": "https://b.example/", "password": REDACTED}));
-        assert!(check(BackendType::Loki, moved, Some(&stored)).is_err());
+        assert!(check(BackendType::Loki, &moved, Some(&stored)).is_err());
         let stored =
             settings(json!({"url": "https://a.example/?t=hush", "headers": {"x": "hush"}}));
         for moved in [
@@ -376,7 +376,12 @@ mod tests {
             json!({"url": format!("https://a.example/?{REDACTED}"), "headers": {"y": REDACTED}}),
         ] {
             assert!(
-                check(BackendType::Webhook, settings(moved.clone()), Some(&stored)).is_err(),
+                check(
+                    BackendType::Webhook,
+                    &settings(moved.clone()),
+                    Some(&stored)
+                )
+                .is_err(),
                 "{moved}"
             );
         }

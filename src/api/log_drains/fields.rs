@@ -4,7 +4,7 @@ use http::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-use super::datadog;
+use super::target::datadog;
 use crate::base::error::Error;
 
 /// Maximum length of a URL, in bytes.
@@ -19,6 +19,7 @@ const HEADERS_MAX: usize = 20;
 const FIELD: &str = "data.attributes.config";
 
 /// A field of the settings of a type.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: FieldKind,

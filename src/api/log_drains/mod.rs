@@ -1,26 +1,39 @@
 //! Log drains: delivery of a project's log lines to systems of its owner.
 //!
-//! [`config`] checks the settings of a drain, [`operations`] are its operations.
+//! [`config`] checks the settings of a drain, [`operations`] are its operations, and a worker for
+//! each drain delivers lines to its target.
 
 pub mod config;
-mod datadog;
 mod fields;
+mod manager;
+mod metrics;
 pub mod operations;
+mod progress;
 mod target;
+mod worker;
 
 use chrono::{DateTime, Utc};
+use gantry_logs::store::{Store, TailState};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
-use self::config::{BackendType, Settings};
+use self::{
+    config::{BackendType, Settings},
+    progress::Progress,
+};
+pub use self::{
+    manager::{DrainManager, run},
+    progress::{DrainHealth, DrainState},
+};
 use crate::{
     api::context::ApiContext,
     base::{
         clock::Entropy,
         db::Db,
         error::{Context, Error},
+        ids::ProjectRef,
         names,
         net::outbound::OutboundPolicy,
         sealing::SealingKey,
@@ -156,6 +169,19 @@ fn check_texts(name: Option<&str>, description: Option<&str>) -> Result<(), Erro
     Ok(())
 }
 
+/// Opens the tail of a project, so that lines are kept until they are delivered.
+async fn open_tail(
+    context: &ApiContext,
+    store: &Store,
+    project: &ProjectRef,
+) -> Result<TailState, Error> {
+    let epoch = context.entropy.uuid().simple().to_string();
+    store
+        .open_tail(project.as_str(), &epoch)
+        .await
+        .context("opening the tail of a project")
+}
+
 /// Locks the row of a project that is not being removed, which serializes changes of its drains.
 async fn lock_project(transaction: &Transaction<'_>, project: &Project) -> Result<(), Error> {
     let sql = "select 1 from projects where id = $1 and desired <> 'removed' for update";
@@ -176,7 +202,7 @@ pub async fn create(
     audit: &Recorder,
 ) -> Result<LogDrain, Error> {
     let doing = "creating a log drain";
-    let settings = config::check(backend, draft.settings.unwrap_or_default(), None)?;
+    let settings = config::check(backend, &draft.settings.unwrap_or_default(), None)?;
     check_texts(draft.name.as_deref(), draft.description.as_deref())?;
     let outbound = &context.api_settings.log_drains.outbound;
     config::check_destination(backend, &settings, outbound).await?;
@@ -190,6 +216,19 @@ pub async fn create(
         created_at: context.clock.now(),
     };
     let sealed = seal(context, drain.id, &drain.settings)?;
+    // The first line to deliver from the stores of this process. Those of other processes are read
+    // from the time of the creation on.
+    let mut starts = Vec::new();
+    for store in context.analytics.stores().await? {
+        let tail = open_tail(context, &store, &project.reference).await?;
+        let progress = Progress {
+            epoch: tail.epoch,
+            process: context.drains.process,
+            next_line: tail.end,
+            ..Progress::default()
+        };
+        starts.push((store.node().to_owned(), progress));
+    }
 
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
@@ -221,6 +260,9 @@ pub async fn create(
         )
         .await
         .context(doing)?;
+    for (store, start) in &starts {
+        progress::insert(&transaction, drain.id, store, start, drain.created_at).await?;
+    }
     audit
         .write_in(
             &transaction,
@@ -273,11 +315,11 @@ pub async fn update(
     let settings = match draft.settings {
         Some(given) => {
             let stored = same_type.then_some(&before.settings);
-            config::check(backend, given, stored)?
+            config::check(backend, &given, stored)?
         }
         None if same_type => before.settings.clone(),
         // Names the first missing field, or the type that is not served.
-        None => config::check(backend, Settings::new(), None)?,
+        None => config::check(backend, &Settings::new(), None)?,
     };
     let drain = LogDrain {
         id,

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    DrainDraft, LogDrain,
+    DrainDraft, DrainHealth, LogDrain,
     config::{self, BackendType, Settings},
+    progress,
 };
 use crate::{
     api::{context::ApiContext, log_drains, organizations::v2::Envelope},
@@ -27,7 +28,7 @@ use crate::{
 };
 
 /// Endpoints of this module.
-pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &DELETE, &UPDATE];
+pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &CREATE, &DELETE, &UPDATE, &HEALTH];
 
 const DRAINS: &str = "/v2/projects/{ref}/analytics/log-drains";
 const DRAIN: &str = "/v2/projects/{ref}/analytics/log-drains/{id}";
@@ -235,4 +236,22 @@ async fn delete(
 ) -> Result<NoContent, Error> {
     log_drains::delete(&context, &project, id, &audit).await?;
     Ok(NoContent)
+}
+
+static HEALTH: Endpoint = Endpoint {
+    id: "gantry-list-log-drain-health",
+    summary: "List the state of the deliveries of log drains",
+    tag: Tag::Gantry,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/analytics/log-drains/health",
+    aliases: &[],
+    access: needs(&[&[P::AnalyticsConfigRead]], S::AnalyticsConfigRead),
+    limit: &STANDARD,
+    handler: || mount(health),
+};
+
+async fn health(project: Project, context: ApiContext) -> Result<Json<Vec<DrainHealth>>, Error> {
+    progress::health(&context.db, &project, context.clock.now())
+        .await
+        .map(Json)
 }

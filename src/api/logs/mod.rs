@@ -177,6 +177,18 @@ impl Analytics {
         Ok(made)
     }
 
+    /// Opens the store on first use, and returns all open stores.
+    pub(crate) async fn stores(&self) -> Result<Vec<Arc<Store>>, Error> {
+        self.ready().await?;
+        let stores = self.stores.lock().await;
+        Ok(stores.all().map(|it| it.store.clone()).collect())
+    }
+
+    /// Whether a store is open.
+    pub(crate) async fn is_open(&self) -> bool {
+        self.stores.lock().await.open_store.is_some()
+    }
+
     /// Whether this process reads the logs of PostgreSQL servers. The process with the first name
     /// does, because reader offsets are stored under that name. When it exits, another process
     /// takes the name and continues at the stored offsets.

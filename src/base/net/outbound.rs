@@ -63,6 +63,16 @@ impl OutboundPolicy {
         }
     }
 
+    /// Returns the policy that permits all addresses, for destinations that the operator chooses.
+    pub fn unrestricted() -> Self {
+        let all = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+        let networks: Vec<_> = all
+            .into_iter()
+            .filter_map(|address: IpAddr| IpNet::new(address, 0).ok())
+            .collect();
+        Self::new(networks)
+    }
+
     /// Returns whether connections to an address are permitted.
     pub fn permits(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
@@ -156,7 +166,7 @@ fn client_tls() -> ClientConfig {
     // The provider supports the default versions.
     ClientConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(rustls::DEFAULT_VERSIONS)
-        .map_or_else(|_| ClientConfig::builder(), |it| it)
+        .unwrap_or_else(|_| ClientConfig::builder())
         .with_root_certificates(system_roots())
         .with_no_client_auth()
 }
@@ -210,19 +220,23 @@ fn is_public(address: IpAddr) -> bool {
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
     let [a, b, c, _] = address.octets();
-    let special = match (a, b, c) {
+    let special = matches!(
+        (a, b, c),
         // This network, private, loopback, multicast and reserved.
-        (0 | 10 | 127 | 224.., _, _) => true,
-        // Shared between a provider and its customers.
-        (100, 64..=127, _) => true,
-        // Link-local, with the metadata services of clouds.
-        (169, 254, _) => true,
-        (172, 16..=31, _) | (192, 168, _) => true,
-        // Protocol assignments, documentation, the relays of 6to4, and benchmarks.
-        (192, 0, 0 | 2) | (192, 88, 99) | (198, 51, 100) | (203, 0, 113) => true,
-        (198, 18 | 19, _) => true,
-        _ => false,
-    };
+        (0 | 10 | 127 | 224.., _, _)
+            // Shared between a provider and its customers.
+            | (100, 64..=127, _)
+            // Link-local, with the metadata services of clouds.
+            | (169, 254, _)
+            | (172, 16..=31, _)
+            | (192, 168, _)
+            // Protocol assignments, documentation, the relays of 6to4, and benchmarks.
+            | (192, 0, 0 | 2)
+            | (192, 88, 99)
+            | (198, 51, 100)
+            | (203, 0, 113)
+            | (198, 18 | 19, _)
+    );
     !special
 }
 
@@ -235,10 +249,9 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     };
     match segments {
         // NAT64 and 6to4.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => embedded(high, low),
-        [0x2002, high, low, ..] => embedded(high, low),
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Teredo, benchmarks and other protocol assignments, and documentation.
-        [0x2001, 0..=0x1ff, ..] | [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => false,
         // Global unicast addresses.
         [first, ..] => (0x2000..=0x3fff).contains(&first),
     }

@@ -24,7 +24,10 @@ use super::{
     sign,
     sign::Unsigned,
 };
-use crate::base::clock::{Clock, Entropy};
+use crate::base::{
+    clock::{Clock, Entropy},
+    net::outbound::{OutboundPolicy, OutboundResolver, system_roots},
+};
 
 /// Maximum number of concurrent requests; further requests wait.
 const REQUESTS_MAX: usize = 32;
@@ -98,7 +101,7 @@ enum AttemptError {
     Closed,
 }
 
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Http = legacy::Client<HttpsConnector<HttpConnector<OutboundResolver>>, Full<Bytes>>;
 
 pub(super) struct Client {
     pub(super) place: Place,
@@ -119,11 +122,10 @@ impl Client {
         clock: Clock,
         entropy: Entropy,
         timeouts: RequestTimeouts,
+        policy: &OutboundPolicy,
     ) -> io::Result<Self> {
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
+        let mut connector = policy.connector();
         connector.set_connect_timeout(Some(timeouts.connect));
-        connector.set_nodelay(true);
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls(&place)?)
             .https_or_http()
@@ -320,8 +322,7 @@ async fn exchange(
 
 /// Returns the trusted certificate authorities: those of the system, and the configured one.
 fn tls(place: &Place) -> io::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let mut roots = RootCertStore::clone(&system_roots());
     if let Some(file) = &place.root {
         let unreadable = |error: &dyn std::fmt::Display| {
             io::Error::other(format!("cannot read {}: {error}", file.display()))
@@ -364,6 +365,7 @@ mod tests {
             Clock::manual(chrono::DateTime::UNIX_EPOCH),
             Entropy::seeded(1),
             RequestTimeouts::default(),
+            &OutboundPolicy::unrestricted(),
         )
         .unwrap()
     }

@@ -43,6 +43,17 @@ impl Failure {
         self.kind == Kind::Away
     }
 
+    /// Describes the failure to a customer, without names of the operator's options.
+    pub fn summary(&self) -> &'static str {
+        match self.kind {
+            Kind::Away => "the object store cannot be reached, or reports an internal error",
+            Kind::Denied => "the object store rejects the access key; check it and its permissions",
+            Kind::Missing | Kind::Refused => {
+                "the object store rejects the request; check bucket, region and endpoint"
+            }
+        }
+    }
+
     /// Converts the failure of a request for an object to an error of the `object_store` crate.
     pub(super) fn about(self, path: impl fmt::Display) -> object_store::Error {
         let path = path.to_string();

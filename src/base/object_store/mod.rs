@@ -34,7 +34,10 @@ use self::{
     failure::Kind,
     listing::{Object, Page},
 };
-use crate::base::clock::{Clock, Entropy};
+use crate::base::{
+    clock::{Clock, Entropy},
+    net::outbound::OutboundPolicy,
+};
 
 /// Name of this store in errors.
 const STORE: &str = "S3";
@@ -94,9 +97,26 @@ impl S3 {
         entropy: Entropy,
         patience: RequestTimeouts,
     ) -> io::Result<Self> {
-        Ok(Self(Arc::new(Client::new(
-            place, clock, entropy, patience,
-        )?)))
+        let policy = OutboundPolicy::unrestricted();
+        Self::restricted(place, clock, entropy, patience, &policy)
+    }
+
+    /// As [`Self::new`], with connections to permitted addresses only. An endpoint that is an IP
+    /// address is checked by the caller.
+    pub fn restricted(
+        place: Place,
+        clock: Clock,
+        entropy: Entropy,
+        patience: RequestTimeouts,
+        policy: &OutboundPolicy,
+    ) -> io::Result<Self> {
+        let client = Client::new(place, clock, entropy, patience, policy)?;
+        Ok(Self(Arc::new(client)))
+    }
+
+    /// Writes an object, replacing an earlier one.
+    pub async fn replace(&self, path: &Path, body: Bytes) -> std::result::Result<(), Failure> {
+        self.write(path, body).await.map(drop)
     }
 
     /// Checks that objects can be listed, written, read and deleted, with an object named after

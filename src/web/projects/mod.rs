@@ -1,8 +1,10 @@
-//! Projects: create, show, pause, restore, restart, delete, logs, usage, ingest keys, hostname.
+//! Projects: create, show, pause, restore, restart, delete, logs, usage, ingest keys, log drains,
+//! hostname.
 
 mod actions;
 mod hostname;
 mod ingest_keys;
+mod log_drains;
 mod logs;
 mod new;
 mod show;
@@ -17,6 +19,7 @@ pub(super) use self::{
     },
     hostname::HOSTNAME,
     ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},
+    log_drains::LOG_DRAINS,
     logs::LOGS,
     new::{CREATE, NEW},
     show::{REVEAL_KEYS, SHOW},

@@ -211,6 +211,7 @@ async fn monitoring_pages(
         ("logs", "Logs", "endpoints/logs"),
         ("usage", "Usage", "endpoints/usage.api-counts"),
         ("ingest-keys", "Ingest keys", "ingest-keys"),
+        ("log-drains", "Log drains", "log-drains/health"),
     ] {
         if visitor
             .check(

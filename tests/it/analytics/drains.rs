@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use crate::support::{TestApp, client::Answer};
 
 /// The path of the drains of the home project.
-fn drains(app: &TestApp) -> String {
+pub(super) fn drains(app: &TestApp) -> String {
     format!("/v2/projects/{}/analytics/log-drains", app.home.project)
 }
 
 /// The body of a request with these attributes.
-fn body(attributes: Value) -> Value {
+pub(super) fn body(attributes: &Value) -> Value {
     json!({ "data": { "type": "log_drain", "attributes": attributes } })
 }
 
@@ -27,7 +27,7 @@ fn loki() -> Value {
 async fn create(app: &TestApp, attributes: Value) -> Answer {
     app.post(&drains(app))
         .as_(&app.administrator)
-        .json(&body(attributes))
+        .json(&body(&attributes))
         .send()
         .await
 }
@@ -59,7 +59,7 @@ async fn log_drain_is_created_listed_updated_and_deleted() {
     let put = async |attributes: Value| {
         app.request("PUT", &at)
             .as_(&app.administrator)
-            .json(&body(attributes))
+            .json(&body(&attributes))
             .send()
             .await
     };
@@ -124,7 +124,7 @@ async fn log_drain_secrets_are_sealed_redacted_and_bound_to_the_destination() {
         app.request("PUT", &at)
             .as_(&app.administrator)
             .json(&body(
-                json!({ "backend_type": "webhook", "config": config }),
+                &json!({ "backend_type": "webhook", "config": config }),
             ))
             .send()
             .await
@@ -232,7 +232,7 @@ async fn log_drain_of_another_project_is_not_found() {
         "/v2/projects/{}/analytics/log-drains/{id}",
         app.foreign.project
     );
-    let change = body(json!({ "backend_type": "loki", "name": "Stolen" }));
+    let change = body(&json!({ "backend_type": "loki", "name": "Stolen" }));
     app.request("PUT", &at)
         .as_(&app.stranger)
         .json(&change)
@@ -252,7 +252,7 @@ async fn log_drain_of_another_project_is_not_found() {
         .expect(403);
     app.post(&drains(&app))
         .as_(&app.developer)
-        .json(&body(loki()))
+        .json(&body(&loki()))
         .send()
         .await
         .expect(403);

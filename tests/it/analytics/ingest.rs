@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::ask;
 use crate::support::{Node, TestApp, dawn};
 
-async fn key(app: &TestApp, name: &str) -> (String, i64) {
+pub(super) async fn key(app: &TestApp, name: &str) -> (String, i64) {
     let made = app
         .post(&app.at("/analytics/ingest-keys"))
         .as_(&app.administrator)

@@ -1,6 +1,7 @@
 //! Support of integration tests: an application on real PostgreSQL, its users, and requests.
 
 pub(crate) mod client;
+pub(crate) mod collector;
 pub(crate) mod document;
 pub(crate) mod knot;
 mod log;

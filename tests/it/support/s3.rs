@@ -61,6 +61,8 @@ struct State {
     dice: Mutex<(u64, u64)>,
     away: AtomicBool,
     refuses_writes: AtomicBool,
+    /// Whether requests need no session token.
+    permanent_key: AtomicBool,
     asked: Mutex<Vec<String>>,
     now: AtomicUsize,
     most: AtomicUsize,
@@ -115,6 +117,19 @@ impl Objects {
             },
             root: None,
         }
+    }
+
+    /// Accepts requests with the permanent access key. Returns the endpoint, the bucket, the region
+    /// and the access key.
+    pub(crate) fn permanent_key(&self) -> (String, &str, &str, (&str, &str)) {
+        self.state.permanent_key.store(true, Ordering::SeqCst);
+        let endpoint = format!("http://{}", self.address);
+        (endpoint, BUCKET, "eu-test-1", (ID, SECRET))
+    }
+
+    /// Returns the content of an object.
+    pub(crate) fn content(&self, key: &str) -> Bytes {
+        self.state.objects.lock()[key].clone()
     }
 
     /// Sets the faults of the next requests, one each.
@@ -245,7 +260,8 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
         .map_err(std::io::Error::other)?
         .to_bytes();
     let whole = matches!(trouble, Some(Trouble::Whole));
-    let mut done = match signed(&parts, &body) {
+    let permanent = state.permanent_key.load(Ordering::SeqCst);
+    let mut done = match signed(&parts, &body, permanent) {
         Ok(()) => state.act(&parts, body, whole),
         Err(why) => refusal(403, why),
     };
@@ -264,7 +280,11 @@ async fn decide(state: &State, request: Request<Incoming>) -> Result<Answer, std
 }
 
 /// Whether signature and digest of a request are valid.
-fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'static str> {
+fn signed(
+    parts: &hyper::http::request::Parts,
+    body: &[u8],
+    permanent: bool,
+) -> Result<(), &'static str> {
     let header = |name: &str| {
         parts
             .headers
@@ -286,7 +306,7 @@ fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'stat
     if id != ID {
         return Err("InvalidAccessKeyId");
     }
-    if header("x-amz-security-token") != TOKEN {
+    if !permanent && header("x-amz-security-token") != TOKEN {
         return Err("InvalidToken");
     }
     let hash = hex::encode(digest::digest(&digest::SHA256, body));
@@ -298,7 +318,9 @@ fn signed(parts: &hyper::http::request::Parts, body: &[u8]) -> Result<(), &'stat
         "x-amz-security-token",
     ];
     if header("x-amz-content-sha256") != hash
-        || !must.iter().all(|name| names.contains(name))
+        || !must[..if permanent { 3 } else { 4 }]
+            .iter()
+            .all(|name| names.contains(name))
         || !names.is_sorted()
     {
         return Err("XAmzContentSHA256Mismatch");

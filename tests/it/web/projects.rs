@@ -1,7 +1,7 @@
 //! Projects on the pages: create, connect, pause, restore, restart, delete.
 
 use gantry::base::ids::ProjectRef;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::browser::{Browser, olga, signed_in};
 use crate::support::TestApp;
@@ -423,4 +423,37 @@ async fn custom_hostname_page_shows_checks_and_next_steps() {
     shown
         .says("See to it that the name servers of the domain answer to everybody")
         .says("Skipped");
+}
+
+#[tokio::test]
+async fn log_drains_page_shows_the_state_of_deliveries() {
+    let app = TestApp::new().await;
+    let mut browser = olga(&app).await;
+    let path = format!("/projects/{}/log-drains", app.home.project);
+    browser.get(&path).await.expect(200).says("No log drains");
+    let drain = json!({ "data": { "type": "log_drain", "attributes": {
+        "name": "Our <Loki>", "backend_type": "loki", "config": { "url": "http://127.0.0.1:9/" },
+    } } });
+    app.post(&format!(
+        "/v2/projects/{}/analytics/log-drains",
+        app.home.project
+    ))
+    .as_(&app.owner)
+    .json(&drain)
+    .send()
+    .await
+    .expect(201);
+    let page = browser.get(&path).await.expect(200);
+    page.says("Waiting for lines").says("Our &#60;Loki&#62;");
+    let sql = "update log_drain_progress set error = 'the target answered 500', failing_since = updated_at, \
+               delivered = 41, dropped = 42, lag = 43";
+    app.app.db.query(sql, &[]).await.unwrap();
+    let page = browser.get(&path).await.expect(200);
+    page.says("Failing")
+        .says("the target answered 500")
+        .says("<dd>41</dd>")
+        .says("<dd>42</dd>")
+        .says("<dd>43</dd>");
+    let project = format!("/projects/{}", app.home.project);
+    browser.get(&project).await.expect(200).says("Log drains");
 }

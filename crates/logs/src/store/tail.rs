@@ -206,6 +206,11 @@ enum Part {
 }
 
 impl Store {
+    /// Returns the name of the node in file names, which identifies the store.
+    pub fn node(&self) -> &str {
+        &self.shared.options.node
+    }
+
     /// Opens the tail of a project, unless it is open, and returns it. `epoch` names a new tail and
     /// must be unique; it consists of letters, digits, - and _.
     pub async fn open_tail(&self, project: &str, epoch: &str) -> Result<TailState, StoreError> {

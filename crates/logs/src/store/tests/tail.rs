@@ -17,6 +17,11 @@ fn ids(batch: &TailBatch) -> Vec<String> {
     batch.events.iter().map(|event| event.id.clone()).collect()
 }
 
+fn is_spool(name: &str) -> bool {
+    name.rsplit_once('.')
+        .is_some_and(|(_, kind)| kind == "tail")
+}
+
 /// Reads to the end. Returns the ids, the next line and the number of dropped lines.
 async fn drain(store: &Store, project: &str, mut from: u64) -> (Vec<String>, u64, u64) {
     let (mut all, mut dropped) = (Vec::new(), 0);
@@ -88,15 +93,11 @@ async fn released_lines_are_deleted_and_numbers_go_on() {
         store = open_store(options("n"), &disk, &objects).await;
         let tail = store.tail("p").await.unwrap();
         assert_eq!((tail.first, tail.end), (2 * turn + 2, 2 * turn + 2));
-        let spooled = disk
-            .names()
-            .iter()
-            .filter(|it| it.ends_with(".tail"))
-            .count();
+        let spooled = disk.names().iter().filter(|it| is_spool(it)).count();
         assert_eq!(spooled, 1, "the file that records the number");
     }
     store.close_tail("p").await.unwrap();
-    assert!(disk.names().iter().all(|it| !it.ends_with(".tail")));
+    assert!(!disk.names().iter().any(|it| is_spool(it)));
     assert_eq!(store.open_tail("p", "e2").await.unwrap().end, 0);
 }
 
