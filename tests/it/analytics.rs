@@ -2,6 +2,7 @@
 
 mod asking;
 mod counting;
+mod damaged;
 mod ingest;
 mod s3;
 mod servers;
