@@ -2,6 +2,7 @@
 
 mod asking;
 mod counting;
+mod damaged;
 mod deliveries;
 mod drains;
 mod ingest;

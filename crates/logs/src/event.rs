@@ -68,6 +68,8 @@ sources! {
     WorkflowRun = "workflow_run_logs",
     /// Management API requests that address the project.
     Management = "management_logs",
+    /// Services with a name of their own, see [`Event::source_name`].
+    Other = "other_logs",
 }
 
 impl fmt::Display for Source {
@@ -185,6 +187,16 @@ impl fmt::Display for Value {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Attributes(Vec<(Key, Value)>);
 
+/// The attribute that names what was cut from a line: `event_message`, `attributes`, or the key of
+/// an attribute, separated by commas.
+pub const CUT: &str = "truncated";
+/// Maximum number of names in [`CUT`].
+const CUT_NAMES_MAX: usize = 8;
+/// The attribute with the name of a service of [`Source::Other`].
+pub const SERVICE_NAME: &str = "resource.service.name";
+/// Maximum length of the name of a service that is used as a source, in bytes.
+const SOURCE_NAME_BYTES_MAX: usize = 64;
+
 /// A dotted key. Known keys are static and need no allocation.
 pub type Key = Cow<'static, str>;
 
@@ -194,7 +206,10 @@ impl Attributes {
     pub fn add(&mut self, key: impl Into<Key>, value: Value) {
         let key = key.into();
         let value = match value {
-            Value::Text(text) => Value::Text(truncate_text(text)),
+            Value::Text(text) if text.len() > TEXT_BYTES_MAX => {
+                self.mark_cut(&key);
+                Value::Text(truncate_text(text))
+            }
             other => other,
         };
         let is_last = self.0.last().is_none_or(|(last, _)| *last < key);
@@ -206,7 +221,31 @@ impl Attributes {
         match position {
             Ok(at) => self.0[at].1 = value,
             Err(at) if self.0.len() < ATTRIBUTES_MAX => self.0.insert(at, (key, value)),
-            Err(_) => {}
+            Err(_) => self.mark_cut("attributes"),
+        }
+    }
+
+    /// Adds a name to the attribute [`CUT`], which replaces the last attribute if there is no room.
+    fn mark_cut(&mut self, name: &str) {
+        let names = match self.text(CUT) {
+            Some(names) => {
+                let is_known = names.split(',').any(|known| known == name);
+                if is_known || names.split(',').count() >= CUT_NAMES_MAX {
+                    return;
+                }
+                format!("{names},{name}")
+            }
+            None => name.to_owned(),
+        };
+        match self.find(CUT) {
+            Ok(at) => self.0[at].1 = Value::Text(names),
+            Err(_) => {
+                if self.0.len() >= ATTRIBUTES_MAX {
+                    self.0.pop();
+                }
+                let at = self.find(CUT).unwrap_or_else(|at| at);
+                self.0.insert(at, (CUT.into(), Value::Text(names)));
+            }
         }
     }
 
@@ -321,8 +360,11 @@ impl Event {
         timestamp: i64,
         source: Source,
         message: String,
-        attributes: Attributes,
+        mut attributes: Attributes,
     ) -> Self {
+        if message.len() > TEXT_BYTES_MAX {
+            attributes.mark_cut("event_message");
+        }
         Self {
             id,
             timestamp,
@@ -332,6 +374,22 @@ impl Event {
             attributes,
         }
     }
+
+    /// Returns the value of the column `source`: the name of the source, or of the service of
+    /// [`Source::Other`] if it is short enough and not the name of another source.
+    pub fn source_name(&self) -> &str {
+        match (self.source, self.attributes.text(SERVICE_NAME)) {
+            (Source::Other, Some(name)) if is_source_name(name) => name,
+            _ => self.source.as_str(),
+        }
+    }
+}
+
+/// Whether the name of a service can be used as a source.
+pub fn is_source_name(name: &str) -> bool {
+    (1..=SOURCE_NAME_BYTES_MAX).contains(&name.len())
+        && !name.chars().any(char::is_control)
+        && Source::from_str(name).is_err()
 }
 
 #[cfg(test)]
@@ -339,6 +397,45 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn cut_texts_and_attributes_are_marked() {
+        let mut attributes = Attributes::default();
+        attributes.add("long", Value::Text("x".repeat(TEXT_BYTES_MAX + 1)));
+        for number in 0..2 * ATTRIBUTES_MAX {
+            attributes.add(format!("k{number:03}"), Value::Integer(1));
+        }
+        let message = "m".repeat(TEXT_BYTES_MAX + 1);
+        let event = Event::new("1".into(), 0, Source::Edge, message, attributes);
+        assert_eq!(event.message.len(), TEXT_BYTES_MAX);
+        assert_eq!(event.attributes.iter().count(), ATTRIBUTES_MAX);
+        let marked = event.attributes.text(CUT);
+        assert_eq!(marked, Some("long,attributes,event_message"));
+        let whole = Event::new(
+            "1".into(),
+            0,
+            Source::Edge,
+            "m".into(),
+            Attributes::default(),
+        );
+        assert_eq!(whole.attributes.text(CUT), None);
+    }
+
+    #[test]
+    fn unknown_service_is_a_source_under_its_name() {
+        for (name, source) in [
+            ("checkout", "checkout"),
+            ("management_logs", "other_logs"),
+            ("a\nb", "other_logs"),
+            ("", "other_logs"),
+        ] {
+            let mut attributes = Attributes::default();
+            attributes.add(SERVICE_NAME, Value::Text(name.into()));
+            let other = |source| Event::new("1".into(), 0, source, "m".into(), attributes.clone());
+            assert_eq!(other(Source::Other).source_name(), source, "{name:?}");
+            assert_eq!(other(Source::Auth).source_name(), "auth_logs");
+        }
+    }
 
     #[test]
     fn json_body_becomes_dotted_keys() {

@@ -150,7 +150,7 @@ pub fn batch<'a>(
     let mut columns = vec![
         text_column(lines().map(|event| event.id.as_str())),
         Arc::new(TimestampMicrosecondArray::from_iter_values(timestamps)),
-        text_column(lines().map(|event| event.source.as_str())),
+        text_column(lines().map(Event::source_name)),
         text_column(lines().map(|event| event.severity.as_str())),
         text_column(lines().map(|event| event.message.as_str())),
     ];

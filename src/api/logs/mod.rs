@@ -91,6 +91,7 @@ pub struct Analytics {
     clock: Clock,
     entropy: Entropy,
     stores: Mutex<Stores>,
+    recent_batches: ingest::recent::RecentBatches,
     appended: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     /// Shutdown signal for tasks that still have lines to append.
@@ -155,6 +156,7 @@ impl Analytics {
             clock,
             entropy,
             stores: Mutex::default(),
+            recent_batches: ingest::recent::RecentBatches::default(),
             appended: watch::channel(0).0,
             stop: watch::channel(false).0,
             at_work: Arc::default(),

@@ -59,7 +59,7 @@ struct Destination {
     service: Option<Service>,
 }
 
-/// Status of a request whose client left before the answer, as nginx names it.
+/// Status of a request if the client left before the answer, as in nginx.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// Serves one request.

@@ -51,6 +51,15 @@ pub(super) fn read(headers: &HeaderMap) -> ClientCredentials {
     }
 }
 
+/// Reads the bearer token of the `Authorization` field, or `None` if there is no single one.
+pub(super) fn bearer(headers: &HeaderMap) -> Option<SecretString> {
+    let mut lines = headers.get_all(header::AUTHORIZATION).iter();
+    let line = lines.next()?;
+    let (scheme, token) = line.to_str().ok()?.split_once(' ')?;
+    let is_bearer = scheme.eq_ignore_ascii_case("bearer") && lines.next().is_none();
+    is_bearer.then(|| token.trim().into())
+}
+
 /// Decodes a form-encoded text: the name of a form's only field.
 fn decoded(text: &str) -> String {
     form_urlencoded::parse(text.as_bytes())

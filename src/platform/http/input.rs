@@ -20,6 +20,8 @@ use super::{
     router::placeholder,
     transport::Peer,
 };
+use secrecy::SecretString;
+
 use crate::{
     base::error::Error,
     platform::{
@@ -95,6 +97,11 @@ impl Call<'_> {
     /// Returns the client credentials of an OAuth client.
     pub fn client_credentials(&self) -> ClientCredentials {
         client_credentials::read(&self.request.headers)
+    }
+
+    /// Returns the bearer token of a public operation, which the guard has not examined.
+    pub fn bearer(&self) -> Option<SecretString> {
+        client_credentials::bearer(&self.request.headers)
     }
 
     /// Returns the declaration of the operation.

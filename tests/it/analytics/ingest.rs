@@ -188,3 +188,65 @@ async fn processes_share_log_files_of_data_folder() {
     }
     assert_eq!((found(&app).await.len(), found(&other).await.len()), (1, 1));
 }
+
+#[tokio::test]
+async fn ingest_accepts_key_as_bearer_token() {
+    let app = TestApp::new().await;
+    let (key, _) = key(&app, "collector").await;
+    let line = json!({ "event_message": "m", "timestamp": dawn() });
+    for (token, status) in [(key.as_str(), 200), ("gik_", 401), (&app.owner.token, 401)] {
+        app.post("/api/logs?source_name=auth_logs")
+            .header("authorization", &format!("Bearer {token}"))
+            .json(&line)
+            .send()
+            .await
+            .expect(status);
+    }
+}
+
+#[tokio::test]
+async fn repeated_batch_with_ids_is_stored_once() {
+    let app = TestApp::new().await;
+    let (key, _) = key(&app, "Vector").await;
+    let line = |id: &str| json!({ "id": id, "event_message": id, "timestamp": dawn() });
+    let without_id = json!({ "event_message": "c", "timestamp": dawn() });
+    for body in [
+        json!([line("a"), line("b")]),
+        json!([line("a"), line("b")]),
+        json!([line("b")]),
+        json!([without_id]),
+        json!([without_id]),
+    ] {
+        app.post("/api/logs?source_name=auth_logs")
+            .header("x-api-key", &key)
+            .json(&body)
+            .send()
+            .await
+            .expect(200);
+    }
+    let sql = "select event_message as m, count() as n from logs group by m order by m";
+    let found = ask(&app, &app.owner, &app.home.project, sql, dawn()).await;
+    let expected = [("a", 1), ("b", 2), ("c", 2)].map(|(m, n)| json!({ "m": m, "n": n }));
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn unknown_service_is_queryable_under_its_name() {
+    let app = TestApp::new().await;
+    let (key, _) = key(&app, "collector").await;
+    let otlp = json!({ "resourceLogs": [{
+        "resource": { "attributes": [{ "key": "service.name", "value": { "stringValue": "checkout" } }] },
+        "scopeLogs": [{ "logRecords": [{
+            "timeUnixNano": dawn().timestamp_nanos_opt().unwrap().to_string(), "body": { "stringValue": "m" },
+        }] }],
+    }] });
+    app.post("/v1/logs")
+        .header("x-api-key", &key)
+        .json(&otlp)
+        .send()
+        .await
+        .expect(200);
+    let sql = "select source from logs where source = 'checkout'";
+    let found = ask(&app, &app.owner, &app.home.project, sql, dawn()).await;
+    assert_eq!(found, [json!({ "source": "checkout" })]);
+}

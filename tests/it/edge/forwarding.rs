@@ -443,3 +443,32 @@ async fn request_writes_one_log_row() {
         "no request waits for its log"
     );
 }
+
+#[tokio::test]
+async fn request_of_a_client_that_leaves_is_logged_with_499() {
+    let gate = Gate::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    gate.point(Service::Functions, listener.local_addr().unwrap())
+        .await;
+    let mut client = gate.client().await;
+    let host = gate.host();
+    client
+        .send(&format!(
+            "GET /functions/v1/slow HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        ))
+        .await;
+    let (mut upstream, _) = listener.accept().await.unwrap();
+    read_head(&mut upstream).await;
+    drop(client);
+    // The proxy gives up the request of the upstream.
+    assert_eq!(upstream.read(&mut [0; 1]).await.unwrap(), 0);
+    // The record follows in the same drop.
+    let mut rows = Vec::new();
+    while rows.is_empty() {
+        gate.node.app.service_proxy.log.take(&mut rows);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(rows[0].status.as_u16(), 499);
+    assert_eq!(rows[0].path, "/functions/v1/slow");
+    assert_eq!(rows[0].service, Some(Service::Functions));
+}

@@ -1,8 +1,9 @@
 //! Admission of queries: fair turns between projects.
 //!
 //! Queries over little data run in a lane of their own, each on its own thread, so that they never
-//! wait for long ones or for each other. In both lanes a project can hold all slots but one, and only a few of its
-//! queries wait at a time. A query that waits too long fails with [`QueryError::Busy`].
+//! wait for long ones or for each other. In both lanes a project can hold all slots but one, and
+//! only a few of its queries wait at a time. A query that waits too long fails with
+//! [`QueryError::Busy`].
 
 use std::{
     collections::HashMap,

@@ -148,8 +148,8 @@ pub struct Engine {
     bounds: Bounds,
     admission: AdmissionControl,
     long: Option<runtime::Runtime>,
-    /// One thread for each slot of the short lane. The operating system divides the processors, also
-    /// between queries that never yield.
+    /// One thread for each slot of the short lane. The operating system divides the processors,
+    /// also between queries that never yield.
     short: Vec<runtime::Runtime>,
     shared: Arc<EngineState>,
 }

@@ -1,5 +1,5 @@
-//! Damaged files. A file whose content does not match its checksums is set aside: a marker object
-//! beside it excludes it from queries and merges on all nodes until it is repaired or expires.
+//! Damaged files. A file that does not match its checksums is set aside: a marker object beside it
+//! excludes it from queries and merges on all nodes until it is repaired or expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,7 +95,7 @@ pub(super) struct Listing {
 pub(super) struct SplitListing {
     pub(super) files: Vec<StoredFile>,
     pub(super) damaged: Vec<StoredFile>,
-    /// Markers whose file no longer exists.
+    /// Markers of files that no longer exist.
     pub(super) orphans: Vec<Path>,
 }
 

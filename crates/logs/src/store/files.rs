@@ -76,9 +76,8 @@ fn ascending(column: &str) -> Option<SortingColumn> {
 /// timestamp.
 pub(super) fn write_sorted(events: &mut [Event], volume: Volume) -> Result<Bytes, StoreError> {
     events.sort_by(|a, b| {
-        a.source
-            .as_str()
-            .cmp(b.source.as_str())
+        a.source_name()
+            .cmp(b.source_name())
             .then(a.timestamp.cmp(&b.timestamp))
     });
     write(

@@ -16,7 +16,7 @@ use super::{
     disk::{Disk, LogFile},
 };
 
-/// The start of a segment of an earlier version, whose frames have no salt.
+/// The start of a segment of an earlier version. Its frames have no salt.
 const MAGIC_UNSALTED: &[u8; 8] = b"gantry\x01\n";
 const MAGIC: &[u8; 8] = b"gantry\x02\n";
 const FRAME_MAGIC: u32 = 0x6c6f_6766;

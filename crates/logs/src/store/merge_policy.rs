@@ -32,9 +32,9 @@ pub(super) fn merge_candidates(
         .find_map(|class| candidates_up_to(files, class, files_min, options.merge_bytes))
 }
 
-/// Separates the sorted files of one node at damaged files. A merged file across a damaged one would
-/// supersede it, and one that contains a part of its segments would make its range ambiguous. Files
-/// that were merged into a damaged file form a run of their own.
+/// Separates the sorted files of one node at damaged files. A merged file across a damaged one
+/// would supersede it, and one that contains a part of its segments would make its range ambiguous.
+/// Files that were merged into a damaged file form a run of their own.
 pub(super) fn runs_between(files: Vec<StoredFile>, damaged: &[StoredFile]) -> Vec<Vec<StoredFile>> {
     let mut runs: Vec<(Vec<bool>, Vec<StoredFile>)> = Vec::new();
     for file in files {

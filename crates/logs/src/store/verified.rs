@@ -63,7 +63,7 @@ impl ChecksumCache {
 /// The files that a reader could not verify.
 #[derive(Debug, Default)]
 pub(crate) struct ReadFailures {
-    /// Files whose content did not match their checksums, or that the disk could not read.
+    /// Files that did not match their checksums, or that the disk could not read.
     damaged: Mutex<BTreeSet<Path>>,
     /// Files of earlier versions, which have no checksums.
     unchecked: Mutex<BTreeSet<Path>>,

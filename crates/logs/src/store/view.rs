@@ -254,8 +254,8 @@ impl Window {
     }
 }
 
-/// Whether lines of a damaged file are in no valid file: neither in one that it was merged into, nor
-/// in those that it was merged from.
+/// Whether lines of a damaged file are in no valid file: neither in one that it was merged into,
+/// nor in those that it was merged from.
 fn is_missing(damaged: &StoredFile, valid: &[StoredFile]) -> bool {
     let is_merged = |file: &StoredFile| file.name.contains_range_of(&damaged.name);
     let parts = valid

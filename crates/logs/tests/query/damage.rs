@@ -147,7 +147,7 @@ async fn query_over_damaged_file_without_checksums_warns() {
     write(folder.path()).await;
     let path = files(folder.path()).remove(1);
     let mut content = fs::read(&path).unwrap();
-    // Without the creator and the magic of its table, the file looks like one of an earlier version.
+    // Without the creator and the magic, the file looks like one of an earlier version.
     for text in [&b"gantry with checksums"[..], b"gantry\x01c"] {
         let at = content
             .windows(text.len())

@@ -4,7 +4,7 @@ use chrono::{DateTime, NaiveDateTime, Utc};
 use gantry_logs::event::{Attributes, Event, Source};
 use serde_json::{Map, Value as Json};
 
-use super::{LINES_MAX, too_many, within_reach};
+use super::{ID_BYTES_MAX, LINES_MAX, too_many, within_reach};
 use crate::base::error::Error;
 
 /// Parses the lines of a body.
@@ -63,7 +63,7 @@ fn event(
     let given = line
         .remove("id")
         .and_then(|given| given.as_str().map(str::to_owned))
-        .filter(|given| (1..=64).contains(&given.len()));
+        .filter(|given| (1..=ID_BYTES_MAX).contains(&given.len()));
     Event::new(
         given.unwrap_or_else(id),
         at,

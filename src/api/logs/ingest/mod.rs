@@ -4,6 +4,7 @@
 mod logflare;
 pub mod operations;
 mod otlp;
+pub(super) mod recent;
 
 use std::io::Read;
 
@@ -18,6 +19,9 @@ use crate::base::error::Error;
 const BYTES_MAX: usize = 4 << 20;
 /// Maximum number of lines in a request.
 const LINES_MAX: usize = 10_000;
+
+/// Maximum length of the id that a sender gives to a line, in bytes.
+const ID_BYTES_MAX: usize = 64;
 
 /// Names that stacks send, and the corresponding sources. Other names become sources unchanged.
 const NAMES: [(&str, Source); 9] = [

@@ -1,12 +1,14 @@
 //! Ingest endpoints for stacks and collectors. The ingest key in the request identifies the
 //! project.
 
+use gantry_logs::event::Event;
 use http::{HeaderMap, StatusCode, header};
 use schemars::JsonSchema;
+use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{BYTES_MAX, logflare, otlp, source, unpacked};
+use super::{BYTES_MAX, logflare, otlp, recent, source, unpacked};
 use crate::{
     api::{context::ApiContext, logs::keys},
     base::{
@@ -96,7 +98,10 @@ impl Input for IngestRequest {
     async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
         let context = ApiContext::take(call).await?;
         let [source, key, content_type, encoding] = said(call);
-        let key = key.ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
+        // Collectors of OpenTelemetry send the key as a bearer token.
+        let bearer = || call.bearer().map(|key| key.expose_secret().to_owned());
+        let key =
+            (key.or_else(bearer)).ok_or(Error::Unauthenticated(CredentialProblem::Missing))?;
         // Do not read the body of an unauthenticated caller.
         let project = keys::project(&context.db, &key, context.clock.now())
             .await?
@@ -136,21 +141,41 @@ struct Ingested {
     message: &'static str,
 }
 
+/// Stores lines. A repetition of a recent batch with the same ids is accepted and not stored.
+async fn store(
+    context: &ApiContext,
+    project: &ProjectRef,
+    events: Vec<Event>,
+    has_given_ids: bool,
+) -> Result<(), Error> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    let analytics = &context.analytics;
+    if !has_given_ids {
+        return analytics.append(project, events, None).await;
+    }
+    let digest = recent::digest(&events);
+    let Some(batch) = analytics.recent_batches.begin(project, digest).await else {
+        return Ok(());
+    };
+    analytics.append(project, events, None).await?;
+    batch.stored();
+    Ok(())
+}
+
 async fn logflare(context: ApiContext, sent: IngestRequest) -> Result<Json<Ingested>, Error> {
     let source = source(
         sent.source
             .as_deref()
             .ok_or_else(|| Error::invalid("source_name", "Required"))?,
     )?;
+    let mut made = 0;
     let events = logflare::events(&sent.body, source, context.clock.now(), || {
+        made += 1;
         context.entropy.uuid().to_string()
     })?;
-    if !events.is_empty() {
-        context
-            .analytics
-            .append(&sent.project, events, None)
-            .await?;
-    }
+    store(&context, &sent.project, events, made == 0).await?;
     Ok(Json(Ingested { message: "Logged!" }))
 }
 
@@ -189,14 +214,11 @@ async fn otlp(context: ApiContext, sent: IngestRequest) -> Result<Exported, Erro
         }
     };
     let named = sent.source.as_deref().map(source).transpose()?;
+    let mut made = 0;
     let events = otlp::events(&sent.body, encoding, named, context.clock.now(), || {
+        made += 1;
         context.entropy.uuid().to_string()
     })?;
-    if !events.is_empty() {
-        context
-            .analytics
-            .append(&sent.project, events, None)
-            .await?;
-    }
+    store(&context, &sent.project, events, made == 0).await?;
     Ok(Exported(encoding))
 }

@@ -2,12 +2,15 @@
 //! `opentelemetry.proto.collector.logs.v1` that log lines store.
 
 use chrono::{DateTime, Utc};
-use gantry_logs::event::{Attributes, Event, Source};
+use gantry_logs::{
+    event,
+    event::{Attributes, Event, Source},
+};
 use prost::{Message, Oneof};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::{Map, Value as Json};
 
-use super::{LINES_MAX, source, too_many, within_reach};
+use super::{ID_BYTES_MAX, LINES_MAX, source, too_many, within_reach};
 use crate::base::error::Error;
 
 #[derive(Clone, PartialEq, Message, Deserialize)]
@@ -206,7 +209,7 @@ pub(super) fn events(
         let resource = object(resource.unwrap_or_default().attributes);
         let named = match (named, resource.get("service.name")) {
             (Some(named), _) => named,
-            (None, Some(Json::String(name))) => source(name)?,
+            (None, Some(Json::String(name))) => service(name)?,
             (None, _) => {
                 return Err(Error::invalid(
                     "x-source",
@@ -220,19 +223,27 @@ pub(super) fn events(
                 if events.len() == LINES_MAX {
                     return Err(too_many());
                 }
-                events.push(event(record, named, (&resource, &scope), now, id()));
+                events.push(line(record, named, (&resource, &scope), now, &mut id));
             }
         }
     }
     Ok(events)
 }
 
-fn event(
+/// Returns the source for a `service.name`. A service that is not a source keeps its name.
+fn service(name: &str) -> Result<Source, Error> {
+    match source(name) {
+        Err(_) if event::is_source_name(name) => Ok(Source::Other),
+        known => known,
+    }
+}
+
+fn line(
     record: LogRecord,
     source: Source,
     (resource, scope): (&Map<String, Json>, &str),
     now: DateTime<Utc>,
-    id: String,
+    id: &mut impl FnMut() -> String,
 ) -> Event {
     let nanos = if record.time_unix_nano > 0 {
         record.time_unix_nano
@@ -279,9 +290,17 @@ fn event(
     {
         body.insert(key.to_owned(), value.into());
     }
+    // The unique id of a record, by the semantic conventions of OpenTelemetry.
+    let given = match body.get("log.record.uid") {
+        Some(Json::String(given)) if (1..=ID_BYTES_MAX).contains(&given.len()) => {
+            Some(given.clone())
+        }
+        _ => None,
+    };
     if !resource.is_empty() {
         body.insert("resource".to_owned(), Json::Object(resource.clone()));
     }
+    let id = given.unwrap_or_else(id);
     Event::new(id, at, source, message, Attributes::of_json(&body))
 }
 
@@ -384,6 +403,26 @@ mod tests {
             ),
             ("hi", 1_000_000, "INFO")
         );
+    }
+
+    #[test]
+    fn unknown_service_and_given_id_are_kept() {
+        let mut sample = sample();
+        let resource = &mut sample["resourceLogs"][0];
+        resource["resource"]["attributes"][0]["value"]["stringValue"] = "checkout".into();
+        let attributes = &mut resource["scopeLogs"][0]["logRecords"][0]["attributes"];
+        let id = json!({ "key": "log.record.uid", "value": { "stringValue": "01J" } });
+        attributes.as_array_mut().unwrap().push(id);
+        let body = sample.to_string();
+        let event = read(body.as_bytes(), Encoding::Json, None)
+            .unwrap()
+            .remove(0);
+        assert_eq!(
+            (event.source_name(), event.id.as_str()),
+            ("checkout", "01J")
+        );
+        let reserved = body.replace("checkout", "management_logs");
+        assert!(read(reserved.as_bytes(), Encoding::Json, None).is_err());
     }
 
     #[test]
