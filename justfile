@@ -34,6 +34,10 @@ fuzz target seconds="60": build
 clients: build
     tests/clients/run
 
+# Log SQL against ClickHouse (its Python package) and written rules: `just logs-differential --seed 7`
+logs-differential *arguments:
+    tests/logs-differential/run {{arguments}}
+
 # DNS, ACME and TLS in a network namespace. Needs root; prints a message where it cannot run
 network: build
     tests/network/run

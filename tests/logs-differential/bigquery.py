@@ -101,7 +101,6 @@ def text_rules():
     yield "regexp_extract_all", f"regexp_extract_all({T}, r'[a-z0-9]')", lambda t: re.findall("[a-z0-9]", t)
     yield "regexp_replace", rf"regexp_replace({T}, r'([a-z])', r'<\1>')", lambda t: re.sub("([a-z])", r"<\1>", t)
     yield "safe_cast", f"safe_cast({T} as int64)", lambda t: integer(t.strip()) if t.strip() == t else None
-    yield "to_json_string", f"to_json_string({T})", lambda t: json.dumps(t, ensure_ascii=False)
 
 
 def number_rules():
@@ -214,6 +213,7 @@ def cases(rng, lines, count, now):
     ]:
         add(function, f"select id, {over} as x {source} order by id", [[line["id"], rule(at)] for at, line in enumerate(lines)])
     for function, expression, rule in [
+        ("to_json_string", f"to_json_string({T})", lambda line: json.dumps(line["attributes"].get("t"), ensure_ascii=False)),
         ("coalesce", f"coalesce({T}, 'none')", lambda line: line["attributes"].get("t", "none")),
         ("ifnull", f"ifnull({T}, '')", lambda line: line["attributes"].get("t", "")),
         ("metadata[offset(0)]", "metadata[offset(0)].response[offset(0)].status_code", lambda line: line["attributes"]["response.status_code"]),

@@ -46,7 +46,7 @@ const ALL: &[FunctionSpec] = &[
         "approx_count_distinct",
         (1, 1),
         ReturnType::Always(Type::Integer),
-        "approx_distinct({0}){f}",
+        "distinct_count({0}){f}",
     ),
     special("array_agg", (1, 1), Aggregate, |translator, call, scope| {
         translator.array_agg(call, scope)
@@ -235,7 +235,7 @@ const ALL: &[FunctionSpec] = &[
         "array_length",
         (1, 1),
         Type::Integer,
-        "CAST(coalesce(array_length({0}), 0) AS BIGINT)",
+        "CASE WHEN {0} IS NOT NULL THEN CAST(coalesce(array_length({0}), 0) AS BIGINT) END",
     ),
     scalar(
         "array_to_string",

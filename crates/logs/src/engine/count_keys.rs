@@ -37,6 +37,17 @@ impl Keys {
         }
     }
 
+    /// Returns the approximate size in bytes.
+    pub(super) fn size(&self) -> usize {
+        match self {
+            Self::Texts(texts) => {
+                let entries = texts.numbers.len() * size_of::<(String, usize)>();
+                entries + texts.bytes + texts.views.capacity() * size_of::<(u128, usize)>()
+            }
+            Self::Timestamps(numbers) => numbers.len() * size_of::<(i64, usize)>(),
+        }
+    }
+
     pub(super) fn is_full(&self) -> bool {
         match self {
             Self::Texts(texts) => {

@@ -18,7 +18,7 @@ use datafusion::{
         Result,
         tree_node::{Transformed, TreeNode as _, TreeNodeRecursion},
     },
-    execution::{SendableRecordBatchStream, TaskContext},
+    execution::{SendableRecordBatchStream, TaskContext, memory_pool::MemoryConsumer},
     physical_expr::{PhysicalExpr, aggregate::AggregateFunctionExpr, expressions::Literal},
     physical_plan::{
         ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
@@ -31,8 +31,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::{count_keys::Keys, single_child};
 
-/// Maximum number of counts per key. Bounds the memory of the operator, which no query budget
-/// covers.
+/// Maximum number of counts per key.
 const COUNTS_MAX: usize = 16;
 
 /// Replaces every partial aggregation of the plan that [`CountExec`] supports.
@@ -163,9 +162,13 @@ impl ExecutionPlan for CountExec {
             keys,
             counts: Vec::new(),
         };
-        let state = (self.input.execute(partition, context)?, Some(accumulator));
+        let reservation = MemoryConsumer::new("counts").register(context.memory_pool());
+        let state = (
+            self.input.execute(partition, context)?,
+            Some((accumulator, reservation)),
+        );
         let batches = stream::try_unfold(state, |(mut input, accumulator)| async move {
-            let Some(mut accumulator) = accumulator else {
+            let Some((mut accumulator, reservation)) = accumulator else {
                 return Ok(None);
             };
             while !accumulator.keys.is_full() {
@@ -173,9 +176,10 @@ impl ExecutionPlan for CountExec {
                     return Ok(Some((accumulator.take_batch()?, (input, None))));
                 };
                 accumulator.add(&batch)?;
+                reservation.try_resize(accumulator.size())?;
             }
             let full = accumulator.take_batch()?;
-            Ok(Some((full, (input, Some(accumulator)))))
+            Ok(Some((full, (input, Some((accumulator, reservation))))))
         });
         Ok(Box::pin(RecordBatchStreamAdapter::new(
             self.schema(),
@@ -195,6 +199,11 @@ struct CountAccumulator {
 }
 
 impl CountAccumulator {
+    /// Returns the approximate size of keys and counts in bytes.
+    fn size(&self) -> usize {
+        self.keys.size() + self.counts.capacity() * size_of::<i64>()
+    }
+
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {
         let mut selections = Vec::with_capacity(self.filters.len());
         for filter in &self.filters {

@@ -16,6 +16,7 @@ mod fill;
 mod fragments;
 mod functions;
 mod render;
+mod reservation;
 mod session;
 mod table;
 mod top_n;
@@ -34,6 +35,7 @@ use datafusion::{
         SessionState,
         cache::{cache_manager::FileMetadataCache, default_cache::DefaultCache},
         context::SQLOptions,
+        memory_pool::MemoryConsumer,
     },
     logical_expr::LogicalPlan,
     physical_plan::{ExecutionPlan, displayable, execute_stream},
@@ -43,7 +45,6 @@ use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value as Json};
 use tokio::{runtime, task::JoinSet, time};
 
-pub(crate) use self::fill::{Fill, FillUnit};
 use self::{
     admission::{AdmissionControl, QueryPermit},
     cancellation::CancellationToken,
@@ -51,6 +52,10 @@ use self::{
     render::JsonRows,
     session::QuerySession,
     top_n::{ScanRanges, TopN},
+};
+pub(crate) use self::{
+    fill::{Fill, FillUnit},
+    functions::escape_like,
 };
 use crate::{
     answer::{Answer, QueryError},
@@ -394,16 +399,19 @@ impl Query {
     ) -> Result<Vec<Map<String, Json>>, DataFusionError> {
         let plan = session.state.create_physical_plan(plan).await?;
         let plan = counts::by_key(plan)?;
+        let plan = reservation::of_windows(plan)?;
         let plan = cancellation::with_cancellation(plan, &self.cancellation)?;
         tracing::trace!(
             sql = statement.sql,
             plan = %displayable(plan.as_ref()).indent(false),
             "query planned"
         );
+        let reservation = MemoryConsumer::new("answer").register(session.task.memory_pool());
         let mut rows = JsonRows::new(statement, plan.schema(), ANSWER_BYTES_MAX);
         let mut batches = execute_stream(Arc::clone(&plan), Arc::clone(&session.task))?;
         while let Some(batch) = batches.try_next().await? {
             rows.add(&batch)?;
+            reservation.try_resize(rows.bytes(ANSWER_BYTES_MAX))?;
             if rows.len() > statement.rows {
                 break;
             }

@@ -46,6 +46,11 @@ impl JsonRows {
         self.rows.len()
     }
 
+    /// Returns the approximate size of the rows in bytes.
+    pub(super) fn bytes(&self, bytes_max: usize) -> usize {
+        bytes_max - self.bytes_left
+    }
+
     pub(super) fn finish(self) -> Vec<Map<String, Json>> {
         self.rows
     }
@@ -198,7 +203,11 @@ fn number(column: &dyn Array, row: usize) -> Option<Json> {
         DataType::UInt16 => column.as_primitive::<UInt16Type>().value(row).into(),
         DataType::UInt32 => column.as_primitive::<UInt32Type>().value(row).into(),
         DataType::UInt64 => column.as_primitive::<UInt64Type>().value(row).into(),
-        DataType::Float32 => float(f64::from(column.as_primitive::<Float32Type>().value(row))),
+        DataType::Float32 => {
+            // The shortest digits of the number, not those of its binary value.
+            let digits = column.as_primitive::<Float32Type>().value(row).to_string();
+            float(digits.parse().unwrap_or(f64::NAN))
+        }
         DataType::Float64 => float(column.as_primitive::<Float64Type>().value(row)),
         _ => return None,
     })

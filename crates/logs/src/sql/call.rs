@@ -112,6 +112,7 @@ impl<'a> Translator<'a> {
             ReturnType::OfArgument(at) | ReturnType::OrDefault(at) => argument(at),
             ReturnType::ListOf(at) => argument(at).list(),
         };
+        let zoned = zoned || types.iter().flatten().any(|it| it.ty == Type::Local);
         let ty = match ty {
             Type::Seconds | Type::Timestamp if zoned => Type::Local,
             ty => ty,
@@ -307,7 +308,7 @@ impl<'a> Translator<'a> {
                 // A text is a date and time in the zone.
                 Some(zone) if expr.ty != Type::Text => {
                     if expr.ty == Type::Local {
-                        return invalid("A time in a time zone has no other time zone");
+                        return invalid("A time in a time zone is not converted to another one");
                     }
                     local_time(&expr.timestamp(self.dialect), zone)
                 }

@@ -1,7 +1,13 @@
 //! Predicates: comparisons with lists and ranges, null tests, subqueries and chains of conditions.
 
-use super::{Result, SqlExpr, Translator, Type, invalid, query::QuerySql, scope::Scope};
-use crate::engine::sqlparser::ast::{BinaryOperator, Expr, Query};
+use super::{
+    Result, SqlExpr, Translator, Type, call::Call, invalid, query::QuerySql, quote_literal,
+    scope::Scope,
+};
+use crate::engine::{
+    escape_like,
+    sqlparser::ast::{BinaryOperator, Expr, Query},
+};
 
 /// Maximum number of conditions in one chain of `AND` or `OR`.
 const CHAIN_MAX: usize = 512;
@@ -133,10 +139,39 @@ impl<'a> Translator<'a> {
         pattern: &'a Expr,
         scope: &mut Scope<'a>,
     ) -> Result<SqlExpr> {
-        let text = self.expression(expr, scope)?.text();
-        let pattern = self.expression(pattern, scope)?.text();
         let not = not_keyword(negated);
-        Ok(boolean(format!("({text} {not}{operator} {pattern})")))
+        self.matches_like(&format!("{not}{operator}"), expr, pattern, scope)
+    }
+
+    /// `like(text, pattern)` and similar functions.
+    pub(crate) fn like_call(
+        &mut self,
+        operator: &str,
+        call: &Call<'a>,
+        scope: &mut Scope<'a>,
+    ) -> Result<SqlExpr> {
+        match call.args.as_slice() {
+            [text, pattern] => self.matches_like(operator, text, pattern, scope),
+            _ => invalid(format!("Function {} takes a text and a pattern", call.name)),
+        }
+    }
+
+    fn matches_like(
+        &mut self,
+        operator: &str,
+        text: &'a Expr,
+        pattern: &'a Expr,
+        scope: &mut Scope<'a>,
+    ) -> Result<SqlExpr> {
+        let text = self.expression(text, scope)?;
+        let pattern = self.expression(pattern, scope)?;
+        let pattern_sql = match &pattern.literal {
+            _ if !self.is_clickhouse() => pattern.text(),
+            Some(literal) => quote_literal(&escape_like(literal)),
+            None => format!("escape_like({})", pattern.text()),
+        };
+        let condition = boolean(format!("({} {operator} {pattern_sql})", text.text()));
+        Ok(condition.nullable(text.nullable || pattern.nullable))
     }
 
     fn scalar_subquery(&mut self, query: &'a Query) -> Result<SqlExpr> {

@@ -1,8 +1,12 @@
 //! Time units, intervals and functions of time.
 
 use super::{
-    Result, SqlExpr, Translator, Type, call::Call, excerpt, invalid, json::index_literal,
-    quote_literal, scope::Scope,
+    Result, SqlExpr, Translator, Type,
+    call::{ArgumentType, Call},
+    excerpt, invalid,
+    json::index_literal,
+    quote_literal,
+    scope::Scope,
 };
 use crate::engine::{
     TimeZone,
@@ -20,7 +24,7 @@ const CLICKHOUSE_FORMAT: &[(char, &str)] = &[
     ('C', "%C"),
     ('d', "%d"),
     ('D', "%m/%d/%y"),
-    ('e', "%e"),
+    ('e', "%-d"),
     ('f', "%6f"),
     ('F', "%Y-%m-%d"),
     ('g', "%g"),
@@ -30,8 +34,8 @@ const CLICKHOUSE_FORMAT: &[(char, &str)] = &[
     ('i', "%M"),
     ('I', "%I"),
     ('j', "%j"),
-    ('k', "%k"),
-    ('l', "%l"),
+    ('k', "%H"),
+    ('l', "%I"),
     ('m', "%m"),
     ('M', "%B"),
     ('n', "\n"),
@@ -103,8 +107,12 @@ impl<'a> Translator<'a> {
             return invalid("A time unit is missing");
         };
         let unit = time_unit(unit)?;
-        let (from, _) = self.argument(call, timestamps_at.0, "m", scope)?;
-        let (to, _) = self.argument(call, timestamps_at.1, "m", scope)?;
+        let (from, from_type) = self.argument(call, timestamps_at.0, "m", scope)?;
+        let (to, to_type) = self.argument(call, timestamps_at.1, "m", scope)?;
+        let is_local = |ty: Option<ArgumentType>| ty.is_some_and(|it| it.ty == Type::Local);
+        if is_local(from_type) != is_local(to_type) {
+            return invalid("A time in a time zone is comparable only in the same time zone");
+        }
         let Some(micros) = unit_micros(unit) else {
             return self.calendar_difference(unit, &from, &to);
         };

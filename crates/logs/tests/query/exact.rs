@@ -3,10 +3,11 @@
 use gantry_logs::{
     Dialect::{self, BigQuery, ClickHouse},
     engine::Bounds,
+    event::{Attributes, Event, Source},
 };
 use serde_json::{Value as Json, json};
 
-use super::TestLogs;
+use super::{DAY, TestLogs};
 
 /// Evaluates expressions in one statement over one line.
 async fn check(logs: &TestLogs, dialect: Dialect, from: &str, cases: &[(&str, Json)]) {
@@ -89,6 +90,8 @@ async fn clickhouse_conversions_and_numbers() {
             ("toString(1.0)", json!("1")),
             ("toString(true)", json!("true")),
             ("assumeNotNull(5)", json!(5)),
+            ("sqrt(-1)", Json::Null),
+            ("toFloat32OrNull('2147483648')", json!(2_147_483_600)),
             ("1 / 3", json!(0.333_333_333_333_333_3)),
         ],
     )
@@ -142,6 +145,14 @@ async fn clickhouse_texts_are_bytes() {
             ("replaceRegexpAll('abc', '', 'x')", json!("abc")),
             ("match('a\nb', 'a.b')", json!(true)),
             ("replaceAll('aaa', 'a', 'b')", json!("bbb")),
+            ("replaceRegexpAll('baaac', 'a*', '-')", json!("-b--c-")),
+            ("extractAll('1ab', '([a-z]*)')", json!([])),
+            ("'a\\\\b' like 'a\\\\b'", json!(true)),
+            ("like('a%b', concat('a\\\\', '%b'))", json!(true)),
+            (
+                "splitByString('', 'ä1')",
+                json!(["\u{fffd}", "\u{fffd}", "1"]),
+            ),
             ("hasToken('foo bar_baz', 'bar')", json!(true)),
         ],
     )
@@ -158,7 +169,8 @@ async fn clickhouse_urls_and_json() {
         &[
             ("path('https://a.b/c/d?x=1#f')", json!("/c/d")),
             ("path('abc')", json!("")),
-            ("domain('https://u:p@www.a.b:80/c')", json!("www.a.b")),
+            ("domain('https://u@www.a.b:80/c')", json!("www.a.b")),
+            ("domain('https://u:p@a.b/c')", json!("")),
             ("domain('localhost')", json!("")),
             ("domainWithoutWWW('https://www.a.b/c')", json!("a.b")),
             ("extractURLParameter('/c?x=%20a&y=2#f', 'y')", json!("2")),
@@ -260,8 +272,8 @@ async fn clickhouse_times() {
     let format = |specifier: &str| format!("formatDateTime({at}, '{specifier}')");
     for (specifiers, expected) in [
         ("%M|%i|%m|%b|%a|%W", "November|05|11|Nov|Tue|Tuesday"),
-        ("%w|%y|%C|%D|%e|%F", "2|26|20|11/03/26| 3|2026-11-03"),
-        ("%h|%I|%j|%l|%p|%r|%R", "04|04|307| 4|AM|04:05 AM|04:05"),
+        ("%w|%y|%C|%D|%e|%F", "2|26|20|11/03/26|3|2026-11-03"),
+        ("%h|%I|%j|%l|%p|%r|%R", "04|04|307|04|AM|04:05 AM|04:05"),
         (
             "%s|%S|%T|%u|%V|%z|%G|%g|%%",
             "06|06|04:05:06|2|45|+0000|2026|26|%",
@@ -577,5 +589,134 @@ async fn columns_without_alias_have_the_names_of_clickhouse() {
             .await
             .unwrap();
         assert_eq!(answer.columns, [name], "{expression}");
+    }
+}
+
+#[tokio::test]
+async fn cross_join_drops_lines_without_the_record() {
+    let lines = [
+        (
+            "both",
+            json!({ "request": { "method": "GET" }, "response": { "status_code": 200 } }),
+        ),
+        ("rare", json!({ "request": { "cf": { "colo": "FRA" } } })),
+        ("none", json!({ "response": { "status_code": 200 } })),
+        ("other", json!({ "requests": "x" })),
+    ];
+    let lines = lines.map(|(id, body)| {
+        let attributes = Attributes::of_json(body.as_object().unwrap());
+        Event::new(id.into(), DAY + 1, Source::Edge, "m".into(), attributes)
+    });
+    let logs = TestLogs::with_lines(Bounds::default(), lines.to_vec()).await;
+    let from = "from edge_logs cross join unnest(metadata) as m";
+    for (sql, expected) in [
+        (
+            format!("select id {from} cross join unnest(m.request) as r order by id"),
+            json!([["both"], ["rare"]]),
+        ),
+        (
+            format!("select count(*) as n {from}, unnest(m.request) as r"),
+            json!([[2]]),
+        ),
+        (
+            format!(
+                "select r.method as method, count(*) as n {from} cross join unnest(m.request) as \
+                 r group by method order by method"
+            ),
+            json!([[null, 1], ["GET", 1]]),
+        ),
+        (
+            format!(
+                "select count(*) as n {from} cross join unnest(m.request) as r cross join \
+                 unnest(r.cf) as cf"
+            ),
+            json!([[1]]),
+        ),
+        (
+            format!("select count(*) as n {from} left join unnest(m.request) as r on true"),
+            json!([[4]]),
+        ),
+        (
+            format!("select count(*) as n {from}, unnest(m.response) as r"),
+            json!([[2]]),
+        ),
+    ] {
+        assert_eq!(json!(logs.rows(BigQuery, &sql).await), expected, "{sql}");
+    }
+}
+
+/// 32 MiB of texts are collected within a budget of 24 MiB.
+#[tokio::test]
+async fn collected_texts_are_charged_to_the_budget_of_the_query() {
+    let mut lines = Vec::new();
+    for n in 0..512_i64 {
+        let message = format!("{n:05}").repeat(64 * 1024 / 5);
+        lines.push(Event::new(
+            format!("l{n}"),
+            DAY + 1 + n,
+            Source::Edge,
+            message,
+            Attributes::default(),
+        ));
+    }
+    let bounds = Bounds {
+        memory_query: 24 << 20,
+        ..Bounds::default()
+    };
+    let logs = TestLogs::with_lines(bounds, lines).await;
+    for (dialect, sql) in [
+        (
+            ClickHouse,
+            "select length(groupArray(event_message)) as n from logs",
+        ),
+        (
+            ClickHouse,
+            "select length(groupUniqArray(event_message)) as n from logs",
+        ),
+        (
+            ClickHouse,
+            "select length(topK(3)(event_message)) as n from logs",
+        ),
+        (
+            ClickHouse,
+            "select source, length(groupArray(event_message)) as n from logs group by source",
+        ),
+        (
+            ClickHouse,
+            "select length(groupArray(tuple(event_message, id))) as n from logs",
+        ),
+        (
+            BigQuery,
+            "select array_length(array_agg(event_message order by id)) as n from edge_logs",
+        ),
+        (
+            BigQuery,
+            "select length(string_agg(event_message)) as n from edge_logs",
+        ),
+        (
+            ClickHouse,
+            "select count() over (partition by event_message) as n, event_message from logs",
+        ),
+    ] {
+        let text = logs.rejection(dialect, sql).await;
+        assert!(
+            text.starts_with("Query needs too much memory"),
+            "{sql}: {text}"
+        );
+    }
+    for (dialect, sql, expected) in [
+        (
+            ClickHouse,
+            "select length(groupArray(3)(event_message)) as n from logs",
+            json!([[3]]),
+        ),
+        (
+            BigQuery,
+            "select array_length(array_agg(event_message order by id desc limit 2)) as n from \
+             edge_logs",
+            json!([[2]]),
+        ),
+    ] {
+        assert_eq!(json!(logs.rows(dialect, sql).await), expected, "{sql}");
     }
 }

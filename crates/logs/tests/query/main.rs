@@ -25,6 +25,18 @@ use serde_json::Value as Json;
 const DAY: i64 = 1_795_132_800_000_000;
 const HOUR: i64 = 3_600_000_000;
 
+/// Appends lines of the project `own`, in batches below the limit of the store.
+async fn append(store: &Store, lines: &[Event]) {
+    for chunk in lines.chunks(100) {
+        let batch = Batch {
+            project: "own".into(),
+            events: chunk.to_vec(),
+            reader_offset: None,
+        };
+        store.append(batch).await.unwrap();
+    }
+}
+
 struct TestLogs {
     logs: Logs,
     _folder: tempfile::TempDir,
@@ -47,25 +59,11 @@ impl TestLogs {
         .unwrap();
         // Half of the lines are flushed to files, so that queries read files and the log.
         let recent = flushed.split_off(flushed.len() / 2);
-        store
-            .append(Batch {
-                project: "own".into(),
-                events: flushed,
-                reader_offset: None,
-            })
-            .await
-            .unwrap();
+        append(&store, &flushed).await;
         while store.stats(DAY).pending_rows > 0 {
             store.upkeep(DAY).await;
         }
-        store
-            .append(Batch {
-                project: "own".into(),
-                events: recent,
-                reader_offset: None,
-            })
-            .await
-            .unwrap();
+        append(&store, &recent).await;
         store
             .append(Batch {
                 project: "other".into(),

@@ -64,7 +64,7 @@ const VALUES: &[FunctionSpec] = &[
         "uniq",
         (1, 1),
         ReturnType::Always(Type::Integer),
-        "approx_distinct({0}){f}",
+        "distinct_count({0}){f}",
     ),
     aggregate(
         "uniqExact",
@@ -178,7 +178,7 @@ const VALUES: &[FunctionSpec] = &[
     special("round", (1, 2), Scalar, |translator, call, scope| {
         translator.round(call, scope)
     }),
-    scalar("sqrt", (1, 1), Type::Float, "sqrt({0:f})"),
+    scalar("sqrt", (1, 1), Type::Float, "power({0:f}, 0.5)"),
     scalar("pow", (2, 2), Type::Float, "power({0:f}, {1:f})"),
     scalar("power", (2, 2), Type::Float, "power({0:f}, {1:f})"),
     scalar("log", (1, 1), Type::Float, "ln({0:f})"),
@@ -309,10 +309,25 @@ const VALUES: &[FunctionSpec] = &[
         Type::Integer,
         "integer_within({0:i}, 'UInt64')",
     ),
-    scalar("toFloat32", (1, 1), Type::Float, "{0:f}"),
+    scalar(
+        "toFloat32",
+        (1, 1),
+        Type::Float,
+        "arrow_cast({0:f}, 'Float32')",
+    ),
     scalar("toFloat64", (1, 1), Type::Float, "{0:f}"),
-    scalar("toFloat32OrZero", (1, 1), Type::Float, "coalesce({0:f}, 0)"),
+    scalar(
+        "toFloat32OrZero",
+        (1, 1),
+        Type::Float,
+        "arrow_cast(coalesce({0:f}, 0), 'Float32')",
+    ),
     scalar("toFloat64OrZero", (1, 1), Type::Float, "coalesce({0:f}, 0)"),
-    scalar("toFloat32OrNull", (1, 1), Type::Float, "{0:f}"),
+    scalar(
+        "toFloat32OrNull",
+        (1, 1),
+        Type::Float,
+        "arrow_cast({0:f}, 'Float32')",
+    ),
     scalar("toFloat64OrNull", (1, 1), Type::Float, "{0:f}"),
 ];

@@ -45,10 +45,18 @@ pub(super) const FUNCTIONS: &[FunctionSpec] = &[
         "regex_extract_all({0:t}, {1:r})",
     ),
     scalar("concat", (1, 20), Type::Text, "join_texts({*:t})"),
-    scalar("like", (2, 2), Type::Boolean, "({0:t} LIKE {1:t})"),
-    scalar("notLike", (2, 2), Type::Boolean, "({0:t} NOT LIKE {1:t})"),
-    scalar("ilike", (2, 2), Type::Boolean, "({0:t} ILIKE {1:t})"),
-    scalar("notILike", (2, 2), Type::Boolean, "({0:t} NOT ILIKE {1:t})"),
+    special("like", (2, 2), Scalar, |translator, call, scope| {
+        translator.like_call("LIKE", call, scope)
+    }),
+    special("notLike", (2, 2), Scalar, |translator, call, scope| {
+        translator.like_call("NOT LIKE", call, scope)
+    }),
+    special("ilike", (2, 2), Scalar, |translator, call, scope| {
+        translator.like_call("ILIKE", call, scope)
+    }),
+    special("notILike", (2, 2), Scalar, |translator, call, scope| {
+        translator.like_call("NOT ILIKE", call, scope)
+    }),
     special("position", (2, 3), Scalar, |translator, call, scope| {
         translator.text_position(call, scope)
     }),
@@ -118,13 +126,13 @@ pub(super) const FUNCTIONS: &[FunctionSpec] = &[
         "splitByChar",
         (2, 2),
         Type::TEXTS,
-        "split_text({1:t}, {0:t})",
+        "split_bytes({1:t}, {0:t})",
     ),
     scalar(
         "splitByString",
         (2, 2),
         Type::TEXTS,
-        "split_text({1:t}, {0:t})",
+        "split_bytes({1:t}, {0:t})",
     ),
     special(
         "JSONExtractString",

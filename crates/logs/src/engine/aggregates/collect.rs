@@ -187,7 +187,7 @@ impl CollectAggregation {
             (Selection::Top, _) => state.push_distinct(value, 1)?,
             (Selection::Sorted, Companion::Key(key)) => {
                 state.push(value, key, 0)?;
-                if state.entries.len() / 2 > self.limit.max(CHUNK_ROWS) {
+                if state.entries.len() > self.limit.saturating_mul(2).saturating_add(16) {
                     state.keep_first(self.limit);
                 }
             }
@@ -467,7 +467,12 @@ impl Collected {
         let mut entries: Vec<&Entry> = self.entries.iter().collect();
         entries.sort_by_key(|entry| self.key(entry));
         entries.truncate(limit);
-        let mut kept = Self::default();
+        // The capacity stays, so that the growth that was charged before is not charged again.
+        let mut kept = Self {
+            bytes: Vec::with_capacity(self.bytes.capacity()),
+            entries: Vec::with_capacity(self.entries.capacity()),
+            distinct: HashTable::new(),
+        };
         for entry in entries {
             // Fewer bytes than before have positions that fit.
             let _ = kept.push(self.value(entry), self.key(entry), entry.count);

@@ -3,6 +3,7 @@
 //! Every accumulator reports its size, which the engine charges to the memory budget of the query.
 
 mod collect;
+mod distinct;
 mod grouped;
 mod quantiles;
 
@@ -16,6 +17,7 @@ use datafusion::{
 
 use self::{
     collect::{Collect, Selection},
+    distinct::DistinctCount,
     quantiles::{Quantiles, Rank},
 };
 
@@ -26,6 +28,7 @@ pub(super) fn all() -> Vec<Arc<AggregateUDF>> {
             Arc::new(Quantiles::new("quantiles_between", Rank::Between).into()),
             Arc::new(Quantiles::new("quantiles_above", Rank::Above).into()),
             Arc::new(Quantiles::new("quantiles_exact", Rank::Exact).into()),
+            Arc::new(DistinctCount::new().into()),
             Arc::new(Collect::new("collect_values", Selection::All).into()),
             Arc::new(Collect::new("collect_distinct", Selection::Distinct).into()),
             Arc::new(Collect::new("collect_top", Selection::Top).into()),

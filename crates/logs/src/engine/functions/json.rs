@@ -110,7 +110,8 @@ impl JsonNode {
     fn boolean(&self) -> Option<bool> {
         match self {
             Self::Boolean(value) => Some(*value),
-            Self::Number(number) => number.as_f64().map(|number| number != 0.0),
+            Self::Number(number) if number.is_f64() => None,
+            Self::Number(number) => Some(number.as_i64() != Some(0)),
             _ => None,
         }
     }

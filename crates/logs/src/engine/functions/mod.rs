@@ -9,6 +9,8 @@ mod numbers;
 mod text;
 mod urls;
 
+pub(crate) use self::text::escape_like;
+
 use std::{
     cell::Cell,
     collections::HashMap,
@@ -129,6 +131,18 @@ fn definitions() -> Vec<BatchFunction> {
             Any,
             integer.clone(),
             numbers::integer_wrapped,
+        ),
+        new(
+            "split_bytes",
+            Texts,
+            DataType::new_list(DataType::Utf8, true),
+            split_bytes,
+        ),
+        new(
+            "escape_like",
+            Texts,
+            DataType::Utf8View,
+            text::escape_like_patterns,
         ),
         new("parse_integer", Texts, integer, numbers::parse_integer),
         new("float_text", Any, text, numbers::float_text),
@@ -611,6 +625,27 @@ fn replace_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
 }
 
 fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    split(args, rows, |text, push| {
+        text.chars()
+            .for_each(|it| push(it.encode_utf8(&mut [0; 4])));
+    })
+}
+
+/// Splits a text. The empty separator splits it into bytes.
+fn split_bytes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    split(args, rows, |text, push| {
+        for byte in text.as_bytes().chunks(1) {
+            push(&String::from_utf8_lossy(byte));
+        }
+    })
+}
+
+/// `split_units` passes the smallest parts of a text on.
+fn split(
+    args: &[ColumnarValue],
+    rows: usize,
+    split_units: fn(&str, &mut dyn FnMut(&str)),
+) -> Result<ArrayRef> {
     let text = texts(args, 0, rows)?;
     let by = texts(args, 1, rows)?;
     let mut builder = ListBuilder::new(StringBuilder::new());
@@ -624,8 +659,7 @@ fn split_text(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
         let by = by.value(row);
         if by.is_empty() {
             budget.take(text.len())?;
-            text.chars()
-                .for_each(|it| builder.values().append_value(it.encode_utf8(&mut [0; 4])));
+            split_units(text, &mut |part| builder.values().append_value(part));
         } else {
             for part in text.split(by) {
                 budget.take(1)?;

@@ -10,10 +10,11 @@ use datafusion::{
     common::Result,
     logical_expr::ColumnarValue,
 };
+use regex::Regex;
 
 use super::{
-    OUTPUT_BYTES_MAX, OUTPUT_ITEMS_MAX, OutputBudget, build_texts, integers, literal, pattern,
-    replace_matches, replacement_template, texts,
+    OUTPUT_BYTES_MAX, OUTPUT_ITEMS_MAX, OutputBudget, build_texts, integers, literal,
+    output_too_large, pattern, replacement_template, texts,
 };
 
 /// `byte_slice(text, from[, length])`: bytes from a one-based position. Negative positions count
@@ -146,6 +147,7 @@ pub(super) fn ascii_upper(args: &[ColumnarValue], rows: usize) -> Result<ArrayRe
 
 /// The first groups of all matches, or the whole matches of a pattern without groups.
 pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let skips_empty = literal(args, 1)?.starts_with("(?s)");
     let texts = texts(args, 0, rows)?;
     let pattern = pattern(args, 1)?;
     let group = usize::from(pattern.captures_len() > 1);
@@ -158,6 +160,10 @@ pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<A
             continue;
         }
         for captures in pattern.captures_iter(texts.value(row)) {
+            // ClickHouse stops at the first empty match.
+            if skips_empty && captures.get_match().is_empty() {
+                break;
+            }
             let found = captures.get(group).map_or("", |found| found.as_str());
             items.take(1)?;
             bytes.take(found.len())?;
@@ -206,7 +212,60 @@ pub(super) fn regex_replace_all(args: &[ColumnarValue], rows: usize) -> Result<A
         if none {
             return Ok(Some(texts.value(row).to_owned()));
         }
-        replace_matches(texts.value(row), &pattern, &template).map(Some)
+        replace_all(texts.value(row), &pattern, &template).map(Some)
+    })
+}
+
+/// Replaces all matches. Unlike in the `regex` crate, an empty match can follow another match.
+fn replace_all(text: &str, pattern: &Regex, template: &str) -> Result<String> {
+    let mut output = String::new();
+    let mut at = 0;
+    while let Some(captures) = pattern.captures_at(text, at) {
+        let found = captures.get_match();
+        output.push_str(&text[at..found.start()]);
+        captures.expand(template, &mut output);
+        at = found.end();
+        if output.len() > OUTPUT_BYTES_MAX {
+            return Err(output_too_large());
+        }
+        if found.is_empty() {
+            let Some(next) = text[at..].chars().next() else {
+                break;
+            };
+            output.push(next);
+            at += next.len_utf8();
+        }
+    }
+    output.push_str(&text[at..]);
+    Ok(output)
+}
+
+/// Escapes the backslashes of a pattern of `LIKE` that escape nothing: only `\\`, `\%` and `\_`
+/// are escapes in `ClickHouse`.
+pub(crate) fn escape_like(pattern: &str) -> String {
+    let mut escaped = String::with_capacity(pattern.len());
+    let mut rest = pattern.chars().peekable();
+    while let Some(character) = rest.next() {
+        escaped.push(character);
+        if character != '\\' {
+            continue;
+        }
+        match rest.peek() {
+            Some(&next @ ('\\' | '%' | '_')) => {
+                escaped.push(next);
+                rest.next();
+            }
+            _ => escaped.push('\\'),
+        }
+    }
+    escaped
+}
+
+/// [`escape_like`] of a column.
+pub(super) fn escape_like_patterns(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let texts = texts(args, 0, rows)?;
+    build_texts(rows, |row| {
+        Ok((!texts.is_null(row)).then(|| escape_like(texts.value(row))))
     })
 }
 

@@ -33,7 +33,7 @@ pub(super) fn url_part(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> 
             "query" => query(url).unwrap_or_default().to_owned(),
             "without_query" => without_query(url),
             "without_query_and_fragment" => {
-                let end = url.find(['?', '#']).unwrap_or(url.len());
+                let end = url.find('?').or(url.find('#')).unwrap_or(url.len());
                 url[..end].to_owned()
             }
             "parameter" => {
@@ -63,11 +63,11 @@ fn domain(url: &str) -> &str {
         Some(scheme) => &url[scheme.len() + "://".len()..],
         None => url.strip_prefix("//").unwrap_or(url),
     };
-    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    // A colon ends the host also before the user of a URL with a password.
+    let authority = &rest[..rest.find([':', '/', '?', '#']).unwrap_or(rest.len())];
     let host = authority
         .rsplit_once('@')
         .map_or(authority, |(_, host)| host);
-    let host = &host[..host.find(':').unwrap_or(host.len())];
     let valid = host
         .chars()
         .all(|it| it.is_alphanumeric() || "-._~".contains(it));
@@ -142,17 +142,18 @@ mod tests {
 
     #[test]
     fn parts_of_urls() {
-        let url = "https://u:p@www.a.b:80/c/d?x=1&y=2#f";
+        let url = "https://u@www.a.b:80/c/d?x=1&y=2#f";
         assert_eq!(domain(url), "www.a.b");
         assert_eq!(path(url), "/c/d");
         assert_eq!(path_full(url), "/c/d?x=1&y=2#f");
         assert_eq!(query(url), Some("x=1&y=2"));
         assert_eq!(parameter(url, "y"), Some("2"));
-        assert_eq!(without_query(url), "https://u:p@www.a.b:80/c/d#f");
+        assert_eq!(without_query(url), "https://u@www.a.b:80/c/d#f");
         assert_eq!(
             [domain("a.b/c"), domain("/c"), domain("foo")],
             ["a.b", "", ""]
         );
+        assert_eq!(domain("https://u:p@a.b/c"), "");
         assert_eq!([path("a.b/c"), path("/c?x"), path("abc")], ["/c", "/c", ""]);
         assert_eq!(parameter("/c?ax=1&x", "x"), None);
         assert_eq!(decoded("a%20b%2"), "a b%2");
