@@ -237,16 +237,15 @@ impl Attributes {
             }
             None => name.to_owned(),
         };
-        match self.find(CUT) {
-            Ok(at) => self.0[at].1 = Value::Text(names),
-            Err(_) => {
-                if self.0.len() >= ATTRIBUTES_MAX {
-                    self.0.pop();
-                }
-                let at = self.find(CUT).unwrap_or_else(|at| at);
-                self.0.insert(at, (CUT.into(), Value::Text(names)));
-            }
+        if let Ok(at) = self.find(CUT) {
+            self.0[at].1 = Value::Text(names);
+            return;
         }
+        if self.0.len() >= ATTRIBUTES_MAX {
+            self.0.pop();
+        }
+        let at = self.find(CUT).unwrap_or_else(|at| at);
+        self.0.insert(at, (CUT.into(), Value::Text(names)));
     }
 
     /// Returns the index of a key, or the index at which it would be inserted.

@@ -195,7 +195,7 @@ mod tests {
             running_short: 2,
             waiting: 3,
             waiting_project: 2,
-            wait: Duration::from_secs(3600),
+            wait: Duration::from_hours(1),
             ..Bounds::default()
         }
     }

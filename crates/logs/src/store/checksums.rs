@@ -13,7 +13,9 @@ use std::ops::Range;
 use bytes::Bytes;
 
 /// Size of a block in bytes. A read is extended to whole blocks.
-pub(super) const BLOCK_BYTES: u64 = 32 * 1024;
+pub(super) const BLOCK_BYTES: u64 = BLOCK_LENGTH as u64;
+/// [`BLOCK_BYTES`] as the length of a slice.
+const BLOCK_LENGTH: usize = 32 * 1024;
 /// The last bytes of the table.
 const TABLE_MAGIC: &[u8; 8] = b"gantry\x01c";
 /// Data length, checksum of the footer, checksum of the table, magic.
@@ -66,7 +68,7 @@ pub(super) fn seal(mut file: Vec<u8>) -> Vec<u8> {
     let footer = file.split_off(footer_start);
     let data_length = file.len() as u64;
     let mut table = Vec::new();
-    for block in file.chunks(BLOCK_BYTES as usize) {
+    for block in file.chunks(BLOCK_LENGTH) {
         table.extend(crc32c::crc32c(block).to_le_bytes());
     }
     table.extend(data_length.to_le_bytes());
@@ -140,9 +142,10 @@ impl FileChecksums {
             };
         };
         if !end.ends_with(TABLE_MAGIC) {
-            return match is_checked {
-                true => Err(Damage::Table),
-                false => Ok(TailContent::Unchecked),
+            return if is_checked {
+                Err(Damage::Table)
+            } else {
+                Ok(TailContent::Unchecked)
             };
         }
         let data_length = u64_at(end, 0).ok_or(Damage::Table)?;
@@ -211,7 +214,7 @@ impl FileChecksums {
         let data_end = usize::try_from(data_end).unwrap_or(usize::MAX);
         let data = &bytes[..data_end.min(bytes.len())];
         let mut at = range.start;
-        for block in data.chunks(BLOCK_BYTES as usize) {
+        for block in data.chunks(BLOCK_LENGTH) {
             let number = usize::try_from(at / BLOCK_BYTES).unwrap_or(usize::MAX);
             if self.blocks.get(number) != Some(&crc32c::crc32c(block)) {
                 return Err(Damage::Block(at));
@@ -282,7 +285,9 @@ mod tests {
 
     /// Returns a file with the structure that the checksums rely on.
     fn sealed(data: usize) -> Bytes {
-        let mut file: Vec<u8> = (0..data).map(|at| (at % 251) as u8).collect();
+        let mut file: Vec<u8> = (0..data)
+            .map(|at| u8::try_from(at % 251).unwrap())
+            .collect();
         let footer = format!("schema {CREATED_BY} statistics");
         file.extend(footer.as_bytes());
         file.extend(u32::try_from(footer.len()).unwrap().to_le_bytes());
@@ -321,7 +326,7 @@ mod tests {
     #[test]
     fn extended_ranges_are_verified_block_by_block() {
         let block = BLOCK_BYTES;
-        let file = sealed(3 * BLOCK_BYTES as usize + 100);
+        let file = sealed(3 * BLOCK_LENGTH + 100);
         let checksums = checksums(&file);
         let size = file.len() as u64;
         for (range, extended) in [
@@ -333,12 +338,13 @@ mod tests {
         ] {
             assert_eq!(checksums.extend(&range), extended, "{range:?}");
             let part = |file: &Bytes| {
-                let (start, end) = (extended.start as usize, extended.end as usize);
+                let start = usize::try_from(extended.start).unwrap();
+                let end = usize::try_from(extended.end).unwrap();
                 file.slice(start..end)
             };
             assert_eq!(checksums.verify(&extended, &part(&file)), Ok(()));
             let mut damaged = file.to_vec();
-            damaged[extended.start as usize + 7] ^= 1;
+            damaged[usize::try_from(extended.start).unwrap() + 7] ^= 1;
             let damage = checksums.verify(&extended, &part(&damaged.into()));
             assert_eq!(damage, Err(Damage::Block(extended.start)));
         }
@@ -346,12 +352,12 @@ mod tests {
 
     #[test]
     fn incomplete_tail_names_the_length_that_suffices() {
-        let file = sealed(40 * BLOCK_BYTES as usize);
+        let file = sealed(40 * BLOCK_LENGTH);
         let size = file.len() as u64;
         let mut length = FOOTER_END_BYTES as u64;
         let mut reads = 0;
         loop {
-            let tail = file.slice((size - length) as usize..);
+            let tail = file.slice(usize::try_from(size - length).unwrap()..);
             match FileChecksums::of_tail(&tail, size).unwrap() {
                 TailContent::Incomplete(longer) => {
                     assert!(longer > length);

@@ -148,8 +148,10 @@ pub(super) fn salvage(file: &Bytes, name: &FileName) -> Option<(FileName, Bytes)
     let metadata = ParquetRecordBatchReaderBuilder::try_new(file.clone()).ok()?;
     let mut batches = Vec::new();
     for (number, group) in metadata.metadata().row_groups().iter().enumerate() {
-        let ranges = group.columns().iter().map(|column| column.byte_range());
-        let mut ranges = ranges.map(|(start, length)| start..start + length);
+        let mut ranges = group.columns().iter().map(|column| {
+            let (start, length) = column.byte_range();
+            start..start + length
+        });
         if !ranges.all(|range| checksums::is_intact(file, &range)) {
             continue;
         }

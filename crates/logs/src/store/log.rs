@@ -71,7 +71,7 @@ pub(super) struct SegmentEnd {
 pub(super) struct FrameSalt(pub(super) Option<u64>);
 
 impl FrameSalt {
-    /// Derives the salt of a segment from the seed of the process (SplitMix64).
+    /// Derives the salt of a segment from the seed of the process (`SplitMix64`).
     pub(super) fn derive(seed: u64, number: u64) -> Self {
         let mut mixed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -64,7 +64,7 @@ pub(super) fn read(disk: &dyn Disk) -> Result<RecoveredLog, StoreError> {
             },
             is_last,
         };
-        log.read_segment(segment, extent)?;
+        log.read_segment(segment, extent);
         log.report_missing(segment, segments.get(at + 1));
     }
     if let Some(end) = recorded {
@@ -207,11 +207,7 @@ impl RecoveredLog {
     }
 
     /// Reads the valid frames of a segment into the index.
-    fn read_segment(
-        &mut self,
-        segment: &OpenSegment,
-        extent: KnownExtent,
-    ) -> Result<(), StoreError> {
+    fn read_segment(&mut self, segment: &OpenSegment, extent: KnownExtent) {
         let number = segment.number;
         let Some(header) = segment.header else {
             let lost = extent.valid.unwrap_or(extent.durable).max(extent.durable);
@@ -219,12 +215,12 @@ impl RecoveredLog {
                 // The creation of the last segment was interrupted before any append.
                 self.unused = Some(log::file_name(number));
                 self.torn_bytes += segment.bytes.len() as u64;
-                return Ok(());
+                return;
             }
             self.add_segment(segment);
             self.report(number, 0, lost.max(segment.bytes.len() as u64));
             self.end_segment(number, segment.bytes.len());
-            return Ok(());
+            return;
         };
         self.add_segment(segment);
         let end = match extent.valid {
@@ -238,7 +234,6 @@ impl RecoveredLog {
             self.report(number, bytes.len() as u64, known - bytes.len() as u64);
         }
         self.end_segment(number, at);
-        Ok(())
     }
 
     fn add_segment(&mut self, segment: &OpenSegment) {

@@ -185,19 +185,16 @@ impl StoreFolders {
         } else {
             let name = file.name.clone();
             let salvaged = in_background(move || files::salvage(&content, &name)).await;
-            let rows = match salvaged.ok().flatten() {
-                Some((name, content)) => {
-                    let path = name.path(project_of(&file.path).as_ref());
-                    objects.put(&path, content.into()).await?;
-                    if path != file.path {
-                        objects.delete(&file.path).await?;
-                    }
-                    name.rows
-                }
-                None => {
+            let rows = if let Some((name, content)) = salvaged.ok().flatten() {
+                let path = name.path(project_of(&file.path).as_ref());
+                objects.put(&path, content.into()).await?;
+                if path != file.path {
                     objects.delete(&file.path).await?;
-                    0
                 }
+                name.rows
+            } else {
+                objects.delete(&file.path).await?;
+                0
             };
             let source = match rows {
                 0 => RepairSource::Nothing,
@@ -226,7 +223,7 @@ impl StoreFolders {
         let project = project_of(&file.path);
         let rebuild = move || {
             for folder in folders {
-                let mut events = lines_of(&folder.join("log"), name.first..=name.last, &project)?;
+                let mut events = lines_of(&folder.join("log"), name.first..=name.last, &project);
                 events.retain(|event| names::day(event.timestamp) == names::day(name.latest));
                 let expected = LineSpan {
                     rows: name.rows,
@@ -286,7 +283,7 @@ fn lines_of(
     folder: &FilePath,
     numbers: std::ops::RangeInclusive<u64>,
     project: &str,
-) -> Result<Vec<Event>, StoreError> {
+) -> Vec<Event> {
     let mut events = Vec::new();
     for number in numbers {
         for name in [log::file_name(number), log::set_aside_name(number)] {
@@ -306,7 +303,7 @@ fn lines_of(
             }
         }
     }
-    Ok(events)
+    events
 }
 
 fn project_of(path: &Path) -> String {

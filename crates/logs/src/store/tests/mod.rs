@@ -135,7 +135,7 @@ async fn files(store: &Store, project: &str) -> Vec<FileEntry> {
 /// Returns the names of the segments of the log, oldest first.
 fn segments(disk: &SimDisk) -> Vec<String> {
     let mut names = disk.names();
-    names.retain(|name| name.ends_with(".log"));
+    names.retain(|name| super::log::segment_number(name).is_some());
     names
 }
 

@@ -108,14 +108,12 @@ async fn repair_keeps_the_intact_row_groups_of_a_file() {
         for number in part * 100..(part + 1) * 100 {
             let at = NOW + i64::try_from(number).unwrap();
             // Not compressible, so that a row group is larger than a block.
-            let unique: String = (1..40_u64)
-                .map(|factor| {
-                    format!(
-                        "{:016x}",
-                        (number as u64 + 1).wrapping_mul(factor << 40 | 0x9e37_79b9)
-                    )
-                })
-                .collect();
+            let mut unique = String::new();
+            for factor in 1..40_u64 {
+                let seed = number as u64 + 1;
+                let word = seed.wrapping_mul((factor << 40) | 0x9e37_79b9);
+                unique += &word.to_string();
+            }
             events.push(Event {
                 message: unique + &"x".repeat(63_000),
                 ..event(format!("{number:04}"), at)
