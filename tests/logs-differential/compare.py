@@ -59,7 +59,8 @@ def normal(value):
         if match := re.fullmatch(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))?", value):
             fraction = (match[3] or "").rstrip("0")
             return f"{match[1]}T{match[2]}" + (f".{fraction}" if fraction else "")
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        # The number of replacements for the bytes of a cut character differs.
+        return re.sub("\ufffd+", "\ufffd", value.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     return value
 
 

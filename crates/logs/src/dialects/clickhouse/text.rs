@@ -89,7 +89,7 @@ pub(super) const FUNCTIONS: &[FunctionSpec] = &[
         "hasToken",
         (2, 2),
         Type::Boolean,
-        "(strpos(regex_replace({0:t}, '[^A-Za-z0-9]+|^|$', ' '), join_texts(' ', {1:l}, ' ')) > 0)",
+        "(strpos(regex_replace({0:t}, '[\\x00-/:-@\\[-`\\x7b-\\x7f]+|^|$', ' '), join_texts(' ', {1:l}, ' ')) > 0)",
     ),
     special("empty", (1, 1), Scalar, |translator, call, scope| {
         translator.emptiness("=", call, scope)
