@@ -2,7 +2,6 @@
 //!
 //! Sources push to bounded queues and never block. Collectors drain the queues in batches, also
 //! before the server stops. [`gantry_logs`] stores and queries the lines.
-//! queue is drained before the server stops. [`gantry_logs`] keeps and answers.
 
 mod edge;
 mod health;

@@ -90,10 +90,13 @@ fn parse_time(text: &str) -> Option<DateTime<Utc>> {
     if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         return (text.len() == "2026-01-01".len()).then(|| date.and_time(NaiveTime::MIN).and_utc());
     }
-    let text = match text.split_at_checked("2026-01-01".len()) {
-        Some((date, time)) => format!("{date}T{}", time.strip_prefix([' ', 'T', 't'])?),
-        None => return None,
-    };
+    let (date, time) = text.split_at_checked("2026-01-01".len())?;
+    let time = time.strip_prefix([' ', 'T', 't'])?;
+    // The parser below would skip it.
+    if time.contains(char::is_whitespace) {
+        return None;
+    }
+    let text = format!("{date}T{time}");
     if let Ok(at) = DateTime::parse_from_rfc3339(&text) {
         return Some(at.to_utc());
     }

@@ -153,20 +153,25 @@ pub fn errors() -> String {
 const LOG_DIFFERENCES: &str = "
 ## Bounds and differences
 
-- Quantiles are exact for groups of at most 8,192 values. Above, the returned value has a rank that differs by at most 1 % from the \
-requested one; `quantileExact` is exact for groups of any size that fits in memory. `quantileTDigest` is the same as `quantile`.
-- `uniq` and `approx_count_distinct` are exact up to 65,536 distinct values. The standard error of larger counts is 0.6 %.
-- `topK` counts exactly, within the memory of a query. `any`, `anyLast`, `groupArray`, `groupUniqArray` and `array_agg` without \
-`ORDER BY` have no defined order.
+- Quantiles are exact for groups of at most 8,192 values. Above, the returned value has a rank \
+that differs by at most 1 % from the requested one; `quantileExact` is exact for groups of any \
+size that fits in memory. `quantileTDigest` is the same as `quantile`.
+- `uniq` and `approx_count_distinct` are exact up to 65,536 distinct values. The standard error \
+of larger counts is 0.6 %.
+- `topK` counts exactly, within the memory of a query. `any`, `anyLast`, `groupArray`, \
+`groupUniqArray` and `array_agg` without `ORDER BY` have no defined order.
 - A query has 256 MiB of memory, including collected arrays. A query that needs more is rejected.
 - Integers are in the range of `Int64`: `toUInt64OrZero` of a larger number is 0.
-- `toInt32` and similar functions of a text that is no number return null; ClickHouse rejects the query.
-- In the ClickHouse dialect, `substring`, `left`, `right`, `lower`, `upper`, `length` and `position` work on bytes. A cut character is \
-shown as U+FFFD.
-- A time with a time zone, as in `toStartOfHour(timestamp, 'Europe/Berlin')`, is comparable only with texts and with times in the same \
-zone, and is not converted to another one.
-- `metadata` always has one record. `cross join unnest` of a missing record below it drops the line, `left join` keeps it.
-- `WITH FILL` applies to the only sort key of the statement itself, with a step in weeks or shorter units.
+- `toInt32` and similar functions of a text that is no number return null; ClickHouse rejects the \
+query.
+- In the ClickHouse dialect, `substring`, `left`, `right`, `lower`, `upper`, `length` and \
+`position` work on bytes. A cut character is shown as U+FFFD.
+- A time with a time zone, as in `toStartOfHour(timestamp, 'Europe/Berlin')`, is comparable only \
+with texts and with times in the same zone, and is not converted to another one.
+- `metadata` always has one record. `cross join unnest` of a missing record below it drops the \
+line, `left join` keeps it.
+- `WITH FILL` applies to the only sort key of the statement itself, with a step in weeks or \
+shorter units.
 - `JSONExtract` functions take keys and indices that are literals. Lambdas have one parameter.
 - Window frames, `leadInFrame` (use `lead`), full joins and correlated subqueries are rejected.
 ";

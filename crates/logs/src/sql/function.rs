@@ -43,7 +43,7 @@ pub(crate) enum ReturnType {
     Always(Type),
     /// The type of the argument with this index.
     OfArgument(usize),
-    /// The type of the argument, whose default replaces a missing result in `ClickHouse`.
+    /// The type of the argument. Its default replaces a missing result in `ClickHouse`.
     OrDefault(usize),
     /// A list of values of the type of the argument.
     ListOf(usize),
@@ -53,9 +53,10 @@ pub(crate) enum ReturnType {
 pub(crate) enum Translation {
     /// SQL with placeholders. `{0}` is the first argument unchanged, `{0:t}` as text, `{0:i}` as an
     /// integer, `{0:f}` as a float, `{0:n}` as any number, `{0:b}` as a condition, `{0:m}` as a
-    /// timestamp, `{0:l}` as a literal, `{0:r}` as a pattern and `{0:u}` as a time unit; `{*}` stands for all arguments.
-    /// `{p}` is the level of a quantile, `{n}` the number in a parameter or 0, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}`
-    /// the `ORDER BY` clause of an aggregate.
+    /// timestamp, `{0:l}` as a literal, `{0:r}` as a pattern and `{0:u}` as a time unit; `{*}`
+    /// stands for all arguments. `{p}` is the level of a quantile, `{n}` the number in a parameter
+    /// or 0, `{f}` the filter and window, `{d}` the `DISTINCT` keyword and `{o}` the `ORDER BY`
+    /// clause of an aggregate.
     Template(&'static str),
     Code(TranslateCall),
 }

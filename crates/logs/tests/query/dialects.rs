@@ -107,8 +107,8 @@ const EQUIVALENT: &[(&str, &str, &str)] = &[
          group by at order by at",
         "select toUnixTimestamp64Micro(toStartOfHour(timestamp)) as at, \
          countIf(toInt32OrZero(log_attributes['response.status_code']) >= 500) as bad, \
-         toInt64(quantile(1)(toInt32OrNull(log_attributes['response.origin_time']))) as p100 from logs \
-         where source = 'edge_logs' group by at order by at",
+         toInt64(quantile(1)(toInt32OrNull(log_attributes['response.origin_time']))) as p100 \
+         from logs where source = 'edge_logs' group by at order by at",
     ),
     (
         "patterns",

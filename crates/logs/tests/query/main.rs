@@ -9,6 +9,7 @@ mod exact;
 mod fairness;
 mod hostile;
 mod lines;
+mod statements;
 mod top_n;
 
 use std::{sync::Arc, time::Duration};

@@ -59,7 +59,7 @@ impl DatadogTarget {
                 "ddsource": "Supabase",
                 "ddtags": format!("project:{}", batch.project),
                 "hostname": batch.project.as_str(),
-                "service": event.source.as_str(),
+                "service": event.source_name(),
                 "status": event.severity.as_str().to_ascii_lowercase(),
                 "timestamp": event.timestamp.div_euclid(1000),
                 "message": event.message,

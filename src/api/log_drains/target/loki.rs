@@ -58,14 +58,11 @@ fn push(batch: &OutgoingBatch<'_>) -> Value {
     let mut streams: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for event in batch.events {
         let nanos = i128::from(event.timestamp) * 1000;
-        streams
-            .entry(event.source.as_str())
-            .or_default()
-            .push(json!([
-                nanos.to_string(),
-                event.message,
-                structured_metadata(event)
-            ]));
+        streams.entry(event.source_name()).or_default().push(json!([
+            nanos.to_string(),
+            event.message,
+            structured_metadata(event)
+        ]));
     }
     let streams: Vec<Value> = streams
         .into_iter()

@@ -219,7 +219,7 @@ fn line(project: &ProjectRef, event: &Event) -> Value {
         "id": event.id,
         "timestamp": event.timestamp,
         "event_message": event.message,
-        "source": event.source.as_str(),
+        "source": event.source_name(),
         "severity": event.severity.as_str(),
         "project": project.as_str(),
         "metadata": metadata(event),

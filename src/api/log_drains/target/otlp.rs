@@ -1,6 +1,6 @@
 //! Delivery by OTLP/HTTP: an `ExportLogsServiceRequest` in protobuf or JSON.
 
-use gantry_logs::event::{Event, Severity, Source, Value as AttributeValue};
+use gantry_logs::event::{Event, Severity, Value as AttributeValue};
 use http::HeaderMap;
 use prost::{Message, Oneof};
 use serde::{Serialize, Serializer};
@@ -156,15 +156,13 @@ impl OtlpTarget {
 
 /// Returns an export with a resource for each source, in the order of their first lines.
 fn export(project: &ProjectRef, events: &[Event]) -> OtlpExport {
-    let mut sources: Vec<(Source, Vec<OtlpRecord>)> = Vec::new();
+    let mut sources: Vec<(&str, Vec<OtlpRecord>)> = Vec::new();
     for event in events {
         let record = record(event);
-        match sources
-            .iter_mut()
-            .find(|(source, _)| *source == event.source)
-        {
+        let name = event.source_name();
+        match sources.iter_mut().find(|(source, _)| *source == name) {
             Some((_, records)) => records.push(record),
-            None => sources.push((event.source, vec![record])),
+            None => sources.push((name, vec![record])),
         }
     }
     let resource_logs = sources
@@ -172,7 +170,7 @@ fn export(project: &ProjectRef, events: &[Event]) -> OtlpExport {
         .map(|(source, log_records)| OtlpResourceLogs {
             resource: Some(OtlpResource {
                 attributes: vec![
-                    string_attribute("service.name", source.as_str()),
+                    string_attribute("service.name", source),
                     string_attribute("service.namespace", project.as_str()),
                 ],
             }),
@@ -229,7 +227,7 @@ fn severity_number(severity: Severity) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use gantry_logs::event::Attributes;
+    use gantry_logs::event::{Attributes, Source};
     use serde_json::json;
 
     use super::*;

@@ -80,8 +80,8 @@ impl AggregateUDFImpl for DistinctCount {
 #[derive(Debug)]
 struct DistinctAggregation;
 
-/// Spreads a hash over all bits (the finalizer of `SplitMix64`), because a sample is selected by the
-/// lowest ones.
+/// Spreads a hash over all bits (the finalizer of `SplitMix64`), because a sample is selected by
+/// the lowest ones.
 fn mix(hash: u64) -> u64 {
     let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

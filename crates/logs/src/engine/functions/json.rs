@@ -28,7 +28,7 @@ use super::{
     output_too_large, texts,
 };
 
-/// A JSON value whose objects keep the order and the repetition of their keys.
+/// A JSON value. Objects keep the order and the repetition of their keys.
 #[derive(Debug, Clone)]
 enum JsonNode {
     Null,

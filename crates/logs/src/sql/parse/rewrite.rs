@@ -3,7 +3,7 @@
 use super::is_keyword;
 use crate::engine::sqlparser::{keywords::Keyword, tokenizer::Token};
 
-/// The alias of the subquery whose select list holds the arrays of `ARRAY JOIN`.
+/// The alias of the subquery that selects the arrays of `ARRAY JOIN`.
 pub(in crate::sql) const ARRAY_JOIN: &str = "array join";
 /// The alias for `LEFT ARRAY JOIN`, which keeps rows with empty arrays.
 pub(in crate::sql) const LEFT_ARRAY_JOIN: &str = "left array join";
