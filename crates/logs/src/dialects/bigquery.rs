@@ -223,7 +223,7 @@ const ALL: &[FunctionSpec] = &[
         "to_json_string",
         (1, 1),
         Scalar,
-        |translator, call, scope| translator.to_json(call, scope),
+        |translator, call, scope| translator.json_text(call, scope),
     ),
     scalar(
         "regexp_extract_all",

@@ -89,7 +89,7 @@ impl<'a> Translator<'a> {
                     ));
                 }
                 let (sql, types) = self.fill_template(template, &call, scope)?;
-                self.typed_result(spec, sql, &types, call.zone.is_some())
+                Ok(self.typed_result(spec, sql, &types, call.zone.is_some()))
             }
         }
     }
@@ -101,7 +101,7 @@ impl<'a> Translator<'a> {
         sql: String,
         types: &[Option<ArgumentType>],
         zoned: bool,
-    ) -> Result<SqlExpr> {
+    ) -> SqlExpr {
         let argument = |at: usize| {
             let ty = types.get(at).copied().flatten();
             ty.map_or(Type::Unknown, |it| it.ty)
@@ -131,7 +131,7 @@ impl<'a> Translator<'a> {
             .into_iter()
             .any(|name| name.eq_ignore_ascii_case(spec.name));
         let nullable = makes_nulls || (nullable && keeps_nulls && !removes_nulls);
-        Ok(SqlExpr::new(sql, ty).nullable(nullable))
+        SqlExpr::new(sql, ty).nullable(nullable)
     }
 
     /// Finds a function by its name. Returns true with an aggregate that has the `ClickHouse`

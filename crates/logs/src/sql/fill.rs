@@ -47,7 +47,7 @@ impl<'a> Translator<'a> {
         let Some(fill) = &key.with_fill else {
             return Ok(());
         };
-        let Some(column) = self.filled_column(&key.expr, columns) else {
+        let Some(column) = filled_column(&key.expr, columns) else {
             return invalid("WITH FILL requires a column of the result");
         };
         let unit = match columns[column].ty {
@@ -76,17 +76,6 @@ impl<'a> Translator<'a> {
             defaults: columns.iter().map(default_json).collect(),
         });
         Ok(())
-    }
-
-    fn filled_column(&self, key: &Expr, columns: &[OutputColumn]) -> Option<usize> {
-        if let Expr::Value(value) = key
-            && let Value::Number(digits, _) = &value.value
-        {
-            let position: usize = digits.parse().ok()?;
-            return position.checked_sub(1).filter(|at| *at < columns.len());
-        }
-        let name = clickhouse_name(key)?;
-        columns.iter().position(|column| column.name == name)
     }
 
     /// Returns the step in a unit.
@@ -149,4 +138,16 @@ fn default_json(column: &OutputColumn) -> serde_json::Value {
         Type::Map => serde_json::Value::Object(serde_json::Map::new()),
         _ => serde_json::Value::Null,
     }
+}
+
+/// Returns the index of the column that is the sort key.
+fn filled_column(key: &Expr, columns: &[OutputColumn]) -> Option<usize> {
+    if let Expr::Value(value) = key
+        && let Value::Number(digits, _) = &value.value
+    {
+        let position: usize = digits.parse().ok()?;
+        return position.checked_sub(1).filter(|at| *at < columns.len());
+    }
+    let name = clickhouse_name(key)?;
+    columns.iter().position(|column| column.name == name)
 }

@@ -145,3 +145,21 @@ pub(crate) const fn special(
         zone_at: None,
     }
 }
+
+/// Translates `arrayStringConcat`.
+pub(crate) fn array_join_texts<'a>(
+    translator: &mut Translator<'a>,
+    call: &Call<'a>,
+    scope: &mut Scope<'a>,
+) -> Result<SqlExpr> {
+    translator.array_join_texts(call, scope)
+}
+
+/// Translates `quantileExact`.
+pub(crate) fn quantile_exact<'a>(
+    translator: &mut Translator<'a>,
+    call: &Call<'a>,
+    scope: &mut Scope<'a>,
+) -> Result<SqlExpr> {
+    translator.quantile_exact(call, scope)
+}

@@ -73,7 +73,7 @@ impl<'a> Translator<'a> {
     }
 
     /// `to_json_string(value)`.
-    pub(crate) fn to_json(&mut self, call: &Call<'a>, scope: &mut Scope<'a>) -> Result<SqlExpr> {
+    pub(crate) fn json_text(&mut self, call: &Call<'a>, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         let Some(value) = call.args.first() else {
             return invalid("TO_JSON_STRING takes a value");
         };

@@ -222,7 +222,7 @@ impl<'a> Translator<'a> {
         };
         match resolution {
             Some(resolution) => Ok(resolution),
-            None => unknown_field(&dotted(&words)),
+            None => unknown_field(&dotted(words)),
         }
     }
 

@@ -140,9 +140,10 @@ impl<'a> Translator<'a> {
     /// `topK(count)(value)`: the most frequent values, 10 by default.
     pub(crate) fn top_values(&mut self, call: &Call<'a>, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         let value = self.only_argument(call, scope)?;
-        let count = match call.parameters.is_empty() {
-            true => "10".to_owned(),
-            false => call.count_parameter()?,
+        let count = if call.parameters.is_empty() {
+            "10".to_owned()
+        } else {
+            call.count_parameter()?
         };
         let filter = &call.filter_and_window;
         let sql = format!("collect_top({}, {count}, TRUE){filter}", value.sql);

@@ -30,7 +30,7 @@ impl<'a> Translator<'a> {
         for access in rest {
             value = match access {
                 AccessExpr::Subscript(Subscript::Index { index }) => {
-                    self.item(value, index, scope)?
+                    self.item(&value, index, scope)?
                 }
                 AccessExpr::Dot(Expr::Value(index)) => match &index.value {
                     Value::Number(digits, _) => tuple_element(&value, digits.parse().ok())?,
@@ -105,7 +105,7 @@ impl<'a> Translator<'a> {
     }
 
     /// An item of a list, or an entry of a map.
-    fn item(&mut self, value: SqlExpr, index: &'a Expr, scope: &mut Scope<'a>) -> Result<SqlExpr> {
+    fn item(&mut self, value: &SqlExpr, index: &'a Expr, scope: &mut Scope<'a>) -> Result<SqlExpr> {
         if value.ty == Type::Map {
             let Some(key) = self.expression(index, scope)?.literal else {
                 return invalid("A key of log_attributes must be a string literal");

@@ -264,12 +264,12 @@ impl<'a> Translator<'a> {
         )
     }
 
-    /// `now` in an optional time zone.
-    pub(crate) fn now_in_zone(&self, ty: Type, call: &Call<'a>) -> Result<SqlExpr> {
+    /// Returns `now` in the time zone of the call, if it has one.
+    pub(crate) fn now_in_zone(&self, ty: Type, call: &Call<'a>) -> SqlExpr {
         let now = self.current_time(ty);
         match &call.zone {
-            Some(zone) => Ok(SqlExpr::new(local_time(&now.sql, zone), Type::Local)),
-            None => Ok(now),
+            Some(zone) => SqlExpr::new(local_time(&now.sql, zone), Type::Local),
+            None => now,
         }
     }
 

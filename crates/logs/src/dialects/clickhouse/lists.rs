@@ -2,7 +2,7 @@
 
 use crate::sql::{
     Type,
-    function::{FunctionKind::Scalar, FunctionSpec, same_type, scalar, special},
+    function::{FunctionKind::Scalar, FunctionSpec, array_join_texts, same_type, scalar, special},
 };
 
 pub(super) const FUNCTIONS: &[FunctionSpec] = &[
@@ -49,12 +49,7 @@ pub(super) const FUNCTIONS: &[FunctionSpec] = &[
     ),
     same_type("arrayReverse", (1, 1), 0, "array_reverse({0})"),
     same_type("arrayDistinct", (1, 1), 0, "array_distinct({0})"),
-    special(
-        "arrayStringConcat",
-        (1, 2),
-        Scalar,
-        |translator, call, scope| translator.array_join_texts(call, scope),
-    ),
+    special("arrayStringConcat", (1, 2), Scalar, array_join_texts),
     scalar(
         "indexOf",
         (2, 2),

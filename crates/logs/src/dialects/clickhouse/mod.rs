@@ -9,7 +9,8 @@ use crate::sql::{
     Type,
     function::{
         FunctionKind::{Aggregate, Scalar, Window},
-        FunctionSpec, FunctionTable, ReturnType, aggregate, same_type, scalar, special, window,
+        FunctionSpec, FunctionTable, ReturnType, aggregate, quantile_exact, same_type, scalar,
+        special, window,
     },
 };
 
@@ -78,12 +79,7 @@ const VALUES: &[FunctionSpec] = &[
         ReturnType::Always(Type::Float),
         "array_element(quantiles_between({0:f}, {p}){f}, 1)",
     ),
-    special(
-        "quantileExact",
-        (1, 1),
-        Aggregate,
-        |translator, call, scope| translator.quantile_exact(call, scope),
-    ),
+    special("quantileExact", (1, 1), Aggregate, quantile_exact),
     special("topK", (1, 1), Aggregate, |translator, call, scope| {
         translator.top_values(call, scope)
     }),

@@ -7,11 +7,11 @@ use crate::sql::{
 
 pub(super) const FUNCTIONS: &[FunctionSpec] = &[
     special("now", (0, 0), Scalar, |translator, call, _| {
-        translator.now_in_zone(Type::Seconds, call)
+        Ok(translator.now_in_zone(Type::Seconds, call))
     })
     .with_zone(0),
     special("now64", (0, 1), Scalar, |translator, call, _| {
-        translator.now_in_zone(Type::Timestamp, call)
+        Ok(translator.now_in_zone(Type::Timestamp, call))
     })
     .with_zone(1),
     special("today", (0, 0), Scalar, |translator, _, _| {

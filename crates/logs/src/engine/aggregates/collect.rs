@@ -110,10 +110,10 @@ impl AggregateUDFImpl for Collect {
     }
 
     fn return_type(&self, args: &[DataType]) -> Result<DataType> {
-        match args.first() {
-            Some(item) => Ok(DataType::new_list(item.clone(), true)),
-            None => exec_err!("{} takes a value", self.name),
-        }
+        let Some(item) = args.first() else {
+            return exec_err!("{} takes a value", self.name);
+        };
+        Ok(DataType::new_list(item.clone(), true))
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
@@ -216,9 +216,8 @@ impl CollectAggregation {
             .zip(entries)
             .flat_map(|(state, entries)| entries.iter().map(|entry| state.value(entry)))
             .map(|bytes| parser.parse(bytes));
-        let values = match self.values.convert_rows(rows)?.pop() {
-            Some(values) => values,
-            None => return exec_err!("a column of values is missing"),
+        let Some(values) = self.values.convert_rows(rows)?.pop() else {
+            return exec_err!("a column of values is missing");
         };
         let lengths = entries.iter().map(Vec::len);
         Ok(Arc::new(ListArray::try_new(
@@ -274,10 +273,9 @@ impl Aggregation for CollectAggregation {
         let mut growth = 0;
         for (row, group) in rows.iter() {
             let values = lists.value(row);
-            let companions = match serialized.get(1) {
-                Some(companions) => Some(companions.as_list::<i32>().value(row)),
-                None => None,
-            };
+            let companions = serialized
+                .get(1)
+                .map(|companions| companions.as_list::<i32>().value(row));
             for start in (0..values.len()).step_by(CHUNK_ROWS) {
                 let length = CHUNK_ROWS.min(values.len() - start);
                 let chunk = self

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use datafusion::{
-    arrow::array::{Array as _, ArrayRef, BooleanArray},
+    arrow::array::{Array, ArrayRef, BooleanArray},
     common::{Result, ScalarValue},
     logical_expr::{Accumulator, EmitTo, GroupsAccumulator},
 };
@@ -141,7 +141,7 @@ impl<A: Aggregation> GroupsAccumulator for Grouped<A> {
         values: &[ArrayRef],
         filter: Option<&BooleanArray>,
     ) -> Result<Vec<ArrayRef>> {
-        let count = values.first().map_or(0, |values| values.len());
+        let count = values.first().map_or(0, Array::len);
         let groups: Vec<usize> = (0..count).collect();
         let mut states = Vec::new();
         states.resize_with(count, A::State::default);
@@ -160,7 +160,7 @@ impl<A: Aggregation> GroupsAccumulator for Grouped<A> {
 
 impl<A: Aggregation> Accumulator for Grouped<A> {
     fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
-        let rows = values.first().map_or(0, |values| values.len());
+        let rows = values.first().map_or(0, Array::len);
         self.add_groups(1);
         self.single.resize(rows.max(self.single.len()), 0);
         let rows = GroupedRows {
@@ -172,7 +172,7 @@ impl<A: Aggregation> Accumulator for Grouped<A> {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        let rows = states.first().map_or(0, |states| states.len());
+        let rows = states.first().map_or(0, Array::len);
         self.add_groups(1);
         self.single.resize(rows.max(self.single.len()), 0);
         let rows = GroupedRows {

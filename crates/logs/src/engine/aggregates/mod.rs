@@ -52,8 +52,8 @@ fn literal<'a>(args: &'a AccumulatorArgs<'_>, at: usize) -> Result<&'a ScalarVal
         .exprs
         .get(at)
         .and_then(|expr| expr.downcast_ref::<Literal>());
-    match literal {
-        Some(literal) => Ok(literal.value()),
-        None => exec_err!("a parameter of an aggregate must be a literal"),
-    }
+    let Some(literal) = literal else {
+        return exec_err!("a parameter of an aggregate must be a literal");
+    };
+    Ok(literal.value())
 }

@@ -75,10 +75,9 @@ impl JsonNode {
     fn text(&self, form: &str) -> Option<String> {
         match (self, form) {
             (Self::Null, "raw" | "value") => Some("null".into()),
-            (Self::Null, _) => None,
+            (Self::Null, _) | (Self::List(_) | Self::Object(_), "scalar" | "value") => None,
             (node, "raw" | "query") => Some(node.raw()),
             (Self::Text(text), _) => Some(text.clone()),
-            (Self::List(_) | Self::Object(_), "scalar" | "value") => None,
             (node, _) => Some(node.raw()),
         }
     }

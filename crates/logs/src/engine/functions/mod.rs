@@ -483,12 +483,10 @@ fn split_bytes(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     })
 }
 
-/// `split_units` passes the smallest parts of a text on.
-fn split(
-    args: &[ColumnarValue],
-    rows: usize,
-    split_units: fn(&str, &mut dyn FnMut(&str)),
-) -> Result<ArrayRef> {
+/// Passes the smallest parts of a text to a function.
+type SplitUnits = fn(&str, &mut dyn FnMut(&str));
+
+fn split(args: &[ColumnarValue], rows: usize, split_units: SplitUnits) -> Result<ArrayRef> {
     let text = texts(args, 0, rows)?;
     let by = texts(args, 1, rows)?;
     let mut builder = ListBuilder::new(StringBuilder::new());

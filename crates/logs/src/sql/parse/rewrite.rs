@@ -147,7 +147,7 @@ fn rewrite_lists(tokens: &[Token], lists: &mut usize) -> Vec<Token> {
             continue;
         }
         *lists -= 1;
-        while let Some(item) = with_item(&tokens, at) {
+        while let Some(item) = with_item(tokens, at) {
             match item.name {
                 None => rewritten.extend(rewrite_lists(&tokens[at..item.end], lists)),
                 Some(name) => {
