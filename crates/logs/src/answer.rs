@@ -31,7 +31,7 @@ pub struct Answer {
 
 impl Answer {
     /// Returns a text for the client if lines are missing because files are damaged. It names
-    /// [`NAMED_FILES_MAX`] files at most.
+    /// `NAMED_FILES_MAX` files at most.
     pub fn warning(&self) -> Option<String> {
         let rows: u64 = self.damaged.iter().map(|file| file.rows).sum();
         let names: Vec<_> = self
