@@ -376,7 +376,7 @@ mod tests {
             |routes: &RouteCache| *routes.read.borrow() >= routes.wanted.load(Ordering::Acquire);
         assert!(settled(&routes));
         routes.change_status();
-        assert!(settled(&routes), "nobody waits for a status");
+        assert!(settled(&routes), "no request waits for a status");
         routes.change();
         assert!(!settled(&routes));
         routes.read.send_replace(2);

@@ -43,7 +43,7 @@ const BATCH_WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct OutgoingBatch<'a> {
     pub(super) project: &'a ProjectRef,
-    /// The same for every attempt that begins with the same line: drain, store and line number.
+    /// Idempotency key: drain, store and number of the first line. Retries repeat it.
     pub(super) id: String,
     pub(super) events: &'a [Event],
 }
