@@ -154,6 +154,7 @@ impl Bench {
             node: Uuid::from_u128(number),
             own_database: true,
             project_uid_base: 700_000,
+            new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             prepared,
             idle_pause_after: None,
             counting: Options::default(),

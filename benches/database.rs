@@ -145,6 +145,7 @@ impl Bench {
             authority: None,
             idle_pause_after: None,
             project_uid_base: 700_000,
+            new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             counting: Options::default(),
             sealing: SealingKey::new(&[7; 32])?,
             public_url: None,

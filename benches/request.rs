@@ -135,6 +135,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         node: uuid::Uuid::nil(),
         own_database: true,
         project_uid_base: 700_000,
+        new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),

@@ -29,7 +29,7 @@ use crate::{
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
         postgres_proxy::PublishedAddress,
-        projects::{idle, lease, reconciler, warm_pool, watchdog},
+        projects::{NewTableGrants, idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
         service_proxy::upstreams::Upstreams,
         temporary_access,
@@ -63,6 +63,8 @@ pub struct Settings {
     pub own_database: bool,
     /// First numeric user id for project clusters.
     pub project_uid_base: u32,
+    /// Grants on new objects in `public` of a project that does not choose.
+    pub new_table_grants: NewTableGrants,
     /// Storage of rate limit counters.
     pub counting: rate_limits::Options,
     /// Number of clusters to create in advance.
@@ -106,6 +108,7 @@ impl Settings {
             databases: self.databases,
             own_database: self.own_database,
             project_uid_base: self.project_uid_base,
+            new_table_grants: self.new_table_grants,
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             upstreams: self.upstreams,

@@ -20,8 +20,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::clusters::{
-    ClusterSpec, CopyPriority, Engine, Engines, ResourceLimits, Result, RunningServer,
-    ServerSocket,
+    ClusterSpec, CopyPriority, Engine, Engines, PlatformConflict, ResourceLimits, Result,
+    RunningServer, ServerSocket,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -47,8 +47,8 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Identifier of the template that new clusters of this version are copied from.
     fn template_name(&self, engine: &Engine) -> Result<String>;
 
-    /// Identifier of the grants that [`Self::grant_roles`] applies.
-    fn grants_version(&self) -> String;
+    /// Identifier of the schemas and grants that [`Self::apply_platform`] applies.
+    fn platform_version(&self) -> String;
 
     // Lifecycle
 
@@ -127,8 +127,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Does [`Self::repair_roles`] over an open superuser session.
     async fn repair_roles_over(&self, admin: &Client) -> Result<()>;
 
-    /// Applies the grants of this version of Gantry over an open superuser session.
-    async fn grant_roles(&self, admin: &Client) -> Result<()>;
+    /// Brings a database to the platform's schemas and grants of this version of Gantry, over an
+    /// open superuser session. Returns the parts that objects of the tenant are in the way of.
+    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>>;
+
+    /// Grants privileges on new objects in `public` to the roles of the Data API, over an open
+    /// superuser session.
+    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()>;
 
     // Resource usage
 

@@ -19,8 +19,8 @@ use super::{
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool, warm_pool::Pool,
-        watchdog::Watchdog,
+        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool,
+        warm_pool::Pool, watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
@@ -46,6 +46,8 @@ pub struct DataPlaneSettings {
     pub own_database: bool,
     /// First of the numeric user ids of project clusters.
     pub project_uid_base: u32,
+    /// Grants on new objects in `public` of a project that does not choose.
+    pub new_table_grants: NewTableGrants,
     /// Warm clusters to keep ready.
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.

@@ -185,11 +185,10 @@ async fn owner_on_postgres_15_cannot_create_or_join_reserved_roles() {
             .await
             .unwrap();
         assert!(reserved.len() > 8);
-        for role in reserved
-            .iter()
-            .map(|row| row.get::<_, String>(0))
-            .chain(["supabase_admin".to_owned(), "authenticator".to_owned()])
-        {
+        for role in reserved.iter().map(|row| row.get::<_, String>(0)).chain([
+            "supabase_admin".to_owned(),
+            "supabase_auth_admin".to_owned(),
+        ]) {
             let granted = owner
                 .batch_execute(&format!("grant {role} to postgres"))
                 .await;
@@ -215,7 +214,7 @@ async fn grants_revoke_reserved_memberships_on_postgres_15() {
         )
         .await
         .unwrap();
-    machine.clusters.grant_roles(&admin).await.unwrap();
+    machine.clusters.apply_platform(&admin).await.unwrap();
     let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
                 where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
     let left: Vec<String> = admin
@@ -228,6 +227,8 @@ async fn grants_revoke_reserved_memberships_on_postgres_15() {
     assert_eq!(
         left,
         [
+            "pg_monitor postgres",
+            "pg_read_all_data postgres",
             "pg_read_all_data supabase_read_only_user",
             "pg_read_all_stats postgres",
             "pg_signal_backend postgres"

@@ -26,6 +26,7 @@ mod model;
 mod oauth;
 mod organizations;
 mod pausing;
+mod platform_database;
 mod pool;
 mod projects;
 mod resources;

@@ -21,8 +21,8 @@ use gantry::{
     data_plane::{
         cluster_driver::{ClusterDriver, ServerSettings},
         clusters::{
-            ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, ResourceLimits,
-            Result, RunningServer, ServerSocket,
+            ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver,
+            PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket,
             resources::{Measurement, disk::DiskUsage},
         },
         projects::Status,
@@ -177,8 +177,8 @@ impl ClusterDriver for Model {
         self.local.template_name(engine)
     }
 
-    fn grants_version(&self) -> String {
-        self.local.grants_version()
+    fn platform_version(&self) -> String {
+        self.local.platform_version()
     }
 
     async fn create(&self, cluster: &ClusterSpec, _: CopyPriority) -> Result<()> {
@@ -284,8 +284,12 @@ impl ClusterDriver for Model {
         self.local.repair_roles_over(admin).await
     }
 
-    async fn grant_roles(&self, admin: &Client) -> Result<()> {
-        self.local.grant_roles(admin).await
+    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+        self.local.apply_platform(admin).await
+    }
+
+    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+        self.local.grant_on_new_tables(admin).await
     }
 
     async fn measure_processes(

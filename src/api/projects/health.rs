@@ -59,7 +59,7 @@ pub async fn check(
     services: &[Service],
     timeout: Duration,
 ) -> Result<Vec<ServiceHealth>, Error> {
-    let sql = "select status, last_error, asleep, resource_warning, read_only from projects where id = $1";
+    let sql = "select status, last_error, asleep, resource_warning, read_only, platform_conflicts from projects where id = $1";
     let rows = context
         .db
         .query(sql, &[&project.id.0])
@@ -70,6 +70,11 @@ pub async fn check(
     let cause = row.get::<_, Option<String>>(1);
     let warning: Option<String> = row.get(3);
     let read_only: bool = row.get(4);
+    let conflicts: Option<String> = row.get(5);
+    // Neither makes a database unhealthy by itself.
+    let notes = [warning.clone(), conflicts.map(platform_conflicts)];
+    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),
         Status::Pausing | Status::Inactive => {
@@ -86,11 +91,12 @@ pub async fn check(
         answers.push(match service {
             // A health check must not wake a server that sleeps.
             Service::Db | Service::DbPostgresUser if asleep => {
-                health(*service, ServiceStatus::ActiveHealthy, None)
+                let asleep = health(*service, ServiceStatus::ActiveHealthy, None);
+                restricted(asleep, notes.clone(), read_only)
             }
             Service::Db | Service::DbPostgresUser => {
                 let answer = database(*service, status, cause.clone(), &target, timeout).await;
-                restricted(answer, warning.clone(), read_only)
+                restricted(answer, notes.clone(), read_only)
             }
             _ => health(
                 *service,
@@ -145,6 +151,11 @@ fn inactive(warning: Option<String>) -> String {
         || refusal.to_owned(),
         |warning| format!("{refusal}: {warning}"),
     )
+}
+
+/// Returns the note on parts of the platform that objects of the tenant are in the way of.
+fn platform_conflicts(conflicts: String) -> String {
+    format!("the platform's schemas are not complete: {conflicts}")
 }
 
 /// Combines a database's health with a resource warning. A read-only database is unhealthy.

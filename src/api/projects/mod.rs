@@ -185,8 +185,8 @@ pub async fn create(
     let engine = new.engine.text();
     let channel = new.engine.channel();
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
-               password_verifier, not_before, created_at, updated_at, account, grants) \
-               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12) returning id";
+               password_verifier, not_before, created_at, updated_at, account, grants, new_table_grants) \
+               values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12, $13) returning id";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
     let taken = warm_pool::take(context, &transaction, &new.engine).await?;
@@ -196,7 +196,8 @@ pub async fn create(
         || ProjectRef::generate(&context.entropy),
         |taken| taken.reference,
     );
-    let params: [Param<'_>; 12] = [
+    let new_table_grants = new.new_table_grants.name();
+    let params: [Param<'_>; 13] = [
         &reference.as_str(),
         &organization.id.0,
         &new.name,
@@ -208,7 +209,8 @@ pub async fn create(
         &now,
         &account,
         &channel,
-        &context.driver.grants_version(),
+        &context.driver.platform_version(),
+        &new_table_grants,
     ];
     let row = transaction
         .query_one(sql, &params)

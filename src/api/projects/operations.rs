@@ -92,7 +92,10 @@ async fn create(
     Json(request): Json<CreateRequest>,
     organization: Organization,
 ) -> Result<Created<ProjectSummary>, Error> {
-    let new = request.check(context.driver.engines())?;
+    let new = request.check(
+        context.driver.engines(),
+        context.data_plane_settings.new_table_grants,
+    )?;
     Ok(Created(
         projects::create(&context, &organization, new, &audit).await?,
     ))

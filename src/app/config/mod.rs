@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     base::object_store,
-    data_plane::{clusters::Home, service_proxy::upstreams},
+    data_plane::{clusters::Home, projects::NewTableGrants, service_proxy::upstreams},
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
@@ -371,6 +371,18 @@ pub struct Config {
         value_name = "UID"
     )]
     pub project_uid_base: u32,
+
+    /// Grants to anon, authenticated and service_role on objects that a project's owner creates in
+    /// `public`: `none`, or `api` for all privileges. A project can choose otherwise when it is
+    /// created.
+    #[arg(
+        long,
+        env = "GANTRY_NEW_TABLE_GRANTS",
+        value_enum,
+        default_value = "none",
+        value_name = "GRANTS"
+    )]
+    pub new_table_grants: NewTableGrants,
 
     /// Number of warm clusters with files prepared for new projects. About 25 MB of disk each.
     #[arg(long, env = "GANTRY_WARM_CLUSTERS", default_value_t = 2, value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]

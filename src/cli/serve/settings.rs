@@ -97,6 +97,7 @@ fn from_config(
         node: identity(&home.dir().join("node"), || entropy.uuid())?,
         own_database: config.control.database_url.is_none(),
         project_uid_base: config.project_uid_base,
+        new_table_grants: config.new_table_grants,
         prepared: warm_pool::WarmPoolSize {
             folders: config.warm_clusters,
             servers: config.spare_clusters.unwrap_or(0),

@@ -33,7 +33,7 @@ const RECIPE: Recipe = Recipe {
     conf: include_str!("recipes/control.conf"),
     peers: &[SUPERUSER],
     logins: false,
-    sql: &[],
+    sql: None,
 };
 
 /// The running control cluster.

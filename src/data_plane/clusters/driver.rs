@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, ResourceLimits, Resources, Result,
-    RunningServer, ServerSocket,
+    ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict, ResourceLimits,
+    Resources, Result, RunningServer, ServerSocket,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -42,8 +42,8 @@ impl ClusterDriver for LocalDriver {
         self.template_name(engine)
     }
 
-    fn grants_version(&self) -> String {
-        self.grants_version()
+    fn platform_version(&self) -> String {
+        self.platform_version()
     }
 
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
@@ -126,8 +126,12 @@ impl ClusterDriver for LocalDriver {
         self.repair_roles_over(admin).await
     }
 
-    async fn grant_roles(&self, admin: &Client) -> Result<()> {
-        self.grant_roles(admin).await
+    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+        self.apply_platform(admin).await
+    }
+
+    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+        self.grant_on_new_tables(admin).await
     }
 
     async fn measure_processes(

@@ -13,7 +13,7 @@ use std::{
 use clap::{ArgAction, Args};
 use landlock::AccessFs;
 
-use super::system_calls;
+use super::{system_calls, vault_key};
 use crate::base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox};
 
 /// Name of the hidden subcommand that calls [`launch`].
@@ -148,6 +148,7 @@ impl LaunchPlan {
             (vec![self.postgres.clone()], execute),
             (vec![PathBuf::from("/dev/null")], discard),
             (vec![self.data.clone()], data),
+            (vec![vault_key::path(&self.data)], AccessFs::ReadFile.into()),
             (vec![self.sockets.clone()], sockets),
         ];
         Sandbox {

@@ -26,7 +26,7 @@ use super::{
     server::{Host, Server},
     shutdown::ShutdownMode,
     socket::ServerSocket,
-    template,
+    template, vault_key,
 };
 use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
 
@@ -195,7 +195,11 @@ impl LocalDriver {
     /// Starts the server unless it runs, under the uid that owns its data. Call
     /// [`Self::wait_ready`] next.
     pub async fn start(&self, project: &ProjectRef) -> Result<()> {
-        self.existing(project)?.start().await.map(drop)
+        let server = self.existing(project)?;
+        let (data, owner) = (server.data().to_owned(), server.run_as());
+        let entropy = self.entropy.clone();
+        blocking(move || vault_key::create(&data, owner, &entropy)).await?;
+        server.start().await.map(drop)
     }
 
     /// Waits until the started server accepts connections. Fails at once if it exits.

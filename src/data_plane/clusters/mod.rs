@@ -22,6 +22,7 @@ pub mod launch;
 pub mod local_driver;
 pub mod location;
 mod pid_file;
+mod platform;
 mod process;
 pub mod registry;
 pub mod resources;
@@ -33,6 +34,7 @@ pub mod shutdown;
 pub mod socket;
 mod system_calls;
 pub mod template;
+mod vault_key;
 
 use std::{
     io,
@@ -50,6 +52,7 @@ pub use self::{
     launch::{LaunchPlan, launch},
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
+    platform::PlatformConflict,
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
     running::RunningServer,
@@ -108,6 +111,9 @@ pub enum ClusterError {
     /// `initdb` failed.
     #[error("initdb failed: {0}")]
     Initdb(String),
+    /// A template could not be made.
+    #[error("cannot create the platform's schemas: {0}")]
+    Template(String),
     /// Another PostgreSQL could not be installed.
     #[error("{0}")]
     NotInstalled(String),

@@ -3,7 +3,7 @@
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use tokio_postgres::Client;
 
-use super::{ClusterError, LocalDriver, Result, template};
+use super::{ClusterError, LocalDriver, PlatformConflict, Result, platform, template};
 use crate::base::ids::ProjectRef;
 
 impl LocalDriver {
@@ -33,20 +33,28 @@ impl LocalDriver {
         admin.batch_execute(&statement).await.map_err(sql_error)
     }
 
-    /// Applies the grants of this version of Gantry. Idempotent.
-    pub async fn grant_roles(&self, admin: &Client) -> Result<()> {
+    /// Brings a database to the platform's schemas and grants of this version of Gantry.
+    /// Idempotent. Returns the parts that objects of the tenant are in the way of.
+    pub async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+        let conflicts = platform::apply(admin).await?;
         admin
             .batch_execute(template::GRANTS)
             .await
             .map_err(|cause| ClusterError::Sql {
-                doing: "granting what roles may do",
+                doing: "granting privileges to roles",
                 cause,
-            })
+            })?;
+        Ok(conflicts)
     }
 
-    /// Identifier of the grants of this version of Gantry.
-    pub fn grants_version(&self) -> String {
-        template::grants_version()
+    /// Grants privileges on new objects in `public` to the roles of the Data API. Idempotent.
+    pub async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+        platform::grant_on_new_tables(admin).await
+    }
+
+    /// Identifier of the platform's schemas and grants of this version of Gantry.
+    pub fn platform_version(&self) -> String {
+        template::platform_version()
     }
 
     /// Restores the platform's roles and the database `postgres`. Idempotent.

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
 use super::{
-    Account, At, ClusterError, Home, Result, blocking, files,
+    Account, At, ClusterError, Home, Result, blocking, files, platform,
     server::{Host, Server},
     shutdown::ShutdownMode,
 };
@@ -50,9 +50,9 @@ pub(super) struct Recipe {
     pub(super) peers: &'static [&'static str],
     /// Whether other roles can log in with a password.
     pub(super) logins: bool,
-    /// Scripts that run as superuser in database `postgres`, in this order. If there are none, the
-    /// server is not started.
-    pub(super) sql: &'static [&'static str],
+    /// Script that runs as superuser in database `postgres`. The platform and the grants follow. If
+    /// there is none, the server is not started.
+    pub(super) sql: Option<&'static str>,
 }
 
 /// The recipe of a project's cluster.
@@ -63,7 +63,7 @@ pub(super) const PROJECT: Recipe = Recipe {
     conf: include_str!("recipes/project.conf"),
     peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
     logins: true,
-    sql: &[include_str!("recipes/project.sql"), GRANTS],
+    sql: Some(include_str!("recipes/project.sql")),
 };
 
 /// Returns whether this role of a project's cluster is reserved for the platform's logins.
@@ -77,9 +77,12 @@ pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
 /// Restores the platform's roles and the database `postgres`. Idempotent.
 pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
 
-/// Returns an identifier of these grants, which differs between versions.
-pub(super) fn grants_version() -> String {
-    hex::encode(&Sha256::digest(GRANTS)[..4])
+/// Returns an identifier of the platform's schemas and grants, which differs between versions.
+pub(super) fn platform_version() -> String {
+    let mut digest = Sha256::new();
+    digest.update(GRANTS);
+    platform::hash_into(&mut digest);
+    hex::encode(&digest.finalize()[..4])
 }
 
 const HBA: &str = "\
@@ -111,10 +114,9 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
         STATEMENTS_CONF,
         &ident,
         &home.account().name,
-    ]
-    .iter()
-    .chain(recipe.sql)
-    {
+        recipe.sql.unwrap_or_default(),
+        &platform_version(),
+    ] {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
@@ -208,10 +210,10 @@ async fn fill(
     files::make_dir(place, 0o711)?;
     initdb(home.account(), host, recipe, server).await?;
     write_config(server, recipe, recipe.conf)?;
-    if !recipe.sql.is_empty() {
+    if let Some(sql) = recipe.sql {
         server.start().await?;
         server.wait_ready(READY_PATIENCE).await?;
-        let preload = furnish(server, recipe.sql).await?;
+        let preload = furnish(server, sql).await?;
         server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
         if preload {
             write_config(server, recipe, &format!("{}{STATEMENTS_CONF}", recipe.conf))?;
@@ -225,14 +227,17 @@ async fn fill(
     .await
 }
 
-/// Runs the recipe's SQL. Returns whether the statistics module is installed.
-async fn furnish(server: &Server, sql: &[&str]) -> Result<bool> {
+/// Runs the recipe's SQL and creates the platform. Returns whether the statistics module is
+/// installed.
+async fn furnish(server: &Server, sql: &str) -> Result<bool> {
     let doing = "preparing a template";
     let sql_error = |cause| ClusterError::Sql { doing, cause };
     let admin = server.admin().await?;
-    for sql in sql {
-        admin.batch_execute(sql).await.map_err(sql_error)?;
+    admin.batch_execute(sql).await.map_err(sql_error)?;
+    if let Some(conflict) = platform::apply(&admin).await?.first() {
+        return Err(ClusterError::Template(conflict.to_string()));
     }
+    admin.batch_execute(GRANTS).await.map_err(sql_error)?;
     let available = "select from pg_available_extensions where name = 'pg_stat_statements'";
     let available = admin
         .query_opt(available, &[])

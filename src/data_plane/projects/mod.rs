@@ -15,7 +15,7 @@ pub mod watchdog;
 use std::time::Duration;
 
 pub use idle::{note_use, wake};
-pub use request::{InstanceSize, NewProject, verifier};
+pub use request::{InstanceSize, NewProject, NewTableGrants, verifier};
 pub use status::{Command, Status};
 
 use crate::{

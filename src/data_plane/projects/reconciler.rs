@@ -26,7 +26,7 @@ use crate::{
     },
     data_plane::{
         clusters,
-        clusters::{ClusterError, ClusterSpec, CopyPriority},
+        clusters::{ClusterError, ClusterSpec, CopyPriority, PlatformConflict},
         context::DataPlaneContext,
         database_session,
         metrics::Step,
@@ -66,8 +66,10 @@ struct ClusterPlan {
     changed: bool,
     /// Settings of the last successful start.
     started: SettingValues,
-    /// Whether the roles have the grants of another version of Gantry.
+    /// Whether the schemas and grants are those of another version of Gantry.
     outdated: bool,
+    /// Whether new objects in `public` are open to the roles of the Data API.
+    grants_on_new_tables: bool,
 }
 
 type SettingValues = Vec<(String, String)>;
@@ -180,7 +182,7 @@ fn notify_changed(context: &DataPlaneContext) {
 async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error> {
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
-         settings_started, outdated",
+         settings_started, outdated, new_table_grants = 'api'",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
@@ -309,6 +311,7 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         changed: row.get(9),
         started: settings(&row.get(10)),
         outdated: row.get(11),
+        grants_on_new_tables: row.get(12),
     })
 }
 
@@ -387,6 +390,16 @@ async fn bring_up(
         let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
+    if is_new && project.grants_on_new_tables {
+        let admin = driver
+            .admin_session(reference)
+            .await
+            .context("connecting to a cluster")?;
+        driver
+            .grant_on_new_tables(&admin)
+            .await
+            .context("granting privileges on new tables")?;
+    }
     // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
         update_roles(context, project).await?;
@@ -394,7 +407,8 @@ async fn bring_up(
     Ok(fallback_reason)
 }
 
-/// Repairs roles, updates grants and revokes expired logins, before the project becomes healthy.
+/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project becomes
+/// healthy.
 async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
     let reference = &project.cluster.project;
     let admin = match context.driver.admin_session(reference).await {
@@ -407,13 +421,36 @@ async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Resu
         .await
         .context("repairing the platform's roles")?;
     if project.outdated {
-        context
+        let conflicts = context
             .driver
-            .grant_roles(&admin)
+            .apply_platform(&admin)
             .await
-            .context("granting what roles may do")?;
+            .context("applying the platform's schemas")?;
+        record_conflicts(context, project, &conflicts).await?;
     }
     temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
+}
+
+/// Records the parts of the platform that could not be applied, for the health of the project.
+async fn record_conflicts(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+    conflicts: &[PlatformConflict],
+) -> Result<(), Error> {
+    for conflict in conflicts {
+        tracing::warn!(project = %project.cluster.project, %conflict, "part of the platform was not applied");
+    }
+    let texts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+    let text = (!texts.is_empty()).then(|| texts.join("; "));
+    let lease = context.lease.check()?;
+    let sql = fenced!("update projects set platform_conflicts = $4 where ");
+    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &lease, &text];
+    context
+        .db
+        .query(sql, &params)
+        .await
+        .context("recording conflicts with the platform")
+        .map(drop)
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.
@@ -473,7 +510,7 @@ async fn record_success(
     );
     let goal = project.status.goal();
     let now = context.clock.now();
-    let grants = context.driver.grants_version();
+    let grants = context.driver.platform_version();
     let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
     let params: [Param<'_>; 8] = [
         &project.id.0,

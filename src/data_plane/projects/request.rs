@@ -1,5 +1,6 @@
 //! The body of `POST /v1/projects`, and its validation.
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer};
@@ -81,6 +82,31 @@ pub(crate) struct CreateRequest {
     postgres_engine: Option<String>,
     release_channel: Option<String>,
     high_availability: Option<bool>,
+    /// Grants to anon, authenticated and service_role on new objects in `public`. The default is
+    /// the server's.
+    #[schemars(extend("x-gantry" = true))]
+    new_table_grants: Option<NewTableGrants>,
+}
+
+/// Grants to the roles of the Data API on objects that the project's owner creates in `public`.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum NewTableGrants {
+    /// None: each table is opened by its own GRANT.
+    #[default]
+    None,
+    /// All privileges; row level security alone decides.
+    Api,
+}
+
+impl NewTableGrants {
+    /// Name on the wire and in the control database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Api => "api",
+        }
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -112,12 +138,19 @@ pub struct NewProject {
     pub size: InstanceSize,
     /// PostgreSQL version.
     pub engine: Engine,
+    /// Grants on new objects in `public`.
+    pub new_table_grants: NewTableGrants,
     password: SecretString,
 }
 
 impl CreateRequest {
-    /// Validates the body against the installed versions. Rejects options that are not supported.
-    pub(crate) fn check(self, engines: &Engines) -> Result<NewProject, Error> {
+    /// Validates the body against the installed versions, with the server's default of
+    /// `new_table_grants`. Rejects options that are not supported.
+    pub(crate) fn check(
+        self,
+        engines: &Engines,
+        new_table_grants: NewTableGrants,
+    ) -> Result<NewProject, Error> {
         names::check("name", &self.name, 256)?;
         if !(1..=256).contains(&self.db_pass.expose_secret().len()) {
             return Err(Error::invalid("db_pass", "expected 1 to 256 bytes"));
@@ -157,6 +190,7 @@ impl CreateRequest {
             region,
             size,
             engine,
+            new_table_grants: self.new_table_grants.unwrap_or(new_table_grants),
             password: self.db_pass,
         })
     }

@@ -416,6 +416,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         node,
         own_database: false,
         project_uid_base: FIRST_UID + 1000,
+        new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
         counting: Options::default(),

@@ -36,14 +36,16 @@ pub async fn recover_on_startup(context: &DataPlaneContext) -> Result<(), Error>
     mark_all_crashed(context, None).await
 }
 
-/// Marks projects with roles that have the grants of another version of Gantry.
+/// Marks projects with the schemas and grants of another version of Gantry, and those with conflicts,
+/// which may be resolved.
 async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated and grants is distinct from $2";
+    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated \
+               and (grants is distinct from $2 or platform_conflicts is not null)";
     context
         .db
         .query(
             sql,
-            &[&context.settings.node, &context.driver.grants_version()],
+            &[&context.settings.node, &context.driver.platform_version()],
         )
         .await
         .context("looking for older projects")

@@ -1,0 +1,6 @@
+-- The schemas of the platform in a project's database.
+alter table projects
+    -- Parts of the platform that objects of the tenant are in the way of; null if there are none.
+    add column platform_conflicts text,
+    -- Whether new objects in `public` are open to the roles of the Data API.
+    add column new_table_grants text not null default 'none' check (new_table_grants in ('none', 'api'));

@@ -1,0 +1,50 @@
+-- Roles of the platform's services. A role of the tenant with one of these names is left alone and reported; the platform's have
+-- the comment below.
+do $$
+declare
+    -- Before PostgreSQL 16, CREATEROLE includes membership in every role that is not a superuser.
+    createrole text := case when current_setting('server_version_num')::integer >= 160000 then 'createrole' else 'nocreaterole' end;
+    wanted record;
+begin
+    for wanted in
+        select * from (values
+            ('supabase_auth_admin', 'login noinherit ' || createrole),
+            ('supabase_storage_admin', 'login noinherit ' || createrole),
+            ('supabase_realtime_admin', 'nologin noinherit'),
+            ('supabase_functions_admin', 'login noinherit ' || createrole),
+            ('supabase_replication_admin', 'login replication'),
+            ('supabase_etl_admin', 'login replication'),
+            ('dashboard_user', 'nologin createdb replication ' || createrole),
+            ('pgbouncer', 'login'),
+            ('pgsodium_keyholder', 'nologin'),
+            ('pgsodium_keyiduser', 'nologin'),
+            ('pgsodium_keymaker', 'nologin'),
+            ('pgtle_admin', 'nologin')
+        ) as roles (name, attributes)
+    loop
+        if not exists (select from pg_roles where rolname = wanted.name) then
+            execute format('create role %I %s', wanted.name, wanted.attributes);
+            execute format('comment on role %I is ''Role of the platform''', wanted.name);
+        elsif shobj_description(wanted.name::regrole, 'pg_authid') is distinct from 'Role of the platform' then
+            raise exception 'role % exists and does not belong to the platform', wanted.name
+                using errcode = 'duplicate_object', hint = 'Rename the role.';
+        end if;
+    end loop;
+end
+$$;
+
+-- Limits of requests through the Data API.
+alter role anon set statement_timeout = '3s';
+alter role authenticated set statement_timeout = '8s';
+alter role authenticator set statement_timeout = '8s';
+alter role authenticator set lock_timeout = '8s';
+
+alter role supabase_auth_admin set search_path = auth;
+alter role supabase_auth_admin set idle_in_transaction_session_timeout = '60000';
+alter role supabase_storage_admin set search_path = storage;
+alter role supabase_storage_admin set log_statement = 'none';
+
+grant anon, authenticated, service_role to supabase_storage_admin;
+grant pgsodium_keyholder to service_role;
+grant pgsodium_keyholder, pgsodium_keyiduser, pgsodium_keymaker, pgtle_admin to postgres with admin option;
+grant pg_monitor, pg_read_all_data to postgres;
