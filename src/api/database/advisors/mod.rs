@@ -308,7 +308,8 @@ fn unavailable(name: &str) -> LintFinding {
 macro_rules! customers {
     // Schemas of the customer, except those of PostgreSQL and of tools.
     () => {
-        "n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'extensions', 'supabase_migrations', 'auth', 'storage', 'realtime', 'vault')"
+        "n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'extensions', 'supabase_migrations', 'auth', 'storage', \
+         'realtime', '_realtime', 'vault', 'graphql', 'graphql_public', 'pgbouncer', 'supabase_functions')"
     };
 }
 
