@@ -1,5 +1,5 @@
 // Files as people have them, pushed by the `supabase` CLI and through the API: transactions, statements outside of
-// transactions, seeds, repaired histories and tests of the database.
+// transactions, seeds and repaired histories.
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -26,7 +26,6 @@ export default async function (server, tally) {
   const ref = await project(server, 'to push to');
   const folder = join(server.work, 'push');
   mkdirSync(join(folder, 'supabase/migrations'), { recursive: true });
-  mkdirSync(join(folder, 'supabase/tests'), { recursive: true });
   writeFileSync(join(folder, 'supabase/config.toml'), 'project_id = "push"\n\n[db.seed]\nenabled = true\nsql_paths = ["./seed.sql"]\n');
   const tried = (...args) =>
     named(server, ['pooler.localhost'], join(clients, 'node_modules/.bin/supabase'), [...args, '--workdir', folder, '--yes'], environment(server));

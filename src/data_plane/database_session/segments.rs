@@ -27,7 +27,7 @@ pub(crate) struct MigrationPlan<'a> {
     pub(crate) segments: Vec<Segment>,
 }
 
-/// A part of a migration whose completion is recorded once.
+/// A part of a migration. Its completion is recorded once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// Ranges of the statements, without transaction control.
@@ -79,7 +79,7 @@ pub(crate) struct SegmentCuts {
     /// Statements that begin a new segment, because they use a value that the previous ones added
     /// to an enum type.
     pub(crate) before: BTreeSet<usize>,
-    /// Statements that run outside of a transaction, such as a `call` whose procedure commits.
+    /// Statements that run outside of a transaction, such as a `call` of a procedure that commits.
     pub(crate) standalone: BTreeSet<usize>,
 }
 
@@ -421,7 +421,7 @@ fn tokens(statement: &str) -> StatementTokens<'_> {
     StatementTokens(tokens)
 }
 
-impl<'a> StatementTokens<'a> {
+impl StatementTokens<'_> {
     fn is_word(&self, at: usize, word: &str) -> bool {
         self.0.get(at).is_some_and(|(token, text)| {
             *token == SqlToken::Word && text.eq_ignore_ascii_case(word)

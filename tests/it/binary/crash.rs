@@ -487,8 +487,8 @@ fn kill_during_migration_is_atomic() {
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
-/// Kills the session during a migration in segments. The next request completes it, and each segment
-/// takes effect once.
+/// Kills the session during a migration in segments. The next request completes it, and each
+/// segment takes effect once.
 #[test]
 fn kill_during_segments_is_resumed() {
     let machine = Machine::new();
@@ -528,7 +528,7 @@ fn kill_during_segments_is_resumed() {
                 .iter()
                 .any(|row| row["name"] == format!("m{n}"))
         };
-        // A killed session may still commit what it was told before.
+        // The server may still commit after its client was killed.
         until("the end of the session", || {
             let others = "select count(*) as n from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
             (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(())

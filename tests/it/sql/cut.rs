@@ -225,12 +225,13 @@ async fn interrupted_patch_is_atomic() {
     }
 }
 
-/// A migration with every kind of segment. Each segment adds its number to the log, or is visible in
-/// the schema.
+/// A migration with every kind of segment. Each segment adds its number to the log, or is visible
+/// in the schema.
 fn segmented(n: usize) -> NewMigration {
     let text = format!(
         "set search_path = app{n}, public;
-         create schema app{n}; create table t (id int); insert into t select generate_series(1, 9); insert into log values ({n}, 1);
+         create schema app{n}; create table t (id int); insert into t select generate_series(1, 9);
+         insert into log values ({n}, 1);
          create index concurrently i on t (id);
          begin; insert into log values ({n}, 2); commit;
          drop index concurrently i;

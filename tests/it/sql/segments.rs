@@ -61,8 +61,8 @@ async fn failed_segment_is_resumed_with_corrected_text() {
         error.starts_with("Failed to run sql query: ERROR:  23505: could not create unique index \"u\"\n")
             && error.ends_with(
                 "CONTEXT:  statement 3, line 3: create unique index concurrently u on t (id)\n\
-                 HINT:  the text up to line 2 is applied and stays; to continue after it, correct the rest and send the \
-                 whole text with the same Idempotency-Key\n"
+                 HINT:  the text up to line 2 is applied and stays; to continue after it, correct the rest \
+                 and send the whole text with the same Idempotency-Key\n"
             ),
         "{error}"
     );

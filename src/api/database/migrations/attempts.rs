@@ -24,10 +24,7 @@ pub(super) async fn observe(
         statement: digest(statement),
         object: None,
         name: None,
-        builds_indexes: matches!(
-            command,
-            StandaloneCommand::CreateIndex { .. } | StandaloneCommand::Reindex
-        ),
+        builds_indexes: *command == StandaloneCommand::Reindex,
         indexes: Vec::new(),
     };
     let object = |name| (name, "select pg_catalog.to_regclass($1)::oid");
@@ -51,6 +48,7 @@ pub(super) async fn observe(
     };
     attempt.object = column(session, sql, &[Some(name)]).await?.pop();
     if let StandaloneCommand::CreateIndex { name, .. } = command {
+        attempt.builds_indexes = attempt.object.is_some();
         let sql = "select indexrelid from pg_catalog.pg_index where indrelid = $1::oid";
         attempt.indexes = column(session, sql, &[attempt.object.as_deref()]).await?;
         if let Some(name) = name {
@@ -71,8 +69,8 @@ pub(super) async fn complete(
     match command {
         StandaloneCommand::CreateIndex { .. } => {
             let is_valid = "select 1 from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid
-                            where i.indrelid = $1::oid and i.indisvalid and i.indexrelid <> all ($2::oid[])
-                            and ($3::text is null or c.relname = $3)";
+                            where i.indrelid = $1::oid and i.indisvalid
+                            and i.indexrelid <> all ($2::oid[]) and ($3::text is null or c.relname = $3)";
             let indexes = array(&attempt.indexes);
             let values = [object, Some(&indexes), attempt.name.as_deref()];
             if !column(session, is_valid, &values).await?.is_empty() {
@@ -133,7 +131,8 @@ pub(super) async fn drop_invalid(
                 from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indexrelid
                 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
                 where not i.indisvalid and c.relkind = 'i' and i.indexrelid <> all ($2::oid[])
-                and case when $1::oid is null then c.relname ~ '_cc(new|old)[0-9]*$' and n.nspname !~ '^pg_'
+                and case when $1::oid is null
+                    then c.relname ~ '_cc(new|old)[0-9]*$' and n.nspname !~ '^pg_'
                     else i.indrelid = $1::oid and ($3::text is null or c.relname = $3) end";
     let indexes = array(&attempt.indexes);
     let values = [

@@ -141,9 +141,10 @@ pub async fn rehearse(
             ..rehearsal
         });
     }
-    let resumed = match history.has_progress {
-        true => progress::find(&mut history, migration).await?,
-        false => None,
+    let resumed = if history.has_progress {
+        progress::find(&mut history, migration).await?
+    } else {
+        None
     };
     plan.skip_to(resumed.map_or(0, |progress| progress.applied));
     rehearsal.segments = plan.segments.len();

@@ -1,8 +1,8 @@
 //! Migrations that are applied in segments (decision 0089).
 //!
 //! Each segment that is a transaction contains the record of its progress. A statement outside of a
-//! transaction is announced before it runs and recorded afterwards; the next request completes it if
-//! it was interrupted between the two. The last record is the row of the history.
+//! transaction is announced before it runs and recorded afterwards; the next request completes it
+//! if it was interrupted between the two. The last record is the row of the history.
 
 use std::ops::Range;
 
@@ -167,7 +167,7 @@ impl SegmentedRun<'_> {
                 Err(failure) => return Err(self.explain(failure, &whole)),
             }
         }
-        // The text ends in what was applied before.
+        // The rest of the text has no statement.
         let role = self.begin(None).await?;
         let version = self.record(sql.len(), true).await?;
         self.switch_role(OWNER, &role).await?;
@@ -263,7 +263,7 @@ impl SegmentedRun<'_> {
     ) -> Result<(), Error> {
         let role = self.begin(None).await?;
         self.switch_role(OWNER, &role).await?;
-        // As the role of the statement, whose search path it follows.
+        // As the role of the statement, because the search path depends on it.
         let attempt = attempts::observe(&mut self.history.session, statement, command).await?;
         self.switch_role(&role, OWNER).await?;
         self.progress
@@ -285,8 +285,8 @@ impl SegmentedRun<'_> {
         })
     }
 
-    /// Begins a transaction as the owner, whatever the text has set before. Returns the role that
-    /// the text has set.
+    /// Begins a transaction as the owner, independently of the settings of the text. Returns the
+    /// role that the text has set.
     async fn begin(&mut self, begin: Option<&str>) -> Result<String, Error> {
         let session = &mut self.history.session;
         let begin = match begin {
@@ -398,7 +398,7 @@ impl SegmentedRun<'_> {
             other => return other,
         };
         if let Some(position) = failure.position {
-            text.push_str(&format!("CONTEXT:  {}\n", plan.context(position)));
+            text.extend(["CONTEXT:  ", &plan.context(position), "\n"]);
         }
         let applied = self.progress.applied;
         if applied > 0 {
@@ -406,10 +406,11 @@ impl SegmentedRun<'_> {
                 Some(_) => "correct the rest and send the whole text with the same Idempotency-Key",
                 None => "send the same text again",
             };
-            text.push_str(&format!(
-                "HINT:  the text up to line {} is applied and stays; to continue after it, {again}\n",
-                plan.line(applied)
-            ));
+            let line = plan.line(applied);
+            let hint = format!(
+                "HINT:  the text up to line {line} is applied and stays; to continue after it, {again}\n"
+            );
+            text.push_str(&hint);
         }
         Error::Sql(text)
     }

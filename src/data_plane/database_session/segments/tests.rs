@@ -252,7 +252,7 @@ fn cuts_move_boundaries() {
     plan.skip_to(9);
     assert_eq!(plan.segments[0].statements, [10..19, 20..28]);
     plan.skip_to(19);
-    assert_eq!(plan.segments[0].statements, [20..28]);
+    assert_eq!(plan.segments[0].statements[0], 20..28);
 }
 
 #[test]
