@@ -1,6 +1,9 @@
 //! `cargo bench --bench database`: overhead of the API compared with the same SQL without it.
 //!
-//! Compares a thousand small migrations with `psql -1`, once in one process and once with a process
+//! `-- migrations` measures migrations only. Fails if a migration through the API takes more than
+//! [`RATIO_MAX`] times `psql -1`.
+//!
+//! Compares five hundred small migrations with `psql -1`, once in one process and once with a process
 //! each, and a query and the list of schemas with tokio-postgres on a fresh connection, which each
 //! request uses as well. One project, one client, one request at a time. The variants alternate, so
 //! that other load affects all of them. Prints medians over the rounds, and of the ratio within a
@@ -49,7 +52,9 @@ use tokio_postgres::NoTls;
 
 /// Measured rounds, and the total number of migrations.
 const ROUNDS: usize = 5;
-const MIGRATIONS: usize = 200;
+const MIGRATIONS: usize = 100;
+/// Maximum ratio of a migration through the API to one by a `psql -1` of its own.
+const RATIO_MAX: f64 = 1.3;
 /// Queries per round.
 const QUERIES: usize = 100;
 /// Longest rate limit window of the measured operations.
@@ -224,10 +229,14 @@ impl Bench {
         let mut migrations: [Vec<Spent>; 3] = Default::default();
         let mut queries: [Vec<Spent>; 2] = Default::default();
         let mut contexts: [Vec<Spent>; 2] = Default::default();
+        let only_migrations = std::env::args().any(|argument| argument == "migrations");
         for round in 0..ROUNDS {
             migrations[0].push(self.through_the_api(round).await?);
             migrations[1].push(self.by_psql(dir, round, MIGRATIONS)?);
             migrations[2].push(self.by_psql(dir, round, 1)?);
+            if only_migrations {
+                continue;
+            }
             let query = json!({"query": QUERY});
             queries[0].push(
                 self.requests("POST", "/database/query", Some(&query))
@@ -248,6 +257,16 @@ impl Bench {
             &migrations[0],
         );
         print("psql -1, a run each", &migrations[2], &migrations[0]);
+        let ratio = ratio(&migrations[2], &migrations[0]);
+        if ratio > RATIO_MAX {
+            return Err(format!(
+                "the ratio to psql -1 is {ratio:.2}; at most {RATIO_MAX} is allowed"
+            )
+            .into());
+        }
+        if only_migrations {
+            return Ok(());
+        }
         println!("a query of 100 rows");
         print("POST …/database/query", &queries[0], &queries[0]);
         print("tokio-postgres, fresh connection", &queries[1], &queries[0]);
@@ -382,13 +401,7 @@ impl Bench {
 
 fn print(name: &str, spent: &[Spent], of: &[Spent]) {
     let wall = median(spent.iter().map(|spent| spent.wall).collect());
-    let ratio = median(
-        spent
-            .iter()
-            .zip(of)
-            .map(|(spent, of)| of.wall / spent.wall)
-            .collect(),
-    );
+    let ratio = ratio(spent, of);
     let processor = median(spent.iter().map(|spent| spent.processor).collect());
     let processor = if processor > 0.0 {
         format!("{processor:.3}")
@@ -396,6 +409,12 @@ fn print(name: &str, spent: &[Spent], of: &[Spent]) {
         String::new()
     };
     println!("  {name:36} {wall:9.2} {ratio:9.2} {processor:>9}");
+}
+
+/// Returns the median of `of` divided by `spent`, over the rounds.
+fn ratio(spent: &[Spent], of: &[Spent]) -> f64 {
+    let ratios = spent.iter().zip(of).map(|(spent, of)| of.wall / spent.wall);
+    median(ratios.collect())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -1,7 +1,13 @@
 //! `gantry check`: check the requirements of this machine.
 
+use std::{net::SocketAddr, time::Duration};
+
 use clap::Args;
 use serde::Serialize;
+use tokio::{
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
 
 use crate::{
     app::config::Config,
@@ -60,7 +66,7 @@ impl CheckCommand {
         let home = control.home();
         let address = self.config.listen;
         let free = serve::can_bind(address).await;
-        vec![
+        let mut findings = vec![
             needed(
                 "postgresql",
                 engine.map(|engines| engines.default_engine().to_string()),
@@ -102,7 +108,68 @@ impl CheckCommand {
                     "Landlock or seccomp is not available: project clusters are not confined".into()
                 },
             },
-        ]
+        ];
+        if !self.config.db_listen.is_empty() {
+            findings.push(database_name(&self.config).await);
+        }
+        findings
+    }
+}
+
+/// Checks whether clients reach databases by name: the host in connection strings resolves, and its
+/// port 5432, which the `supabase` CLI always uses, is open or free.
+async fn database_name(config: &Config) -> Requirement {
+    let default = || format!("pooler.{}", config.project_domain);
+    let host = config.db_host.clone().unwrap_or_else(default);
+    let checked = resolve_and_connect(&host, &config.db_listen).await;
+    let (ok, detail) = match checked {
+        Ok(detail) => (true, detail),
+        Err(detail) => (false, detail),
+    };
+    Requirement {
+        what: "name",
+        ok,
+        needed: false,
+        detail,
+    }
+}
+
+/// The port that the `supabase` CLI connects to.
+const CLIENT_PORT: u16 = 5432;
+/// Maximum time of a name look-up, and of a connection.
+const NAME_TIMEOUT: Duration = Duration::from_secs(3);
+
+async fn resolve_and_connect(host: &str, listen: &[SocketAddr]) -> Result<String, String> {
+    let found = timeout(NAME_TIMEOUT, lookup_host((host, CLIENT_PORT))).await;
+    let first = found.ok().and_then(|found| found.ok()?.next());
+    let Some(address) = first else {
+        return Err(format!(
+            "{host} does not resolve here: `supabase db push` needs it; add it to the DNS zone or to /etc/hosts"
+        ));
+    };
+    if !listen.iter().any(|listen| listen.port() == CLIENT_PORT) {
+        return Err(format!(
+            "{host} resolves, but no --db-listen has port {CLIENT_PORT}, which the supabase CLI always uses"
+        ));
+    }
+    if let Ok(Ok(_)) = timeout(NAME_TIMEOUT, TcpStream::connect(address)).await {
+        return Ok(format!(
+            "{host} is {}, port {CLIENT_PORT} is open",
+            address.ip()
+        ));
+    }
+    let mut free = false;
+    for listen in listen.iter().filter(|listen| listen.port() == CLIENT_PORT) {
+        let reaches = listen.ip().is_unspecified() || listen.ip() == address.ip();
+        free |= reaches && serve::can_bind(*listen).await;
+    }
+    let ip = address.ip();
+    if free {
+        Ok(format!("{host} is {ip}, port {CLIENT_PORT} is free"))
+    } else {
+        Err(format!(
+            "{host} is {ip}, and port {CLIENT_PORT} does not answer there"
+        ))
     }
 }
 

@@ -2,19 +2,7 @@
 import assert from 'node:assert/strict';
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { PASSWORD, call, clients, environment, project, run } from './harness.mjs';
-
-/**
- * Runs a program with a private /etc/hosts that contains `names`, because not every system resolves names below
- * `localhost`. Needs root; other users get the /etc/hosts of the system.
- */
-function named(server, names, program, args, env) {
-  if (process.getuid() !== 0) return run(server, program, args, env);
-  const hosts = join(server.work, 'hosts');
-  writeFileSync(hosts, `127.0.0.1 localhost\n${server.host} ${names.join(' ')}\n`);
-  const script = 'mount --bind "$0" /etc/hosts && exec "$@"';
-  return run(server, 'unshare', ['--mount', 'sh', '-c', script, hosts, program, ...args], env);
-}
+import { PASSWORD, call, clients, environment, named, project, run } from './harness.mjs';
 
 export default async function (server, tally) {
   const ref = await project(server, 'to connect to');

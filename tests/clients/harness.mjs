@@ -116,6 +116,18 @@ export function run(server, program, args, env = {}) {
   return bounded(`${program} ${args.join(' ')}`, ended).finally(() => child.kill('SIGKILL'));
 }
 
+/**
+ * Runs a program with a private /etc/hosts that contains `names`, because not every system resolves names below
+ * `localhost`. Needs root; other users get the /etc/hosts of the system.
+ */
+export function named(server, names, program, args, env) {
+  if (process.getuid() !== 0) return run(server, program, args, env);
+  const hosts = join(server.work, 'hosts');
+  writeFileSync(hosts, `127.0.0.1 localhost\n${server.host} ${names.join(' ')}\n`);
+  const script = 'mount --bind "$0" /etc/hosts && exec "$@"';
+  return run(server, 'unshare', ['--mount', 'sh', '-c', script, hosts, program, ...args], env);
+}
+
 /** The environment of the `supabase` CLI: server, token, and no use of other networks or of the keyring. */
 export function environment(server, { token = server.token, home = 'supabase' } = {}) {
   return {

@@ -8,6 +8,7 @@ import js from './js.mjs';
 import { mcp } from './mcp.mjs';
 import oauth from './oauth.mjs';
 import pages from './pages.mjs';
+import push from './push.mjs';
 import python from './python.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
@@ -24,6 +25,7 @@ const suites = {
   js,
   oauth,
   pages,
+  push,
   python,
   s3,
   scoped,

@@ -8,6 +8,7 @@ mod history;
 mod hostile;
 mod migrations;
 mod rehearsal;
+mod segments;
 mod values;
 
 use std::{ops::Deref, path::PathBuf, time::Duration};

@@ -34,6 +34,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/api/log_drains/worker.rs",
         "collects lines, and pauses before a retry",
     ),
+    (
+        "src/api/database/migrations/history.rs",
+        "a lock that must not be waited for inside a statement",
+    ),
     ("src/base/object_store/client.rs", "pause before a retry"),
     (
         "src/data_plane/clusters/resources/cgroup.rs",

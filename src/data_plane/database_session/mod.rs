@@ -5,6 +5,7 @@
 
 pub mod json;
 pub mod rows;
+pub(crate) mod segments;
 pub mod session;
 pub mod sql_error;
 pub mod statements;

@@ -71,6 +71,16 @@ pub struct DatabaseSession {
     cancelled: bool,
     deadline: Instant,
     transaction: u8,
+    failure_site: Option<FailureSite>,
+}
+
+/// Place of the last error of the server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FailureSite {
+    /// Number of statements of the text that completed before.
+    pub(crate) completed: usize,
+    /// Position in the text, in bytes, if the server reported one.
+    pub(crate) position: Option<usize>,
 }
 
 impl DatabaseSession {
@@ -122,6 +132,7 @@ impl DatabaseSession {
             // statement.
             deadline: connect_by + CONNECT_TIMEOUT,
             transaction: b'I',
+            failure_site: None,
         };
         match timeout_at(connect_by, session.log_in(role, database, settings)).await {
             Ok(logged_in) => logged_in?,
@@ -208,10 +219,10 @@ impl DatabaseSession {
         sql: &str,
         part: Range<usize>,
     ) -> Result<String, Error> {
-        let before = sql[..part.start].chars().count();
+        let start = part.start;
         self.encode(|out| frontend::query(&sql[part], out))?;
         Ok(self
-            .exchange_at(sql, before, QueryProtocol::Script)
+            .exchange_at(sql, start, QueryProtocol::Script)
             .await?
             .tag)
     }
@@ -270,6 +281,11 @@ impl DatabaseSession {
         self.execute("", sql, &parameters).await
     }
 
+    /// Returns the place of the server's error in the last text, if there was one.
+    pub(crate) fn failure_site(&self) -> Option<FailureSite> {
+        self.failure_site
+    }
+
     /// Returns whether a transaction is open and has not failed.
     pub fn in_transaction(&self) -> bool {
         self.transaction == b'T'
@@ -279,15 +295,17 @@ impl DatabaseSession {
         self.exchange_at(sql, 0, protocol).await
     }
 
-    /// `before` is the number of characters of `sql` before the sent text.
+    /// `start` is the position in `sql` of the sent text, in bytes.
     async fn exchange_at(
         &mut self,
         sql: &str,
-        before: usize,
+        start: usize,
         protocol: QueryProtocol,
     ) -> Result<QueryOutput, Error> {
         self.busy = true;
+        self.failure_site = None;
         self.send().await?;
+        let mut completed = 0;
         let mut answer = QueryOutput::default();
         let mut described = None;
         let mut failure = None;
@@ -307,10 +325,12 @@ impl DatabaseSession {
                     }
                     answer.rows.push(&row, &self.limits)?;
                 }
-                Message::CommandComplete(body) => body
-                    .tag()
-                    .context("reading a command tag")?
-                    .clone_into(&mut answer.tag),
+                Message::CommandComplete(body) => {
+                    completed += 1;
+                    body.tag()
+                        .context("reading a command tag")?
+                        .clone_into(&mut answer.tag);
+                }
                 Message::ErrorResponse(body) => failure = Some(SqlError::read(&body)),
                 Message::CopyInResponse(_) => self.refuse_copy(protocol).await?,
                 Message::CopyOutResponse(_) => {
@@ -330,7 +350,14 @@ impl DatabaseSession {
             Some(error) if error.code == "57014" && self.cancelled => {
                 Err(SqlError::statement_timeout().into_error(sql))
             }
-            Some(error) => Err(error.shifted_by(before).into_error(sql)),
+            Some(error) => {
+                let error = error.shifted_by(sql[..start].chars().count());
+                self.failure_site = Some(FailureSite {
+                    completed,
+                    position: error.byte_position(sql),
+                });
+                Err(error.into_error(sql))
+            }
         }
     }
 

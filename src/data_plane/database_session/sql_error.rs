@@ -67,6 +67,13 @@ impl SqlError {
         }
     }
 
+    /// Returns the position in `sql`, in bytes.
+    pub(crate) fn byte_position(&self, sql: &str) -> Option<usize> {
+        let position = self.position?.checked_sub(1)?;
+        let found = sql.char_indices().nth(position).map(|(at, _)| at);
+        Some(found.unwrap_or(sql.len()))
+    }
+
     /// Returns one line for logs, without values of rows.
     pub(crate) fn summary(&self) -> String {
         format!("{}: {}: {}", self.severity, self.code, self.message)

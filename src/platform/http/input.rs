@@ -1,15 +1,21 @@
 //! Arguments of handlers. Each [`Input`] extracts its value from the request and documents itself.
 
-use std::{any::Any, future::Future, sync::Arc};
+use std::{
+    any::Any,
+    future::Future,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Uri};
+use http::{HeaderMap, HeaderName, Uri, header};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use uuid::Uuid;
 
 use super::{
-    client_credentials,
+    body, client_credentials,
     client_credentials::ClientCredentials,
     client_kind::{DelegatedCaller, InternalClient},
     endpoint::Endpoint,
@@ -23,7 +29,11 @@ use super::{
 use secrecy::SecretString;
 
 use crate::{
-    base::error::Error,
+    base::{
+        error::Error,
+        ids::ProjectId,
+        net::connection_limit::{ConnectionLimit, ConnectionPermit},
+    },
     platform::{
         access::{Caller, CallerRelation, Organization, Project, Subject, User},
         audit::Recorder,
@@ -286,6 +296,78 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
         let body = call.body().await?;
         json::require_json(call.headers(), &body)?;
         json::parse(&body).map(Self)
+    }
+}
+
+/// A JSON body of up to [`LARGE_BODY_BYTES_MAX`], with the permit to keep it in memory.
+///
+/// A body over 1 MiB must have a `Content-Length`. One is read at a time for a project, and
+/// [`LARGE_BODIES_MAX`] in all; further ones get 429.
+pub struct LargeJson<T> {
+    /// The parsed body.
+    pub value: T,
+    /// Released when the handler ends.
+    pub permit: Option<LargeBodyPermit>,
+}
+
+/// Maximum size of a large body, in bytes. A text of half the size fits with its escapes.
+pub const LARGE_BODY_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of large bodies in memory. A request takes about three times its body.
+const LARGE_BODIES_MAX: usize = 8;
+/// `Retry-After` if other large bodies are in memory.
+const LARGE_BODY_RETRY: Duration = Duration::from_secs(2);
+
+static LARGE_BODIES: Semaphore = Semaphore::const_new(LARGE_BODIES_MAX);
+static LARGE_BODIES_OF_PROJECTS: LazyLock<Arc<ConnectionLimit<ProjectId>>> =
+    LazyLock::new(|| ConnectionLimit::new(1));
+
+/// A permit to keep a large body in memory.
+pub struct LargeBodyPermit {
+    _all: SemaphorePermit<'static>,
+    _project: Option<ConnectionPermit<ProjectId>>,
+}
+
+impl LargeBodyPermit {
+    fn acquire(subject: &Subject) -> Result<Self, Error> {
+        let busy = || Error::Busy {
+            retry: LARGE_BODY_RETRY,
+        };
+        let project = match subject {
+            Subject::Project(project) => {
+                let permit = LARGE_BODIES_OF_PROJECTS.try_acquire(project.id);
+                Some(permit.ok_or_else(busy)?)
+            }
+            _ => None,
+        };
+        Ok(Self {
+            _all: LARGE_BODIES.try_acquire().map_err(|_| busy())?,
+            _project: project,
+        })
+    }
+}
+
+impl<T: DeserializeOwned + JsonSchema + Send> Input for LargeJson<T> {
+    fn describe(described: &mut OperationDoc) {
+        described.body_schema::<T>();
+    }
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let length = call.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let is_large = length.is_some_and(|length| length > body::BYTES_MAX as u64);
+        let permit = is_large.then(|| LargeBodyPermit::acquire(call.subject));
+        let permit = permit.transpose()?;
+        let bytes_max = if is_large {
+            LARGE_BODY_BYTES_MAX
+        } else {
+            body::BYTES_MAX
+        };
+        let body = call.body_within(bytes_max).await?;
+        json::require_json(call.headers(), &body)?;
+        Ok(Self {
+            value: json::parse(&body)?,
+            permit,
+        })
     }
 }
 

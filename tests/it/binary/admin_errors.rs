@@ -119,6 +119,59 @@ fn check_reports_failed_requirements() {
 }
 
 #[test]
+fn check_reports_names_of_databases() {
+    let machine = Machine::new();
+    let name = |host: &str, listen: &str| {
+        let arguments = [
+            "check",
+            "--listen",
+            "127.0.0.1:0",
+            "--db-listen",
+            listen,
+            "--db-host",
+            host,
+        ];
+        let findings = machine.json(&arguments);
+        let finding = findings
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["what"] == "name");
+        let finding = finding.unwrap_or_else(|| panic!("{findings}"));
+        (
+            finding["ok"].as_bool().unwrap(),
+            finding["detail"].as_str().unwrap().to_owned(),
+        )
+    };
+    // An address that no other program uses.
+    let host = format!(
+        "127.77.{}.{}",
+        std::process::id() % 250,
+        std::process::id() / 250 % 250 + 1
+    );
+    let at = format!("{host}:5432");
+    assert_eq!(
+        name(&host, &at),
+        (true, format!("{host} is {host}, port 5432 is free"))
+    );
+    let listener = std::net::TcpListener::bind(&at).unwrap();
+    assert_eq!(
+        name(&host, &at),
+        (true, format!("{host} is {host}, port 5432 is open"))
+    );
+    drop(listener);
+    let (ok, detail) = name(&host, "127.0.0.1:6543");
+    assert!(
+        !ok && detail.contains("no --db-listen has port 5432"),
+        "{detail}"
+    );
+    let (ok, detail) = name("gantry.invalid", &at);
+    assert!(!ok && detail.contains("does not resolve here"), "{detail}");
+    let (ok, detail) = name(&host, "127.78.0.1:5432");
+    assert!(!ok && detail.contains("does not answer"), "{detail}");
+}
+
+#[test]
 fn generate_check_passes_for_committed_files() {
     let machine = Machine::unprepared();
     let check = |dir: &str| machine.run(&["generate", "--check", "--dir", dir]);

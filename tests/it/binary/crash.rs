@@ -487,6 +487,75 @@ fn kill_during_migration_is_atomic() {
     assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
 }
 
+/// Kills the session during a migration in segments. The next request completes it, and each
+/// segment takes effect once.
+#[test]
+fn kill_during_segments_is_resumed() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    let project = gantry.create("kept");
+    gantry.healthy(&project);
+    gantry
+        .query(&project, "create table steps (n int, step int); create table t as select generate_series(1, 100000) as id")
+        .expect(201);
+    let path = format!("/v1/projects/{project}/database/migrations");
+    for (n, moment) in [0, 15, 30, 60, 90, 130, 180].into_iter().enumerate() {
+        let query = format!(
+            "begin; insert into steps values ({n}, 1); select pg_sleep(0.03); commit;
+             create index concurrently i{n} on t (id);
+             insert into steps values ({n}, 2); commit;
+             vacuum t;
+             begin; insert into steps values ({n}, 3); select pg_sleep(0.03); commit"
+        );
+        let body = json!({"query": query, "name": format!("m{n}")});
+        let (address, token, at) = (gantry.address, gantry.token.clone(), path.clone());
+        let asked = std::thread::spawn({
+            let body = body.clone();
+            move || wire::send(address, "POST", &at, Some(&token), Some(&body))
+        });
+        let_pass(moment);
+        gantry.kill();
+        let told = asked
+            .join()
+            .unwrap()
+            .is_ok_and(|answer| answer.status == 200);
+        gantry = machine.dev(&[]);
+        gantry.healthy(&project);
+        let is_recorded = |gantry: &Gantry| {
+            let rows = gantry.get(&path).expect(200);
+            rows.as_array()
+                .unwrap()
+                .iter()
+                .any(|row| row["name"] == format!("m{n}"))
+        };
+        // The server may still commit after its client was killed.
+        until("the end of the session", || {
+            let others = "select count(*) as n from pg_stat_activity where usename = 'gantry_owner' and pid <> pg_backend_pid()";
+            (gantry.query(&project, others).expect(201) == json!([{"n": 0}])).then_some(())
+        });
+        assert!(
+            is_recorded(&gantry) || !told,
+            "{n}: answered, and not there"
+        );
+        if !is_recorded(&gantry) {
+            let answer = gantry.send("POST", &path, Some(&body));
+            assert_eq!(answer.status, 200, "{n}: {}", gantry.log());
+        }
+        let state = format!(
+            "select (select string_agg(step::text, '' order by step) from steps where n = {n}) as steps,
+                    (select indisvalid from pg_index where indexrelid = 'i{n}'::regclass) as valid,
+                    (select count(*) from pg_index where indrelid = 't'::regclass) as indexes"
+        );
+        assert_eq!(
+            gantry.query(&project, &state).expect(201),
+            json!([{"steps": "123", "valid": true, "indexes": n + 1}]),
+            "{n}, after {moment} ms"
+        );
+        assert!(is_recorded(&gantry));
+    }
+    assert_eq!(gantry.stop(Signal::INT).code(), Some(0), "{}", gantry.log());
+}
+
 #[test]
 fn kill_during_first_start_is_recoverable() {
     for moment in [30, 200, 500, 900] {

@@ -202,3 +202,28 @@ async fn dry_run_returns_effects_of_migration() {
     );
     assert_eq!(project.history().await.len(), 1);
 }
+
+#[tokio::test]
+async fn migration_of_eight_mebibytes_is_applied() {
+    let project = Project::new().await;
+    let send = async |bytes: usize| {
+        let query = format!("create table a (); --{}", "x".repeat(bytes - 21));
+        let body = json!({"query": query});
+        let length = body.to_string().len().to_string();
+        let call = project.migrate(&body).header("content-length", &length);
+        call.send().await
+    };
+    let error = send((8 << 20) + 1).await.expect(413);
+    assert_eq!(
+        error.message(),
+        "request entity too large: at most 8388608 bytes"
+    );
+    let error = send(17 << 20).await.expect(413);
+    assert_eq!(
+        error.message(),
+        "request entity too large: at most 16777216 bytes"
+    );
+    send(8 << 20).await.expect(200);
+    let length = "select length(statements[1]) as bytes from supabase_migrations.schema_migrations";
+    assert_eq!(project.rows(length).await, json!([{"bytes": 8 << 20}]));
+}

@@ -224,3 +224,120 @@ async fn interrupted_patch_is_atomic() {
         }
     }
 }
+
+/// A migration with every kind of segment. Each segment adds its number to the log, or is visible
+/// in the schema.
+fn segmented(n: usize) -> NewMigration {
+    let text = format!(
+        "set search_path = app{n}, public;
+         create schema app{n}; create table t (id int); insert into t select generate_series(1, 9);
+         insert into log values ({n}, 1);
+         create index concurrently i on t (id);
+         begin; insert into log values ({n}, 2); commit;
+         drop index concurrently i;
+         create unique index concurrently u on t (id);
+         insert into log values ({n}, 3);
+         begin; insert into log values ({n}, 4); rollback;
+         create type state as enum ('new'); commit;
+         alter type state add value 'old';
+         create table s (state state default 'old'); insert into log values ({n}, 5);
+         create table p (id int) partition by range (id);
+         create table p1 partition of p for values from (1) to (9); commit;
+         alter table p detach partition p1 concurrently;
+         vacuum t;
+         begin isolation level serializable; insert into log values ({n}, 6); end;"
+    );
+    NewMigration {
+        name: Some(format!("m{n}")),
+        ..keyed(&text, &format!("k{n}"))
+    }
+}
+
+/// Asserts that each segment of the migration took effect once.
+async fn assert_segments_ran_once(server: &ConnectTarget, n: usize, cut: Cut) {
+    let steps = format!("select string_agg(step::text, ',' order by step) from log where n = {n}");
+    assert_eq!(one(server, &steps).await, json!("1,2,3,5,6"), "{cut:?}");
+    let indexes = format!(
+        "select string_agg(c.relname || i.indisvalid, ',') from pg_index i join pg_class c on c.oid = i.indexrelid
+         where i.indrelid = 'app{n}.t'::regclass"
+    );
+    assert_eq!(one(server, &indexes).await, json!("utrue"), "{cut:?}");
+    let partitions =
+        format!("select count(*) from pg_inherits where inhparent = 'app{n}.p'::regclass");
+    assert_eq!(one(server, &partitions).await, json!(0), "{cut:?}");
+    let rows = format!(
+        "select count(*) from supabase_migrations.schema_migrations where idempotency_key = 'k{n}'"
+    );
+    assert_eq!(one(server, &rows).await, json!(1), "{cut:?}");
+    let progress = "select count(*) from supabase_migrations.gantry_progress";
+    assert_eq!(one(server, progress).await, json!(0), "{cut:?}");
+}
+
+#[tokio::test]
+async fn interrupted_segments_run_once() {
+    let server = server().await;
+    run(&server, "create table log (n int, step int)")
+        .await
+        .unwrap();
+    let (mut resumed, mut replayed) = (0, 0);
+    // A message that is not delivered leaves the state of the message before it.
+    for (n, cut) in cuts().filter(|cut| cut.delivered).enumerate() {
+        let wire = Wire::to(&server, cut);
+        let outcome = apply(&wire.target, &clock(), &segmented(n), MIGRATION_LIMITS).await;
+        let was_cut = wire.was_cut().await;
+        assert_eq!(
+            matches!(outcome, Err(Error::DatabaseUnreachable)),
+            was_cut,
+            "{cut:?}: {outcome:?}"
+        );
+        let again = apply(&server, &clock(), &segmented(n), MIGRATION_LIMITS)
+            .await
+            .unwrap_or_else(|error| panic!("{cut:?}: {error}"));
+        assert_segments_ran_once(&server, n, cut).await;
+        if !was_cut {
+            break;
+        }
+        replayed += usize::from(again.replayed);
+        resumed += usize::from(!again.replayed);
+    }
+    // It is complete before the second request only if the answer to the last commit was lost.
+    assert!(
+        replayed == 1 && resumed > 80,
+        "{replayed} replayed, {resumed} resumed"
+    );
+}
+
+#[tokio::test]
+async fn interrupted_segments_without_key_resume_by_text() {
+    let server = server().await;
+    let text = "create table a (); commit; create table b (); commit; create table c ()";
+    let wire = Wire::to(
+        &server,
+        Cut {
+            messages: 26,
+            delivered: false,
+        },
+    );
+    let outcome = apply(&wire.target, &clock(), &super::new(text), MIGRATION_LIMITS).await;
+    assert!(
+        matches!(outcome, Err(Error::DatabaseUnreachable)),
+        "{outcome:?}"
+    );
+    assert!(wire.was_cut().await);
+    wait_until_idle(&server).await;
+    assert_eq!(
+        one(
+            &server,
+            "select to_regclass('a') is not null and to_regclass('c') is null"
+        )
+        .await,
+        json!(true)
+    );
+    apply(&server, &clock(), &super::new(text), MIGRATION_LIMITS)
+        .await
+        .unwrap();
+    assert_eq!(
+        one(&server, "select to_regclass('c') is not null").await,
+        json!(true)
+    );
+}

@@ -229,7 +229,7 @@ async fn rehearsal_leaves_database_unchanged() {
     }
     for fails in [
         "insert into orders default values; select 1/0",
-        "select nextval('called'); commit",
+        "select nextval('called'); rollback",
     ] {
         rehearse(&target, &clock(), &new(fails), MIGRATION_LIMITS)
             .await
@@ -287,10 +287,10 @@ async fn rehearsal_returns_error_of_migration() {
     for query in [
         "select 1;\n  select é, nope from orders;",
         "select 1; select * from orders where x",
-        "create table a ();\ncommit",
-        "vacuum",
+        "create table a ();\nrollback",
+        "begin; vacuum; commit",
         "select 'é'; /* é */ insert into orders (id) values (1)",
-        "create procedure p() language plpgsql as 'begin commit; end'; call p()",
+        "begin; create procedure p() language plpgsql as 'begin commit; end'; call p(); commit",
     ] {
         let rehearsed = message(rehearse(&target, &clock(), &new(query), MIGRATION_LIMITS).await);
         assert_eq!(

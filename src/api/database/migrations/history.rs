@@ -1,8 +1,9 @@
 //! A transaction that changes the history of migrations.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
 
 use super::{MigrationLimits, MigrationPatch, NewMigration, version};
 use crate::{
@@ -18,6 +19,12 @@ use crate::{
 
 /// Advisory lock of the history of one project: "gantry" in ASCII.
 const LOCK: i64 = 0x6761_6e74_7279;
+/// Advisory lock of a migration that is applied in segments. Its session holds it over all its
+/// transactions; other changes of the history hold it shared, and never wait for it inside a
+/// statement: `create index concurrently` waits for all statements of other sessions.
+pub(super) const SEGMENTS_LOCK: i64 = LOCK + 1;
+/// Time between two attempts to acquire [`SEGMENTS_LOCK`].
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 const CREATE_HISTORY: &str = "
     create schema if not exists supabase_migrations;
@@ -94,7 +101,9 @@ pub(super) struct HistoryTransaction {
     pub(super) session: DatabaseSession,
     limits: MigrationLimits,
     /// Transaction id, to detect SQL that ends the transaction and begins another.
-    id: String,
+    pub(super) id: String,
+    /// Whether the database has the table of progress.
+    pub(super) has_progress: bool,
 }
 
 impl HistoryTransaction {
@@ -103,18 +112,45 @@ impl HistoryTransaction {
         target: &ConnectTarget,
         limits: MigrationLimits,
     ) -> Result<Self, Error> {
+        let session = DatabaseSession::open(target, OWNER, DATABASE, &[], limits.session).await?;
+        Self::begin_on(session, limits).await
+    }
+
+    /// Like [`HistoryTransaction::begin`], for a migration in segments: no other change of the
+    /// history runs until the session ends.
+    pub(super) async fn begin_exclusive(
+        target: &ConnectTarget,
+        limits: MigrationLimits,
+    ) -> Result<Self, Error> {
         let mut session =
             DatabaseSession::open(target, OWNER, DATABASE, &[], limits.session).await?;
+        let acquire = format!("select pg_catalog.pg_try_advisory_lock({SEGMENTS_LOCK})");
+        let deadline = Instant::now() + limits.session.time;
+        while first(&mut session, &acquire).await?.as_deref() != Some("t") {
+            wait_for_segments(deadline).await?;
+        }
+        Self::begin_on(session, limits).await
+    }
+
+    async fn begin_on(
+        mut session: DatabaseSession,
+        limits: MigrationLimits,
+    ) -> Result<Self, Error> {
         // Read committed independently of the customer's default, so that changes of the previous
         // lock holder are visible. After the lock was acquired, waits for other locks are short,
         // because later transactions queue behind them.
         let begin = format!(
             "begin isolation level read committed read write;
-             select pg_catalog.pg_advisory_xact_lock({LOCK});
+             select case when pg_catalog.pg_try_advisory_xact_lock_shared({SEGMENTS_LOCK})
+                    then pg_catalog.pg_advisory_xact_lock({LOCK})::text is not null end;
              set lock_timeout = {}",
             limits.lock_timeout.as_millis()
         );
-        session.batch_execute(&begin).await?;
+        let deadline = Instant::now() + limits.session.time;
+        while first(&mut session, &begin).await?.is_none() {
+            session.batch_execute("rollback").await?;
+            wait_for_segments(deadline).await?;
+        }
         let columns = history_columns(&mut session).await?;
         if columns.is_empty() {
             session.batch_execute(CREATE_HISTORY).await?;
@@ -126,14 +162,23 @@ impl HistoryTransaction {
                 session.batch_execute(&format!("alter table supabase_migrations.schema_migrations add column {column} {definition}")).await?;
             }
         }
-        let id = first(&mut session, "select pg_catalog.pg_current_xact_id()")
-            .await?
+        let sql = "select pg_catalog.pg_current_xact_id(),
+                          pg_catalog.to_regclass('supabase_migrations.gantry_progress') is not null";
+        let row = session.simple_query(sql).await?.rows.texts();
+        let [Some(id), has_progress] = row
+            .into_iter()
+            .next()
+            .and_then(|row| <[_; 2]>::try_from(row).ok())
             .ok_or("it has none")
-            .context("naming a transaction")?;
+            .context("naming a transaction")?
+        else {
+            return Err("it is null").context("naming a transaction");
+        };
         Ok(Self {
             session,
             limits,
             id,
+            has_progress: has_progress.as_deref() == Some("t"),
         })
     }
 
@@ -283,6 +328,11 @@ impl HistoryTransaction {
     }
 
     pub(super) async fn commit(mut self) -> Result<(), Error> {
+        self.commit_open().await
+    }
+
+    /// Commits and keeps the session.
+    pub(super) async fn commit_open(&mut self) -> Result<(), Error> {
         match self.session.batch_execute("commit").await?.as_str() {
             "COMMIT" => Ok(()),
             _ => Err(Error::Rejected("The migration was rolled back".into())),
@@ -294,7 +344,7 @@ impl HistoryTransaction {
         let Error::Sql(text) = error else {
             return error;
         };
-        let hint = match text.split(": ").nth(1).map(str::trim) {
+        let hint = match sql_state(&text) {
             Some("55P03") => format!(
                 "HINT:  a migration waits at most {} ms for a lock\n",
                 self.limits.lock_timeout.as_millis()
@@ -309,6 +359,23 @@ impl HistoryTransaction {
     }
 }
 
+/// Returns the SQLSTATE of an error text of the API.
+pub(super) fn sql_state(text: &str) -> Option<&str> {
+    text.split(": ").nth(1).map(str::trim)
+}
+
+/// Waits until the next attempt to acquire [`SEGMENTS_LOCK`].
+async fn wait_for_segments(deadline: Instant) -> Result<(), Error> {
+    if Instant::now() + POLL_INTERVAL >= deadline {
+        return Err(Error::Conflict(
+            "Another migration of this project is still being applied; send the request again later"
+                .into(),
+        ));
+    }
+    sleep(POLL_INTERVAL).await;
+    Ok(())
+}
+
 fn parse_removed(
     [version, rollback]: [Option<String>; 2],
 ) -> Result<(String, Option<Vec<String>>), Error> {
@@ -320,7 +387,10 @@ fn parse_removed(
 }
 
 /// Returns the first value of the result.
-async fn first(session: &mut DatabaseSession, sql: &str) -> Result<Option<String>, Error> {
+pub(super) async fn first(
+    session: &mut DatabaseSession,
+    sql: &str,
+) -> Result<Option<String>, Error> {
     Ok(session
         .simple_query(sql)
         .await?

@@ -8,7 +8,10 @@
 pub mod operations;
 pub mod rehearsal;
 
+mod attempts;
 mod history;
+mod progress;
+mod segmented;
 mod version;
 
 use std::time::Duration;
@@ -24,6 +27,7 @@ use crate::{
     },
     data_plane::database_session::{
         DATABASE, OWNER,
+        segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
         statements::TransactionScript,
     },
@@ -193,38 +197,73 @@ pub async fn get(
     })
 }
 
-/// Applies `migration` and records it in one transaction.
+/// Applies `migration` and records it.
+///
+/// A text that can run in one transaction is applied and recorded in one. Any other text is applied
+/// in segments, each in one transaction with the record of its progress; an interrupted one is
+/// continued by the next request with the same key, or without a key by the same text (decision
+/// 0089).
 ///
 /// The row is written first, so that settings changed by the SQL (role, encoding, search path, a
-/// read-only transaction) cannot prevent the record. SQL that would end the transaction, or that
-/// cannot run in one, is rejected before anything runs.
+/// read-only transaction) cannot prevent the record.
 ///
-/// Errors: [`Error::Sql`] with the server's message, after a rollback; [`Error::Invalid`] for
-/// rejected SQL; [`Error::Conflict`] if the key was used for another request;
-/// [`Error::DatabaseUnreachable`], in which case a second request with the same key returns whether
-/// the first one was applied.
+/// Errors: [`Error::Sql`] with the server's message, after a rollback of the open transaction;
+/// [`Error::Invalid`] for rejected SQL; [`Error::Conflict`] if the key was used for another
+/// request, if the applied part of an interrupted migration changed, or if another migration is
+/// being applied in segments; [`Error::DatabaseUnreachable`], in which case a second request with the same key
+/// returns whether the first one was applied.
 pub async fn apply(
     target: &ConnectTarget,
     clock: &Clock,
     migration: &NewMigration,
     limits: MigrationLimits,
 ) -> Result<AppliedMigration, Error> {
-    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let plan = MigrationPlan::parse(&migration.query, &SegmentCuts::default())?;
+    if let Some(text) = plan.whole() {
+        match apply_whole(target, clock, migration, limits, (&plan, &text)).await {
+            Ok(Some(applied)) => return Ok(applied),
+            // Interrupted as segments before, or PostgreSQL does not run it in one transaction.
+            Ok(None) => {}
+            Err(error) if segmented::needs_segments(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    drop(plan);
+    segmented::apply(target, clock, migration, limits).await
+}
+
+/// Applies a migration in one transaction. Returns `None` if a part of it is already applied.
+async fn apply_whole(
+    target: &ConnectTarget,
+    clock: &Clock,
+    migration: &NewMigration,
+    limits: MigrationLimits,
+    (plan, text): (&MigrationPlan<'_>, &str),
+) -> Result<Option<AppliedMigration>, Error> {
     let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
     if let Some(version) = history.find_replay(migration, &request).await? {
-        return Ok(AppliedMigration {
+        return Ok(Some(AppliedMigration {
             version,
             replayed: true,
-        });
+        }));
+    }
+    if history.has_progress && progress::find(&mut history, migration).await?.is_some() {
+        return Ok(None);
     }
     let version = history.record(clock, migration, &request).await?;
-    history.run(&script.text()).await?;
+    if let Err(error) = history.run(text).await {
+        return Err(segmented::with_context(
+            error,
+            plan,
+            history.session.failure_site(),
+        ));
+    }
     history.commit().await?;
-    Ok(AppliedMigration {
+    Ok(Some(AppliedMigration {
         version,
         replayed: false,
-    })
+    }))
 }
 
 /// Records `migration` as applied without running it, for a change that was made in another way.

@@ -16,8 +16,11 @@ use crate::{
     platform::{
         access::{OauthScope as S, Permission as P, Project, User, needs},
         http::{
-            Call, Endpoint, Input, Json, Query, Tag, Verb, input::IdempotencyKey, mount,
-            openapi::OperationDoc, output::OkEmpty,
+            Call, Endpoint, Input, Json, Query, Tag, Verb,
+            input::{IdempotencyKey, LargeJson},
+            mount,
+            openapi::OperationDoc,
+            output::OkEmpty,
         },
         rate_limits::{MIGRATIONS, STANDARD},
     },
@@ -95,6 +98,9 @@ struct MigrationRequest {
     rollback: Option<String>,
 }
 
+/// Maximum size of the SQL of a migration, and of its rollback, in bytes.
+const SQL_BYTES_MAX: usize = 8 << 20;
+
 impl MigrationRequest {
     async fn of(
         self,
@@ -108,6 +114,13 @@ impl MigrationRequest {
             rollback,
         } = self;
         required("query", &query)?;
+        for text in [Some(&query), rollback.as_ref()].into_iter().flatten() {
+            if text.len() > SQL_BYTES_MAX {
+                return Err(Error::TooLarge {
+                    bytes_max: SQL_BYTES_MAX,
+                });
+            }
+        }
         let created_by = Some(accounts::by_id(&context.db, user.id).await?.email);
         Ok(NewMigration {
             query,
@@ -163,7 +176,10 @@ async fn apply(
     context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
     Query(how): Query<ApplyQuery>,
-    Json(request): Json<MigrationRequest>,
+    LargeJson {
+        value: request,
+        permit: _permit,
+    }: LargeJson<MigrationRequest>,
 ) -> Result<Option<Json<MigrationRehearsal>>, Error> {
     let migration = request.of(&context, &user, key).await?;
     let limits = how.limits()?;
@@ -194,7 +210,10 @@ async fn record(
     user: User,
     context: ApiContext,
     IdempotencyKey(key): IdempotencyKey,
-    Json(request): Json<MigrationRequest>,
+    LargeJson {
+        value: request,
+        permit: _permit,
+    }: LargeJson<MigrationRequest>,
 ) -> Result<OkEmpty, Error> {
     let migration = request.of(&context, &user, key).await?;
     let target = projects::target(&context, &project).await?;

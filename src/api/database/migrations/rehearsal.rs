@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::Range,
     time::Duration,
 };
 
@@ -12,12 +13,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::{MigrationLimits, NewMigration, history::HistoryTransaction};
+use super::{MigrationLimits, NewMigration, history::HistoryTransaction, progress, segmented};
 use crate::{
     base::{clock::Clock, error::Error},
     data_plane::database_session::{
-        session::{ConnectTarget, DatabaseSession},
-        statements::TransactionScript,
+        segments::{MigrationPlan, Segment, SegmentCuts, SegmentKind},
+        session::{ConnectTarget, DatabaseSession, FailureSite},
     },
 };
 
@@ -35,8 +36,13 @@ pub struct MigrationRehearsal {
     pub lock_timeout_ms: u64,
     /// Maximum run time, in ms.
     pub time_limit_ms: u64,
-    /// Statements of the migration.
+    /// Statements of the migration that were executed.
     pub statements: Vec<RehearsedStatement>,
+    /// Number of transactions, and of statements outside of one, that the migration is applied in.
+    /// With more than one, a failure leaves the preceding ones applied.
+    pub segments: usize,
+    /// Statements that were not executed, because they cannot run in the transaction of a dry run.
+    pub not_rehearsed: Vec<UnrehearsedStatement>,
     /// Locks on existing objects, the strongest and longest held first.
     pub locks: Vec<HeldLock>,
     /// Created objects. Parts of a new table are not listed, except indexes, triggers and policies.
@@ -64,6 +70,18 @@ pub struct RehearsedStatement {
     pub command: String,
     /// Run time, in ms.
     pub duration_ms: f64,
+}
+
+/// A statement that a dry run does not execute.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "NotRehearsed")]
+pub struct UnrehearsedStatement {
+    /// First line.
+    pub line: usize,
+    /// First words of the statement.
+    pub statement: String,
+    /// Reason, in one sentence.
+    pub reason: String,
 }
 
 /// A lock that may block other sessions.
@@ -112,7 +130,7 @@ pub async fn rehearse(
     migration: &NewMigration,
     limits: MigrationLimits,
 ) -> Result<MigrationRehearsal, Error> {
-    let script = TransactionScript::parse("a migration", "query", &migration.query)?;
+    let mut plan = MigrationPlan::parse(&migration.query, &SegmentCuts::default())?;
     let mut history = HistoryTransaction::begin(target, limits).await?;
     let request = migration.fingerprint("apply");
     let mut rehearsal = MigrationRehearsal::new(limits);
@@ -123,34 +141,73 @@ pub async fn rehearse(
             ..rehearsal
         });
     }
+    let resumed = if history.has_progress {
+        progress::find(&mut history, migration).await?
+    } else {
+        None
+    };
+    plan.skip_to(resumed.map_or(0, |progress| progress.applied));
+    rehearsal.segments = plan.segments.len();
     rehearsal.version = history.record(clock, migration, &request).await?;
     let held = hold_sequences(&mut history.session).await;
     held.map_err(|error| history.with_hint(error))?;
 
     let before = CatalogSnapshot::look(&mut history.session).await?;
     let mut taken = Vec::new();
+    let (mut line, mut counted) = (1, 0);
     let start = Instant::now();
-    for part in script.statements() {
-        let begun = start.elapsed();
-        let line = migration.query[..part.start].matches('\n').count() + 1;
-        let ran = history
-            .session
-            .execute_statement(&migration.query, part)
-            .await;
-        let command = ran.map_err(|error| history.with_hint(error))?;
-        rehearsal.statements.push(RehearsedStatement {
-            line,
-            command,
-            duration_ms: millis(start.elapsed().saturating_sub(begun)),
-        });
-        let fresh = locks(&mut history.session)
-            .await?
-            .into_iter()
-            .filter(|lock| !before.locks.contains(lock));
-        let fresh: Vec<_> = fresh
-            .filter(|lock| !taken.iter().any(|(known, _)| known == lock))
-            .collect();
-        taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
+    for segment in &plan.segments {
+        let rolled_back = matches!(
+            segment.kind,
+            SegmentKind::Explicit {
+                rolled_back: true,
+                ..
+            }
+        );
+        if rolled_back {
+            history
+                .session
+                .batch_execute("savepoint gantry_segment")
+                .await?;
+        }
+        for part in &segment.statements {
+            let begun = start.elapsed();
+            line += plan.sql()[counted..part.start].matches('\n').count();
+            counted = part.start;
+            let ran = rehearse_statement(&mut history, &plan, segment, part).await?;
+            let command = match ran {
+                Ok(command) => command,
+                Err(reason) => {
+                    let statement = plan.beginning(part.start);
+                    rehearsal.not_rehearsed.push(UnrehearsedStatement {
+                        line,
+                        statement,
+                        reason,
+                    });
+                    rehearsal.segments += usize::from(segment.kind == SegmentKind::Implicit);
+                    continue;
+                }
+            };
+            rehearsal.statements.push(RehearsedStatement {
+                line,
+                command,
+                duration_ms: millis(start.elapsed().saturating_sub(begun)),
+            });
+            let fresh = locks(&mut history.session)
+                .await?
+                .into_iter()
+                .filter(|lock| !before.locks.contains(lock));
+            let fresh: Vec<_> = fresh
+                .filter(|lock| !taken.iter().any(|(known, _)| known == lock))
+                .collect();
+            taken.extend(fresh.into_iter().map(|lock| (lock, begun)));
+        }
+        if rolled_back {
+            history
+                .session
+                .batch_execute("rollback to gantry_segment")
+                .await?;
+        }
     }
     let took = start.elapsed();
     history.ensure_open().await?;
@@ -169,6 +226,65 @@ pub async fn rehearse(
         .locks
         .sort_by(|a, b| (strength(&b.mode), &a.object).cmp(&(strength(&a.mode), &b.object)));
     Ok(rehearsal)
+}
+
+/// Executes a statement. Returns its command tag, or the reason why it cannot run here.
+async fn rehearse_statement(
+    history: &mut HistoryTransaction,
+    plan: &MigrationPlan<'_>,
+    segment: &Segment,
+    part: &Range<usize>,
+) -> Result<Result<String, String>, Error> {
+    if matches!(segment.kind, SegmentKind::Standalone(_)) {
+        return Ok(Err("PostgreSQL does not run it inside a transaction".into()));
+    }
+    // Savepoints belong to the migration, and settings of a transaction must not be in one.
+    let guarded = segment.kind == SegmentKind::Implicit && !plan.is_about_transaction(part);
+    if guarded {
+        history
+            .session
+            .batch_execute("savepoint gantry_statement")
+            .await?;
+    }
+    let ran = history
+        .session
+        .execute_statement(plan.sql(), part.clone())
+        .await;
+    match ran {
+        Ok(command) => {
+            if guarded {
+                history
+                    .session
+                    .batch_execute("release gantry_statement")
+                    .await?;
+            }
+            Ok(Ok(command))
+        }
+        Err(error) if guarded && segmented::needs_segments(&error) => {
+            history
+                .session
+                .batch_execute("rollback to gantry_statement")
+                .await?;
+            Ok(Err(first_line(&error)))
+        }
+        Err(error) => Err(segmented::with_context(
+            history.with_hint(error),
+            plan,
+            Some(FailureSite {
+                completed: 0,
+                position: Some(part.start),
+            }),
+        )),
+    }
+}
+
+fn first_line(error: &Error) -> String {
+    error
+        .message()
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 fn millis(time: Duration) -> f64 {
@@ -201,6 +317,8 @@ impl MigrationRehearsal {
             lock_timeout_ms: millis(limits.lock_timeout),
             time_limit_ms: millis(limits.session.time),
             statements: Vec::new(),
+            segments: 1,
+            not_rehearsed: Vec::new(),
             locks: Vec::new(),
             created: Vec::new(),
             altered: Vec::new(),

@@ -8,30 +8,6 @@ fn transactional(sql: &str) -> Result<Cow<'_, str>, Error> {
     TransactionScript::parse("a migration", "query", sql).map(|script| script.text())
 }
 
-fn statements(sql: &str) -> Vec<&str> {
-    TransactionScript::parse("a migration", "query", sql)
-        .unwrap()
-        .statements()
-        .into_iter()
-        .map(|part| &sql[part])
-        .collect()
-}
-
-#[test]
-fn text_is_split_into_statements() {
-    assert_eq!(
-        statements("begin; select 1;\n-- x;\n(select ';'); ; select 2; commit"),
-        ["select 1;", "(select ';');", "select 2;"]
-    );
-    let body = "create function f() returns int begin atomic select 1; select case when true then 2 end; end;";
-    assert_eq!(
-        statements(&format!("{body} select f()")),
-        [body, "select f()"]
-    );
-    let rule = "create rule r as on insert to t do also (insert into a values (1); insert into b values (2););";
-    assert_eq!(statements(&format!("{rule}select 1")), [rule, "select 1"]);
-}
-
 #[test]
 fn nested_comments_are_limited() {
     let nested = |n: usize, between: &str| format!("select {}1", format!("/*{between}").repeat(n));
