@@ -26,7 +26,7 @@ use gantry_logs::{
     Logs,
     engine::Bounds,
     event::Event,
-    store::{self, Batch, ReaderOffset, Store, StoreError},
+    store::{self, Batch, BatchKey, ReaderOffset, Store, StoreError},
 };
 use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
@@ -90,7 +90,7 @@ pub struct Analytics {
     clock: Clock,
     entropy: Entropy,
     stores: Mutex<Stores>,
-    recent_batches: ingest::recent::RecentBatches,
+    batch_locks: ingest::recent::BatchLocks,
     appended: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     /// Shutdown signal for tasks that still have lines to append.
@@ -155,7 +155,7 @@ impl Analytics {
             clock,
             entropy,
             stores: Mutex::default(),
-            recent_batches: ingest::recent::RecentBatches::default(),
+            batch_locks: ingest::recent::BatchLocks::default(),
             appended: watch::channel(0).0,
             stop: watch::channel(false).0,
             at_work: Arc::default(),
@@ -291,6 +291,34 @@ impl Analytics {
             .map_err(append_error)?;
         self.appended.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Appends a batch that is repeated with the same key. The lines are durable on return.
+    async fn append_with_key(
+        &self,
+        project: &ProjectRef,
+        events: Vec<Event>,
+        key: &BatchKey,
+    ) -> Result<(), Error> {
+        let batch = Batch {
+            project: project.to_string(),
+            events,
+            reader_offset: None,
+        };
+        let now = self.clock.now().timestamp_micros();
+        let store = &self.open_store().await?.store;
+        let appended = store.append_with_key(batch, key, now).await;
+        appended.map_err(append_error)?;
+        self.appended.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// Whether an open store has a batch with this key.
+    async fn has_batch(&self, project: &ProjectRef, key: &BatchKey) -> Result<bool, Error> {
+        let stores = self.stores().await?;
+        Ok(stores
+            .iter()
+            .any(|store| store.has_batch(project.as_str(), key)))
     }
 
     /// Appends lines of several projects. Retries until it succeeds or the server stops.

@@ -7,6 +7,7 @@
 //! are valid, so a flush repeated after a crash creates no duplicates. Nodes share the files; the
 //! log of a node is read by that node only.
 
+mod batch_keys;
 mod checksums;
 mod codec;
 mod damage;
@@ -52,6 +53,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub(crate) use self::verified::TAIL_BYTES;
 pub use self::{
+    batch_keys::{BATCH_KEYS_PROJECT_MAX, BatchKey},
     checksums::Damage,
     codec::ROW_BYTES_MAX,
     recovery::LogDamage,
@@ -462,6 +464,28 @@ impl Store {
         Ok(())
     }
 
+    /// Appends a batch without a reader offset and remembers its key, also after a restart, until
+    /// there are [`BATCH_KEYS_PROJECT_MAX`] newer ones of the project or an hour has passed. `now`
+    /// is in microseconds since 1970.
+    pub async fn append_with_key(
+        &self,
+        batch: Batch,
+        key: &BatchKey,
+        now: i64,
+    ) -> Result<(), StoreError> {
+        let reader_offset = Some(batch_keys::to_reader_offset(&batch.project, key, now));
+        self.append(Batch {
+            reader_offset,
+            ..batch
+        })
+        .await
+    }
+
+    /// Whether a batch with this key was appended recently.
+    pub fn has_batch(&self, project: &str, key: &BatchKey) -> bool {
+        self.shared.index().batch_keys.contains(project, key)
+    }
+
     fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {
         let ReaderOffset { name, value } = reader_offset;
         check_limit(
@@ -469,6 +493,9 @@ impl Store {
             name.len() + value.len(),
             READER_OFFSET_BYTES_MAX,
         )?;
+        if batch_keys::is_batch_key(reader_offset) {
+            return Ok(());
+        }
         let known = &self.shared.index().reader_offsets;
         let adds_one = !known.contains_key(name) && !value.is_empty();
         check_limit(
