@@ -14,6 +14,7 @@ mod damage;
 mod disk;
 mod files;
 mod index;
+mod known_files;
 mod log;
 mod merge_policy;
 mod names;
@@ -36,7 +37,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -66,6 +67,7 @@ use self::{
     damage::DamagedFiles,
     disk::{Disk, DiskDirectory},
     index::Index,
+    known_files::KnownFiles,
     log::SegmentEnd,
     objects::LocalObjects,
     recovery::RecoveredLog,
@@ -313,6 +315,9 @@ struct StoreState {
     columnar_memory: Arc<AtomicU64>,
     checksums: Arc<ChecksumCache>,
     damaged: DamagedFiles,
+    known: KnownFiles,
+    /// The time of the last maintenance, in microseconds since 1970.
+    last_upkeep: AtomicI64,
 }
 
 impl StoreState {
@@ -356,21 +361,33 @@ impl Store {
                 let files = files.unwrap_or_else(|| folder.join("objects"));
                 Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
             };
-            Ok::<_, StoreError>((lock, disk, objects))
+            let known = KnownFiles::open(&folder, &objects.to_string())?;
+            Ok::<_, StoreError>((lock, disk, objects, known))
         };
-        let (lock, disk, objects) = tokio::task::spawn_blocking(open)
+        let (lock, disk, objects, known) = tokio::task::spawn_blocking(open)
             .await
             .map_err(io::Error::other)??;
-        let mut store = Self::open_with(options, Arc::new(disk), objects).await?;
+        let mut store = Self::open_parts(options, Arc::new(disk), objects, known).await?;
         store.lock = Some(lock);
         Ok(store)
     }
 
-    /// Opens a store over a disk and an object store.
+    /// Opens a store that knows no files.
+    #[cfg(test)]
     async fn open_with(
+        options: Options,
+        disk: Arc<dyn Disk>,
+        objects: Arc<dyn ObjectStore>,
+    ) -> Result<Self, StoreError> {
+        Self::open_parts(options, disk, objects, KnownFiles::default()).await
+    }
+
+    /// Opens a store over a disk and an object store.
+    async fn open_parts(
         mut options: Options,
         disk: Arc<dyn Disk>,
         objects: Arc<dyn ObjectStore>,
+        known: KnownFiles,
     ) -> Result<Self, StoreError> {
         // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
@@ -390,6 +407,8 @@ impl Store {
             columnar_memory: Arc::default(),
             checksums: Arc::default(),
             damaged: DamagedFiles::default(),
+            known,
+            last_upkeep: AtomicI64::new(i64::MIN),
         });
         let last = match recovered.last {
             Some(last) => last,
@@ -560,6 +579,8 @@ impl Store {
         self.write(record, payload).await?;
         self.close_tail(project).await?;
         let directory = names::project_folder(project);
+        self.shared.known.remove_under(&directory);
+        self.shared.known.sync()?;
         let paths = self
             .shared
             .objects

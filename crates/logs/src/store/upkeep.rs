@@ -43,6 +43,8 @@ const MERGES_PER_CALL: usize = 4;
 /// Maximum number of remembered directories and obsolete files. The next sweep finds the others
 /// again.
 const REMEMBERED_MAX: usize = 64 * 1024;
+/// Maximum difference between the clocks of nodes, in microseconds.
+const CLOCKS_APART_MAX: i64 = 3_600_000_000;
 /// Initial and maximum delay after a failure, in microseconds.
 const BACKOFF: Range<i64> = 1_000_000..60_000_000;
 
@@ -190,6 +192,7 @@ impl Store {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
         };
+        self.shared.last_upkeep.store(now, Ordering::Relaxed);
         if let Err(error) = self.seal_old(now).await {
             tracing::debug!(%error, "segment of the log cannot be sealed");
         }
@@ -391,6 +394,7 @@ impl Store {
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
         self.shared.objects.put(path, bytes.into()).await?;
         self.shared.counters.files.add(1);
+        self.shared.known.add(path);
         if self.shared.damaged.contains(path) {
             self.shared.clear_damage(path).await?;
         }
@@ -406,6 +410,17 @@ impl Store {
             .copied()
             .unwrap_or(self.shared.options.retention_days);
         names::day(now) - i64::from(days)
+    }
+
+    /// Returns the files that another node cannot have deleted for their age.
+    pub(super) fn unexpired(&self, mut paths: Vec<Path>, now: i64) -> Vec<Path> {
+        let now = now.saturating_add(CLOCKS_APART_MAX);
+        paths.retain(|path| {
+            let file = StoredFile::parse(path, 0);
+            let project = project_of(path);
+            file.is_some_and(|file| names::day(file.name.latest) >= self.first_day(&project, now))
+        });
+        paths
     }
 
     /// Merges files of one directory that this node wrote, if enough of similar size exist.
@@ -470,21 +485,55 @@ impl Store {
         let mut listing = Listing::default();
         let mut directory: Option<(String, String)> = None;
         let mut damaged = Vec::new();
+        let mut absent = KnownDirectories::of(self.shared.known.all());
         while let Some(meta) = objects.next().await {
             let meta = meta?;
             let own_directory = directory_of(&meta.location);
             if directory != own_directory {
-                let complete = std::mem::take(&mut listing).split(&self.shared.damaged);
+                let mut complete = std::mem::take(&mut listing).split(&self.shared.damaged);
+                let known = self.unexpired(absent.take(directory.as_ref()), now);
+                self.shared.add_missing(known, &mut complete).await?;
                 damaged.extend(self.sweep_directory(upkeep, complete, now));
                 directory = own_directory;
             }
             listing.add(&meta);
         }
-        let complete = listing.split(&self.shared.damaged);
+        let mut complete = listing.split(&self.shared.damaged);
+        let known = self.unexpired(absent.take(directory.as_ref()), now);
+        self.shared.add_missing(known, &mut complete).await?;
         damaged.extend(self.sweep_directory(upkeep, complete, now));
+        damaged.extend(self.sweep_absent(absent, now).await?);
         damaged.truncate(REMEMBERED_MAX);
         self.shared.damaged.replace_marked(damaged);
         Ok(())
+    }
+
+    /// Sets the known files of directories without any object aside. Returns them.
+    async fn sweep_absent(
+        &self,
+        absent: KnownDirectories,
+        now: i64,
+    ) -> Result<Vec<StoredFile>, StoreError> {
+        let mut damaged = Vec::new();
+        for ((project, _), known) in absent.directories {
+            let unexpired = self.unexpired(known.clone(), now);
+            if absent.listed.contains(&project) {
+                let mut listing = SplitListing::default();
+                self.shared.add_missing(unexpired, &mut listing).await?;
+                damaged.extend(listing.damaged);
+            } else {
+                // Another node deleted the project, or all of its files are lost.
+                if !unexpired.is_empty() {
+                    tracing::warn!(
+                        project,
+                        files = unexpired.len(),
+                        "all log files of the project were removed"
+                    );
+                }
+                known.iter().for_each(|path| self.shared.known.remove(path));
+            }
+        }
+        Ok(damaged)
     }
 
     /// Schedules the deletions and merges of one directory. Returns its damaged files.
@@ -506,13 +555,21 @@ impl Store {
         let project = project_of(&first.path);
         let day = names::day(first.name.latest);
         if day < self.first_day(&project, now) {
-            let markers = damaged.iter().map(|file| names::damage_marker(&file.path));
-            upkeep.mark_obsolete(&self.shared, markers, now);
+            for file in &damaged {
+                let markers = [
+                    names::damage_marker(&file.path),
+                    names::missing_marker(&file.path),
+                ];
+                upkeep.mark_obsolete(&self.shared, markers, now);
+            }
             let files = files.into_iter().chain(damaged).map(|file| file.path);
             upkeep.mark_obsolete(&self.shared, files, now);
             return Vec::new();
         }
         let (own, superseded) = self.own_files(files);
+        for file in &own {
+            self.shared.known.add(&file.path);
+        }
         upkeep.mark_obsolete(
             &self.shared,
             superseded.into_iter().map(|file| file.path),
@@ -539,6 +596,12 @@ impl Store {
                 deletable.push(path.clone());
             }
         }
+        for path in &deletable {
+            self.shared.known.remove(path);
+        }
+        if !deletable.is_empty() {
+            self.shared.known.sync()?;
+        }
         let mut deletions = stream::iter(deletable)
             .map(|path| async move {
                 let result = self.shared.objects.delete(&path).await;
@@ -555,6 +618,37 @@ impl Store {
             self.shared.damaged.remove(&path);
         }
         Ok(())
+    }
+}
+
+/// The known files by directory that a sweep has not listed yet.
+struct KnownDirectories {
+    directories: BTreeMap<(String, String), Vec<Path>>,
+    /// Projects with a listed directory.
+    listed: BTreeSet<String>,
+}
+
+impl KnownDirectories {
+    fn of(paths: Vec<Path>) -> Self {
+        let mut directories: BTreeMap<_, Vec<Path>> = BTreeMap::new();
+        for path in paths {
+            if let Some(directory) = directory_of(&path) {
+                directories.entry(directory).or_default().push(path);
+            }
+        }
+        Self {
+            directories,
+            listed: BTreeSet::new(),
+        }
+    }
+
+    /// Removes and returns the files of a listed directory.
+    fn take(&mut self, directory: Option<&(String, String)>) -> Vec<Path> {
+        let Some(directory) = directory else {
+            return Vec::new();
+        };
+        self.listed.insert(directory.0.clone());
+        self.directories.remove(directory).unwrap_or_default()
     }
 }
 
