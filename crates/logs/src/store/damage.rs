@@ -1,5 +1,6 @@
-//! Damaged and missing files. A file that does not match its checksums is set aside: a marker object beside it
-//! excludes it from queries and merges on all nodes until it is repaired or expires.
+//! Damaged and missing files. A file that does not match its checksums is set aside: a marker
+//! object beside it excludes it from queries and merges on all nodes until it is repaired or
+//! expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -196,7 +196,11 @@ mod tests {
         let journal = folder.path().join(JOURNAL);
         let mut file = OpenOptions::new().append(true).open(&journal).unwrap();
         file.write_all(b"+p/d/3").unwrap();
-        assert_eq!(open("a").all(), [two.clone(), other.clone()], "without the torn line");
+        assert_eq!(
+            open("a").all(),
+            [two.clone(), other.clone()],
+            "without the torn line"
+        );
         let known = open("a");
         for number in 0..10 * LINES_SPARE {
             let path = Path::from(format!("p/d/{number}"));

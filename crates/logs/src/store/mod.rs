@@ -10,6 +10,7 @@
 mod batch_keys;
 mod checksums;
 mod codec;
+mod counters;
 mod damage;
 mod disk;
 mod files;
@@ -22,6 +23,7 @@ mod objects;
 mod recovery;
 mod repair;
 mod spool;
+mod sweep;
 mod tail;
 mod upkeep;
 mod verified;
@@ -37,7 +39,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64},
     },
     thread::JoinHandle,
     time::Duration,
@@ -64,13 +66,13 @@ pub use self::{
 };
 use self::{
     codec::Record,
+    counters::Counters,
     damage::DamagedFiles,
     disk::{Disk, DiskDirectory},
     index::Index,
     known_files::KnownFiles,
     log::SegmentEnd,
     objects::LocalObjects,
-    recovery::RecoveredLog,
     tail::Tails,
     upkeep::Upkeep,
     verified::ChecksumCache,
@@ -259,50 +261,6 @@ pub struct Stats {
     pub dropped_bytes: u64,
 }
 
-/// A monotonic counter.
-#[derive(Debug, Default)]
-struct Counter(AtomicU64);
-
-impl Counter {
-    fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    rows: Counter,
-    bytes: Counter,
-    syncs: Counter,
-    files: Counter,
-    merged: Counter,
-    removed: Counter,
-    failures: Counter,
-    damaged_segments: Counter,
-    dropped_bytes: Counter,
-}
-
-impl Counters {
-    /// Counts the damage of a recovered log and the segments that were set aside earlier.
-    fn add_recovered(&self, recovered: &RecoveredLog, disk: &dyn Disk) -> io::Result<()> {
-        let is_damaged = |segment: &&index::Segment| segment.is_damaged;
-        let damaged = recovered.index.segments.iter().filter(is_damaged).count();
-        let set_aside = disk
-            .list()?
-            .iter()
-            .filter(|name| log::is_set_aside(name))
-            .count();
-        self.damaged_segments.add((damaged + set_aside) as u64);
-        self.dropped_bytes
-            .add(recovered.damage.iter().map(|it| it.bytes).sum());
-        Ok(())
-    }
-}
-
 /// State shared by the store, its writer thread and its queries.
 #[derive(Debug)]
 struct StoreState {
@@ -481,28 +439,6 @@ impl Store {
         self.write(record, payload).await?;
         self.tails.notify(&project);
         Ok(())
-    }
-
-    /// Appends a batch without a reader offset and remembers its key, also after a restart, until
-    /// there are [`BATCH_KEYS_PROJECT_MAX`] newer ones of the project or an hour has passed. `now`
-    /// is in microseconds since 1970.
-    pub async fn append_with_key(
-        &self,
-        batch: Batch,
-        key: &BatchKey,
-        now: i64,
-    ) -> Result<(), StoreError> {
-        let reader_offset = Some(batch_keys::to_reader_offset(&batch.project, key, now));
-        self.append(Batch {
-            reader_offset,
-            ..batch
-        })
-        .await
-    }
-
-    /// Whether a batch with this key was appended recently.
-    pub fn has_batch(&self, project: &str, key: &BatchKey) -> bool {
-        self.shared.index().batch_keys.contains(project, key)
     }
 
     fn check_reader_offset(&self, reader_offset: &ReaderOffset) -> Result<(), StoreError> {

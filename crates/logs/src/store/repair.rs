@@ -14,9 +14,10 @@ use datafusion::object_store::{
 use futures_util::StreamExt as _;
 
 use super::{
-    StoreError, codec,
-    codec::{LineSpan, Record},
+    StoreError,
     checksums::Damage,
+    codec,
+    codec::{LineSpan, Record},
     damage::{DamagedFiles, Listing, read_file, remove_markers},
     disk::{Disk as _, DiskDirectory},
     files,

@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use super::{
     Options, Store, StoreError, StoreState,
     codec::LineSpan,
-    damage::{Listing, SplitListing},
+    damage::SplitListing,
     disk::LogFile,
     files,
     index::FrameExtent,
@@ -42,9 +42,7 @@ const DELETIONS_MAX: usize = 8;
 const MERGES_PER_CALL: usize = 4;
 /// Maximum number of remembered directories and obsolete files. The next sweep finds the others
 /// again.
-const REMEMBERED_MAX: usize = 64 * 1024;
-/// Maximum difference between the clocks of nodes, in microseconds.
-const CLOCKS_APART_MAX: i64 = 3_600_000_000;
+pub(super) const REMEMBERED_MAX: usize = 64 * 1024;
 /// Initial and maximum delay after a failure, in microseconds.
 const BACKOFF: Range<i64> = 1_000_000..60_000_000;
 
@@ -147,7 +145,7 @@ impl SealedLines {
 
 impl Upkeep {
     /// Remembers files for deletion.
-    fn mark_obsolete(
+    pub(super) fn mark_obsolete(
         &mut self,
         shared: &StoreState,
         paths: impl IntoIterator<Item = Path>,
@@ -177,7 +175,7 @@ impl Upkeep {
         }
     }
 
-    fn schedule_merge(&mut self, folder: Path) {
+    pub(super) fn schedule_merge(&mut self, folder: Path) {
         if self.merge.len() < REMEMBERED_MAX {
             self.merge.insert(folder);
         }
@@ -402,7 +400,7 @@ impl Store {
     }
 
     /// Returns the first day within the retention period of a project.
-    fn first_day(&self, project: &str, now: i64) -> i64 {
+    pub(super) fn first_day(&self, project: &str, now: i64) -> i64 {
         let days = self
             .retention
             .lock()
@@ -410,17 +408,6 @@ impl Store {
             .copied()
             .unwrap_or(self.shared.options.retention_days);
         names::day(now) - i64::from(days)
-    }
-
-    /// Returns the files that another node cannot have deleted for their age.
-    pub(super) fn unexpired(&self, mut paths: Vec<Path>, now: i64) -> Vec<Path> {
-        let now = now.saturating_add(CLOCKS_APART_MAX);
-        paths.retain(|path| {
-            let file = StoredFile::parse(path, 0);
-            let project = project_of(path);
-            file.is_some_and(|file| names::day(file.name.latest) >= self.first_day(&project, now))
-        });
-        paths
     }
 
     /// Merges files of one directory that this node wrote, if enough of similar size exist.
@@ -470,118 +457,13 @@ impl Store {
     }
 
     /// Returns the valid files of this node and the superseded files of all nodes in one directory.
-    fn own_files(&self, files: Vec<StoredFile>) -> (Vec<StoredFile>, Vec<StoredFile>) {
+    pub(super) fn own_files(&self, files: Vec<StoredFile>) -> (Vec<StoredFile>, Vec<StoredFile>) {
         let own = &self.shared.options.node;
         let first_unflushed = self.shared.index().first_unflushed();
         let (mut valid, superseded) =
             names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
         valid.retain(|file| file.name.node == *own);
         (valid, superseded)
-    }
-
-    /// Scans all files for expired, superseded and mergeable ones.
-    async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        let mut objects = self.shared.objects.list(None);
-        let mut listing = Listing::default();
-        let mut directory: Option<(String, String)> = None;
-        let mut damaged = Vec::new();
-        let mut absent = KnownDirectories::of(self.shared.known.all());
-        while let Some(meta) = objects.next().await {
-            let meta = meta?;
-            let own_directory = directory_of(&meta.location);
-            if directory != own_directory {
-                let mut complete = std::mem::take(&mut listing).split(&self.shared.damaged);
-                let known = self.unexpired(absent.take(directory.as_ref()), now);
-                self.shared.add_missing(known, &mut complete).await?;
-                damaged.extend(self.sweep_directory(upkeep, complete, now));
-                directory = own_directory;
-            }
-            listing.add(&meta);
-        }
-        let mut complete = listing.split(&self.shared.damaged);
-        let known = self.unexpired(absent.take(directory.as_ref()), now);
-        self.shared.add_missing(known, &mut complete).await?;
-        damaged.extend(self.sweep_directory(upkeep, complete, now));
-        damaged.extend(self.sweep_absent(absent, now).await?);
-        damaged.truncate(REMEMBERED_MAX);
-        self.shared.damaged.replace_marked(damaged);
-        Ok(())
-    }
-
-    /// Sets the known files of directories without any object aside. Returns them.
-    async fn sweep_absent(
-        &self,
-        absent: KnownDirectories,
-        now: i64,
-    ) -> Result<Vec<StoredFile>, StoreError> {
-        let mut damaged = Vec::new();
-        for ((project, _), known) in absent.directories {
-            let unexpired = self.unexpired(known.clone(), now);
-            if absent.listed.contains(&project) {
-                let mut listing = SplitListing::default();
-                self.shared.add_missing(unexpired, &mut listing).await?;
-                damaged.extend(listing.damaged);
-            } else {
-                // Another node deleted the project, or all of its files are lost.
-                if !unexpired.is_empty() {
-                    tracing::warn!(
-                        project,
-                        files = unexpired.len(),
-                        "all log files of the project were removed"
-                    );
-                }
-                known.iter().for_each(|path| self.shared.known.remove(path));
-            }
-        }
-        Ok(damaged)
-    }
-
-    /// Schedules the deletions and merges of one directory. Returns its damaged files.
-    fn sweep_directory(
-        &self,
-        upkeep: &mut Upkeep,
-        listing: SplitListing,
-        now: i64,
-    ) -> Vec<StoredFile> {
-        let SplitListing {
-            files,
-            damaged,
-            orphans,
-        } = listing;
-        upkeep.mark_obsolete(&self.shared, orphans, now);
-        let Some(first) = files.first().or(damaged.first()) else {
-            return Vec::new();
-        };
-        let project = project_of(&first.path);
-        let day = names::day(first.name.latest);
-        if day < self.first_day(&project, now) {
-            for file in &damaged {
-                let markers = [
-                    names::damage_marker(&file.path),
-                    names::missing_marker(&file.path),
-                ];
-                upkeep.mark_obsolete(&self.shared, markers, now);
-            }
-            let files = files.into_iter().chain(damaged).map(|file| file.path);
-            upkeep.mark_obsolete(&self.shared, files, now);
-            return Vec::new();
-        }
-        let (own, superseded) = self.own_files(files);
-        for file in &own {
-            self.shared.known.add(&file.path);
-        }
-        upkeep.mark_obsolete(
-            &self.shared,
-            superseded.into_iter().map(|file| file.path),
-            now,
-        );
-        let runs = merge_policy::runs_between(own, &damaged);
-        let has_candidates =
-            |files: &Vec<StoredFile>| merge_candidates(files, &self.shared.options, now).is_some();
-        if runs.iter().any(has_candidates) {
-            upkeep.schedule_merge(names::day_folder(&project, day));
-        }
-        damaged
     }
 
     /// Deletes obsolete files that no view can reference.
@@ -621,51 +503,12 @@ impl Store {
     }
 }
 
-/// The known files by directory that a sweep has not listed yet.
-struct KnownDirectories {
-    directories: BTreeMap<(String, String), Vec<Path>>,
-    /// Projects with a listed directory.
-    listed: BTreeSet<String>,
-}
-
-impl KnownDirectories {
-    fn of(paths: Vec<Path>) -> Self {
-        let mut directories: BTreeMap<_, Vec<Path>> = BTreeMap::new();
-        for path in paths {
-            if let Some(directory) = directory_of(&path) {
-                directories.entry(directory).or_default().push(path);
-            }
-        }
-        Self {
-            directories,
-            listed: BTreeSet::new(),
-        }
-    }
-
-    /// Removes and returns the files of a listed directory.
-    fn take(&mut self, directory: Option<&(String, String)>) -> Vec<Path> {
-        let Some(directory) = directory else {
-            return Vec::new();
-        };
-        self.listed.insert(directory.0.clone());
-        self.directories.remove(directory).unwrap_or_default()
-    }
-}
-
 /// Returns the project of a path, which is its first component.
-fn project_of(path: &Path) -> String {
+pub(super) fn project_of(path: &Path) -> String {
     match path.parts().next() {
         Some(project) => project.as_ref().to_owned(),
         None => String::new(),
     }
-}
-
-/// Returns the project and the day of a path, which are its first two components.
-fn directory_of(path: &Path) -> Option<(String, String)> {
-    let mut parts = path.parts();
-    let project = parts.next()?;
-    let day = parts.next()?;
-    Some((project.as_ref().to_owned(), day.as_ref().to_owned()))
 }
 
 /// Whether an interval has passed. A clock that moved backwards counts as passed.
