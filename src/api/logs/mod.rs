@@ -70,6 +70,10 @@ pub struct Options {
     pub retention_days: u16,
     /// Object store for log files. `None` stores them in the folder.
     pub place: Option<object_store::Place>,
+    /// Limits on queries.
+    pub query_bounds: Bounds,
+    /// Maximum size of a project's lines that wait for its drains, in bytes.
+    pub drain_backlog_bytes: u64,
 }
 
 impl Default for Options {
@@ -78,6 +82,8 @@ impl Default for Options {
             folder: None,
             retention_days: 30,
             place: None,
+            query_bounds: Bounds::default(),
+            drain_backlog_bytes: 128 * 1024 * 1024,
         }
     }
 }
@@ -239,9 +245,11 @@ impl Analytics {
         let mut options = store::Options::new(own, node);
         (options.objects, options.files) = (objects, Some(local));
         options.retention_days = self.options.retention_days.into();
+        options.tail_project_bytes = self.options.drain_backlog_bytes;
         options.seed = u64::from_le_bytes(self.entropy.bytes());
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
-        let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
+        let bounds = self.options.query_bounds;
+        let logs = Logs::new(store.clone(), bounds).context("opening the logs")?;
         Ok(OpenStore {
             slot,
             store,
