@@ -97,6 +97,7 @@ bench:
     cargo bench --bench database
     cargo bench -p gantry-logs --bench ingest
     cargo bench -p gantry-logs --bench query
+    GANTRY_BENCH_ROWS=10000000 cargo bench -p gantry-logs --bench object_store
 
 # Shared rate limits: batched against one statement each; and Valkey, if installed
 bench-shared-limits:

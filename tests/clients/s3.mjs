@@ -1,4 +1,4 @@
-// Log files in an S3 server of moto. boto3 lists the objects.
+// Log files and log drains in an S3 server of moto. boto3 lists the objects.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
@@ -51,8 +51,35 @@ export default async function (server, tally) {
       const refused = start({ flags }).then((started) => started.stop(), (error) => error.message);
       assert.match(await refused, /has no bucket lines: make it, or check --logs-url/);
     });
-    await tally.scenario('s3: lines are stored as objects and queried', async () => {
+    await tally.scenario('s3: a log drain writes every acknowledged line', async () => {
       await boto('make');
+      const gantry = await start({ flags: ['--log-drain-networks', '127.0.0.0/8'] });
+      try {
+        const made = await call(gantry, 'POST', '/v1/projects', { name: 'd', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });
+        const { ref } = made.body;
+        const { body } = await call(gantry, 'POST', `/v1/projects/${ref}/analytics/ingest-keys`, { name: 'x' });
+        const config = { s3_bucket: 'lines', storage_region: 'us-east-1', access_key_id: 'AKIDEXAMPLE', secret_access_key: 'correct-horse', endpoint, batch_timeout: 200 };
+        const attributes = { name: 's3', backend_type: 's3', config };
+        const drain = await call(gantry, 'POST', `/v2/projects/${ref}/analytics/log-drains`, { data: { type: 'log_drain', attributes } });
+        assert.equal(drain.status, 201, JSON.stringify(drain.body));
+        const headers = { 'x-api-key': body.key, 'content-type': 'application/json' };
+        const sent = [];
+        for (let batch = 0; batch < 20; batch += 1) {
+          const lines = Array.from({ length: 25 }, (_, n) => ({ event_message: `line-${batch}-${n}`, timestamp: new Date().toISOString() }));
+          const answer = await fetch(`${gantry.url}/api/logs?source_name=auth_logs`, { method: 'POST', headers, body: JSON.stringify(lines) });
+          assert.equal(answer.status, 200);
+          sent.push(...lines.map((line) => line.event_message));
+        }
+        const all = async () => {
+          const there = new Set(await boto('drained'));
+          return sent.every((message) => there.has(message));
+        };
+        await until('every line in an object', all);
+      } finally {
+        assert.equal(await gantry.stop(), 0, gantry.log.join('\n'));
+      }
+    });
+    await tally.scenario('s3: lines are stored as objects and queried', async () => {
       const gantry = await start({ flags });
       try {
         const made = await call(gantry, 'POST', '/v1/projects', { name: 'p', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });
@@ -63,7 +90,7 @@ export default async function (server, tally) {
         const sent = await fetch(`${gantry.url}/api/logs?source_name=auth_logs`, { method: 'POST', headers, body: JSON.stringify(line) });
         assert.equal(sent.status, 200);
         const keys = await until('objects', async () => {
-          const there = await boto('list');
+          const there = (await boto('list')).filter((key) => key.startsWith('of/'));
           return there.some((key) => key.startsWith(`of/gantry/${ref}/`)) && there;
         });
         assert.ok(keys.every((key) => /^of\/gantry\/[a-z]{20}\/\d{4}-\d\d-\d\d\/[0-9a-f]{32}-0\.[^/]+\.parquet$/.test(key)), `${keys}`);

@@ -1,4 +1,10 @@
-"""Looks at a bucket with boto3: `s3.py ENDPOINT make` makes it, `s3.py ENDPOINT list` prints its keys."""
+"""Looks at a bucket with boto3.
+
+`s3.py ENDPOINT make` makes it, `list` prints its keys, and `drained` prints the messages of the log lines
+in all objects of a log drain.
+"""
+
+import gzip
 
 import json
 import sys
@@ -12,6 +18,14 @@ client = boto3.client(
 if what == "make":
     client.create_bucket(Bucket="lines")
     print("null")
+elif what == "drained":
+    messages = []
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket="lines")
+    for found in (found for page in pages for found in page.get("Contents", [])):
+        if found["Key"].endswith(".ndjson.gz"):
+            body = client.get_object(Bucket="lines", Key=found["Key"])["Body"].read()
+            messages += [json.loads(line)["event_message"] for line in gzip.decompress(body).splitlines()]
+    print(json.dumps(messages))
 else:
     pages = client.get_paginator("list_objects_v2").paginate(Bucket="lines")
     print(json.dumps([found["Key"] for page in pages for found in page.get("Contents", [])]))

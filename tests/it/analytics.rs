@@ -4,6 +4,7 @@ mod asking;
 mod counting;
 mod damaged;
 mod deliveries;
+mod delivery_faults;
 mod drains;
 mod ingest;
 mod s3;

@@ -5,6 +5,7 @@ mod admin_errors;
 mod attacks;
 mod copies;
 mod crash;
+mod damaged_logs;
 mod dev;
 mod drains;
 mod help;

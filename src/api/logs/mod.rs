@@ -26,7 +26,7 @@ use gantry_logs::{
     Logs,
     engine::Bounds,
     event::Event,
-    store::{self, Batch, ReaderOffset, Store, StoreError},
+    store::{self, Batch, BatchKey, ReaderOffset, Store, StoreError},
 };
 use tokio::{
     sync::{Mutex, OwnedRwLockReadGuard, RwLock, watch},
@@ -70,6 +70,10 @@ pub struct Options {
     pub retention_days: u16,
     /// Object store for log files. `None` stores them in the folder.
     pub place: Option<object_store::Place>,
+    /// Limits on queries.
+    pub query_bounds: Bounds,
+    /// Maximum size of a project's lines that wait for its drains, in bytes.
+    pub drain_backlog_bytes: u64,
 }
 
 impl Default for Options {
@@ -78,6 +82,8 @@ impl Default for Options {
             folder: None,
             retention_days: 30,
             place: None,
+            query_bounds: Bounds::default(),
+            drain_backlog_bytes: 128 * 1024 * 1024,
         }
     }
 }
@@ -90,7 +96,7 @@ pub struct Analytics {
     clock: Clock,
     entropy: Entropy,
     stores: Mutex<Stores>,
-    recent_batches: ingest::recent::RecentBatches,
+    batch_locks: ingest::recent::BatchLocks,
     appended: watch::Sender<u64>,
     stop: watch::Sender<bool>,
     /// Shutdown signal for tasks that still have lines to append.
@@ -155,7 +161,7 @@ impl Analytics {
             clock,
             entropy,
             stores: Mutex::default(),
-            recent_batches: ingest::recent::RecentBatches::default(),
+            batch_locks: ingest::recent::BatchLocks::default(),
             appended: watch::channel(0).0,
             stop: watch::channel(false).0,
             at_work: Arc::default(),
@@ -239,9 +245,11 @@ impl Analytics {
         let mut options = store::Options::new(own, node);
         (options.objects, options.files) = (objects, Some(local));
         options.retention_days = self.options.retention_days.into();
+        options.tail_project_bytes = self.options.drain_backlog_bytes;
         options.seed = u64::from_le_bytes(self.entropy.bytes());
         let store = Arc::new(Store::open(options).await.context("opening the logs")?);
-        let logs = Logs::new(store.clone(), Bounds::default()).context("opening the logs")?;
+        let bounds = self.options.query_bounds;
+        let logs = Logs::new(store.clone(), bounds).context("opening the logs")?;
         Ok(OpenStore {
             slot,
             store,
@@ -291,6 +299,34 @@ impl Analytics {
             .map_err(append_error)?;
         self.appended.send_modify(|count| *count += 1);
         Ok(())
+    }
+
+    /// Appends a batch that is repeated with the same key. The lines are durable on return.
+    async fn append_with_key(
+        &self,
+        project: &ProjectRef,
+        events: Vec<Event>,
+        key: &BatchKey,
+    ) -> Result<(), Error> {
+        let batch = Batch {
+            project: project.to_string(),
+            events,
+            reader_offset: None,
+        };
+        let now = self.clock.now().timestamp_micros();
+        let store = &self.open_store().await?.store;
+        let appended = store.append_with_key(batch, key, now).await;
+        appended.map_err(append_error)?;
+        self.appended.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// Whether an open store has a batch with this key.
+    async fn has_batch(&self, project: &ProjectRef, key: &BatchKey) -> Result<bool, Error> {
+        let stores = self.stores().await?;
+        Ok(stores
+            .iter()
+            .any(|store| store.has_batch(project.as_str(), key)))
     }
 
     /// Appends lines of several projects. Retries until it succeeds or the server stops.

@@ -127,6 +127,7 @@ fn from_config(
             folder: config.logs_folder.clone(),
             retention_days: config.logs_retention_days,
             place: config.logs_store.place()?,
+            ..logs::Options::default()
         },
         log_drains: log_drains::Options {
             outbound: OutboundPolicy::new(config.log_drain_networks.clone()),

@@ -1,9 +1,11 @@
 //! Log queries: time ranges, response format, rate limits and isolation of projects.
 
+use gantry::platform::http::Transport;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::{ask, question};
-use crate::support::{TestApp, dawn};
+use crate::support::{TestApp, dawn, settings};
 
 #[tokio::test]
 async fn management_requests_are_logged_per_project() {
@@ -88,6 +90,29 @@ async fn invalid_statement_returns_error_in_body() {
         long.json()["message"],
         "iso_timestamp_start: must not be more than 24 hours before iso_timestamp_end"
     );
+}
+
+#[tokio::test]
+async fn full_queue_of_log_queries_returns_429_with_retry_after() {
+    let app = TestApp::new().await;
+    let mut options = settings(Transport::default(), Uuid::from_u128(2));
+    options.logs.query_bounds.waiting_project = 0;
+    let node = app.another_with(options, app.machine.clone());
+    let project = &app.home.project;
+    let paths = [
+        question(project, "logs", "select id from logs", dawn()),
+        question(project, "logs.all", "select id from edge_logs", dawn()),
+        app.at("/analytics/endpoints/usage.api-counts"),
+    ];
+    for path in paths {
+        let answer = node.get(&path).as_(&app.owner).send().await.expect(429);
+        assert_eq!(answer.header("retry-after"), Some("5"), "{path}");
+        let message = answer.json()["message"].as_str().unwrap().to_owned();
+        assert!(
+            !message.is_empty() && !message.contains("Backend"),
+            "{message}"
+        );
+    }
 }
 
 #[tokio::test]

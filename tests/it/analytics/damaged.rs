@@ -9,7 +9,7 @@ use std::{
 use chrono::TimeDelta;
 use serde_json::{Value, json};
 
-use super::question;
+use super::{ingest, question};
 use crate::support::{TestApp, dawn};
 
 /// Returns the Parquet files below a folder.
@@ -94,6 +94,47 @@ async fn damaged_file_is_named_in_answers_and_usage_is_not_500() {
     let report: Value = serde_json::from_slice(&repaired.stdout).unwrap();
     assert_eq!(report[0]["rebuilt_from"], "nothing", "{report}");
     assert!(gantry_logs(data, "verify").status.success());
+}
+
+#[tokio::test]
+async fn removed_file_is_named_in_answers() {
+    let app = TestApp::new().await;
+    let (key, _) = ingest::key(&app, "tests").await;
+    let mut names = Vec::new();
+    for (at, message) in ["lost", "kept"].iter().enumerate() {
+        let line = json!({ "event_message": message, "timestamp": dawn() });
+        app.post("/api/logs?source_name=edge_logs")
+            .header("x-api-key", &key)
+            .json(&line)
+            .send()
+            .await
+            .expect(200);
+        for minutes in 0..3 {
+            let minutes = i64::try_from(at).unwrap() * 10 + 2 * minutes;
+            let now = dawn() + TimeDelta::minutes(minutes);
+            app.app.analytics.upkeep(now).await;
+        }
+        if names.is_empty() {
+            names = parquet_files(&app.app.home.dir().join("logs/objects"));
+        }
+    }
+    fs::remove_file(&names[0]).unwrap();
+    let sql = "select event_message from logs";
+    let path = question(&app.home.project, "logs", sql, dawn());
+    let body = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(body["result"], json!([{ "event_message": "kept" }]));
+    let name = names[0].file_name().unwrap().to_str().unwrap();
+    let warning = body["warning"].as_str().unwrap_or_default();
+    assert!(warning.contains(name), "{body}");
+    assert_eq!(app.app.analytics.damage().await.files, 1);
+    let errors = app.log.take_errors();
+    assert!(errors.len() == 1 && errors[0].contains(name), "{errors:?}");
 }
 
 /// Runs `gantry logs` on a data folder.

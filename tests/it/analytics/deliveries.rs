@@ -66,23 +66,32 @@ impl DrainApp {
 
     /// Waits until the health of the first drain fulfils a condition, and returns it.
     async fn health(&self, fulfilled: impl Fn(&Value) -> bool) -> Value {
-        let path = self.app.at("/analytics/log-drains/health");
-        let waiting = async {
-            loop {
-                let request = self.app.get(&path).as_(&self.app.developer);
-                let health = request.send().await.expect(200).json()[0].clone();
-                if fulfilled(&health) {
-                    return health;
-                }
-                // Progress is a row, and nothing announces it.
-                sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        timeout(PATIENCE, waiting).await.unwrap()
+        health_on(&self.app, &self.app, fulfilled).await
     }
 }
 
-async fn create_on(node: &Node, app: &TestApp, kind: &str, config: Value) -> String {
+/// Waits until the health of the first drain fulfils a condition, and returns it.
+pub(super) async fn health_on(
+    node: &Node,
+    app: &TestApp,
+    fulfilled: impl Fn(&Value) -> bool,
+) -> Value {
+    let path = app.at("/analytics/log-drains/health");
+    let waiting = async {
+        loop {
+            let request = node.get(&path).as_(&app.developer);
+            let health = request.send().await.expect(200).json()[0].clone();
+            if fulfilled(&health) {
+                return health;
+            }
+            // Progress is a row, and nothing announces it.
+            sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, waiting).await.unwrap()
+}
+
+pub(super) async fn create_on(node: &Node, app: &TestApp, kind: &str, config: Value) -> String {
     let drain = json!({ "name": kind, "backend_type": kind, "config": config });
     let created = node
         .post(&drains(app))
@@ -95,7 +104,7 @@ async fn create_on(node: &Node, app: &TestApp, kind: &str, config: Value) -> Str
     created.json()["data"]["id"].as_str().unwrap().to_owned()
 }
 
-async fn append_on(node: &Node, key: &str, messages: &[&str]) {
+pub(super) async fn append_on(node: &Node, key: &str, messages: &[&str]) {
     let line = |message: &&str| {
         json!({
             "event_message": message, "timestamp": dawn(), "id": message,
@@ -112,7 +121,7 @@ async fn append_on(node: &Node, key: &str, messages: &[&str]) {
 }
 
 /// The messages of all lines of webhook requests.
-fn messages(collected: &[Collected]) -> Vec<String> {
+pub(super) fn messages(collected: &[Collected]) -> Vec<String> {
     let mut all = Vec::new();
     for request in collected {
         for line in request.json().as_array().unwrap() {
@@ -122,11 +131,11 @@ fn messages(collected: &[Collected]) -> Vec<String> {
     all
 }
 
-fn numbered(range: std::ops::Range<usize>) -> Vec<String> {
+pub(super) fn numbered(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|n| format!("line-{n:04}")).collect()
 }
 
-fn texts(all: &[String]) -> Vec<&str> {
+pub(super) fn texts(all: &[String]) -> Vec<&str> {
     all.iter().map(String::as_str).collect()
 }
 

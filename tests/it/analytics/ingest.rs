@@ -231,6 +231,34 @@ async fn repeated_batch_with_ids_is_stored_once() {
 }
 
 #[tokio::test]
+async fn repeated_batch_with_ids_is_stored_once_across_restart() {
+    let app = TestApp::new().await;
+    let (key, _) = key(&app, "Vector").await;
+    let post = async || {
+        let line = json!({ "id": "a", "event_message": "a", "timestamp": dawn() });
+        app.post("/api/logs?source_name=auth_logs")
+            .header("x-api-key", &key)
+            .json(&json!([line]))
+            .send()
+            .await
+            .expect(200);
+    };
+    post().await;
+    // The store is opened again before and after the segment of the batch became a file.
+    app.app.analytics.close().await;
+    post().await;
+    for later in [0, 61, 122] {
+        let now = dawn() + TimeDelta::seconds(later);
+        app.app.analytics.upkeep(now).await;
+    }
+    app.app.analytics.close().await;
+    post().await;
+    let sql = "select event_message as m, count() as n from logs group by m";
+    let found = ask(&app, &app.owner, &app.home.project, sql, dawn()).await;
+    assert_eq!(found, [json!({ "m": "a", "n": 1 })]);
+}
+
+#[tokio::test]
 async fn unknown_service_is_queryable_under_its_name() {
     let app = TestApp::new().await;
     let (key, _) = key(&app, "collector").await;

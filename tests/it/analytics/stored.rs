@@ -256,3 +256,54 @@ async fn nodes_share_files_and_serve_during_store_outage() {
         lines(&["a", "b"])
     );
 }
+
+/// A chart lists the day of its window and reads the files of that day only. Listings and reads of
+/// another day would grow with the size of the store.
+#[tokio::test]
+async fn query_requests_only_objects_of_its_window() {
+    const DAY: i64 = 86_400 * SECOND;
+    const DAYS: i64 = 6;
+    let (objects, folder) = (Objects::start().await, tempfile::tempdir().unwrap());
+    let store = open(folder.path(), "one", &objects).await;
+    let first_day = dawn().timestamp_micros() / DAY * DAY;
+    for day in 0..DAYS {
+        for number in 0..2 {
+            let now = first_day + day * DAY + number * 3_600 * SECOND + SECOND;
+            append(&store, format!("{day} {number}"), now).await;
+            store.upkeep(now).await;
+            store.upkeep(now + 2 * SECOND).await;
+        }
+    }
+    assert!(objects.keys().len() >= usize::try_from(DAYS).unwrap());
+    let logs = Logs::new(store.clone(), Bounds::default()).unwrap();
+    objects.asked();
+    let after = first_day + 2 * DAY;
+    let question = || Question {
+        project: "p".into(),
+        dialect: Dialect::ClickHouse,
+        sql: "select toStartOfHour(timestamp) as t, count() as n from logs group by t".into(),
+        after,
+        until: after + DAY - 1,
+        now: after,
+    };
+    let answer = logs.query(question()).await.unwrap();
+    assert_eq!(answer.rows.len(), 2);
+    let asked = objects.asked();
+    let day = chrono::DateTime::from_timestamp_micros(after).unwrap();
+    let folder_name = format!("p/{}", day.format("%Y-%m-%d"));
+    let listings = asked.iter().filter(|it| it.contains("list-type=2")).count();
+    assert_eq!(listings, 1, "{asked:?}");
+    for request in &asked {
+        let path = request.replace("%2F", "/");
+        assert!(path.contains(&folder_name), "{request}");
+    }
+    let files = objects.keys();
+    let files = files
+        .iter()
+        .filter(|key| key.contains(&folder_name))
+        .count();
+    assert!(asked.len() <= 1 + 2 * files, "{asked:?}");
+    // The second time, the footers are cached.
+    logs.query(question()).await.unwrap();
+    assert!(objects.asked().len() <= 1 + files);
+}

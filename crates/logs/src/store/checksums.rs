@@ -58,6 +58,9 @@ pub enum Damage {
     /// The file has no checksums and is not a valid Parquet file.
     #[error("the file is not a valid Parquet file")]
     Format,
+    /// The file was written and does not exist.
+    #[error("the file is missing")]
+    Missing,
 }
 
 /// Inserts the table into a complete Parquet file.

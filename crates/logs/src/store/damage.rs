@@ -1,5 +1,6 @@
-//! Damaged files. A file that does not match its checksums is set aside: a marker object beside it
-//! excludes it from queries and merges on all nodes until it is repaired or expires.
+//! Damaged and missing files. A file that does not match its checksums is set aside: a marker
+//! object beside it excludes it from queries and merges on all nodes until it is repaired or
+//! expires.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,8 @@ use super::{
 
 /// Maximum number of remembered damaged files. Markers of further ones are still respected.
 const REMEMBERED_MAX: usize = 64 * 1024;
+/// Maximum number of missing files that one listing reports. The next one reports further ones.
+const MISSING_MAX: usize = 64;
 
 /// The damaged files that this process knows.
 #[derive(Debug, Default)]
@@ -88,14 +91,17 @@ impl DamagedFiles {
 pub(super) struct Listing {
     files: Vec<StoredFile>,
     markers: BTreeSet<Path>,
+    /// Files that a marker reports as missing.
+    missing: BTreeSet<Path>,
 }
 
 /// A listing, separated by markers.
 #[derive(Debug, Default)]
 pub(super) struct SplitListing {
     pub(super) files: Vec<StoredFile>,
+    /// Damaged and missing files.
     pub(super) damaged: Vec<StoredFile>,
-    /// Markers of files that no longer exist.
+    /// Markers of files that no longer exist, or exist again.
     pub(super) orphans: Vec<Path>,
 }
 
@@ -106,13 +112,22 @@ impl Listing {
             self.files.push(file);
         } else if names::marked_file(&meta.location).is_some() {
             self.markers.insert(meta.location.clone());
+        } else if let Some(path) = names::missing_file(&meta.location) {
+            self.missing.insert(path);
         }
     }
 
     pub(super) fn split(self, known: &DamagedFiles) -> SplitListing {
-        let Self { files, mut markers } = self;
+        let Self {
+            files,
+            mut markers,
+            mut missing,
+        } = self;
         let mut split = SplitListing::default();
         for file in files {
+            if missing.remove(&file.path) {
+                split.orphans.push(names::missing_marker(&file.path));
+            }
             let is_marked = markers.remove(&names::damage_marker(&file.path));
             if is_marked || known.is_unmarked(&file.path) {
                 split.damaged.push(file);
@@ -120,9 +135,25 @@ impl Listing {
                 split.files.push(file);
             }
         }
-        split.orphans = markers.into_iter().collect();
+        split.orphans.extend(markers);
+        let missing = missing.iter().filter_map(|path| StoredFile::parse(path, 0));
+        split.damaged.extend(missing);
         split
     }
+}
+
+/// Removes the markers of a file.
+pub(super) async fn remove_markers(
+    objects: &dyn ObjectStore,
+    path: &Path,
+) -> Result<(), StoreError> {
+    for marker in [names::damage_marker(path), names::missing_marker(path)] {
+        match objects.delete(&marker).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Reads and verifies a complete file. A file without checksums is decoded instead.
@@ -175,26 +206,65 @@ impl StoreState {
         };
         self.checksums.remove(path);
         let text = format!("{damage}\n");
-        let marked = self
-            .objects
-            .put(&names::damage_marker(path), text.into())
-            .await;
+        let marker = match damage {
+            Damage::Missing => names::missing_marker(path),
+            _ => names::damage_marker(path),
+        };
+        let marked = self.objects.put(&marker, text.into()).await;
         if let Err(error) = &marked {
             tracing::warn!(file = %path, %error, "damaged log file cannot be marked; it is left out until the next start");
         }
         let rows = file.name.rows;
         if self.damaged.insert(file, marked.is_ok()) {
-            tracing::error!(file = %path, rows, error = %damage, "log file is damaged; its lines are left out of answers");
+            tracing::error!(file = %path, rows, error = %damage, "log file is damaged or missing; its lines are left out of answers");
         }
+    }
+
+    /// Adds known files that a listing of their folder lacks to its damaged files. `known` are the
+    /// files that were known before the listing.
+    pub(super) async fn add_missing(
+        &self,
+        known: Vec<Path>,
+        listing: &mut SplitListing,
+    ) -> Result<(), StoreError> {
+        let first_unflushed = self.index().first_unflushed();
+        let listed = listing.files.iter().chain(&listing.damaged);
+        let listed: BTreeSet<Path> = listed.map(|file| file.path.clone()).collect();
+        let mut absent: Vec<StoredFile> = Vec::new();
+        for path in known.iter().filter(|path| !listed.contains(*path)) {
+            let Some(file) = StoredFile::parse(path, 0) else {
+                continue;
+            };
+            let is_merged = |other: &StoredFile| other.name.contains_range_of(&file.name);
+            let is_unflushed = file.name.last >= first_unflushed;
+            if !is_unflushed && !listing.files.iter().any(is_merged) && absent.len() < MISSING_MAX {
+                absent.push(file);
+            }
+        }
+        for file in absent {
+            // A merge or the retention may have removed it since, or a flush added it again.
+            let exists = match self.objects.head(&file.path).await {
+                Ok(_) => true,
+                Err(object_store::Error::NotFound { .. }) => false,
+                Err(error) => return Err(error.into()),
+            };
+            if exists || !self.known.contains(&file.path) {
+                continue;
+            }
+            self.set_aside(&file.path, Damage::Missing).await;
+            // From now on, the marker reports it.
+            if !self.damaged.is_unmarked(&file.path) {
+                self.known.remove(&file.path);
+            }
+            listing.damaged.push(file);
+        }
+        Ok(())
     }
 
     /// Ends the exclusion of a file after its content was replaced.
     pub(super) async fn clear_damage(&self, path: &Path) -> Result<(), StoreError> {
         self.checksums.remove(path);
-        match self.objects.delete(&names::damage_marker(path)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        remove_markers(&*self.objects, path).await?;
         self.damaged.remove(path);
         Ok(())
     }

@@ -12,6 +12,7 @@ use datafusion::arrow::array::RecordBatch;
 use smol_str::SmolStr;
 
 use super::{
+    batch_keys::{self, BatchKeys},
     codec::{LineSpan, Record},
     disk::LogFile,
     names,
@@ -22,6 +23,7 @@ use super::{
 pub(super) struct Index {
     pub(super) segments: VecDeque<Segment>,
     pub(super) reader_offsets: HashMap<String, String>,
+    pub(super) batch_keys: BatchKeys,
 }
 
 /// One file of the log.
@@ -161,6 +163,7 @@ impl Index {
             }
             Record::ReaderOffsets(reader_offsets) => self.store_reader_offsets(reader_offsets),
             Record::Forget { project } => {
+                self.batch_keys.forget(&project);
                 for segment in &mut self.segments {
                     segment.lost.retain(|(of, _)| *of != project.as_str());
                     let removed = segment.projects.remove(project.as_str());
@@ -177,6 +180,10 @@ impl Index {
         reader_offsets: impl IntoIterator<Item = super::ReaderOffset>,
     ) {
         for reader_offset in reader_offsets {
+            if batch_keys::is_batch_key(&reader_offset) {
+                self.batch_keys.insert(&reader_offset);
+                continue;
+            }
             match reader_offset.value.as_str() {
                 "" => self.reader_offsets.remove(&reader_offset.name),
                 _ => self
@@ -184,6 +191,14 @@ impl Index {
                     .insert(reader_offset.name, reader_offset.value),
             };
         }
+    }
+
+    /// Returns the reader offsets that a new segment starts with.
+    pub(super) fn carried_offsets(&self) -> HashMap<String, String> {
+        let mut carried = self.reader_offsets.clone();
+        let keys = self.batch_keys.reader_offsets();
+        carried.extend(keys.map(|offset| (offset.name, offset.value)));
+        carried
     }
 
     pub(super) fn is_damaged(&self, number: u64) -> bool {

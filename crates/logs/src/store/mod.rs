@@ -7,12 +7,15 @@
 //! are valid, so a flush repeated after a crash creates no duplicates. Nodes share the files; the
 //! log of a node is read by that node only.
 
+mod batch_keys;
 mod checksums;
 mod codec;
+mod counters;
 mod damage;
 mod disk;
 mod files;
 mod index;
+mod known_files;
 mod log;
 mod merge_policy;
 mod names;
@@ -20,6 +23,7 @@ mod objects;
 mod recovery;
 mod repair;
 mod spool;
+mod sweep;
 mod tail;
 mod upkeep;
 mod verified;
@@ -35,7 +39,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU64},
     },
     thread::JoinHandle,
     time::Duration,
@@ -52,6 +56,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub(crate) use self::verified::TAIL_BYTES;
 pub use self::{
+    batch_keys::{BATCH_KEYS_PROJECT_MAX, BatchKey},
     checksums::Damage,
     codec::ROW_BYTES_MAX,
     recovery::LogDamage,
@@ -61,12 +66,13 @@ pub use self::{
 };
 use self::{
     codec::Record,
+    counters::Counters,
     damage::DamagedFiles,
     disk::{Disk, DiskDirectory},
     index::Index,
+    known_files::KnownFiles,
     log::SegmentEnd,
     objects::LocalObjects,
-    recovery::RecoveredLog,
     tail::Tails,
     upkeep::Upkeep,
     verified::ChecksumCache,
@@ -255,50 +261,6 @@ pub struct Stats {
     pub dropped_bytes: u64,
 }
 
-/// A monotonic counter.
-#[derive(Debug, Default)]
-struct Counter(AtomicU64);
-
-impl Counter {
-    fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    rows: Counter,
-    bytes: Counter,
-    syncs: Counter,
-    files: Counter,
-    merged: Counter,
-    removed: Counter,
-    failures: Counter,
-    damaged_segments: Counter,
-    dropped_bytes: Counter,
-}
-
-impl Counters {
-    /// Counts the damage of a recovered log and the segments that were set aside earlier.
-    fn add_recovered(&self, recovered: &RecoveredLog, disk: &dyn Disk) -> io::Result<()> {
-        let is_damaged = |segment: &&index::Segment| segment.is_damaged;
-        let damaged = recovered.index.segments.iter().filter(is_damaged).count();
-        let set_aside = disk
-            .list()?
-            .iter()
-            .filter(|name| log::is_set_aside(name))
-            .count();
-        self.damaged_segments.add((damaged + set_aside) as u64);
-        self.dropped_bytes
-            .add(recovered.damage.iter().map(|it| it.bytes).sum());
-        Ok(())
-    }
-}
-
 /// State shared by the store, its writer thread and its queries.
 #[derive(Debug)]
 struct StoreState {
@@ -311,6 +273,9 @@ struct StoreState {
     columnar_memory: Arc<AtomicU64>,
     checksums: Arc<ChecksumCache>,
     damaged: DamagedFiles,
+    known: KnownFiles,
+    /// The time of the last maintenance, in microseconds since 1970.
+    last_upkeep: AtomicI64,
 }
 
 impl StoreState {
@@ -354,21 +319,33 @@ impl Store {
                 let files = files.unwrap_or_else(|| folder.join("objects"));
                 Arc::new(LocalObjects::open(&files, folder.join("staging"))?)
             };
-            Ok::<_, StoreError>((lock, disk, objects))
+            let known = KnownFiles::open(&folder, &objects.to_string())?;
+            Ok::<_, StoreError>((lock, disk, objects, known))
         };
-        let (lock, disk, objects) = tokio::task::spawn_blocking(open)
+        let (lock, disk, objects, known) = tokio::task::spawn_blocking(open)
             .await
             .map_err(io::Error::other)??;
-        let mut store = Self::open_with(options, Arc::new(disk), objects).await?;
+        let mut store = Self::open_parts(options, Arc::new(disk), objects, known).await?;
         store.lock = Some(lock);
         Ok(store)
     }
 
-    /// Opens a store over a disk and an object store.
+    /// Opens a store that knows no files.
+    #[cfg(test)]
     async fn open_with(
+        options: Options,
+        disk: Arc<dyn Disk>,
+        objects: Arc<dyn ObjectStore>,
+    ) -> Result<Self, StoreError> {
+        Self::open_parts(options, disk, objects, KnownFiles::default()).await
+    }
+
+    /// Opens a store over a disk and an object store.
+    async fn open_parts(
         mut options: Options,
         disk: Arc<dyn Disk>,
         objects: Arc<dyn ObjectStore>,
+        known: KnownFiles,
     ) -> Result<Self, StoreError> {
         // Positions in a segment are 32-bit numbers.
         options.seal_bytes = options.seal_bytes.min(1024 * 1024 * 1024);
@@ -388,6 +365,8 @@ impl Store {
             columnar_memory: Arc::default(),
             checksums: Arc::default(),
             damaged: DamagedFiles::default(),
+            known,
+            last_upkeep: AtomicI64::new(i64::MIN),
         });
         let last = match recovered.last {
             Some(last) => last,
@@ -469,6 +448,9 @@ impl Store {
             name.len() + value.len(),
             READER_OFFSET_BYTES_MAX,
         )?;
+        if batch_keys::is_batch_key(reader_offset) {
+            return Ok(());
+        }
         let known = &self.shared.index().reader_offsets;
         let adds_one = !known.contains_key(name) && !value.is_empty();
         check_limit(
@@ -533,6 +515,8 @@ impl Store {
         self.write(record, payload).await?;
         self.close_tail(project).await?;
         let directory = names::project_folder(project);
+        self.shared.known.remove_under(&directory);
+        self.shared.known.sync()?;
         let paths = self
             .shared
             .objects

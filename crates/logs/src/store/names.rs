@@ -62,9 +62,26 @@ pub(super) fn damage_marker(path: &Path) -> Path {
     Path::from(format!("{path}{MARKER_SUFFIX}"))
 }
 
+/// The suffix of the marker in the place of a missing file.
+const MISSING_SUFFIX: &str = ".missing";
+
+/// Returns the path of the marker in the place of a missing file.
+pub(super) fn missing_marker(path: &Path) -> Path {
+    Path::from(format!("{path}{MISSING_SUFFIX}"))
+}
+
 /// Returns the file of a marker, or `None` if the path is no marker.
 pub(super) fn marked_file(marker: &Path) -> Option<Path> {
-    let path = Path::from(marker.as_ref().strip_suffix(MARKER_SUFFIX)?);
+    file_before(marker, MARKER_SUFFIX)
+}
+
+/// Returns the file of the marker of a missing file, or `None` if the path is none.
+pub(super) fn missing_file(marker: &Path) -> Option<Path> {
+    file_before(marker, MISSING_SUFFIX)
+}
+
+fn file_before(marker: &Path, suffix: &str) -> Option<Path> {
+    let path = Path::from(marker.as_ref().strip_suffix(suffix)?);
     FileName::parse(&path).map(|_| path)
 }
 

@@ -14,11 +14,15 @@ use datafusion::object_store::{
 use futures_util::StreamExt as _;
 
 use super::{
-    StoreError, codec,
+    StoreError,
+    checksums::Damage,
+    codec,
     codec::{LineSpan, Record},
-    damage::{DamagedFiles, Listing, read_file},
+    damage::{DamagedFiles, Listing, read_file, remove_markers},
     disk::{Disk as _, DiskDirectory},
-    files, log,
+    files,
+    known_files::KnownFiles,
+    log,
     names::{self, StoredFile},
     objects::LocalObjects,
     recovery::{self, LogDamage},
@@ -128,6 +132,16 @@ impl StoreFolders {
                     rows: file.name.rows,
                     cause: damage.to_string(),
                 }),
+                // Only the marker of a missing file is listed.
+                Err(StoreError::Objects(object_store::Error::NotFound { .. }))
+                    if file.size == 0 =>
+                {
+                    report.damaged_files.push(FileDamage {
+                        path: file.path,
+                        rows: file.name.rows,
+                        cause: Damage::Missing.to_string(),
+                    });
+                }
                 // A merge or the retention removed it meanwhile.
                 Err(StoreError::Objects(object_store::Error::NotFound { .. })) => {}
                 Err(error) => return Err(error),
@@ -162,6 +176,10 @@ impl StoreFolders {
                 move_file(&segment, &kept.join(name))?;
             }
         }
+        // Files were deleted or have another name. The next start lists the files anew.
+        for folder in &self.folders {
+            KnownFiles::remove_journal(folder)?;
+        }
         Ok(repaired)
     }
 
@@ -177,8 +195,10 @@ impl StoreFolders {
             Ok(object) => object.bytes().await.unwrap_or_default(),
             Err(_) => Bytes::new(),
         };
-        let flat_name = file.path.as_ref().replace('/', "_");
-        fs::write(kept.join(flat_name), &content)?;
+        if !content.is_empty() {
+            let flat_name = file.path.as_ref().replace('/', "_");
+            fs::write(kept.join(flat_name), &content)?;
+        }
         let (source, rows) = if let Some(content) = self.content_from_logs(file).await? {
             objects.put(&file.path, content.into()).await?;
             (RepairSource::Log, file.name.rows)
@@ -193,7 +213,10 @@ impl StoreFolders {
                 }
                 name.rows
             } else {
-                objects.delete(&file.path).await?;
+                match objects.delete(&file.path).await {
+                    Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
                 0
             };
             let source = match rows {
@@ -202,10 +225,7 @@ impl StoreFolders {
             };
             (source, rows)
         };
-        match objects.delete(&names::damage_marker(&file.path)).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+        remove_markers(objects, &file.path).await?;
         Ok(RepairedFile {
             damage,
             source,

@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use super::{
     Options, Store, StoreError, StoreState,
     codec::LineSpan,
-    damage::{Listing, SplitListing},
+    damage::SplitListing,
     disk::LogFile,
     files,
     index::FrameExtent,
@@ -42,7 +42,7 @@ const DELETIONS_MAX: usize = 8;
 const MERGES_PER_CALL: usize = 4;
 /// Maximum number of remembered directories and obsolete files. The next sweep finds the others
 /// again.
-const REMEMBERED_MAX: usize = 64 * 1024;
+pub(super) const REMEMBERED_MAX: usize = 64 * 1024;
 /// Initial and maximum delay after a failure, in microseconds.
 const BACKOFF: Range<i64> = 1_000_000..60_000_000;
 
@@ -145,7 +145,7 @@ impl SealedLines {
 
 impl Upkeep {
     /// Remembers files for deletion.
-    fn mark_obsolete(
+    pub(super) fn mark_obsolete(
         &mut self,
         shared: &StoreState,
         paths: impl IntoIterator<Item = Path>,
@@ -175,7 +175,7 @@ impl Upkeep {
         }
     }
 
-    fn schedule_merge(&mut self, folder: Path) {
+    pub(super) fn schedule_merge(&mut self, folder: Path) {
         if self.merge.len() < REMEMBERED_MAX {
             self.merge.insert(folder);
         }
@@ -190,6 +190,7 @@ impl Store {
         let Ok(mut upkeep) = self.upkeep.try_lock() else {
             return;
         };
+        self.shared.last_upkeep.store(now, Ordering::Relaxed);
         if let Err(error) = self.seal_old(now).await {
             tracing::debug!(%error, "segment of the log cannot be sealed");
         }
@@ -391,6 +392,7 @@ impl Store {
     async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), StoreError> {
         self.shared.objects.put(path, bytes.into()).await?;
         self.shared.counters.files.add(1);
+        self.shared.known.add(path);
         if self.shared.damaged.contains(path) {
             self.shared.clear_damage(path).await?;
         }
@@ -398,7 +400,7 @@ impl Store {
     }
 
     /// Returns the first day within the retention period of a project.
-    fn first_day(&self, project: &str, now: i64) -> i64 {
+    pub(super) fn first_day(&self, project: &str, now: i64) -> i64 {
         let days = self
             .retention
             .lock()
@@ -455,76 +457,13 @@ impl Store {
     }
 
     /// Returns the valid files of this node and the superseded files of all nodes in one directory.
-    fn own_files(&self, files: Vec<StoredFile>) -> (Vec<StoredFile>, Vec<StoredFile>) {
+    pub(super) fn own_files(&self, files: Vec<StoredFile>) -> (Vec<StoredFile>, Vec<StoredFile>) {
         let own = &self.shared.options.node;
         let first_unflushed = self.shared.index().first_unflushed();
         let (mut valid, superseded) =
             names::split_superseded(files, |node| (node == own).then_some(first_unflushed));
         valid.retain(|file| file.name.node == *own);
         (valid, superseded)
-    }
-
-    /// Scans all files for expired, superseded and mergeable ones.
-    async fn sweep(&self, upkeep: &mut Upkeep, now: i64) -> Result<(), StoreError> {
-        let mut objects = self.shared.objects.list(None);
-        let mut listing = Listing::default();
-        let mut directory: Option<(String, String)> = None;
-        let mut damaged = Vec::new();
-        while let Some(meta) = objects.next().await {
-            let meta = meta?;
-            let own_directory = directory_of(&meta.location);
-            if directory != own_directory {
-                let complete = std::mem::take(&mut listing).split(&self.shared.damaged);
-                damaged.extend(self.sweep_directory(upkeep, complete, now));
-                directory = own_directory;
-            }
-            listing.add(&meta);
-        }
-        let complete = listing.split(&self.shared.damaged);
-        damaged.extend(self.sweep_directory(upkeep, complete, now));
-        damaged.truncate(REMEMBERED_MAX);
-        self.shared.damaged.replace_marked(damaged);
-        Ok(())
-    }
-
-    /// Schedules the deletions and merges of one directory. Returns its damaged files.
-    fn sweep_directory(
-        &self,
-        upkeep: &mut Upkeep,
-        listing: SplitListing,
-        now: i64,
-    ) -> Vec<StoredFile> {
-        let SplitListing {
-            files,
-            damaged,
-            orphans,
-        } = listing;
-        upkeep.mark_obsolete(&self.shared, orphans, now);
-        let Some(first) = files.first().or(damaged.first()) else {
-            return Vec::new();
-        };
-        let project = project_of(&first.path);
-        let day = names::day(first.name.latest);
-        if day < self.first_day(&project, now) {
-            let markers = damaged.iter().map(|file| names::damage_marker(&file.path));
-            upkeep.mark_obsolete(&self.shared, markers, now);
-            let files = files.into_iter().chain(damaged).map(|file| file.path);
-            upkeep.mark_obsolete(&self.shared, files, now);
-            return Vec::new();
-        }
-        let (own, superseded) = self.own_files(files);
-        upkeep.mark_obsolete(
-            &self.shared,
-            superseded.into_iter().map(|file| file.path),
-            now,
-        );
-        let runs = merge_policy::runs_between(own, &damaged);
-        let has_candidates =
-            |files: &Vec<StoredFile>| merge_candidates(files, &self.shared.options, now).is_some();
-        if runs.iter().any(has_candidates) {
-            upkeep.schedule_merge(names::day_folder(&project, day));
-        }
-        damaged
     }
 
     /// Deletes obsolete files that no view can reference.
@@ -538,6 +477,12 @@ impl Store {
             {
                 deletable.push(path.clone());
             }
+        }
+        for path in &deletable {
+            self.shared.known.remove(path);
+        }
+        if !deletable.is_empty() {
+            self.shared.known.sync()?;
         }
         let mut deletions = stream::iter(deletable)
             .map(|path| async move {
@@ -559,19 +504,11 @@ impl Store {
 }
 
 /// Returns the project of a path, which is its first component.
-fn project_of(path: &Path) -> String {
+pub(super) fn project_of(path: &Path) -> String {
     match path.parts().next() {
         Some(project) => project.as_ref().to_owned(),
         None => String::new(),
     }
-}
-
-/// Returns the project and the day of a path, which are its first two components.
-fn directory_of(path: &Path) -> Option<(String, String)> {
-    let mut parts = path.parts();
-    let project = parts.next()?;
-    let day = parts.next()?;
-    Some((project.as_ref().to_owned(), day.as_ref().to_owned()))
 }
 
 /// Whether an interval has passed. A clock that moved backwards counts as passed.

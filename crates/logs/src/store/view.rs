@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use datafusion::{
@@ -203,7 +203,10 @@ impl Store {
         };
         let mut by_day: BTreeMap<i64, DayFiles> = BTreeMap::new();
         for directory in directories {
-            let listing = self.shared.list(Some(&directory)).await?;
+            let known = self.shared.known.under(&directory);
+            let mut listing = self.shared.list(Some(&directory)).await?;
+            let known = self.unexpired(known, self.shared.last_upkeep.load(Ordering::Relaxed));
+            self.shared.add_missing(known, &mut listing).await?;
             for file in listing.files {
                 let day = by_day.entry(names::day(file.name.latest)).or_default();
                 day.files.push(file);

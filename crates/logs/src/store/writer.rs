@@ -211,7 +211,7 @@ impl LogWriter {
     /// never written to again.
     fn start_segment(&mut self) -> io::Result<()> {
         self.active = None;
-        let reader_offsets = self.shared.index().reader_offsets.clone();
+        let reader_offsets = self.shared.index().carried_offsets();
         let number = self.highest.max(self.last.number) + 1;
         let salt = FrameSalt::derive(self.shared.options.seed, number);
         let header = SegmentHeader {

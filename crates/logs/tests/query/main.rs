@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod behaviour;
+mod client_queries;
 mod damage;
 mod dialects;
 mod exact;

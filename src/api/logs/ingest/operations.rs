@@ -155,13 +155,12 @@ async fn store(
     if !has_given_ids {
         return analytics.append(project, events, None).await;
     }
-    let digest = recent::digest(&events);
-    let Some(batch) = analytics.recent_batches.begin(project, digest).await else {
+    let key = recent::batch_key(&events);
+    let _exclusive = analytics.batch_locks.lock(project).await;
+    if analytics.has_batch(project, &key).await? {
         return Ok(());
-    };
-    analytics.append(project, events, None).await?;
-    batch.stored();
-    Ok(())
+    }
+    analytics.append_with_key(project, events, &key).await
 }
 
 async fn logflare(context: ApiContext, sent: IngestRequest) -> Result<Json<Ingested>, Error> {

@@ -1,6 +1,6 @@
 //! Quantiles that are exact for small groups and have a bounded error of rank for large ones.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use datafusion::{
     arrow::{
@@ -22,6 +22,10 @@ use super::{
 /// Number of values up to which quantiles are exact, that of the reservoir of `ClickHouse`. Even,
 /// so that halving a level preserves the total weight.
 const LEVEL_MAX: usize = 8_192;
+
+/// Whole numbers from zero up to this limit are counted instead of kept once a group is large: the
+/// counts take as much memory as a full level.
+const COUNTED_MAX: usize = LEVEL_MAX;
 
 /// The definition of a quantile between two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -131,12 +135,14 @@ impl Aggregation for QuantileAggregation {
         values: &[ArrayRef],
         rows: GroupedRows<'_>,
     ) -> Result<usize> {
-        let values = values[0].as_primitive::<Float64Type>();
+        let column = values[0].as_primitive::<Float64Type>();
+        let values = column.values();
+        let nulls = column.nulls();
         let level_max = self.level_max();
         let mut growth = 0;
         for (row, group) in rows.iter() {
-            let value = values.value(row);
-            if values.is_null(row) || value.is_nan() {
+            let value = values[row];
+            if value.is_nan() || nulls.is_some_and(|nulls| nulls.is_null(row)) {
                 continue;
             }
             growth += states[group].push(0, value, level_max);
@@ -189,8 +195,8 @@ impl Aggregation for QuantileAggregation {
         let mut values = ListBuilder::new(Float64Builder::new());
         let mut lengths = ListBuilder::new(UInt64Builder::new());
         for state in states {
-            for level in &state.levels {
-                values.values().append_slice(level);
+            for level in state.all_levels() {
+                values.values().append_slice(&level);
                 lengths.values().append_value(level.len() as u64);
             }
             values.append(true);
@@ -210,32 +216,96 @@ impl Aggregation for QuantileAggregation {
 /// Halving level `n` changes a rank by at most `2^n`, and happens once for `LEVEL_MAX * 2^n`
 /// numbers. Ranks are therefore wrong by at most the number of levels divided by [`LEVEL_MAX`]:
 /// 0.2 % for 500 million numbers.
+///
+/// Small whole numbers, such as durations in milliseconds, are counted exactly as soon as the first
+/// level is full, which also saves sorting them.
 #[derive(Debug, Default)]
 struct QuantileSketch {
     levels: Vec<Vec<f64>>,
+    /// The number of occurrences of each whole number below [`COUNTED_MAX`]. Empty in small groups.
+    counts: Vec<u64>,
     /// Whether the next halving keeps the odd positions, so that errors cancel.
     odd: bool,
 }
 
+/// Returns a whole number that can be counted as an index.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "the number is compared with its index afterwards"
+)]
+fn counted_index(value: f64) -> Option<usize> {
+    let index = value as usize;
+    (index < COUNTED_MAX && (index as f64).to_bits() == value.to_bits()).then_some(index)
+}
+
 impl QuantileSketch {
     /// Adds a value of a level. Returns the growth in bytes.
+    #[inline]
     fn push(&mut self, level: usize, value: f64, level_max: usize) -> usize {
+        if !self.counts.is_empty()
+            && let Some(index) = counted_index(value)
+        {
+            self.counts[index] += 1 << level;
+            return 0;
+        }
         if let Some(values) = self.levels.get_mut(level)
             && values.len() < values.capacity()
-            && values.len() < level_max
+            && (values.len() < LEVEL_MAX || !self.counts.is_empty() && values.len() < level_max)
         {
             values.push(value);
             return 0;
         }
+        self.push_to_full_level(level, value, level_max)
+    }
+
+    fn push_to_full_level(&mut self, level: usize, value: f64, level_max: usize) -> usize {
         let before = self.size();
         while self.levels.len() <= level {
             self.levels.push(Vec::new());
+        }
+        if self.counts.is_empty() && self.levels[level].len() >= LEVEL_MAX {
+            self.start_counting();
+            self.push(level, value, level_max);
+            return self.size().saturating_sub(before);
         }
         if self.levels[level].len() >= level_max {
             self.halve(level, level_max);
         }
         self.levels[level].push(value);
         self.size().saturating_sub(before)
+    }
+
+    /// Moves the whole numbers of all levels to counts.
+    fn start_counting(&mut self) {
+        let mut counts = vec![0; COUNTED_MAX];
+        for (level, values) in self.levels.iter_mut().enumerate() {
+            values.retain(|value| match counted_index(*value) {
+                Some(index) => {
+                    counts[index] += 1 << level;
+                    false
+                }
+                None => true,
+            });
+        }
+        self.counts = counts;
+    }
+
+    /// Returns the values of each level, including the counted numbers: a number that occurs five
+    /// times is in the levels zero and two.
+    fn all_levels(&self) -> Vec<Cow<'_, [f64]>> {
+        let mut levels: Vec<Cow<'_, [f64]>> = self.levels.iter().map(Cow::from).collect();
+        for (value, count) in (0_u32..).zip(&self.counts) {
+            let mut rest = *count;
+            while rest > 0 {
+                let level = rest.trailing_zeros() as usize;
+                levels.resize_with(levels.len().max(level + 1), Cow::default);
+                levels[level].to_mut().push(f64::from(value));
+                rest &= rest - 1;
+            }
+        }
+        levels
     }
 
     fn halve(&mut self, level: usize, level_max: usize) {
@@ -257,7 +327,9 @@ impl QuantileSketch {
 
     fn size(&self) -> usize {
         let values: usize = self.levels.iter().map(Vec::capacity).sum();
-        values * size_of::<f64>() + self.levels.capacity() * size_of::<Vec<f64>>()
+        values * size_of::<f64>()
+            + self.counts.capacity() * size_of::<u64>()
+            + self.levels.capacity() * size_of::<Vec<f64>>()
     }
 
     fn sorted(&self) -> WeightedValues {
@@ -265,6 +337,11 @@ impl QuantileSketch {
         for (level, level_values) in self.levels.iter().enumerate() {
             let weight = 1_u64 << level;
             values.extend(level_values.iter().map(|value| (*value, weight)));
+        }
+        for (value, count) in (0_u32..).zip(&self.counts) {
+            if *count > 0 {
+                values.push((f64::from(value), *count));
+            }
         }
         values.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
         let mut total = 0;
@@ -342,6 +419,41 @@ mod tests {
     }
 
     #[test]
+    fn quantiles_of_small_whole_numbers_are_exact_in_large_groups() {
+        for parts in [1, 7] {
+            let mut merged = QuantileSketch::default();
+            let mut all = Vec::new();
+            for part in 0..parts {
+                let numbers: Vec<f64> = (0..40_000_u32)
+                    .map(|n| f64::from((n + part).wrapping_mul(7_919) % 8_000))
+                    .collect();
+                all.extend_from_slice(&numbers);
+                for (level, values) in sketch(numbers).all_levels().iter().enumerate() {
+                    for value in values.iter() {
+                        merged.push(level, *value, LEVEL_MAX);
+                    }
+                }
+            }
+            all.sort_by(f64::total_cmp);
+            let sorted = merged.sorted();
+            assert_eq!(sorted.total, all.len() as u64);
+            for (rank, value) in all.iter().enumerate().step_by(997) {
+                assert_eq!(sorted.at(rank as u64), Some(*value), "{parts} {rank}");
+            }
+        }
+        // Other numbers beside them keep their bound.
+        let mixed = (0..100_000_u32).map(|n| match n % 10 {
+            0 => -f64::from(n) - 0.5,
+            1 => f64::from(n) + 10_000.0,
+            _ => f64::from(n % 5_000),
+        });
+        let sorted = sketch(mixed).sorted();
+        assert_eq!(sorted.total, 100_000);
+        let median = sorted.quantile(0.5, Rank::Above).unwrap();
+        assert!((2_490.0..=2_510.0).contains(&median), "{median}");
+    }
+
+    #[test]
     fn ranks_in_large_groups_are_within_a_percent_in_any_order() {
         let count = 300_000_u64;
         for step in [1, 7_919, 299_999, 100_003] {
@@ -349,8 +461,8 @@ mod tests {
             for part in 0..3 {
                 let own = (part * 100_000..(part + 1) * 100_000)
                     .map(|n| f64::from(u32::try_from(n * step % count).unwrap()));
-                for (level, values) in sketch(own).levels.iter().enumerate() {
-                    for value in values {
+                for (level, values) in sketch(own).all_levels().iter().enumerate() {
+                    for value in values.iter() {
                         merged.push(level, *value, LEVEL_MAX);
                     }
                 }

@@ -167,3 +167,74 @@ async fn unreachable_marker_still_sets_the_file_aside() {
     let view = store.view("p", i64::MIN, i64::MAX).await.unwrap();
     assert_eq!((read(&view).await.len(), view.damaged.len()), (1, 1));
 }
+
+#[tokio::test]
+async fn missing_file_is_reported_until_it_is_restored_or_expires() {
+    let inner: Arc<InMemory> = Arc::default();
+    let disk = SimDisk::default();
+    let options = Options {
+        merge_files: 100,
+        ..options("n")
+    };
+    let store = open_store(options.clone(), &disk, &inner).await;
+    let mut now = NOW;
+    for id in ["1", "2", "3"] {
+        flush(&store, id, now).await;
+        now += 20 * SECOND;
+    }
+    let listed = files(&store, "p").await;
+    let content = inner.get(&listed[1].path).await.unwrap();
+    let content = content.bytes().await.unwrap();
+    inner.delete(&listed[1].path).await.unwrap();
+    let damaged = async |store: &Store| {
+        let view = store.view("p", i64::MIN, i64::MAX).await.unwrap();
+        let paths = view.damaged.iter().map(|file| file.path.clone());
+        (paths.collect::<Vec<_>>(), read(&view).await)
+    };
+    let expected = (vec![listed[1].path.clone()], vec!["1".into(), "3".into()]);
+    assert_eq!(damaged(&store).await, expected);
+    assert_eq!(damaged(&store).await, expected);
+    assert_eq!(store.stats(now).damaged_files, 1);
+    drop(store);
+    let store = open_store(options.clone(), &disk, &inner).await;
+    assert_eq!(damaged(&store).await, expected, "by its marker");
+    inner.put(&listed[1].path, content.into()).await.unwrap();
+    assert_eq!(
+        damaged(&store).await,
+        (vec![], ["1", "2", "3"].map(str::to_owned).into())
+    );
+    // The first sweep of a process finds the files, and the next one that one is lost.
+    store.upkeep(now).await;
+    inner.delete(&listed[2].path).await.unwrap();
+    now += 7200 * SECOND;
+    store.upkeep(now).await;
+    assert_eq!(store.stats(now).damaged_files, 1);
+    now += 40 * 86_400 * SECOND;
+    store.upkeep(now).await;
+    store.upkeep(now + 86_400 * SECOND).await;
+    assert_eq!(count_objects(&inner).await, 0);
+    assert_eq!(store.stats(now).damaged_files, 0);
+}
+
+#[tokio::test]
+async fn files_that_another_node_deletes_are_not_missing() {
+    let inner: Arc<InMemory> = Arc::default();
+    let one = open_store(options("one"), &SimDisk::default(), &inner).await;
+    let other = open_store(options("other"), &SimDisk::default(), &inner).await;
+    flush(&one, "1", NOW).await;
+    one.upkeep(NOW).await;
+    // The project is deleted in the other process.
+    other.forget("p").await.unwrap();
+    one.upkeep(NOW + 7200 * SECOND).await;
+    assert_eq!(one.stats(NOW).damaged_files, 0);
+    // Lines expire in the other process.
+    let later = NOW + 7300 * SECOND;
+    flush(&one, "2", later).await;
+    let expired = later + 40 * 86_400 * SECOND;
+    other.upkeep(expired).await;
+    other.upkeep(expired + 86_400 * SECOND).await;
+    one.upkeep(expired).await;
+    assert_eq!(all(&one, "p").await, [""; 0]);
+    assert_eq!(one.stats(expired).damaged_files, 0);
+    assert_eq!(count_objects(&inner).await, 0);
+}

@@ -140,3 +140,29 @@ async fn repair_keeps_the_intact_row_groups_of_a_file() {
     assert!(check.verify().await.unwrap().is_sound());
     assert_eq!(store.stats(NOW).damaged_files, 0);
 }
+
+#[tokio::test]
+async fn lost_file_is_noticed_after_restart_and_repair_removes_its_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    for id in ["1", "2"] {
+        flush(&store, "p", vec![event(id, NOW)]).await;
+    }
+    let path = files(&store, "p").await[0].path.clone();
+    drop(store);
+    fs::remove_file(folder.path().join("objects").join(path.as_ref())).unwrap();
+    let store = open(folder.path()).await;
+    let view = store.view("p", i64::MIN, i64::MAX).await.unwrap();
+    assert_eq!((view.files.len(), view.damaged.len()), (1, 1));
+    assert_eq!((&view.damaged[0].path, view.damaged[0].rows), (&path, 1));
+    drop((view, store));
+    let check = folders(folder.path());
+    let report = check.verify().await.unwrap();
+    assert_eq!(report.damaged_files[0].cause, "the file is missing");
+    let repaired = check.repair().await.unwrap();
+    assert_eq!(repaired[0].source, RepairSource::Nothing);
+    assert!(check.verify().await.unwrap().is_sound());
+    let store = open(folder.path()).await;
+    assert_eq!(all(&store, "p").await, ["2"]);
+    assert_eq!(store.stats(NOW).damaged_files, 0);
+}
