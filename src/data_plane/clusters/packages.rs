@@ -2,7 +2,8 @@
 //!
 //! A `.deb` file is an `ar` archive (deb(5)) with a compressed `tar` archive of the files. Of
 //! these, an engine takes programs and libraries of PostgreSQL, shared libraries and copyright
-//! notices; everything else is skipped. Sizes and counts are bounded, links are kept within their folder.
+//! notices; everything else is skipped. Sizes and counts are bounded, links are kept within their
+//! folder.
 
 use std::{
     fs::{self, File},
