@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     app::config::Config,
     cli::{output::Output, serve},
-    data_plane::clusters::{Account, Home, sandbox_available},
+    data_plane::clusters::{Account, Engine, Home, extensions, sandbox_available},
 };
 
 #[derive(Debug, Args)]
@@ -66,11 +66,21 @@ impl CheckCommand {
         let home = control.home();
         let address = self.config.listen;
         let free = serve::can_bind(address).await;
+        let extensions = match &engine {
+            Ok(engines) => extensions(engines.default_engine()),
+            Err(_) => Requirement {
+                what: "extensions",
+                ok: false,
+                needed: false,
+                detail: "no engine for projects".to_owned(),
+            },
+        };
         let mut findings = vec![
             needed(
                 "postgresql",
                 engine.map(|engines| engines.default_engine().to_string()),
             ),
+            extensions,
             needed(
                 "account",
                 Account::for_servers().map(|account| format!("servers run as {}", account.name)),
@@ -170,6 +180,32 @@ async fn resolve_and_connect(host: &str, listen: &[SocketAddr]) -> Result<String
         Err(format!(
             "{host} is {ip}, and port {CLIENT_PORT} does not answer there"
         ))
+    }
+}
+
+/// Checks whether the default engine has the extensions that applications use most.
+fn extensions(engine: &Engine) -> Requirement {
+    let permitted = extensions::PERMITTED
+        .iter()
+        .filter(|name| engine.has_extension(name))
+        .count();
+    let missing: Vec<&str> = ["vector", "pg_cron"]
+        .into_iter()
+        .filter(|name| !engine.has_extension(name))
+        .collect();
+    let detail = if missing.is_empty() {
+        format!("{permitted} can be created, among them vector and pg_cron")
+    } else {
+        format!(
+            "{permitted} can be created, without {}; install an engine that has them: gantry engine install 17",
+            missing.join(" and ")
+        )
+    };
+    Requirement {
+        what: "extensions",
+        ok: missing.is_empty(),
+        needed: false,
+        detail,
     }
 }
 

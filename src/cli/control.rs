@@ -10,7 +10,8 @@ use crate::{
     app::config::ControlOptions,
     base::{clock::Entropy, db::Db},
     data_plane::clusters::{
-        Account, ClusterError, Control, Home, Installed, Launcher, Location, server::Host,
+        Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
+        server::Host,
     },
 };
 
@@ -70,8 +71,16 @@ impl OpenControl {
                     options.postgres_bin.as_deref(),
                     &Home::engines_of(home.dir()),
                 )?;
+                let control_data = home.control_data();
+                let engine = if installed.fitting(&control_data).runs_alone() {
+                    installed.fitting(&control_data).clone()
+                } else {
+                    let options = LayoutOptions::beside(&Home::engines_of(home.dir()));
+                    let laid_out = installed.laid_out(&options, &Entropy::system());
+                    laid_out.fitting(&control_data).clone()
+                };
                 let host = Host {
-                    engine: installed.fitting(&home.control_data()).clone(),
+                    engine,
                     launcher: Launcher::default(),
                 };
                 let control = Control::ensure(&home, &host, &Entropy::system()).await?;

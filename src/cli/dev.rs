@@ -15,12 +15,12 @@ use crate::{
     base::ids::UserId,
     cli::{
         databases::ListenerDefaults,
-        engine,
+        engine::{self, EngineName},
         files::DevFiles,
         serve,
         serve::{ClusterShutdown, DatabaseEndpoints, Running},
     },
-    data_plane::clusters::{Home, engines::DEFAULT_MAJOR, install::Release},
+    data_plane::clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release},
     platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
@@ -34,6 +34,9 @@ pub(super) struct DevCommand {
 /// 2606).
 const FIRST_EMAIL: &str = "owner@example.com";
 const FIRST_ORGANIZATION: &str = "First organization";
+
+/// Extensions that the greeting names, if they are installed.
+const NAMED_EXTENSIONS: [&str; 6] = ["vector", "pg_cron", "pgaudit", "postgis", "http", "hypopg"];
 
 /// Spare clusters that are started in advance, so that the first project is ready quickly.
 const SPARE_CLUSTERS: u16 = 1;
@@ -68,22 +71,32 @@ impl DevCommand {
     }
 }
 
-/// Installs the default PostgreSQL version into the data folder when no installed version can be
-/// offered to new projects.
+/// Installs the engine with the most extensions into the data folder, unless an installed version
+/// is configured or has the extension `vector`. If that fails, an installed version is used, or
+/// that of the npm registry.
 async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     // The start itself reports every other problem.
     let Ok(installed) = serve::installed(config) else {
         return Ok(());
     };
-    let Err(missing) = installed.offer(serve::old_versions(config)) else {
+    if config.control.postgres_bin.is_some() || installed.has_vector(DEFAULT_MAJOR) {
         return Ok(());
-    };
+    }
+    let usable = installed.offer(serve::old_versions(config));
     let home = config.control.home();
     Home::create(&home)?;
-    anstream::eprintln!(
-        "Installing PostgreSQL {DEFAULT_MAJOR} for projects into the data folder …"
-    );
-    engine::install(&home, DEFAULT_MAJOR, Release::Pinned)
+    let best = EngineName::best(DEFAULT_MAJOR);
+    anstream::eprintln!("Installing {best} with its extensions into the data folder …");
+    let Err(failed) = engine::install(&home, best, Release::Pinned).await else {
+        return Ok(());
+    };
+    anstream::eprintln!("Installing {best} failed: {failed:#}");
+    let Err(missing) = usable else {
+        return Ok(());
+    };
+    let other = EngineName::npm(DEFAULT_MAJOR);
+    anstream::eprintln!("Installing {other} into the data folder …");
+    engine::install(&home, other, Release::Pinned)
         .await
         .with_context(|| missing.to_string())?;
     Ok(())
@@ -192,11 +205,14 @@ fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSes
     } else {
         format!("$(. {env}; echo $GANTRY_TOKEN)")
     };
-    let engine = running.app.driver.engines().default_engine().text();
+    let engines = running.app.driver.engines();
+    let engine = engines.default_engine().text();
+    let extensions = extensions(engines.default_engine());
     let databases = databases(running);
     let services = services(running);
     anstream::println!(
         "\n{bold}Gantry is ready.{bold:#}  PostgreSQL {engine}\n\
+         \n  Extensions  {extensions}\
          \n  API         {url}\
          \n  Reference   {url}/docs\
          \n  Databases   {databases}\
@@ -212,6 +228,29 @@ fn print_greeting(running: &Running, files: &DevFiles, url: &str, start: &DevSes
          \nCtrl-C stops everything; the next start finds it again.\n",
         organization = start.organization,
     );
+}
+
+/// Formats the extensions that projects can create: names of those that are not part of
+/// PostgreSQL, and the number of all.
+fn extensions(engine: &Engine) -> String {
+    let permitted: Vec<&str> = extensions::PERMITTED
+        .iter()
+        .copied()
+        .filter(|name| engine.has_extension(name))
+        .collect();
+    let named: Vec<&str> = NAMED_EXTENSIONS
+        .iter()
+        .copied()
+        .filter(|name| permitted.contains(name))
+        .collect();
+    match named.as_slice() {
+        [] => format!("{} of PostgreSQL itself", permitted.len()),
+        named => format!(
+            "{} and {} more  (gantry extension list)",
+            named.join(", "),
+            permitted.len() - named.len()
+        ),
+    }
 }
 
 /// Formats the database addresses for terminal output.

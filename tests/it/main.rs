@@ -14,6 +14,7 @@ mod docs;
 mod domains;
 mod edge;
 mod engines;
+mod extensions;
 #[path = "../fuzz/mod.rs"]
 mod fuzz;
 mod http;

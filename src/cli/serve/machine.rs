@@ -1,6 +1,6 @@
 //! Preparation of the machine: listeners, TLS, PostgreSQL versions and resource limits.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::Context;
 use rustls::{
@@ -10,16 +10,24 @@ use rustls::{
 use tokio::net::TcpListener;
 
 use crate::{
-    app::{config::Config, operator_api},
+    app::{
+        config::{Config, ExtensionOptions},
+        operator_api,
+    },
+    base::clock::Entropy,
     cli::{
         databases::{DatabaseListeners, ListenerDefaults},
         edges::ServiceListeners,
     },
     data_plane::clusters::{
-        Account, ControlGroups, EngineError, Engines, Home, Installed, Launcher, Location,
-        OldVersions, Resources, sandbox_available, server::Host,
+        Account, ControlGroups, Engine, EngineError, Engines, ExtensionPolicy, Home, Installed,
+        Launcher, LayoutOptions, Location, OldVersions, Resources, extensions, sandbox_available,
+        server::Host,
     },
 };
+
+/// Major versions that can have a folder of extensions in the data folder.
+const EXTENSION_MAJORS: RangeInclusive<u16> = 15..=30;
 
 /// Listeners that do not accept connections yet.
 pub(super) struct Listeners {
@@ -76,9 +84,8 @@ impl Machine {
     /// control group, so it must run before other processes are started.
     pub(super) fn prepare(config: &Config) -> anyhow::Result<Self> {
         let installed = installed(config)?;
-        let control_data = Home::control_data_of(&config.control.home());
-        let control_engine = installed.fitting(&control_data).clone();
-        let engines = installed.offer(old_versions(config))?;
+        // Fails before anything is written.
+        installed.clone().offer(old_versions(config))?;
         let launcher = Launcher {
             sandbox: !config.unsafe_no_sandbox && sandbox_available(),
             ..Launcher::default()
@@ -92,6 +99,14 @@ impl Machine {
             Location::confirm(home.dir())?;
             home
         };
+        let options = layout_options(home.dir(), &config.extensions);
+        let laid_out = installed.clone().laid_out(&options, &Entropy::system());
+        if let Err(error) = laid_out.remove_unused_layouts(&options, SystemTime::now()) {
+            tracing::warn!(%error, "unused layouts of engines were not removed");
+        }
+        let control_data = home.control_data();
+        let control_engine = control_engine(&installed, &laid_out, &control_data);
+        let engines = laid_out.offer(old_versions(config))?;
         let resources = resources(config, &home)?;
         let warnings = warnings(
             launcher.sandbox,
@@ -171,6 +186,36 @@ pub(in crate::cli) fn installed(config: &Config) -> Result<Installed, EngineErro
         config.control.postgres_bin.as_deref(),
         &Home::engines_of(&config.control.home()),
     )
+}
+
+/// Returns the inputs of layouts in the data folder `home`.
+pub(in crate::cli) fn layout_options(home: &Path, options: &ExtensionOptions) -> LayoutOptions {
+    let mut folders: Vec<_> = options
+        .extensions_dir
+        .iter()
+        .map(|folder| (folder.major, folder.dir.clone()))
+        .collect();
+    folders.extend(EXTENSION_MAJORS.map(|major| (major, extensions::folder_of(home, major))));
+    LayoutOptions {
+        policy: ExtensionPolicy::read(home),
+        folders,
+        ..LayoutOptions::beside(&Home::engines_of(home))
+    }
+}
+
+/// Returns the engine of the control cluster: the installation itself, which needs no extensions,
+/// or its layout if it only runs from that.
+pub(in crate::cli) fn control_engine(
+    installed: &Installed,
+    laid_out: &Installed,
+    data: &Path,
+) -> Engine {
+    let engine = installed.fitting(data);
+    if engine.runs_alone() {
+        engine.clone()
+    } else {
+        laid_out.fitting(data).clone()
+    }
 }
 
 /// Returns the policy for PostgreSQL 15. Only the sandbox contains its owner role, so the version

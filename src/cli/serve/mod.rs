@@ -16,7 +16,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
-    machine::{bind, can_bind, installed, old_versions},
+    machine::{bind, can_bind, installed, layout_options, old_versions},
     startup::start,
 };
 use crate::{

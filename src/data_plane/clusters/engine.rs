@@ -7,6 +7,8 @@ use std::{
     process::Command,
 };
 
+use super::{extensions::PRELOADED, layout::EngineLayout, manifest::EngineManifest};
+
 /// The oldest major version that the templates support.
 const OLDEST_MAJOR: u16 = 15;
 const INSTALL: &str = "apt-get install -y postgresql";
@@ -18,6 +20,10 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 pub struct Engine {
     bin_dir: PathBuf,
     version: Version,
+    /// The record of its installation, unless a distribution or the operator installed it.
+    manifest: Option<EngineManifest>,
+    /// The copy that servers run.
+    layout: Option<EngineLayout>,
 }
 
 /// An error of finding an engine. Each message is one line with the remedy.
@@ -98,20 +104,105 @@ impl Engine {
         };
         // The sandbox grants real paths, so links are resolved once, here.
         let bin_dir = dir.canonicalize().map_err(|e| broken(e.to_string()))?;
-        let output = Command::new(&path)
-            .arg("--version")
-            .output()
-            .map_err(|e| broken(e.to_string()))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let version =
-            Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?;
+        let manifest = EngineManifest::above(&bin_dir);
+        let recorded = manifest.as_ref().and_then(|manifest| {
+            // Programs with their own C library only run from a layout.
+            manifest.runtime.as_ref()?;
+            Version::of(&manifest.version)
+        });
+        let version = match recorded {
+            Some(version) => version,
+            None => {
+                let output = Command::new(&path)
+                    .arg("--version")
+                    .output()
+                    .map_err(|e| broken(e.to_string()))?;
+                let said = String::from_utf8_lossy(&output.stdout);
+                Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?
+            }
+        };
         if version.major < OLDEST_MAJOR {
             return Err(EngineError::TooOld {
                 path,
                 version: version.text,
             });
         }
-        Ok(Self { bin_dir, version })
+        Ok(Self {
+            bin_dir,
+            version,
+            manifest,
+            layout: None,
+        })
+    }
+
+    /// Returns this installation with the copy that servers run.
+    pub(super) fn laid_out(self, layout: EngineLayout) -> Self {
+        Self {
+            layout: Some(layout),
+            ..self
+        }
+    }
+
+    /// The record of its installation.
+    pub fn manifest(&self) -> Option<&EngineManifest> {
+        self.manifest.as_ref()
+    }
+
+    /// The copy that servers run, if one was made.
+    pub fn layout(&self) -> Option<&EngineLayout> {
+        self.layout.as_ref()
+    }
+
+    /// Returns whether its programs run without a layout.
+    pub fn runs_alone(&self) -> bool {
+        self.manifest
+            .as_ref()
+            .is_none_or(|manifest| manifest.runtime.is_none())
+    }
+
+    /// Returns where it came from: `debian-13`, `npm`, `archive`, or `system`.
+    pub fn origin(&self) -> &str {
+        self.manifest
+            .as_ref()
+            .map_or("system", |manifest| &manifest.source)
+    }
+
+    /// Returns the folder of its extensions' control files, if it is found.
+    pub fn extensions_dir(&self) -> Option<PathBuf> {
+        if let Some(layout) = &self.layout {
+            return Some(layout.extensions().to_owned());
+        }
+        super::layout::share_dir(&self.bin_dir, self.major()).map(|share| share.join("extension"))
+    }
+
+    /// Returns the folder of its extensions' libraries, if it is found.
+    pub fn libraries_dir(&self) -> Option<PathBuf> {
+        if let Some(layout) = &self.layout {
+            return Some(layout.libraries().to_owned());
+        }
+        super::layout::library_dir(&self.bin_dir)
+    }
+
+    /// Returns whether the files of an extension are installed.
+    pub fn has_extension(&self, name: &str) -> bool {
+        self.extensions_dir()
+            .is_some_and(|dir| dir.join(format!("{name}.control")).is_file())
+    }
+
+    /// Returns the libraries to load at the start of a server: the installed ones of
+    /// [`PRELOADED`]. None without a layout.
+    pub fn preload(&self) -> Vec<&'static str> {
+        let Some(layout) = &self.layout else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for name in PRELOADED {
+            let library = layout.libraries().join(format!("{name}.so"));
+            if library.is_file() && self.has_extension(name) {
+                found.push(*name);
+            }
+        }
+        found
     }
 
     /// Returns the release channel: `ga`, or `beta` for a version before the first release.
@@ -156,9 +247,12 @@ impl Engine {
         &self.bin_dir
     }
 
-    /// Path of one of its programs.
+    /// Path of one of its programs, in the layout if there is one.
     pub fn program(&self, name: &str) -> PathBuf {
-        self.bin_dir.join(name)
+        let layout = self.layout.as_ref();
+        layout
+            .map_or(self.bin_dir.as_path(), EngineLayout::programs)
+            .join(name)
     }
 }
 
@@ -181,6 +275,11 @@ impl Version {
             .1
             .split_whitespace()
             .next()?;
+        Self::of(text)
+    }
+
+    /// Reads `15.18` or `18beta1`.
+    fn of(text: &str) -> Option<Self> {
         let digits = text
             .find(|c: char| !c.is_ascii_digit())
             .unwrap_or(text.len());

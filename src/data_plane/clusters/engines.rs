@@ -1,9 +1,16 @@
 //! The PostgreSQL installations of this machine, one for each major version, and the versions that
 //! are offered to new projects.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
 
-use super::{Engine, EngineError, files};
+use super::{
+    ClusterError, Engine, EngineError, LayoutOptions, files, layout, manifest::EngineManifest,
+};
+use crate::base::clock::Entropy;
 
 /// Folders of distributions with one folder for each major version, and the prefix of its name.
 const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-")];
@@ -13,6 +20,10 @@ const PLACES: [(&str, &str); 2] = [("/usr/lib/postgresql", ""), ("/usr", "pgsql-
 const SAFE_MAJOR: u16 = 16;
 /// The default major version of new projects, if it is installed.
 pub const DEFAULT_MAJOR: u16 = 17;
+
+/// Extensions that existing applications use most and that are not part of PostgreSQL. Of two
+/// installations of one version, the one with more of them is used.
+const PREFERRED: [&str; 2] = ["vector", "pg_cron"];
 
 /// Use of versions before 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +46,9 @@ pub struct Installed {
 
 impl Installed {
     /// Finds the installations. The first is that of [`Engine::find`]. For each other major version
-    /// follows that of the distribution, else that of `gantry engine install` in `installed`.
+    /// follows that of the distribution, else that of `gantry engine install` in `installed`. Of
+    /// two for one version, the one with more of the preferred extensions comes first, unless
+    /// `explicit` names the other.
     pub fn find(explicit: Option<&Path>, installed: &Path) -> Result<Self, EngineError> {
         let mut engines = match Engine::find(explicit) {
             Ok(engine) => vec![engine],
@@ -53,8 +66,18 @@ impl Installed {
             .chain([(installed, "")]);
         for (root, prefix) in places {
             for engine in engines_in(root, prefix) {
-                if engines.iter().all(|known| known.major() != engine.major()) {
-                    engines.push(engine);
+                let known = engines
+                    .iter_mut()
+                    .find(|known| known.major() == engine.major());
+                match known {
+                    None => engines.push(engine),
+                    Some(known) => {
+                        let is_named =
+                            explicit.is_some_and(|_| known.bin_dir() == named_dir(explicit));
+                        if !is_named && richness(&engine) > richness(known) {
+                            *known = engine;
+                        }
+                    }
                 }
             }
         }
@@ -63,6 +86,44 @@ impl Installed {
             engines,
             named: explicit.is_some(),
         })
+    }
+
+    /// Returns whether an installation of this major version has the extension `vector`.
+    pub fn has_vector(&self, major: u16) -> bool {
+        let mut engines = self.engines.iter();
+        engines.any(|engine| engine.major() == major && engine.has_extension("vector"))
+    }
+
+    /// Makes a layout of each installation, in which the permitted extensions can be created.
+    /// Installations without one are kept if they run without it, with a warning in the log.
+    #[must_use]
+    pub fn laid_out(self, options: &LayoutOptions, entropy: &Entropy) -> Self {
+        let mut engines = Vec::new();
+        for engine in self.engines {
+            match layout::lay_out(&engine, options, entropy) {
+                Ok(laid_out) if laid_out.layout().is_some() || engine.runs_alone() => {
+                    engines.push(laid_out);
+                }
+                Ok(_) => tracing::warn!(%engine, "its folders were not found; it is not used"),
+                Err(error) => {
+                    tracing::warn!(%engine, %error, "its extensions could not be prepared");
+                    if engine.runs_alone() || engines.is_empty() {
+                        engines.push(engine);
+                    }
+                }
+            }
+        }
+        Self { engines, ..self }
+    }
+
+    /// Removes layouts that have not been used for a day, in the data folder of this process.
+    pub fn remove_unused_layouts(
+        &self,
+        options: &LayoutOptions,
+        now: SystemTime,
+    ) -> Result<(), ClusterError> {
+        let used: Vec<&Engine> = self.engines.iter().collect();
+        layout::remove_unused(&options.dir, &used, now)
     }
 
     /// All installations, in the order of [`Self::find`].
@@ -172,10 +233,38 @@ fn engines_in(root: &Path, prefix: &str) -> Vec<Engine> {
         .flatten()
         .filter(named);
     let mut engines: Vec<_> = entries
-        .filter_map(|entry| Engine::find(Some(&entry.path().join("bin"))).ok())
+        .filter_map(|entry| Engine::find(Some(&programs_in(&entry.path()))).ok())
         .collect();
-    engines.sort_by(|a, b| b.cmp_version(a));
+    engines.sort_by(|a, b| {
+        let richness = richness(b).cmp(&richness(a));
+        b.major()
+            .cmp(&a.major())
+            .then(richness)
+            .then(b.cmp_version(a))
+    });
     engines
+}
+
+/// Returns the folder of the programs of an engine folder.
+fn programs_in(folder: &Path) -> PathBuf {
+    EngineManifest::of(folder).map_or_else(
+        || folder.join("bin"),
+        |manifest| folder.join(manifest.programs),
+    )
+}
+
+/// Returns how many of the preferred extensions an installation has.
+fn richness(engine: &Engine) -> usize {
+    PREFERRED
+        .iter()
+        .filter(|name| engine.has_extension(name))
+        .count()
+}
+
+fn named_dir(explicit: Option<&Path>) -> PathBuf {
+    explicit
+        .and_then(|dir| dir.canonicalize().ok())
+        .unwrap_or_default()
 }
 
 fn newest(root: &Path) -> Option<Engine> {
@@ -210,14 +299,16 @@ mod tests {
         for version in ["97.9", "97.10", "98.1", "12.0"] {
             fake(&folder, version, version);
         }
+        // An installation in progress.
+        fake(&folder, ".unpacking-abcdefgh", "99.1");
         let explicit = fake(root.path(), "mine", "96.7");
         let found = Installed::find(Some(&explicit), &folder).unwrap();
         let engines = found.offer(OldVersions::Existing).unwrap();
         assert_eq!(engines.default_engine().text(), "96.7");
         let text = |major| engines.of_major(major).map(Engine::text);
         assert_eq!(
-            (text(98), text(97), text(96), text(12)),
-            (Some("98.1"), Some("97.10"), Some("96.7"), None)
+            (text(99), text(98), text(97), text(96), text(12)),
+            (None, Some("98.1"), Some("97.10"), Some("96.7"), None)
         );
 
         let data = root.path().join("data");
@@ -231,6 +322,28 @@ mod tests {
             fs::write(data.join("PG_VERSION"), made_by).unwrap();
             assert_eq!(engines.fitting(&data).text(), fits, "{made_by}");
         }
+    }
+
+    #[test]
+    fn installation_with_more_extensions_is_preferred() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("installed");
+        for (name, version) in [("97.9", "97.9"), ("97.10", "97.10"), ("98.1", "98.1")] {
+            fake(&folder, name, version);
+        }
+        let share = folder.join("97.9/share");
+        fs::create_dir_all(share.join("extension")).unwrap();
+        fs::write(share.join("postgres.bki"), "").unwrap();
+        fs::write(share.join("extension/vector.control"), "").unwrap();
+        let explicit = folder.join("98.1/bin");
+        let found = Installed::find(Some(&explicit), &folder).unwrap();
+        assert!(found.has_vector(97) && !found.has_vector(98));
+        let named = Installed::find(Some(&folder.join("97.10/bin")), &folder).unwrap();
+        let text = |found: Installed| {
+            let engines = found.offer(OldVersions::Existing).unwrap();
+            engines.of_major(97).unwrap().text().to_owned()
+        };
+        assert_eq!((text(found), text(named)), ("97.9".into(), "97.10".into()));
     }
 
     #[test]

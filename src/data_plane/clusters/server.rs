@@ -25,6 +25,7 @@ use tokio_postgres::{Client, NoTls};
 
 use super::{
     At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
+    launch::EngineFiles,
     pid_file::PidFile,
     process::{ProcessFamily, ProcessKind, ServerProcesses},
     resources,
@@ -400,6 +401,8 @@ impl Server {
     pub(super) fn launcher(&self, check: Option<Vec<String>>, bounds: LaunchBounds) -> Command {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
+            // The control cluster and templates in the making are unbounded, and use no extensions.
+            engine: EngineFiles::of(&self.host.engine, self.resources.is_some()),
             postgres: self.host.engine.program("postgres"),
             data: self.processes.data.clone(),
             sockets: self.sockets.clone(),

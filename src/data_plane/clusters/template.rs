@@ -72,7 +72,14 @@ pub fn is_platform_login(role: &str) -> bool {
 }
 
 /// Grants of the roles, also for projects from an older template. Idempotent.
-pub(super) const GRANTS: &str = include_str!("recipes/grants.sql");
+pub(super) const GRANTS: &str = concat!(
+    include_str!("recipes/grants.sql"),
+    // Rules of creating extensions.
+    include_str!("recipes/extensions/background.sql"),
+    include_str!("recipes/extensions/refusals.sql"),
+    include_str!("recipes/extensions/access.sql"),
+    include_str!("recipes/extensions/triggers.sql"),
+);
 
 /// Restores the platform's roles and the database `postgres`. Idempotent.
 pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
@@ -116,6 +123,9 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
         &home.account().name,
         recipe.sql.unwrap_or_default(),
         &platform_version(),
+        // The same version from another source can have other extensions.
+        host.engine.origin(),
+        &host.engine.has_extension("pg_stat_statements").to_string(),
     ] {
         hash.update(part.len().to_le_bytes());
         hash.update(part);

@@ -59,6 +59,10 @@ fn help_of_every_command_matches_snapshot() {
         &["engine"],
         &["engine", "list"],
         &["engine", "install"],
+        &["extension"],
+        &["extension", "list"],
+        &["extension", "install"],
+        &["extension", "allow"],
         &["generate"],
         &["check"],
     ];

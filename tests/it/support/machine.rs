@@ -17,8 +17,8 @@ use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::clusters::{
         Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home, Host, Installed,
-        Launcher, LocalDriver, ObservedState, OldVersions, ResourceLimits, Resources,
-        sandbox_available,
+        Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions, ResourceLimits,
+        Resources, sandbox_available,
     },
 };
 use rustix::{
@@ -46,8 +46,10 @@ pub(crate) fn engine() -> Engine {
 pub(crate) fn engines() -> Engines {
     let installed =
         env::var_os("GANTRY_TEST_ENGINES").unwrap_or_else(|| "/var/tmp/gantry-test-engines".into());
+    let options = LayoutOptions::beside(Path::new(&installed));
     Installed::find(None, Path::new(&installed))
         .unwrap()
+        .laid_out(&options, &Entropy::system())
         .offer(OldVersions::Offered)
         .unwrap()
 }
