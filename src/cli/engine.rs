@@ -143,6 +143,11 @@ pub(super) async fn install_into(
     major: u16,
     release: Release,
 ) -> anyhow::Result<clusters::Engine> {
-    let registry = Registry::new(NpmConfig::read(std::env::vars(), Path::new(".")))?;
-    Ok(install::install(engines, major, release, &registry, &Entropy::system()).await?)
+    Ok(install::install(engines, major, release, &registry()?, &Entropy::system()).await?)
+}
+
+/// Returns the registry of the npm configuration.
+pub(super) fn registry() -> anyhow::Result<Registry> {
+    let config = NpmConfig::read(std::env::vars(), Path::new("."));
+    Ok(Registry::new(config)?)
 }

@@ -19,6 +19,7 @@ mod node;
 mod output;
 mod secret;
 mod serve;
+mod service;
 mod snippet;
 mod token;
 mod upstream;
@@ -30,7 +31,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     app::config::Config,
-    data_plane::{clusters, clusters::LaunchPlan},
+    data_plane::{clusters, clusters::LaunchPlan, services, services::ServiceLaunchPlan},
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
@@ -98,11 +99,17 @@ enum Command {
     /// List and install PostgreSQL versions.
     #[command(subcommand)]
     Engine(engine::EngineCommand),
+    /// List, install, verify and remove programs for the services of projects.
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Check the requirements of this machine.
     Check(check::CheckCommand),
     /// Replace this process with a PostgreSQL server. Internal: used to start servers.
     #[command(hide = true)]
     Launch(LaunchPlan),
+    /// Replace this process with an instance of a service. Internal: used to start services.
+    #[command(hide = true)]
+    LaunchService(ServiceLaunchPlan),
     /// Run a command with a temporary control cluster. Internal: used by the tests.
     #[command(hide = true)]
     WithPostgres(with_postgres::WithPostgres),
@@ -115,6 +122,9 @@ pub fn main() -> ExitCode {
         // Must run before any thread starts: the confinement applies to this thread and to the
         // program that replaces it.
         return failure(clusters::launch(plan).map(|never| match never {}));
+    }
+    if let Command::LaunchService(plan) = &command {
+        return failure(services::launch(plan).map(|never| match never {}));
     }
     if command.keeps_files() {
         // Must run before any thread starts and any file is created.
@@ -164,9 +174,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Node(node) => node.run().await,
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
+        Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) => anyhow::bail!("`gantry launch` must run before the runtime starts"),
+        Command::Launch(_) | Command::LaunchService(_) => {
+            anyhow::bail!("a launcher must run before the runtime starts")
+        }
     }
 }
 

@@ -9,6 +9,7 @@ import { mcp } from './mcp.mjs';
 import oauth from './oauth.mjs';
 import pages from './pages.mjs';
 import python from './python.mjs';
+import rest from './rest.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
 import types from './types.mjs';
@@ -25,6 +26,7 @@ const suites = {
   oauth,
   pages,
   python,
+  rest,
   s3,
   scoped,
   types,
