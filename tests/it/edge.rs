@@ -262,7 +262,7 @@ impl Client {
         self.answer().await
     }
 
-    /// Reads a response with `Content-Length`.
+    /// Reads a response.
     pub(crate) async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read())
             .await
@@ -283,11 +283,33 @@ impl Client {
             .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
+        if head.contains("transfer-encoding: chunked") {
+            body = self.chunked_body().await;
+        }
         Some(Answer {
             status,
             head,
             body: body.into(),
         })
+    }
+
+    /// Reads the body of a chunked response after its head.
+    async fn chunked_body(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\r\n") {
+                line.push(self.0.read_u8().await.unwrap());
+            }
+            let line = String::from_utf8(line).unwrap();
+            let size = usize::from_str_radix(line.trim(), 16).unwrap();
+            let mut chunk = vec![0; size + 2];
+            self.0.read_exact(&mut chunk).await.unwrap();
+            if size == 0 {
+                return body;
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
     }
 
     /// Reads a chunked response in raw form.

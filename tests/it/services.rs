@@ -6,6 +6,8 @@ mod postgrest;
 mod settings;
 mod supervisor;
 
+pub(crate) use self::postgrest::kits;
+
 use std::{
     fs,
     fs::Permissions,
@@ -39,7 +41,7 @@ use crate::support::{
     settings,
 };
 
-/// A kit of `rest` whose program is `fake.c`.
+/// A kit of `rest` with the program `fake.c`.
 const FAKE: &str = r#"
 kit = "rest"
 program = "bin/fake"

@@ -126,7 +126,7 @@ impl AcceptedKeys {
         )
     }
 
-    /// Exchanges a key for a token. `now` is in seconds since 1970. A token is signed once a minute.
+    /// Exchanges a key for a token, which is signed once a minute. `now` is in seconds since 1970.
     pub fn exchange(&self, key: &str, now: i64) -> KeyExchange {
         let Some(found) = self.find(key) else {
             return KeyExchange::Unknown;

@@ -47,8 +47,8 @@ const PRIVATE: u32 = 0o700;
 /// connect.
 const SOCKET_DIR: u32 = 0o710;
 /// Permissions of other accounts on entries of the data folder. Servers pass through the first four
-/// to their own folders. All projects run the installed engines and kits, and clients read the authority's
-/// certificate. Other entries are accessible to Gantry's account only.
+/// to their own folders. All projects run the installed engines and kits, and clients read the
+/// authority's certificate. Other entries are accessible to Gantry's account only.
 const SHARED: [(&str, u32); 7] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),

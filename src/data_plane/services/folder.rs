@@ -137,7 +137,7 @@ impl InstanceFolder {
         (LaunchRecord::of_process(pid) == Some(record)).then_some(pid)
     }
 
-    /// Returns all processes whose working directory is this folder's, and those of `uid`.
+    /// Returns all processes with this folder as working directory, and those of `uid`.
     pub(super) fn processes(&self, uid: Option<u32>) -> io::Result<Vec<Pid>> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc")? {

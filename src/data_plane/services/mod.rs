@@ -204,8 +204,8 @@ impl Drop for WaitingRequest<'_> {
     }
 }
 
-/// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is noticed
-/// within five seconds.
+/// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is
+/// noticed within five seconds.
 pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
     let cached = &context.services.kits[service as usize];
     let (known, now) = (cached.load(Ordering::Relaxed), context.clock.ticks());

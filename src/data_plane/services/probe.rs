@@ -1,6 +1,6 @@
 //! Requests of Gantry itself to an instance.
 
-use std::{io, time::Duration};
+use std::{io, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Empty;
@@ -34,15 +34,14 @@ pub(super) async fn head(
         let request = request
             .body(Empty::<Bytes>::new())
             .map_err(io::Error::other)?;
-        let response = async { sender.send_request(request).await.map_err(io::Error::other) };
-        tokio::select! {
-            response = response => Ok(response?.status()),
-            // Ends first only if the connection fails.
-            ended = connection => Err(ended.err().map_or_else(
-                || io::ErrorKind::ConnectionReset.into(),
-                io::Error::other,
-            )),
-        }
+        let mut response = pin!(sender.send_request(request));
+        let response = tokio::select! {
+            biased;
+            response = &mut response => response,
+            // The response may have arrived with the end of the connection.
+            _ = connection => response.await,
+        };
+        Ok(response.map_err(io::Error::other)?.status())
     };
     timeout(TIMEOUT, exchange).await?
 }

@@ -1,5 +1,5 @@
-//! Stops instances that are idle, whose project does not run any more, or whose settings or kit
-//! changed, and adopts instances of an earlier Gantry.
+//! Stops instances that are idle or outdated, or have a project that does not run any more, and
+//! adopts instances of an earlier Gantry.
 
 use std::{fs, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A service whose program is hostile: nothing outside its own folder and its own database can be
+//! A service with a hostile program: nothing outside its own folder and its own database can be
 //! reached.
 
 use std::{fs, sync::Arc};

@@ -10,7 +10,7 @@ use gantry::data_plane::{
     services::{install, shelf::KitShelf},
 };
 
-use super::postgrest::kits;
+use super::kits;
 
 #[tokio::test]
 async fn installed_kit_is_verified_against_its_pinned_digest() {

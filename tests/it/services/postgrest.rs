@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Returns the folder with installed kits of the run, installed once if a registry is reachable.
-pub(super) async fn kits() -> Option<PathBuf> {
+pub(crate) async fn kits() -> Option<PathBuf> {
     let folder = std::env::var_os("GANTRY_TEST_KITS")
         .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
     let shelf = KitShelf::new(None, folder.clone());
@@ -67,9 +67,12 @@ struct DataApi {
 }
 
 const SCHEMA: &str = "
-create table public.todos (id int generated always as identity primary key, owner text, task text not null);
+create table public.todos (
+    id int generated always as identity primary key, owner text, task text not null
+);
 alter table public.todos enable row level security;
-create policy own on public.todos to authenticated using (owner = current_setting('request.jwt.claims', true)::json ->> 'sub');
+create policy own on public.todos to authenticated
+    using (owner = current_setting('request.jwt.claims', true)::json ->> 'sub');
 create policy open on public.todos for select to anon using (owner is null);
 grant select on public.todos to anon;
 grant select, insert, update, delete on public.todos to authenticated, service_role;
@@ -145,7 +148,6 @@ impl DataApi {
             .map(|(name, value)| format!("{name}: {value}\r\n"))
             .collect();
         let mut client = self.gate.client().await;
-        // PostgREST sends chunks to HTTP/1.1 clients; a HEAD-like short answer has a length.
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\n{lines}\r\n",
             self.gate.host()
@@ -263,7 +265,8 @@ async fn first_request_starts_the_data_api_and_each_key_has_its_role() {
         .get("/rest/v1/todos", &[("authorization", &of(&forged))])
         .await;
     assert_eq!(answer.status, 401, "{answer:?}");
-    assert_eq!(api.health().await["status"], "ACTIVE_HEALTHY");
+    let health = api.health().await;
+    assert_eq!(health["status"], "ACTIVE_HEALTHY", "{health}");
     api.stop().await;
 }
 
@@ -376,8 +379,10 @@ async fn ended_instance_and_changed_password_are_repaired_by_the_next_start() {
     api.tasks(&key).await;
     let id = api.id().await;
     let pid = api.pid(id).unwrap();
-    api.sql("alter role authenticator password 'chosen by the owner'")
-        .await;
+    let driver = &api.gate.node.app.driver;
+    let admin = driver.admin_session(&api.project).await.unwrap();
+    let sql = "alter role authenticator password 'chosen by another'";
+    admin.batch_execute(sql).await.unwrap();
     kill(Pid::from_raw(pid).unwrap()).await;
     until(async || api.pid(id).is_none()).await;
     let answered = async {

@@ -163,15 +163,22 @@ impl KeySetCheck {
         keys: &AcceptedKeys,
     ) -> Result<(), StartFailure> {
         let fault = |why: &str| StartFailure::new(UnavailableReason::Failed, why);
-        let accepted = async {
+        let judged = async {
             while self.status(running, &self.own).await != Some(true) {
                 sleep(POLL).await;
             }
+            loop {
+                // No answer while PostgREST connects again, as it does after its start.
+                match self.status(running, &self.of_text).await {
+                    Some(accepts_text) => return accepts_text,
+                    None => sleep(POLL).await,
+                }
+            }
         };
-        timeout(RELOAD_MAX, accepted)
+        let accepts_text = timeout(RELOAD_MAX, judged)
             .await
             .map_err(|_| fault("the new key set was not loaded in time"))?;
-        if self.status(running, &self.of_text).await != Some(false) {
+        if accepts_text {
             return Err(fault("the text of the key set is accepted as a secret"));
         }
         running.keys.store(keys.id(), Ordering::Release);

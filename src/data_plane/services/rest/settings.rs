@@ -225,10 +225,13 @@ async fn store(
     let sql = "select from projects where id = $1 and desired <> 'removed' for share";
     let found = transaction.query_opt(sql, &[&project.id.0]).await;
     found.context(doing)?.ok_or_else(projects::removed)?;
-    let sql = "insert into rest_settings as s (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
-               values ($1, $2, $3, $4, $5, $6) on conflict (project_id) do update set db_schema = excluded.db_schema, \
-               max_rows = excluded.max_rows, db_extra_search_path = excluded.db_extra_search_path, \
-               db_pool = excluded.db_pool, generation = excluded.generation where s.generation = excluded.generation - 1";
+    let sql = "insert into rest_settings as s \
+               (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
+               values ($1, $2, $3, $4, $5, $6) on conflict (project_id) do update set \
+               db_schema = excluded.db_schema, max_rows = excluded.max_rows, \
+               db_extra_search_path = excluded.db_extra_search_path, \
+               db_pool = excluded.db_pool, generation = excluded.generation \
+               where s.generation = excluded.generation - 1";
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     let settings = &after.settings;
     let stored = transaction
