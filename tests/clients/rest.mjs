@@ -85,6 +85,8 @@ export default async function (server, tally) {
   const client = (apiKey, bearer) =>
     createClient(`https://${ref}.localhost`, apiKey, {
       auth: { persistSession: false, autoRefreshToken: false },
+      // Node.js before 22 has none, and nothing here opens one.
+      realtime: { transport: class {} },
       global: { fetch: fetchOf(server), ...(bearer && { headers: { Authorization: `Bearer ${bearer}` } }) },
     });
   const texts = ({ data, error }) => {
