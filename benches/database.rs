@@ -144,6 +144,7 @@ impl Bench {
             prepared: WarmPoolSize::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
             service_proxy: gantry::data_plane::service_proxy::Options::default(),
+            services: gantry::data_plane::services::ServiceOptions::default(),
             dns: std::sync::Arc::new(
                 gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
             ),

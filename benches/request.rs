@@ -141,6 +141,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
         service_proxy: gantry::data_plane::service_proxy::Options::default(),
+        services: gantry::data_plane::services::ServiceOptions::default(),
         dns: std::sync::Arc::new(
             gantry::data_plane::domains::hostnames::dns::DnsResolver::new(&[])?,
         ),

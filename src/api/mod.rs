@@ -3,6 +3,7 @@
 pub mod accounts;
 pub mod audit_log;
 pub mod context;
+pub mod data_api;
 pub mod database;
 pub mod database_access;
 pub mod domains;

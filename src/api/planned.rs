@@ -148,8 +148,6 @@ planned! {
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/postgrest" [] "v1-get-postgrest-service-config" "Get the PostgREST configuration" Rest, needs(&[&[P::DataApiConfigRead], &[P::DataApiConfigRead, P::DataApiConfigSecretRead]], S::RestRead), STANDARD;
-    Patch "/v1/projects/{ref}/postgrest" [] "v1-update-postgrest-service-config" "Update the PostgREST configuration" Rest, needs(&[&[P::DataApiConfigWrite]], S::RestWrite), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/remove" [] "v1-remove-a-read-replica" "Remove a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Get "/v1/projects/{ref}/readonly" [] "v1-get-readonly-mode-status" "Get the status of read-only mode" Database, needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead), STANDARD, instead "Use POST /v1/projects/{ref}/database/query with `show default_transaction_read_only` instead.";

@@ -32,6 +32,8 @@ use crate::{
         projects::{NewTableGrants, idle, lease, reconciler, warm_pool, watchdog},
         service_proxy,
         service_proxy::upstreams::Upstreams,
+        services,
+        services::ServiceOptions,
         temporary_access,
     },
     platform::{
@@ -75,6 +77,8 @@ pub struct Settings {
     pub upstreams: Upstreams,
     /// Options of the service proxy.
     pub service_proxy: service_proxy::Options,
+    /// Services that Gantry runs itself.
+    pub services: ServiceOptions,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// Certificate authority for custom hostnames, if configured.
@@ -113,6 +117,7 @@ impl Settings {
             idle_pause_after: self.idle_pause_after,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
+            services: self.services,
             dns: self.dns,
             authority: self.authority,
         };
@@ -233,6 +238,7 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));

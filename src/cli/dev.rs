@@ -19,8 +19,13 @@ use crate::{
         files::DevFiles,
         serve,
         serve::{ClusterShutdown, DatabaseEndpoints, Running},
+        service,
     },
-    data_plane::clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release},
+    data_plane::{
+        clusters::{Engine, Home, engines::DEFAULT_MAJOR, extensions, install::Release},
+        service_proxy::upstreams::Service,
+        services::{has_kit, shelf::KitShelf},
+    },
     platform::access::{credential::SecretDigest, sessions::SessionSecret},
 };
 
@@ -56,6 +61,7 @@ impl DevCommand {
         let mut config = *self.config;
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         provide_engine(&config).await?;
+        let without_rest = provide_rest(&config).await;
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() {
             "https"
@@ -64,6 +70,12 @@ impl DevCommand {
         };
         let project_domain = config.project_domain.clone();
         let mut running = serve::start(config, ListenerDefaults::Local).await?;
+        if let Some(why) = without_rest {
+            anstream::eprintln!(
+                "The Data API of projects is not available: {why}. \
+                 Install it later with: gantry service install rest"
+            );
+        }
         let used = greet_and_wait(&mut running, &files, scheme, &project_domain).await;
         // Stop all started processes, also after an error.
         let stopped = running.stop(ClusterShutdown::Stop).await;
@@ -100,6 +112,24 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
         .await
         .with_context(|| missing.to_string())?;
     Ok(())
+}
+
+/// Installs the program of the Data API when it is missing. Returns the reason if there is none:
+/// everything else works without it.
+async fn provide_rest(config: &Config) -> Option<String> {
+    let home = config.control.home();
+    let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
+    let is_missing = matches!(shelf.find(Service::Rest), Ok(None));
+    let has_upstream = config
+        .upstream
+        .iter()
+        .any(|upstream| upstream.service == Service::Rest);
+    if !is_missing || has_upstream {
+        return None;
+    }
+    anstream::eprintln!("Installing PostgREST for the Data API of projects into the data folder …");
+    let error = service::install(&home, Service::Rest).await.err()?;
+    Some(format!("{error:#}"))
 }
 
 /// Prints the addresses and credentials, then waits for a shutdown signal.
@@ -292,7 +322,12 @@ fn services(running: &Running) -> String {
         .as_deref()
         .map(|file| format!("\n              certificate authority: {}", quoted(file)))
         .unwrap_or_default();
-    format!("https://<ref>.{domain}:{port}/rest/v1, /auth/v1, …, after --upstream is set{trust}")
+    let paths = if has_kit(&running.app, Service::Rest) {
+        "/rest/v1; /auth/v1, … after --upstream is set"
+    } else {
+        "/rest/v1, /auth/v1, … after --upstream is set"
+    };
+    format!("https://<ref>.{domain}:{port}{paths}{trust}")
 }
 
 /// Quotes a path for a POSIX shell if it contains special characters.

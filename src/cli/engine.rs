@@ -190,7 +190,7 @@ pub(super) async fn install_into(
     name: EngineName,
     release: Release,
 ) -> anyhow::Result<clusters::Engine> {
-    let registry = Registry::new(NpmConfig::read(std::env::vars(), Path::new(".")))?;
+    let registry = registry()?;
     let entropy = Entropy::system();
     if name.source == EngineSource::Debian {
         let mirrors = debian::mirrors(Path::new("/"));
@@ -274,4 +274,10 @@ impl FromStr for EngineName {
             _ => Err("the sources are debian, npm and supabase".to_owned()),
         }
     }
+}
+
+/// Returns the registry of the npm configuration.
+pub(super) fn registry() -> anyhow::Result<Registry> {
+    let config = NpmConfig::read(std::env::vars(), Path::new("."));
+    Ok(Registry::new(config)?)
 }

@@ -20,6 +20,7 @@ mod node;
 mod output;
 mod secret;
 mod serve;
+mod service;
 mod snippet;
 mod token;
 mod upstream;
@@ -31,7 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     app::config::Config,
-    data_plane::{clusters, clusters::LaunchPlan},
+    data_plane::{clusters, clusters::LaunchPlan, services, services::ServiceLaunchPlan},
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
@@ -102,11 +103,17 @@ enum Command {
     /// List, install and permit extensions of PostgreSQL.
     #[command(subcommand)]
     Extension(extension::ExtensionCommand),
+    /// List, install, verify and remove programs for the services of projects.
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Check the requirements of this machine.
     Check(check::CheckCommand),
     /// Replace this process with a PostgreSQL server. Internal: used to start servers.
     #[command(hide = true)]
     Launch(LaunchPlan),
+    /// Replace this process with an instance of a service. Internal: used to start services.
+    #[command(hide = true)]
+    LaunchService(ServiceLaunchPlan),
     /// Run a command with a temporary control cluster. Internal: used by the tests.
     #[command(hide = true)]
     WithPostgres(with_postgres::WithPostgres),
@@ -119,6 +126,9 @@ pub fn main() -> ExitCode {
         // Must run before any thread starts: the confinement applies to this thread and to the
         // program that replaces it.
         return failure(clusters::launch(plan).map(|never| match never {}));
+    }
+    if let Command::LaunchService(plan) = &command {
+        return failure(services::launch(plan).map(|never| match never {}));
     }
     if command.keeps_files() {
         // Must run before any thread starts and any file is created.
@@ -169,9 +179,12 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
         Command::Extension(extension) => extension.run(),
+        Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) => anyhow::bail!("`gantry launch` must run before the runtime starts"),
+        Command::Launch(_) | Command::LaunchService(_) => {
+            anyhow::bail!("a launcher must run before the runtime starts")
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use super::{
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
+    services::{ServiceOptions, Services},
     temporary_access,
 };
 use crate::{
@@ -56,6 +57,8 @@ pub struct DataPlaneSettings {
     pub upstreams: Upstreams,
     /// Options of the service proxy.
     pub service_proxy: service_proxy::Options,
+    /// Services that Gantry runs itself.
+    pub services: ServiceOptions,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
     /// The certificate authority of custom hostnames.
@@ -96,6 +99,8 @@ pub struct DataPlaneState {
     pub hostname_reconciler: hostnames::HostnameReconciler,
     /// Proxy of requests to the projects' services.
     pub service_proxy: ServiceProxy,
+    /// Instances of services that Gantry runs itself.
+    pub services: Services,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -152,6 +157,7 @@ impl DataPlaneContext {
             access_rules: AccessRuleCache::default(),
             hostname_reconciler: hostnames::HostnameReconciler::default(),
             service_proxy: ServiceProxy::default(),
+            services: Services::default(),
             removal: OnceLock::new(),
         });
         let weak = Arc::downgrade(&state);
@@ -184,6 +190,7 @@ impl ChangeListener for DataPlaneState {
         match task {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
+            Task::Services => self.services.wake(),
             Task::RateLimitOverrides | Task::LogDrains => {}
         }
     }

@@ -11,4 +11,5 @@ pub mod metrics;
 pub mod postgres_proxy;
 pub mod projects;
 pub mod service_proxy;
+pub mod services;
 pub mod temporary_access;

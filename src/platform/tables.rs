@@ -45,6 +45,8 @@ pub enum Task {
     RateLimitOverrides,
     /// Starts and stops the delivery of log drains.
     LogDrains,
+    /// Starts and stops services of projects.
+    Services,
 }
 
 impl Task {
@@ -54,6 +56,7 @@ impl Task {
         Self::TemporaryAccess,
         Self::RateLimitOverrides,
         Self::LogDrains,
+        Self::Services,
     ];
 }
 
@@ -183,6 +186,8 @@ tables! {
     ProjectUpstreams = "project_upstreams", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Whether the service proxy checks a project's API keys.
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Settings of projects' Data APIs.
+    RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.

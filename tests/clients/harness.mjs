@@ -83,6 +83,8 @@ export async function start({ flags: more = [], env } = {}) {
     data,
     host,
     profile: join(data, 'profile.yaml'),
+    // Port of the HTTPS listener of projects' services.
+    servicesPort: said.map((line) => /^ +Services +https:.*?:(\d+)\//.exec(line)?.[1]).find(Boolean),
     // A one-time sign-in link of the first user.
     signIn: said.map((line) => /^ +Pages +(\S+)/.exec(line)?.[1]).find(Boolean),
     home: join(dir, 'home'),

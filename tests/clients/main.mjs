@@ -10,6 +10,7 @@ import oauth from './oauth.mjs';
 import pages from './pages.mjs';
 import push from './push.mjs';
 import python from './python.mjs';
+import rest from './rest.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
 import types from './types.mjs';
@@ -27,6 +28,7 @@ const suites = {
   pages,
   push,
   python,
+  rest,
   s3,
   scoped,
   types,

@@ -19,5 +19,6 @@ mod quota;
 mod refusals;
 mod secrets;
 mod serve;
+mod services;
 mod shut_out;
 mod wire;

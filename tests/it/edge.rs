@@ -97,9 +97,25 @@ impl Gate {
             ..settings(transport, Uuid::from_u128(7))
         };
         let node = app.another_with(settings, app.machine.clone());
+        let project = app.home.project.clone();
+        Self::listen(app, node, project, echo, wildcard).await
+    }
+
+    /// Starts the proxy of a node that has no upstreams.
+    pub(crate) async fn of(app: TestApp, node: Node, project: ProjectRef) -> Self {
+        Self::listen(app, node, project, Echo::start().await, |_| None).await
+    }
+
+    async fn listen(
+        app: TestApp,
+        node: Node,
+        project: ProjectRef,
+        echo: Echo,
+        wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
+    ) -> Self {
         let authority =
-            WildcardCertificate::own_authority(app.machine.dir(), "example.test").unwrap();
-        let wildcard = wildcard(app.machine.dir()).unwrap_or(authority);
+            WildcardCertificate::own_authority(node.machine.dir(), "example.test").unwrap();
+        let wildcard = wildcard(node.machine.dir()).unwrap_or(authority);
         let bind = async || TcpListener::bind("127.0.0.1:0").await.unwrap();
         let https = bind().await;
         let http = bind().await;
@@ -112,7 +128,6 @@ impl Gate {
             ask: vec![ask],
         };
         let tasks = service_proxy::listen(&node.app, listeners, Some(wildcard)).unwrap();
-        let project = app.home.project.clone();
         Self {
             app,
             node,
@@ -126,13 +141,13 @@ impl Gate {
     }
 
     /// Returns the project's DNS name.
-    fn host(&self) -> String {
+    pub(crate) fn host(&self) -> String {
         format!("{}.example.test", self.project)
     }
 
     /// Returns a client configuration that trusts the authority.
     fn trusting(&self) -> ClientConfig {
-        trusting(&self.app.machine.dir().join("db-ca.pem"))
+        trusting(&self.node.machine.dir().join("db-ca.pem"))
     }
 
     async fn connect(&self, name: &str, alpn: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
@@ -145,7 +160,7 @@ impl Gate {
     }
 
     /// Connects with the project's own name.
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         self.client_of(&self.host()).await
     }
 
@@ -209,18 +224,18 @@ async fn connect(
 }
 
 /// An HTTP/1.1 client that sends raw text.
-struct Client(TlsStream<TcpStream>);
+pub(crate) struct Client(TlsStream<TcpStream>);
 
 #[derive(Debug)]
 pub(crate) struct Answer {
-    status: u16,
+    pub(crate) status: u16,
     /// In lower case.
-    head: String,
-    body: Bytes,
+    pub(crate) head: String,
+    pub(crate) body: Bytes,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -235,7 +250,7 @@ impl Answer {
 }
 
 impl Client {
-    async fn send(&mut self, text: &str) {
+    pub(crate) async fn send(&mut self, text: &str) {
         // The proxy may reject the request before it was read completely.
         let _ = self.0.write_all(text.as_bytes()).await;
         let _ = self.0.flush().await;
@@ -247,8 +262,8 @@ impl Client {
         self.answer().await
     }
 
-    /// Reads a response with `Content-Length`.
-    async fn answer(&mut self) -> Answer {
+    /// Reads a response.
+    pub(crate) async fn answer(&mut self) -> Answer {
         timeout(PATIENCE, self.read())
             .await
             .expect("no answer")
@@ -268,11 +283,33 @@ impl Client {
             .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).await.unwrap();
+        if head.contains("transfer-encoding: chunked") {
+            body = self.chunked_body().await;
+        }
         Some(Answer {
             status,
             head,
             body: body.into(),
         })
+    }
+
+    /// Reads the body of a chunked response after its head.
+    async fn chunked_body(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = Vec::new();
+            while !line.ends_with(b"\r\n") {
+                line.push(self.0.read_u8().await.unwrap());
+            }
+            let line = String::from_utf8(line).unwrap();
+            let size = usize::from_str_radix(line.trim(), 16).unwrap();
+            let mut chunk = vec![0; size + 2];
+            self.0.read_exact(&mut chunk).await.unwrap();
+            if size == 0 {
+                return body;
+            }
+            body.extend_from_slice(&chunk[..size]);
+        }
     }
 
     /// Reads a chunked response in raw form.

@@ -32,6 +32,7 @@ mod pool;
 mod projects;
 mod resources;
 mod router;
+mod services;
 mod settings;
 mod snippets;
 mod sql;

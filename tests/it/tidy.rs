@@ -61,6 +61,14 @@ const SLEEPS: &[(&str, &str)] = &[
     ),
     ("src/data_plane/database_session/stop.rs", "grace period"),
     (
+        "src/data_plane/services/rest/mod.rs",
+        "no event for a program that has read its keys again",
+    ),
+    (
+        "src/data_plane/services/start.rs",
+        "no event for a program that is ready",
+    ),
+    (
         "src/data_plane/postgres_proxy/connection.rs",
         "no event for room in a server's accept queue",
     ),
@@ -284,12 +292,14 @@ fn only_listed_files_read_credentials() {
             "\"authorization\"",
             "\"Authorization\"",
         ],
-        // The last three write credentials into their own requests.
+        // The service proxy and the clients write credentials into their own requests.
         &[
             "src/platform/http/client_credentials.rs",
             "src/platform/http/guard.rs",
             "src/data_plane/service_proxy/api_key_check.rs",
+            "src/data_plane/service_proxy/key_exchange.rs",
             "src/data_plane/service_proxy/request.rs",
+            "src/data_plane/services/rest/mod.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",

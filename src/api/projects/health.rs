@@ -12,6 +12,9 @@ use crate::{
         database_session,
         database_session::ConnectTarget,
         projects::{Status, removed},
+        service_proxy::upstreams::Service as ProxiedService,
+        services,
+        services::ServiceState,
     },
     platform::access::Project,
 };
@@ -98,6 +101,9 @@ pub async fn check(
                 let answer = database(*service, status, cause.clone(), &target, timeout).await;
                 restricted(answer, notes.clone(), read_only)
             }
+            Service::Rest if services::has_kit(context, ProxiedService::Rest) => {
+                rest(context, project).await?
+            }
             _ => health(
                 *service,
                 ServiceStatus::Unhealthy,
@@ -106,6 +112,23 @@ pub async fn check(
         });
     }
     Ok(answers)
+}
+
+/// Returns the health of the Data API. A stopped instance is healthy: the next request starts it.
+async fn rest(context: &ApiContext, project: &Project) -> Result<ServiceHealth, Error> {
+    let name = Service::Rest;
+    if services::rest::get(context, project).await?.is_off() {
+        let why = "the Data API is switched off in the project's settings";
+        return Ok(health(name, ServiceStatus::Unhealthy, Some(why.to_owned())));
+    }
+    let state = services::rest::observe(context, project.id).await;
+    Ok(match state {
+        ServiceState::Asleep | ServiceState::Running => {
+            health(name, ServiceStatus::ActiveHealthy, None)
+        }
+        ServiceState::Changing => health(name, ServiceStatus::ComingUp, None),
+        ServiceState::Failed(why) => health(name, ServiceStatus::Unhealthy, Some(why)),
+    })
 }
 
 /// Connects to the database unless the project is stopped. The result includes the last error.

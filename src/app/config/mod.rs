@@ -295,6 +295,12 @@ pub struct Config {
     )]
     pub upstream: Vec<upstreams::ServiceUpstream>,
 
+    /// Folder with programs for the services of projects, as `SERVICE/VERSION/…`. They take
+    /// precedence over those of `gantry service install`. A service with `--upstream` or `gantry
+    /// upstream` is not started.
+    #[arg(long, env = "GANTRY_SERVICES_DIR", value_name = "DIR")]
+    pub services_dir: Option<PathBuf>,
+
     /// Require an API key of the project for `rest`, `auth` and `realtime`, in the header or query
     /// parameter `apikey` or as bearer token. Pages of the sign-in flow stay open. `gantry
     /// key-check` overrides it for one project.

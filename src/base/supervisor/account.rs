@@ -83,6 +83,11 @@ impl ProcessOwner {
         Self(is_root().then_some((uid, gid)))
     }
 
+    /// Gantry's own account.
+    pub fn own_account() -> Self {
+        Self(None)
+    }
+
     /// `(uid, gid)` to switch to. `None` without root.
     pub fn ids(self) -> Option<(u32, u32)> {
         self.0

@@ -35,6 +35,11 @@ impl LaunchRecord {
         })
     }
 
+    /// The process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Returns the record of a live process.
     pub fn of_process(pid: Pid) -> Option<Self> {
         /// Position of the start time in the result of [`stat`].

@@ -22,7 +22,10 @@ pub(super) use self::{
 use crate::{
     app::{App, config::Config},
     cli::databases::ListenerDefaults,
-    data_plane::clusters::{Control, Home},
+    data_plane::{
+        clusters::{Control, Home},
+        services,
+    },
 };
 
 /// A running server.
@@ -159,6 +162,7 @@ impl Running {
         let holds_lease = self.app.lease.leads();
         self.app.reconciler.stop().await;
         if clusters == ClusterShutdown::Stop && holds_lease {
+            services::stop_all(&self.app).await;
             self.app.driver.stop_all().await?;
         }
         self.app.analytics.close().await;

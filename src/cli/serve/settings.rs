@@ -17,7 +17,7 @@ use crate::{
     base::{clock::Entropy, db::Db, net::outbound::OutboundPolicy, sealing::SealingKey},
     cli::databases::ListenerDefaults,
     data_plane::{
-        clusters::Home,
+        clusters::{Home, Launcher, sandbox_available},
         domains::{
             hostnames::{acme::CertificateAuthority, dns::DnsResolver},
             zone,
@@ -26,6 +26,7 @@ use crate::{
         postgres_proxy::PublishedAddress,
         projects::warm_pool,
         service_proxy,
+        services::{ServiceOptions, shelf::KitShelf},
     },
     platform::http::{Transport, openapi::PublishedLinks},
 };
@@ -113,6 +114,13 @@ fn from_config(
             check_keys: config.edge_check_keys,
             underscore_headers: config.edge_underscore_headers == UnderscoreHeaders::Pass,
             ..service_proxy::Options::default()
+        },
+        services: ServiceOptions {
+            shelf: KitShelf::new(config.services_dir.clone(), Home::kits_of(home.dir())),
+            launcher: Launcher {
+                sandbox: !config.unsafe_no_sandbox && sandbox_available(),
+                ..Launcher::default()
+            },
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

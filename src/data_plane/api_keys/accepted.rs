@@ -1,33 +1,182 @@
-//! Keys that a project's services accept.
+//! Keys that a project's services accept, and the tokens that they are exchanged for.
 
 use aws_lc_rs::constant_time;
-use secrecy::ExposeSecret;
+use parking_lot::Mutex;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use super::{KEYS_MAX, format::LegacyKey, jwt_secret_seal_context};
+use super::{
+    ClaimsTemplate, KEYS_MAX, Kind,
+    format::{LegacyKey, sign_hs256},
+    jwt_secret_seal_context, ring,
+};
 use crate::{
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
     data_plane::context::DataPlaneContext,
-    platform::access::credential::SecretDigest,
+    platform::access::{Project, credential::SecretDigest},
 };
 
-/// Digests of the keys that a project's services accept.
+/// Time for which a token is signed once, in seconds. A token is valid for one to two such periods.
+const TOKEN_PERIOD_SECS: i64 = 60;
+/// Shortest secret of a token key, in bytes.
+const SECRET_BYTES_MIN: usize = 32;
+
+/// A symmetric key that signs JSON web tokens.
+#[derive(Debug, Clone)]
+pub struct TokenKey {
+    id: &'static str,
+    secret: SecretString,
+}
+
+impl TokenKey {
+    /// The key with this id (`kid`). The bytes of the text are the secret.
+    pub(crate) fn new(id: &'static str, secret: SecretString) -> Self {
+        Self { id, secret }
+    }
+
+    /// Signs claims, which are a JSON object.
+    pub(crate) fn sign(&self, claims: &str) -> SecretString {
+        let header = json!({"alg": "HS256", "typ": "JWT", "kid": self.id});
+        sign_hs256(&header.to_string(), claims, &self.secret)
+    }
+
+    /// Returns the key as JSON (RFC 7517 and 7518 §6.4). Contains the secret.
+    pub(crate) fn to_json(&self) -> Value {
+        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+        let secret = URL_SAFE_NO_PAD.encode(self.secret.expose_secret());
+        json!({"kty": "oct", "kid": self.id, "alg": "HS256", "k": secret})
+    }
+
+    fn is_long_enough(&self) -> bool {
+        self.secret.expose_secret().len() >= SECRET_BYTES_MIN
+    }
+}
+
+/// The right that an accepted key gives.
+#[derive(Debug, Clone, PartialEq)]
+enum KeyGrant {
+    /// A legacy key is a token itself.
+    Legacy,
+    /// Claims of the tokens that the key is exchanged for.
+    Claims(ClaimsTemplate),
+}
+
+/// A token and the start of the period for which it was signed, in seconds since 1970.
+type SignedToken = (i64, SecretString);
+
+/// An accepted key.
+#[derive(Debug)]
+struct AcceptedKey {
+    digest: SecretDigest,
+    grant: KeyGrant,
+    /// The last signed token.
+    token: Mutex<Option<SignedToken>>,
+}
+
+impl AcceptedKey {
+    fn new(digest: SecretDigest, grant: KeyGrant) -> Self {
+        Self {
+            digest,
+            grant,
+            token: Mutex::new(None),
+        }
+    }
+}
+
+/// The result of exchanging a key.
+#[derive(Debug)]
+pub enum KeyExchange {
+    /// The key is not of the project.
+    Unknown,
+    /// The key is a token itself.
+    IsToken,
+    /// A token that services accept for a short time.
+    Token(SecretString),
+}
+
+/// Keys that a project's services accept.
 #[derive(Debug, Default)]
-pub struct AcceptedKeys(Vec<SecretDigest>);
+pub struct AcceptedKeys {
+    keys: Vec<AcceptedKey>,
+    /// The key that signs exchanged tokens. It never leaves the node.
+    service: Option<TokenKey>,
+    /// The key of legacy keys, while they are accepted.
+    legacy: Option<TokenKey>,
+    id: u64,
+}
 
 impl AcceptedKeys {
     /// Returns whether `key` is accepted. Takes constant time.
     pub fn contains(&self, key: &str) -> bool {
+        self.find(key).is_some()
+    }
+
+    fn find(&self, key: &str) -> Option<&AcceptedKey> {
         let sent = SecretDigest::of(key);
         let same = |digest: &SecretDigest| {
             constant_time::verify_slices_are_equal(digest.as_bytes(), sent.as_bytes()).is_ok()
         };
-        self.0
-            .iter()
-            .fold(false, |found, digest| same(digest) | found)
+        self.keys.iter().fold(
+            None,
+            |found, key| if same(&key.digest) { Some(key) } else { found },
+        )
     }
+
+    /// Exchanges a key for a token, which is signed once a minute. `now` is in seconds since 1970.
+    pub fn exchange(&self, key: &str, now: i64) -> KeyExchange {
+        let Some(found) = self.find(key) else {
+            return KeyExchange::Unknown;
+        };
+        let (KeyGrant::Claims(claims), Some(service)) = (&found.grant, &self.service) else {
+            return KeyExchange::IsToken;
+        };
+        let period = now - now.rem_euclid(TOKEN_PERIOD_SECS);
+        let mut token = found.token.lock();
+        match &*token {
+            Some((then, token)) if *then == period => KeyExchange::Token(token.clone()),
+            _ => {
+                let signed = service.sign(&token_claims(claims, period));
+                *token = Some((period, signed.clone()));
+                KeyExchange::Token(signed)
+            }
+        }
+    }
+
+    /// Keys of the tokens that services accept.
+    pub(crate) fn token_keys(&self) -> Vec<&TokenKey> {
+        let keys = self.service.iter().chain(&self.legacy);
+        keys.filter(|key| key.is_long_enough()).collect()
+    }
+
+    /// Identifies [`Self::token_keys`]. Never zero.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// Returns the claims of an exchanged token. The template cannot change its validity.
+fn token_claims(template: &ClaimsTemplate, period: i64) -> String {
+    let mut claims = template.clone();
+    claims.insert("iat".to_owned(), period.into());
+    claims.insert("exp".to_owned(), (period + 2 * TOKEN_PERIOD_SECS).into());
+    claims.remove("nbf");
+    Value::Object(claims).to_string()
+}
+
+fn identify(keys: &[&TokenKey]) -> u64 {
+    let mut hash = Sha256::new();
+    for key in keys {
+        let secret = key.secret.expose_secret();
+        hash.update((secret.len() as u64).to_le_bytes());
+        hash.update(secret);
+    }
+    let mut id = [0; 8];
+    id.copy_from_slice(&hash.finalize()[..8]);
+    u64::from_le_bytes(id).max(1)
 }
 
 /// Reads the keys that a project's services currently accept.
@@ -37,30 +186,170 @@ pub async fn accepted_keys(
     reference: &ProjectRef,
 ) -> Result<AcceptedKeys, Error> {
     let doing = "reading a project's keys";
-    let sql = "select jwt_secret, legacy_enabled, created_at from key_rings where project_id = $1";
+    let sql = "select jwt_secret, legacy_enabled, created_at, service_key from key_rings where project_id = $1";
     let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
     let Some(ring) = rows.first() else {
         return Ok(AcceptedKeys::default());
     };
-    let mut all = Vec::new();
+    let service = service_key(context, project, ring.get(3)).await?;
+    let mut accepted = AcceptedKeys {
+        service: Some(TokenKey::new("gantry", service)),
+        ..AcceptedKeys::default()
+    };
     if ring.get(1) {
         let secret = context
             .settings
             .sealing
             .open(&jwt_secret_seal_context(project), ring.get(0))?;
-        all.extend(LegacyKey::ALL.map(|legacy: LegacyKey| {
-            SecretDigest::of(legacy.sign(reference, &secret, ring.get(2)).expose_secret())
-        }));
+        accepted
+            .keys
+            .extend(LegacyKey::ALL.map(|legacy: LegacyKey| {
+                let key = legacy.sign(reference, &secret, ring.get(2));
+                AcceptedKey::new(SecretDigest::of(key.expose_secret()), KeyGrant::Legacy)
+            }));
+        accepted.legacy = Some(TokenKey::new("legacy", secret));
     }
-    let sql = "select digest from api_keys where project_id = $1 limit $2";
+    let sql = "select digest, kind, template from api_keys where project_id = $1 limit $2";
     let made = context
         .db
         .query(sql, &[&project.0, &KEYS_MAX])
         .await
         .context(doing)?;
-    all.extend(
-        made.iter()
-            .filter_map(|row| SecretDigest::stored(row.get(0))),
-    );
-    Ok(AcceptedKeys(all))
+    for row in &made {
+        let Some(digest) = SecretDigest::stored(row.get(0)) else {
+            continue;
+        };
+        let claims = match row.get(2) {
+            Some(Value::Object(claims)) if row.get::<_, &str>(1) == Kind::Secret.name() => claims,
+            _ => anonymous(),
+        };
+        accepted
+            .keys
+            .push(AcceptedKey::new(digest, KeyGrant::Claims(claims)));
+    }
+    accepted.id = identify(&accepted.token_keys());
+    Ok(accepted)
+}
+
+/// Returns the secret that signs legacy keys.
+pub async fn jwt_secret(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<SecretString, Error> {
+    Ok(ring(context, project).await?.jwt_secret)
+}
+
+/// Claims of a publishable key, and of a secret key without claims of its own.
+fn anonymous() -> ClaimsTemplate {
+    [("role".to_owned(), "anon".into())].into_iter().collect()
+}
+
+/// Opens the key that signs exchanged tokens. Creates it for a project that has none.
+async fn service_key(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    sealed: Option<&[u8]>,
+) -> Result<SecretString, Error> {
+    let place = format!("project {project} service key");
+    let open = |sealed: &[u8]| context.settings.sealing.open(&place, sealed);
+    if let Some(sealed) = sealed {
+        return open(sealed);
+    }
+    let made = crate::data_plane::services::rest::mint(&context.entropy);
+    let sealed = context
+        .settings
+        .sealing
+        .seal(&context.entropy, &place, &made)?;
+    // Another process may have stored one meanwhile, which is then used.
+    let sql = "update key_rings set service_key = coalesce(service_key, $2) where project_id = $1 returning service_key";
+    let rows = context.db.query(sql, &[&project.0, &sealed]).await;
+    let rows = rows.context("making a project's service key")?;
+    rows.first().map_or(Ok(made), |row| open(row.get(0)))
+}
+
+#[cfg(test)]
+impl AcceptedKeys {
+    /// Keys with their roles.
+    pub(crate) fn for_tests(keys: &[(&str, &str)]) -> Self {
+        let grant =
+            |role: &str| KeyGrant::Claims([("role".to_owned(), role.into())].into_iter().collect());
+        Self {
+            keys: keys
+                .iter()
+                .map(|(key, role)| AcceptedKey::new(SecretDigest::of(key), grant(role)))
+                .collect(),
+            service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
+            ..Self::default()
+        }
+    }
+
+    /// The role of an exchanged token.
+    pub(crate) fn role_for_tests(&self, token: &str) -> Option<String> {
+        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+        let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+        let claims: Value = serde_json::from_slice(&part).ok()?;
+        Some(claims["role"].as_str()?.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+
+    fn keys() -> AcceptedKeys {
+        let claims =
+            |role: &str| KeyGrant::Claims([("role".to_owned(), role.into())].into_iter().collect());
+        AcceptedKeys {
+            keys: vec![
+                AcceptedKey::new(SecretDigest::of("open"), claims("anon")),
+                AcceptedKey::new(SecretDigest::of("secret"), claims("service_role")),
+                AcceptedKey::new(SecretDigest::of("a.b.c"), KeyGrant::Legacy),
+            ],
+            service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
+            legacy: Some(TokenKey::new("legacy", "short".into())),
+            id: 1,
+        }
+    }
+
+    fn claims(exchange: &KeyExchange) -> Value {
+        let KeyExchange::Token(token) = exchange else {
+            panic!("{exchange:?}");
+        };
+        let part = token.expose_secret().split('.').nth(1).unwrap();
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn key_is_exchanged_for_a_token_of_its_role() {
+        let keys = keys();
+        let claims = |key: &str, now| claims(&keys.exchange(key, now));
+        assert_eq!(
+            claims("secret", 125),
+            json!({"role": "service_role", "iat": 120, "exp": 240})
+        );
+        assert_eq!(
+            claims("open", 179),
+            json!({"role": "anon", "iat": 120, "exp": 240})
+        );
+        assert_eq!(claims("open", 180)["exp"], 300, "signed again");
+        assert!(matches!(keys.exchange("a.b.c", 0), KeyExchange::IsToken));
+        assert!(matches!(keys.exchange("other", 0), KeyExchange::Unknown));
+    }
+
+    #[test]
+    fn template_cannot_change_the_validity() {
+        let template = json!({"role": "x", "exp": 1, "iat": 1, "nbf": 9_999_999_999_i64});
+        let claims = token_claims(template.as_object().unwrap(), 60);
+        let claims: Value = serde_json::from_str(&claims).unwrap();
+        assert_eq!(claims, json!({"role": "x", "iat": 60, "exp": 180}));
+    }
+
+    #[test]
+    fn short_secret_is_no_token_key() {
+        let keys = keys();
+        assert_eq!(keys.token_keys().len(), 1);
+        let id = |keys: &[&TokenKey]| identify(keys);
+        assert_ne!(id(&[]), id(&keys.token_keys()));
+    }
 }

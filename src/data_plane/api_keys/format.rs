@@ -105,12 +105,7 @@ impl LegacyKey {
             r#"{{"iss":"supabase","ref":"{project}","role":"{}","iat":{iat},"exp":{exp}}}"#,
             self.role()
         );
-        let signed = [r#"{"alg":"HS256","typ":"JWT"}"#, &claims]
-            .map(|part| URL_SAFE_NO_PAD.encode(part))
-            .join(".");
-        let key = hmac::Key::new(hmac::HMAC_SHA256, jwt_secret.expose_secret().as_bytes());
-        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes()));
-        SecretString::from(format!("{signed}.{signature}"))
+        sign_hs256(r#"{"alg":"HS256","typ":"JWT"}"#, &claims, jwt_secret)
     }
 
     /// Returns the key as displayed, like [`Kind::display`]. A masked legacy key has no visible
@@ -121,6 +116,16 @@ impl LegacyKey {
             Self::Anon | Self::ServiceRole => key.expose_secret().to_owned(),
         }
     }
+}
+
+/// Signs a JSON web token with HMAC-SHA256 (RFC 7515). Header and claims are JSON.
+pub(crate) fn sign_hs256(header: &str, claims: &str, secret: &SecretString) -> SecretString {
+    let signed = [header, claims]
+        .map(|part| URL_SAFE_NO_PAD.encode(part))
+        .join(".");
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.expose_secret().as_bytes());
+    let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes()));
+    SecretString::from(format!("{signed}.{signature}"))
 }
 
 /// Generates a secret of 64 characters that signs legacy keys.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use self::format::LegacyKey;
 pub use self::{
-    accepted::{AcceptedKeys, accepted_keys},
+    accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
     format::Kind,
 };
 use crate::{

@@ -8,12 +8,15 @@
 //!       templates/        prepared data directories, copied to make projects
 //!       projects/<ref>/   a project: data/ and start.log
 //!       run/<ref>/        its Unix socket
+//!       run/<ref>.<service>/  an instance of a service
 //!       engines/          PostgreSQL versions that were installed beside the distribution's
+//!       kits/             programs for services of projects
 //!       tmp/              incomplete directories
 //!       trash/            deleted directories
 //! ```
 //!
-//! As root, each project's data and socket belong to the project's own uid with mode 0700; other
+//! As root, each project's data and socket belong to the project's own uid; the data has mode 0700,
+//! and the socket is also accessible to the project's own group, which its services have. Other
 //! accounts can pass through the folders above them but not list them. The rest is accessible to
 //! Gantry's account only, except for `engines/` and the certificate of the development authority.
 
@@ -40,15 +43,19 @@ pub(super) const SOCKET: &str = ".s.PGSQL.5432";
 /// Mode of folders that other accounts can pass through but not list.
 const PASSAGE: u32 = 0o711;
 const PRIVATE: u32 = 0o700;
+/// Mode of a server's socket directory: the project's group, which only its services share, can
+/// connect.
+const SOCKET_DIR: u32 = 0o710;
 /// Permissions of other accounts on entries of the data folder. Servers pass through the first four
-/// to their own folders. All projects run the installed engines, and clients read the authority's
-/// certificate. Other entries are accessible to Gantry's account only.
-const SHARED: [(&str, u32); 6] = [
+/// to their own folders. All projects run the installed engines and kits, and clients read the
+/// authority's certificate. Other entries are accessible to Gantry's account only.
+const SHARED: [(&str, u32); 7] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
     ("run", PASSAGE),
     ("tmp", PASSAGE),
     ("engines", 0o755),
+    ("kits", 0o755),
     (crate::base::net::tls::AUTHORITY, 0o644),
 ];
 
@@ -178,6 +185,11 @@ impl Home {
         dir.join("engines")
     }
 
+    /// The directory of installed programs for services in the home at `dir`.
+    pub fn kits_of(dir: &Path) -> PathBuf {
+        dir.join("kits")
+    }
+
     /// The control cluster's data directory in the home at `dir`, which need not exist.
     pub fn control_data_of(dir: &Path) -> PathBuf {
         dir.join("control/data")
@@ -254,7 +266,7 @@ impl Home {
 /// pid is in use again.
 pub(super) fn fresh_socket_dir(dir: &Path, owner: ProcessOwner) -> Result<()> {
     files::remove_tree(dir)?;
-    files::make_dir(dir, PRIVATE)?;
+    files::make_dir(dir, SOCKET_DIR)?;
     owner.own(dir).at("handing over", dir)
 }
 

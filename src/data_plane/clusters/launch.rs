@@ -157,6 +157,8 @@ impl LaunchPlan {
             .arg(&self.sockets);
         // Set on the command line, which a tenant with superuser rights cannot override by files or
         // ALTER SYSTEM: the name identifies the processes, and the collector bounds the log.
+        // Services of the project connect with the group of the project.
+        server.args(["-c", "unix_socket_permissions=0770"]);
         server
             .arg("-c")
             .arg(format!("cluster_name={}", self.name))
@@ -252,7 +254,7 @@ const CRON: [&str; 4] = [
 ///
 /// Tools that add an account replace `/etc/passwd`. Peer authentication then fails in running
 /// servers until they are restarted.
-const READABLE: &[&str] = &[
+pub(in crate::data_plane) const READABLE: &[&str] = &[
     "/usr",
     "/lib",
     "/lib64",
@@ -265,7 +267,7 @@ const READABLE: &[&str] = &[
 ];
 
 /// The dynamic loaders, which the kernel executes for the server.
-const LOADERS: &[&str] = &[
+pub(in crate::data_plane) const LOADERS: &[&str] = &[
     "/lib64/ld-linux-x86-64.so.2",
     "/lib/ld-linux-aarch64.so.1",
     "/lib/ld-linux-riscv64-lp64d.so.1",

@@ -332,7 +332,8 @@ impl LocalDriver {
         let sockets: Vec<_> = sockets
             .into_iter()
             .filter(unknown)
-            .filter(|path| name(path) != Some("control"))
+            // Instances of services are removed with their processes.
+            .filter(|path| name(path).is_none_or(|name| name != "control" && !name.contains('.')))
             .collect();
         blocking(move || sockets.iter().try_for_each(|dir| files::remove_tree(dir))).await?;
         self.remove_stale_groups().await

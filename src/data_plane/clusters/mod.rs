@@ -38,7 +38,7 @@ pub mod server;
 mod settings;
 pub mod shutdown;
 pub mod socket;
-mod system_calls;
+pub(in crate::data_plane) mod system_calls;
 pub mod template;
 mod vault_key;
 

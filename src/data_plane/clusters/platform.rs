@@ -214,7 +214,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "tenant",
-        schemas: &["auth", "storage", "realtime"],
+        schemas: &["auth", "storage", "realtime", "extensions"],
         requires: None,
         scripts: scripts![
             "event_triggers/pgrst_watch",

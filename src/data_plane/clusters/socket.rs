@@ -29,17 +29,17 @@ use super::process::ServerProcesses;
 use crate::base::supervisor::ProcessOwner;
 
 /// The Unix socket of one server, with the properties that identify the server. Cheap to clone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerSocket(Arc<Place>);
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 struct Place {
     path: PathBuf,
     listener: Listener,
 }
 
 /// The process that must have called `listen`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 enum Listener {
     /// The postmaster in this data directory, under the uid that owns the directory.
     Server { name: String, data: PathBuf },

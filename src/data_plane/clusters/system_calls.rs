@@ -29,7 +29,7 @@ pub(super) static POSTGRES: SystemCalls = SystemCalls {
     conditional: POSTGRES_CONDITIONAL,
 };
 
-const MEMORY: &[c_long] = &[
+pub(in crate::data_plane) const MEMORY: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_membarrier,
@@ -44,7 +44,7 @@ const MEMORY: &[c_long] = &[
     libc::SYS_pkey_mprotect,
 ];
 
-const FILES: &[c_long] = &[
+pub(in crate::data_plane) const FILES: &[c_long] = &[
     libc::SYS_chdir,
     libc::SYS_close,
     libc::SYS_close_range,
@@ -101,7 +101,7 @@ const FILES: &[c_long] = &[
 
 /// Calls that newer architectures never had.
 #[cfg(target_arch = "x86_64")]
-const FILES_BY_OLDER_CALLS: &[c_long] = &[
+pub(in crate::data_plane) const FILES_BY_OLDER_CALLS: &[c_long] = &[
     libc::SYS_access,
     libc::SYS_alarm,
     libc::SYS_arch_prctl,
@@ -132,9 +132,9 @@ const FILES_BY_OLDER_CALLS: &[c_long] = &[
     libc::SYS_utimes,
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const FILES_BY_OLDER_CALLS: &[c_long] = &[];
+pub(in crate::data_plane) const FILES_BY_OLDER_CALLS: &[c_long] = &[];
 
-const PROCESSES: &[c_long] = &[
+pub(in crate::data_plane) const PROCESSES: &[c_long] = &[
     // A separate filter fails `clone3` with ENOSYS, so that the C library uses `clone`, which has
     // flags that a filter can check.
     libc::SYS_clone3,
@@ -173,7 +173,7 @@ const PROCESSES: &[c_long] = &[
     libc::SYS_waitid,
 ];
 
-const SIGNALS: &[c_long] = &[
+pub(in crate::data_plane) const SIGNALS: &[c_long] = &[
     libc::SYS_kill,
     libc::SYS_restart_syscall,
     libc::SYS_rt_sigaction,
@@ -188,7 +188,7 @@ const SIGNALS: &[c_long] = &[
     libc::SYS_tkill,
 ];
 
-const TIME: &[c_long] = &[
+pub(in crate::data_plane) const TIME: &[c_long] = &[
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
@@ -199,7 +199,7 @@ const TIME: &[c_long] = &[
     libc::SYS_times,
 ];
 
-const WAITING: &[c_long] = &[
+pub(in crate::data_plane) const WAITING: &[c_long] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
@@ -220,7 +220,7 @@ const SHARED_MEMORY: &[c_long] = &[
 /// Calls for listening sockets and accepted connections. `connect` is missing, so the server cannot
 /// reach other servers or services of the host; `sendmsg` and `recvmsg` are missing, so it cannot
 /// pass descriptors.
-const SESSIONS: &[c_long] = &[
+pub(in crate::data_plane) const SESSIONS: &[c_long] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_bind,
@@ -253,7 +253,7 @@ const TIOCGWINSZ: u64 = 0x5413;
 /// Mask of a socket's type, without flags.
 const SOCKET_TYPE: u64 = 0xf;
 
-const POSTGRES_CONDITIONAL: &[ConditionalCall] = &[
+pub(in crate::data_plane) const POSTGRES_CONDITIONAL: &[ConditionalCall] = &[
     ConditionalCall {
         call: libc::SYS_clone,
         arguments: &[ArgumentRule::Bits {

@@ -19,7 +19,7 @@ use crate::{
 /// Number of projects with cached keys.
 const PROJECTS_MAX: usize = 10_000;
 /// Longest key that is checked, in bytes. Issued keys have at most half of that.
-const KEY_BYTES_MAX: usize = 1024;
+pub(super) const KEY_BYTES_MAX: usize = 1024;
 /// Paths of `auth` that need no key: browsers are redirected to them, or callers have no key of the
 /// project.
 const PATHS_WITHOUT_KEY: [&str; 6] = [

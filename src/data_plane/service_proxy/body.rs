@@ -20,7 +20,7 @@ use super::{
     rejection::RequestRejection,
     upstream_pool::UpstreamBody,
 };
-use crate::base::clock::Clock;
+use crate::{base::clock::Clock, data_plane::services::ServiceUse};
 
 /// Longest time without progress.
 const STALL_TIMEOUT: Duration = Duration::from_mins(5);
@@ -33,7 +33,11 @@ pub(super) type UploadBody =
     Either<Empty<Bytes>, Limited<TimedBody<ClientBody, Option<SentSignal>>>>;
 
 /// Response body sent to a client.
-pub(super) type DownloadBody = Either<Full<Bytes>, TimedBody<UpstreamBody, Option<CapacityPermit>>>;
+pub(super) type DownloadBody = Either<Full<Bytes>, TimedBody<UpstreamBody, Option<HeldByResponse>>>;
+
+/// Held until a response has ended: its share of the capacity, and the use of a service that Gantry
+/// runs.
+pub(super) type HeldByResponse = (CapacityPermit, Option<ServiceUse>);
 
 /// Notifies when a request body was sent completely or dropped.
 pub(super) struct SentSignal(pub(super) Arc<Notify>);

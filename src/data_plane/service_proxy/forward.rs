@@ -17,11 +17,13 @@ use tokio::{
 use super::{
     api_key_check,
     body::{
-        BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, SentSignal, TimedBody,
-        UploadBody, full,
+        BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, HeldByResponse,
+        SentSignal, TimedBody, UploadBody, full,
     },
-    capacity::{CapacityKey, CapacityPermit},
+    capacity::CapacityKey,
     connection::ClientConnection,
+    key_exchange,
+    key_exchange::ServiceCredential,
     log,
     rejection::{RequestRejection, close},
     request, request_headers,
@@ -31,7 +33,11 @@ use super::{
     upstream_pool::UpstreamBody,
     upstreams::{Service, Upstream},
 };
-use crate::{base::clock::Ticks, data_plane::database_access::bans, platform::telemetry};
+use crate::{
+    base::clock::Ticks,
+    data_plane::{database_access::bans, services, services::ServiceUse},
+    platform::telemetry,
+};
 
 /// Timeout for the head of the upstream's response, from the end of the request body.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -46,6 +52,10 @@ pub(super) struct Forwarded<'a> {
     pub(super) route: Arc<Route>,
     pub(super) service: Service,
     pub(super) upstream: Arc<Upstream>,
+    /// Held until the response has ended, if Gantry runs the service.
+    pub(super) service_use: Option<ServiceUse>,
+    /// The request's credential for the service.
+    pub(super) credential: ServiceCredential,
     /// The path after the service's prefix.
     pub(super) rest: &'a str,
     /// The project and the client that the request is counted for.
@@ -150,19 +160,29 @@ async fn admit<'a>(
         .upstreams
         .as_ref()
         .and_then(|upstreams| upstreams.get(requested));
-    let template = own
-        .or_else(|| {
-            connection
-                .context
-                .data_plane_settings
-                .upstreams
-                .get(requested)
-        })
-        .ok_or(RequestRejection::NotConfigured(requested))?;
-    let upstream = template
-        .fill(&route.reference)
-        .ok_or(RequestRejection::NotConfigured(requested))?;
-    api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
+    let template = own.or_else(|| {
+        connection
+            .context
+            .data_plane_settings
+            .upstreams
+            .get(requested)
+    });
+    let (upstream, service_use, credential) = match template {
+        Some(template) => {
+            let upstream = template
+                .fill(&route.reference)
+                .ok_or(RequestRejection::NotConfigured(requested))?;
+            api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
+            (upstream, None, ServiceCredential::Unchanged)
+        }
+        None if services::has_kit(&connection.context, requested) => {
+            Box::pin(admit_to_instance(
+                connection, &route, requested, rest, parts,
+            ))
+            .await?
+        }
+        None => return Err(RequestRejection::NotConfigured(requested)),
+    };
     let client = connection
         .context
         .settings
@@ -177,15 +197,40 @@ async fn admit<'a>(
         route,
         service: requested,
         upstream,
+        service_use,
+        credential,
         rest,
         capacity_key,
     })
 }
 
+/// Checks the key of a request to a service that Gantry runs, and starts the service if necessary.
+async fn admit_to_instance(
+    connection: &ClientConnection,
+    route: &Route,
+    service: Service,
+    rest: &str,
+    parts: &Parts,
+) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
+    let context = &connection.context;
+    let keys = context
+        .service_proxy
+        .api_keys
+        .accepted(context, route)
+        .await?;
+    // Before the start: requests without a key must not start anything.
+    api_key_check::check(context, route, service, rest, parts).await?;
+    let credential = key_exchange::exchange(parts, &keys, context.clock.now().timestamp())?;
+    let used = services::acquire(context, route.project, &route.reference, service, &keys)
+        .await
+        .map_err(|unavailable| RequestRejection::Unavailable(service, unavailable))?;
+    Ok((used.upstream().clone(), Some(used), credential))
+}
+
 /// Forwards a request and returns the upstream's response.
 async fn forward(
     connection: &ClientConnection,
-    forwarded: Forwarded<'_>,
+    mut forwarded: Forwarded<'_>,
     parts: Parts,
     body: Incoming,
 ) -> Result<ProxyResponse, RequestRejection> {
@@ -220,16 +265,15 @@ async fn forward(
         )
     };
     let request = upstream_request(connection, &forwarded, parts, upload)?;
-    let exchange = pin!(
-        connection
-            .pool
-            .send(forwarded.upstream.authority(), request)
-    );
+    let exchange = pin!(connection.pool.send(forwarded.upstream.address(), request));
     let response = with_response_timeout(forwarded.service, &sent, exchange).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(RequestRejection::Unreachable(forwarded.service));
     }
-    Ok(client_response(response, permit))
+    Ok(client_response(
+        response,
+        (permit, forwarded.service_use.take()),
+    ))
 }
 
 /// Builds the request for the upstream.
@@ -251,9 +295,13 @@ pub(super) fn upstream_request(
         underscores,
     };
     request_headers::rewrite(&mut parts.headers, &forwarding);
+    forwarded.credential.apply(&mut parts.headers);
     parts.uri = forwarded
         .upstream
-        .path(forwarded.rest, parts.uri.query())
+        .path(
+            forwarded.rest,
+            forwarded.credential.query(parts.uri.query()).as_deref(),
+        )
         .ok_or(RequestRejection::Malformed)?;
     parts.version = Version::HTTP_11;
     parts
@@ -305,7 +353,7 @@ pub(super) async fn with_response_timeout<B>(
 /// Builds the response for the client.
 pub(super) fn client_response(
     response: Response<UpstreamBody>,
-    permit: CapacityPermit,
+    held: HeldByResponse,
 ) -> ProxyResponse {
     let (mut parts, body) = response.into_parts();
     request_headers::strip(&mut parts.headers);
@@ -313,7 +361,7 @@ pub(super) fn client_response(
     let body = if body.is_end_stream() {
         full("")
     } else {
-        Either::Right(TimedBody::new(body, Some(permit)))
+        Either::Right(TimedBody::new(body, Some(held)))
     };
     Response::from_parts(parts, body)
 }

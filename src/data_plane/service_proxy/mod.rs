@@ -19,6 +19,7 @@ mod framing;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod key_checks;
+mod key_exchange;
 pub mod log;
 mod on_demand_tls;
 mod open_tunnels;
@@ -165,7 +166,7 @@ impl ServiceProxy {
     }
 
     /// Returns the port of the first HTTPS listener.
-    fn https_port(&self) -> Option<u16> {
+    pub(in crate::data_plane) fn https_port(&self) -> Option<u16> {
         self.https_port.get().copied()
     }
 

@@ -10,6 +10,7 @@ use super::{
     capacity::CapacityExceeded,
     upstreams::Service,
 };
+use crate::data_plane::services::{Unavailable, UnavailableReason};
 
 /// The reason for which a request is not forwarded, or failed at the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(super) enum RequestRejection {
     NoService,
     /// The service has no configured upstream.
     NotConfigured(Service),
+    /// Gantry runs the service, and has no running instance of it.
+    Unavailable(Service, Unavailable),
     /// The request has no API key.
     NoKey,
     /// The API key is invalid.
@@ -57,9 +60,11 @@ impl RequestRejection {
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
             Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
-            Self::Paused | Self::NotConfigured(_) | Self::KeysUnknown | Self::Busy => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Paused
+            | Self::NotConfigured(_)
+            | Self::Unavailable(..)
+            | Self::KeysUnknown
+            | Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
@@ -84,6 +89,9 @@ impl RequestRejection {
                 "The {service} service of this project is not configured. The operator says where it answers with \
                  --upstream {service}=http://HOST:PORT, or for this project alone with `gantry upstream set`."
             ),
+            Self::Unavailable(service, unavailable) => {
+                format!("The {service} service is not available: {}", unavailable.reason.message())
+            }
             Self::NoKey => "No API key found in request".into(),
             Self::WrongKey => "Invalid API key".into(),
             Self::KeysUnknown => "API keys cannot be checked at the moment; try again shortly".into(),
@@ -111,14 +119,35 @@ impl RequestRejection {
     }
 
     pub(super) fn respond(self, version: Version) -> Response<DownloadBody> {
-        let mut response = message(self.status(), &self.message());
+        let mut response = match self {
+            // The answer of PostgREST on the hosted platform while no schema is exposed.
+            Self::Unavailable(Service::Rest, unavailable)
+                if unavailable.reason == UnavailableReason::Off =>
+            {
+                json(
+                    self.status(),
+                    &serde_json::json!({
+                        "code": "PGRST002",
+                        "details": null,
+                        "hint": null,
+                        "message": self.message(),
+                    }),
+                )
+            }
+            _ => message(self.status(), &self.message()),
+        };
         if self.ends_connection() && version < Version::HTTP_2 {
             close(response.headers_mut());
         }
-        if matches!(self, Self::Busy | Self::TooMany) {
+        let retry_secs = match self {
+            Self::Busy | Self::TooMany => Some(1),
+            Self::Unavailable(_, unavailable) => Some(unavailable.retry_secs),
+            _ => None,
+        };
+        if let Some(secs) = retry_secs {
             response
                 .headers_mut()
-                .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+                .insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
         response
     }
@@ -140,7 +169,11 @@ pub(super) fn close(headers: &mut HeaderMap) {
 }
 
 fn message(status: StatusCode, message: &str) -> Response<DownloadBody> {
-    let mut response = Response::new(full(serde_json::json!({ "message": message }).to_string()));
+    json(status, &serde_json::json!({ "message": message }))
+}
+
+fn json(status: StatusCode, body: &serde_json::Value) -> Response<DownloadBody> {
+    let mut response = Response::new(full(body.to_string()));
     *response.status_mut() = status;
     response.headers_mut().insert(
         header::CONTENT_TYPE,

@@ -45,7 +45,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 /// closes.
 pub(super) async fn open(
     connection: &ClientConnection,
-    forwarded: Forwarded<'_>,
+    mut forwarded: Forwarded<'_>,
     parts: Parts,
     client: OnUpgrade,
 ) -> Result<ProxyResponse, RequestRejection> {
@@ -68,11 +68,13 @@ pub(super) async fn open(
     set_upgrade_headers(request.headers_mut());
     let sent = Notify::new();
     sent.notify_one();
-    let exchange = UpstreamPool::send_upgrade(forwarded.upstream.authority(), request);
+    let exchange = UpstreamPool::send_upgrade(forwarded.upstream.address(), request);
     let mut response = forward::with_response_timeout(service, &sent, exchange).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        let mut declined =
-            forward::client_response(response.map(UpstreamBody::from), request_permit);
+        let mut declined = forward::client_response(
+            response.map(UpstreamBody::from),
+            (request_permit, forwarded.service_use.take()),
+        );
         super::rejection::close(declined.headers_mut());
         return Ok(declined);
     }
@@ -85,7 +87,11 @@ pub(super) async fn open(
     }
     let context = connection.context.clone();
     let server = hyper::upgrade::on(&mut response);
-    let permits = (websocket_permit, Arc::clone(&connection.permits));
+    let permits = (
+        websocket_permit,
+        Arc::clone(&connection.permits),
+        forwarded.service_use.take(),
+    );
     tokio::spawn(async move {
         let tunnels = context.data_plane_metrics.service_proxy.tunnels();
         tunnels.increment(1);

@@ -24,11 +24,15 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
-    net::{TcpStream, lookup_host},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, timeout},
 };
 
-use super::body::{BodyError, UploadBody};
+use super::{
+    body::{BodyError, UploadBody},
+    upstreams::UpstreamAddress,
+};
 use crate::base::net::coalescing_stream::CoalescingStream;
 
 /// Maximum number of idle connections to one upstream per worker thread.
@@ -47,13 +51,13 @@ pub(super) struct UpstreamPool(Mutex<Idle>);
 
 struct Idle {
     /// By upstream, least recently used first.
-    of: HashMap<Authority, VecDeque<(Instant, Box<UpstreamConnection>)>>,
+    of: HashMap<UpstreamAddress, VecDeque<(Instant, Box<UpstreamConnection>)>>,
     count: usize,
     max: usize,
 }
 
 impl Idle {
-    fn take(&mut self, service: &Authority) -> Option<Box<UpstreamConnection>> {
+    fn take(&mut self, service: &UpstreamAddress) -> Option<Box<UpstreamConnection>> {
         let pool = self.of.get_mut(service)?;
         let (since, connection) = pool.pop_back()?;
         self.count -= 1;
@@ -95,16 +99,15 @@ impl Idle {
 
 /// A connection to an upstream.
 struct UpstreamConnection {
-    service: Authority,
+    service: UpstreamAddress,
     sender: http1::SendRequest<UploadBody>,
-    connection: http1::Connection<TokioIo<CoalescingStream>, UploadBody>,
+    connection: http1::Connection<TokioIo<UpstreamStream>, UploadBody>,
     ended: bool,
 }
 
 impl UpstreamConnection {
-    async fn new(service: &Authority) -> Result<Self, BodyError> {
-        let (sender, connection) =
-            http1::handshake(TokioIo::new(connect(service).await?.into())).await?;
+    async fn new(service: &UpstreamAddress) -> Result<Self, BodyError> {
+        let (sender, connection) = http1::handshake(TokioIo::new(connect(service).await?)).await?;
         Ok(Self {
             service: service.clone(),
             sender,
@@ -141,8 +144,82 @@ impl UpstreamConnection {
     }
 }
 
+/// A connection to an upstream, without HTTP.
+enum UpstreamStream {
+    Tcp(CoalescingStream),
+    Unix(UnixStream),
+}
+
+impl AsyncRead for UpstreamStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for UpstreamStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Connects to an upstream.
+async fn connect(address: &UpstreamAddress) -> Result<UpstreamStream, BodyError> {
+    match address {
+        UpstreamAddress::Tcp(authority) => {
+            Ok(UpstreamStream::Tcp(connect_tcp(authority).await?.into()))
+        }
+        UpstreamAddress::Unix(socket) => {
+            let connected = timeout(CONNECT_TIMEOUT, socket.connect()).await;
+            Ok(UpstreamStream::Unix(connected.map_err(io::Error::from)??))
+        }
+    }
+}
+
 /// Connects to the first address of an upstream that accepts.
-async fn connect(service: &Authority) -> Result<TcpStream, BodyError> {
+async fn connect_tcp(service: &Authority) -> Result<TcpStream, BodyError> {
     let host = service.host().trim_start_matches('[').trim_end_matches(']');
     let connected = timeout(CONNECT_TIMEOUT, async {
         let addresses: Vec<_> = lookup_host((host, service.port_u16().unwrap_or(80)))
@@ -179,7 +256,7 @@ impl UpstreamPool {
     /// rejected unsent is retried on another connection.
     pub(super) async fn send(
         self: &Arc<Self>,
-        service: &Authority,
+        service: &UpstreamAddress,
         mut request: Request<UploadBody>,
     ) -> Result<Response<UpstreamBody>, BodyError> {
         loop {
@@ -219,7 +296,7 @@ impl UpstreamPool {
 
     /// Sends an upgrade request via a new connection.
     pub(super) async fn send_upgrade(
-        service: &Authority,
+        service: &UpstreamAddress,
         request: Request<UploadBody>,
     ) -> Result<Response<Incoming>, BodyError> {
         let UpstreamConnection {

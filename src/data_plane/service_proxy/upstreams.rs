@@ -8,7 +8,10 @@ use hyper::{
     http::uri::{Authority, PathAndQuery, Uri},
 };
 
-use crate::base::ids::{Malformed, ProjectRef};
+use crate::{
+    base::ids::{Malformed, ProjectRef},
+    data_plane::clusters::ServerSocket,
+};
 
 /// Placeholder of a template for the project's reference.
 const REF: &str = "{ref}";
@@ -101,10 +104,19 @@ pub struct UpstreamTemplate {
     fixed: Option<Arc<Upstream>>,
 }
 
+/// The address that connections to an upstream are opened to.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum UpstreamAddress {
+    /// Host and port.
+    Tcp(Authority),
+    /// The Unix socket of a process that Gantry runs.
+    Unix(ServerSocket),
+}
+
 /// The upstream of a project's service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upstream {
-    authority: Authority,
+    address: UpstreamAddress,
     host: HeaderValue,
     /// Empty, or a path that begins with a slash and does not end with one.
     base: Arc<str>,
@@ -150,18 +162,27 @@ impl Upstream {
         let plain = uri.scheme_str() == Some("http") && uri.query().is_none();
         let host = HeaderValue::from_str(authority.as_str()).ok()?;
         plain.then(|| Self {
-            authority: authority.clone(),
+            address: UpstreamAddress::Tcp(authority.clone()),
             host,
             base: uri.path().trim_end_matches('/').into(),
         })
     }
 
-    /// Host and port.
-    pub fn authority(&self) -> &Authority {
-        &self.authority
+    /// The upstream at a Unix socket.
+    pub fn unix(socket: ServerSocket) -> Self {
+        Self {
+            address: UpstreamAddress::Unix(socket),
+            host: HeaderValue::from_static("localhost"),
+            base: "".into(),
+        }
     }
 
-    /// Host and port as the value of `Host`.
+    /// The address of its connections.
+    pub fn address(&self) -> &UpstreamAddress {
+        &self.address
+    }
+
+    /// The value of `Host`.
     pub fn host(&self) -> &HeaderValue {
         &self.host
     }
@@ -280,7 +301,7 @@ mod tests {
                 .unwrap();
             format!(
                 "http://{}{}",
-                upstream.authority(),
+                upstream.host().to_str().unwrap(),
                 upstream.path(rest, query).unwrap()
             )
         };

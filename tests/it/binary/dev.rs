@@ -247,9 +247,8 @@ pub(super) fn service() -> std::net::SocketAddr {
     address
 }
 
-/// Returns the response of a project's service, requested without credentials of the machine.
-#[track_caller]
-pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
+/// Returns a request to a project's service, without credentials of the machine.
+pub(super) fn request(gantry: &Gantry, project: &str, path: &str) -> Command {
     let port = field(&gantry.greeting, "Services")
         .strip_prefix("https://<ref>.localhost:")
         .unwrap()
@@ -258,11 +257,16 @@ pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
         .unwrap();
     let authority = field(&gantry.greeting, "certificate authority:").trim_matches('\'');
     let url = format!("https://{project}.localhost:{port}{path}");
-    let output = Command::new("curl")
-        .args(["-sS", "--cacert", authority, &url])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{url}: {output:?}");
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "--cacert", authority, &url]);
+    curl
+}
+
+/// Returns the response of a project's service.
+#[track_caller]
+pub(super) fn reached(gantry: &Gantry, project: &str, path: &str) -> String {
+    let output = request(gantry, project, path).output().unwrap();
+    assert!(output.status.success(), "{path}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 

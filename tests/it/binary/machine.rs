@@ -172,6 +172,8 @@ impl Machine {
         command
             .env("GANTRY_WARM_CLUSTERS", "0")
             .env("GANTRY_SPARE_CLUSTERS", "0");
+        // No registry: a test does not depend on the network of the machine.
+        command.env("npm_config_registry", "http://127.0.0.1:9");
         command
             .env("GANTRY_LISTEN", "127.0.0.1:0")
             .env("GANTRY_DATA_DIR", self.data())

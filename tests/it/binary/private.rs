@@ -17,10 +17,12 @@ fn is_listed(place: &Path, mode: u32) -> bool {
         .collect();
     let allowed = match parts.as_slice() {
         // The folder itself, one that servers pass through, and a project's own folder in it.
-        [] | ["projects" | "tmp", _] => 0o711,
+        [] | ["projects" | "tmp" | "run", _] => 0o711,
+        // The socket of a server: its project's group, which its services have.
+        ["run", _, ".s.PGSQL.5432"] => 0o770,
         [passage] if PASSAGES.contains(passage) => 0o711,
         // Programs, and the certificate that clients trust.
-        ["engines", ..] => 0o755,
+        ["engines" | "kits", ..] => 0o755,
         ["db-ca.pem"] => 0o644,
         _ => 0o700,
     };

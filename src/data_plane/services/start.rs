@@ -1,0 +1,525 @@
+//! Starting, adopting and stopping the process of an instance.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    process::{Command, Stdio},
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    folder::{InstanceFolder, StartedKit},
+    instance::{AbortOnDrop, Instance, InstanceId, RunningInstance, UnavailableReason},
+    kit::InstalledKit,
+    launch::ServiceLaunchPlan,
+    output,
+    output::RecentLines,
+    probe, rest,
+    rest::{RestSettings, StoredSettings},
+};
+use crate::{
+    base::supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
+    data_plane::{
+        api_keys,
+        clusters::ServerSocket,
+        context::DataPlaneContext,
+        projects,
+        projects::reconciler,
+        service_proxy::upstreams::{Service, Upstream},
+    },
+};
+
+/// Distance between the user ids of a project and its services. A project's own ids are below.
+const UID_STEP: u32 = 1_000_000;
+/// Processes and threads of an instance.
+const PROCESSES_MAX: u64 = 64;
+/// Size of one file that an instance writes, in bytes.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+/// Interval of polling for readiness.
+const POLL: Duration = Duration::from_millis(5);
+/// Longest time that requests in flight get before an instance is stopped.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// The time that the kernel gets to end a killed process.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Rounds in which left processes are killed. One forked meanwhile appears in the next round.
+const KILL_ROUNDS: usize = 20;
+/// Concurrent stops when all instances are stopped.
+const STOPS_MAX: usize = 16;
+
+/// A start failed.
+#[derive(Debug)]
+pub(super) struct StartFailure {
+    pub(super) reason: UnavailableReason,
+    /// The cause, for the log and the health check.
+    pub(super) why: String,
+}
+
+impl StartFailure {
+    pub(super) fn new(reason: UnavailableReason, why: impl ToString) -> Self {
+        Self {
+            reason,
+            why: why.to_string(),
+        }
+    }
+}
+
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> StartFailure {
+    move |error| StartFailure::new(UnavailableReason::Failed, format!("{doing}: {error}"))
+}
+
+/// Starts the instance, for a caller that marked it as starting, and sets its state.
+pub(super) async fn run(context: DataPlaneContext, instance: Arc<Instance>) {
+    let stored = stored_settings(&context, &instance.id).await;
+    let outcome = match stored {
+        Ok(stored) => start(&context, &instance, &stored).await,
+        Err(failure) => Err(failure),
+    };
+    finish(&context, &instance, outcome);
+}
+
+/// Sets the state after a start.
+fn finish(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    outcome: Result<RunningInstance, StartFailure>,
+) {
+    match outcome {
+        Ok(running) => publish(context, instance, running),
+        Err(StartFailure { reason, why }) => {
+            if reason.is_fault() || reason == UnavailableReason::BrokenKit {
+                let InstanceId {
+                    reference, service, ..
+                } = &instance.id;
+                tracing::warn!(project = %reference, %service, why, "service did not start");
+            }
+            instance.failed(reason, Some(why), context.clock.ticks());
+        }
+    }
+}
+
+async fn stored_settings(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+) -> Result<StoredSettings, StartFailure> {
+    if id.service != Service::Rest {
+        return Ok(StoredSettings::default());
+    }
+    rest::stored(&context.db, id.project)
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))
+}
+
+/// Starts a process with these settings, or adopts the one that runs with them.
+async fn start(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    stored: &StoredSettings,
+) -> Result<RunningInstance, StartFailure> {
+    let id = &instance.id;
+    let _permit = context
+        .services
+        .starts
+        .acquire()
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))?;
+    if !context.lease.leads() {
+        return Err(StartFailure::new(
+            UnavailableReason::Elsewhere,
+            "this process does not hold the lease of the data folder",
+        ));
+    }
+    let kit = find_kit(context, id.service)?;
+    if kit.manifest.needs.postgrest && stored.settings.is_off() {
+        return Err(StartFailure::new(
+            UnavailableReason::Off,
+            "db_schema is empty",
+        ));
+    }
+    if kit.manifest.needs.database.is_some() {
+        projects::wake(context, id.project, &id.reference)
+            .await
+            .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error.message()))?;
+    }
+    let owner = owner(context, id, &kit)?;
+    let folder = InstanceFolder::of(&context.home, &id.reference, id.service);
+    let started = StartedKit {
+        version: kit.version.clone(),
+        settings: stored.generation,
+    };
+    let parts = InstanceParts {
+        context,
+        instance,
+        kit,
+        owner,
+        folder,
+        started,
+    };
+    if let Some(running) = parts.adopt().await? {
+        return Ok(running);
+    }
+    parts.launch(&stored.settings).await
+}
+
+fn find_kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit, StartFailure> {
+    match context.data_plane_settings.services.shelf.find(service) {
+        Ok(Some(kit)) => Ok(kit),
+        Ok(None) => Err(StartFailure::new(
+            UnavailableReason::NoKit,
+            "no kit is installed",
+        )),
+        Err(error) => Err(StartFailure::new(UnavailableReason::BrokenKit, error)),
+    }
+}
+
+/// Returns the account of an instance: a user id of its own, derived from the project's, and the
+/// project's group, which may connect to the database's socket.
+fn owner(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+    kit: &InstalledKit,
+) -> Result<ProcessOwner, StartFailure> {
+    let data = context.driver.data_directory(&id.reference);
+    let found = data.and_then(|data| fs::symlink_metadata(data).ok());
+    let (uid, gid) = match found {
+        Some(found) => (found.uid(), found.gid()),
+        None if kit.manifest.needs.database.is_some() => {
+            return Err(StartFailure::new(
+                UnavailableReason::Elsewhere,
+                "the project's cluster is not on this machine",
+            ));
+        }
+        None => {
+            let uid = reconciler::uid(context, id.project.0)
+                .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
+            (uid, uid)
+        }
+    };
+    let step = UID_STEP * (id.service as u32 + 1);
+    let own = uid.checked_add(step);
+    let own = own.ok_or_else(|| StartFailure::new(UnavailableReason::Failed, "no user id left"))?;
+    let gid = if kit.manifest.needs.database.is_some() {
+        gid
+    } else {
+        own
+    };
+    Ok(ProcessOwner::new(own, gid))
+}
+
+/// The parts of a start.
+struct InstanceParts<'a> {
+    context: &'a DataPlaneContext,
+    instance: &'a Arc<Instance>,
+    kit: InstalledKit,
+    owner: ProcessOwner,
+    folder: InstanceFolder,
+    started: StartedKit,
+}
+
+impl InstanceParts<'_> {
+    /// Returns the running process of an earlier Gantry if it has the same kit and settings. Ends
+    /// any other process of the folder.
+    async fn adopt(&self) -> Result<Option<RunningInstance>, StartFailure> {
+        let launched = self.folder.launched();
+        if let Some(pid) = launched
+            && self.folder.recorded().as_ref() == Some(&self.started)
+        {
+            let handle = ProcessHandle::open(pid).map_err(failed("watching a service"))?;
+            // Checked again: the pid may have been reused before it was opened.
+            if let Some(handle) = handle
+                && self.folder.launched() == Some(pid)
+            {
+                let lines = Arc::new(RecentLines::default());
+                let running = self.running(pid, handle, lines);
+                if self.is_ready(&running).await {
+                    let InstanceId {
+                        reference, service, ..
+                    } = &self.instance.id;
+                    tracing::info!(project = %reference, %service, "running service adopted");
+                    return Ok(Some(running));
+                }
+            }
+        }
+        end_processes(&self.folder, self.owner)
+            .await
+            .map_err(failed("ending an earlier service"))?;
+        Ok(None)
+    }
+
+    /// Starts a process and waits until it is ready.
+    async fn launch(&self, settings: &RestSettings) -> Result<RunningInstance, StartFailure> {
+        let id = &self.instance.id;
+        self.folder
+            .create(self.owner)
+            .map_err(failed("creating the folder of a service"))?;
+        let mut loaded = None;
+        if self.kit.manifest.needs.postgrest {
+            let keys = api_keys::accepted_keys(self.context, id.project, &id.reference)
+                .await
+                .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
+            let check =
+                rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
+            loaded = Some((keys, check));
+        }
+        let lines = Arc::new(RecentLines::default());
+        let (pid, handle) = self.spawn().await?;
+        let running = self.running(pid, handle, lines);
+        let outcome = self.await_ready(&running).await;
+        let outcome = match (outcome, &loaded) {
+            (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
+            (outcome, _) => outcome,
+        };
+        if let Err(failure) = outcome {
+            let last = running.lines.last();
+            drop(running);
+            let _ = end_processes(&self.folder, self.owner).await;
+            return Err(StartFailure {
+                why: last.unwrap_or(failure.why),
+                ..failure
+            });
+        }
+        self.folder
+            .record(&self.started)
+            .map_err(failed("recording a service"))?;
+        Ok(running)
+    }
+
+    /// Runs the launcher. Returns when it has become the program.
+    async fn spawn(&self) -> Result<(Pid, ProcessHandle), StartFailure> {
+        let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
+        let twin = output.try_clone().map_err(failed("opening the output"))?;
+        let launcher = &self.context.data_plane_settings.services.launcher;
+        let mut command = Command::new(&launcher.program);
+        command
+            .args(self.plan(launcher.sandbox).arguments())
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(twin);
+        let mut child = match launcher.run(command).await {
+            Ok(child) => child,
+            Err(LauncherError::Run(error) | LauncherError::Kill(error)) => {
+                return Err(failed("running the launcher")(error));
+            }
+            Err(LauncherError::ShuttingDown) => {
+                return Err(StartFailure::new(
+                    UnavailableReason::Starting,
+                    "shutting down",
+                ));
+            }
+        };
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let open = || ProcessHandle::open(pid?).ok().flatten();
+        let (handle, reaped) = (open(), open());
+        // Collects the exit status, so that the process does not remain a zombie.
+        tokio::spawn(async move {
+            if let Some(handle) = reaped {
+                let _ = handle.ended().await;
+            }
+            let _ = child.wait();
+        });
+        pid.zip(handle).ok_or_else(|| {
+            StartFailure::new(UnavailableReason::Failed, "the program ended at once")
+        })
+    }
+
+    fn plan(&self, sandbox: bool) -> ServiceLaunchPlan {
+        let manifest = &self.kit.manifest;
+        let inner = self.folder.inner();
+        let fill = |text: &String| {
+            text.replace("{folder}", &inner.to_string_lossy())
+                .replace("{kit}", &self.kit.folder.to_string_lossy())
+                .replace("{socket}", &self.folder.socket().to_string_lossy())
+        };
+        let ids = self.owner.ids();
+        ServiceLaunchPlan {
+            program: self.kit.program(),
+            kit: self.kit.folder.clone(),
+            uid: ids.map(|(uid, _)| uid),
+            gid: ids.map(|(_, gid)| gid),
+            bounds: LaunchBounds {
+                memory_max: Some(manifest.memory_bytes),
+                // Without root, the limit would count the processes of Gantry's own account.
+                processes_max: ids.map(|_| PROCESSES_MAX),
+                file_max: Some(FILE_BYTES_MAX),
+                locked_memory_max: Some(0),
+                ..LaunchBounds::default()
+            },
+            sandbox,
+            variables: manifest
+                .environment
+                .iter()
+                .map(|(name, value)| format!("{name}={}", fill(value)))
+                .collect(),
+            program_arguments: manifest.arguments.iter().map(fill).collect(),
+            folder: inner,
+        }
+    }
+
+    fn running(&self, pid: Pid, handle: ProcessHandle, lines: Arc<RecentLines>) -> RunningInstance {
+        let socket = ServerSocket::of_process(
+            self.folder.socket(),
+            self.owner.uid(),
+            pid.as_raw_nonzero().get(),
+        );
+        let reader = tokio::spawn(output::read(self.folder.output(), lines.clone()));
+        RunningInstance {
+            id: self.instance.id.clone(),
+            upstream: Arc::new(Upstream::unix(socket.clone())),
+            socket,
+            handle,
+            pid,
+            kit: self.kit.clone(),
+            settings: self.started.settings,
+            folder: self.folder.clone(),
+            owner: self.owner,
+            lines,
+            _reader: AbortOnDrop(reader),
+            keys: AtomicU64::new(0),
+            loading: tokio::sync::Mutex::default(),
+        }
+    }
+
+    async fn is_ready(&self, running: &RunningInstance) -> bool {
+        let ready = &running.kit.manifest.ready;
+        probe::head(&running.socket, &ready.path, &[])
+            .await
+            .is_ok_and(|status| !ready.not.contains(&status.as_u16()))
+    }
+
+    /// Waits until the program answers. Fails at once if it ends.
+    async fn await_ready(&self, running: &RunningInstance) -> Result<(), StartFailure> {
+        let patience = Duration::from_secs(running.kit.manifest.ready.seconds.into());
+        let ready = async {
+            while !self.is_ready(running).await {
+                sleep(POLL).await;
+            }
+        };
+        tokio::select! {
+            ready = timeout(patience, ready) => ready.map_err(|_| {
+                let secs = patience.as_secs();
+                StartFailure::new(UnavailableReason::Failed, format!("not ready after {secs} s"))
+            }),
+            _ = running.handle.ended() => {
+                Err(StartFailure::new(UnavailableReason::Failed, "the program ended during its start"))
+            }
+        }
+    }
+}
+
+/// Publishes a started process, and notes its end.
+fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: RunningInstance) {
+    let running = Arc::new(running);
+    instance.started(Arc::clone(&running), context.clock.ticks());
+    let (context, instance) = (context.clone(), Arc::clone(instance));
+    // Watched after it was published: an end in between is reported as well.
+    tokio::spawn(async move {
+        let _ = running.handle.ended().await;
+        let why = running.lines.last();
+        let why = why.unwrap_or_else(|| "the program ended".to_owned());
+        if instance.ended(running.pid, Some(why.clone()), context.clock.ticks()) {
+            let InstanceId {
+                reference, service, ..
+            } = &instance.id;
+            tracing::warn!(project = %reference, %service, why, "service ended unexpectedly");
+        }
+    });
+}
+
+/// Stops a running instance: waits for the requests in flight, then ends its processes.
+pub(super) async fn stop(instance: &Arc<Instance>) {
+    if let Some(running) = instance.begin_stop() {
+        end(instance, &running).await;
+        instance.stopped();
+    }
+}
+
+/// Ends the processes of an instance that accepts no more uses.
+async fn end(instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
+    let _ = timeout(DRAIN_MAX, instance.unused()).await;
+    let patience = Duration::from_secs(running.kit.manifest.stop.seconds.into());
+    let ended = async {
+        running.handle.signal(Signal::TERM)?;
+        // After the time, it is killed below.
+        let _ = timeout(patience, running.handle.ended()).await;
+        end_processes(&running.folder, running.owner).await?;
+        running.folder.remove()
+    };
+    if let Err(error) = ended.await {
+        let InstanceId {
+            reference, service, ..
+        } = &instance.id;
+        tracing::warn!(project = %reference, %service, %error, "failed to end a service");
+    }
+}
+
+/// Replaces the process of an instance by one with these settings, and returns the output of the
+/// program if that does not start. Requests wait meanwhile.
+pub(super) async fn replace(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    stored: &StoredSettings,
+) -> Result<(), StartFailure> {
+    let now = context.clock.ticks();
+    if let Some(running) = instance.begin_stop() {
+        end(instance, &running).await;
+        instance.restarting();
+    } else {
+        instance.forget_failure();
+        if !instance.begin_start(now) {
+            return Err(StartFailure::new(
+                UnavailableReason::Starting,
+                "the service is starting or stopping",
+            ));
+        }
+    }
+    match start(context, instance, stored).await {
+        Ok(running) => {
+            publish(context, instance, running);
+            Ok(())
+        }
+        Err(failure) => {
+            // Requests that wait start it with the stored settings.
+            instance.stopped();
+            Err(failure)
+        }
+    }
+}
+
+/// Stops all instances of this process. Used before all clusters are stopped.
+pub async fn stop_all(context: &DataPlaneContext) {
+    use futures_util::{StreamExt, stream};
+    let stops = context.services.instances();
+    stream::iter(stops)
+        .for_each_concurrent(STOPS_MAX, |instance| async move { stop(&instance).await })
+        .await;
+}
+
+/// Kills the processes of a folder, and all others of its user id if no other program has it.
+pub(super) async fn end_processes(folder: &InstanceFolder, owner: ProcessOwner) -> io::Result<()> {
+    for _ in 0..KILL_ROUNDS {
+        let (listed, uid) = (folder.clone(), owner.own_uid());
+        let pids = tokio::task::spawn_blocking(move || listed.processes(uid))
+            .await
+            .map_err(io::Error::other)??;
+        if pids.is_empty() {
+            return Ok(());
+        }
+        for pid in pids {
+            let Some(handle) = ProcessHandle::open(pid)? else {
+                continue;
+            };
+            // Checked again: the pid may have been reused before it was opened.
+            if !folder.is_process(pid, owner.own_uid()) {
+                continue;
+            }
+            handle.signal(Signal::KILL)?;
+            let _ = timeout(KILL_TIMEOUT, handle.ended()).await;
+        }
+    }
+    Err(io::Error::other("processes are left after SIGKILL"))
+}

@@ -1,0 +1,193 @@
+//! Stops instances that are idle or outdated, or have a project that does not run any more, and
+//! adopts instances of an earlier Gantry.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use tokio::time::interval;
+
+use super::{
+    folder::InstanceFolder,
+    instance::{Instance, InstanceId, RunningInstance},
+    start,
+};
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+        supervisor::ProcessOwner,
+    },
+    data_plane::{context::DataPlaneContext, projects::Status, service_proxy::upstreams::Service},
+};
+
+/// Interval between searches for idle instances.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Rounds of that interval after which projects are read without a notification.
+const PROJECTS_ROUNDS: u32 = 10;
+
+/// Adopts instances, then stops them when necessary. Runs until it is dropped.
+pub async fn run(context: DataPlaneContext) {
+    let mut changes = context.reconciler.changes();
+    let mut rounds = interval(IDLE_INTERVAL);
+    let mut since_read = 0;
+    let mut adopted = false;
+    loop {
+        let changed = tokio::select! {
+            _ = rounds.tick() => false,
+            // The sender lives as long as the context.
+            _ = changes.changed() => true,
+            () = context.services.woken() => true,
+        };
+        if !adopted && context.lease.leads() {
+            adopted = adopt(&context).await;
+        }
+        since_read += 1;
+        if changed || since_read >= PROJECTS_ROUNDS {
+            since_read = 0;
+            if let Err(error) = stop_unwanted(&context).await {
+                tracing::debug!(%error, "projects of services could not be read; trying again");
+            }
+        }
+        stop_idle(&context).await;
+    }
+}
+
+/// Stops the instances without requests for the time that their kit states.
+pub async fn stop_idle(context: &DataPlaneContext) {
+    let now = context.clock.ticks();
+    for instance in context.services.instances() {
+        let Some(running) = instance.running() else {
+            continue;
+        };
+        let idle = running.kit.manifest.idle.as_millis();
+        if instance
+            .idle_since(now)
+            .is_some_and(|since| u128::from(since) >= idle)
+        {
+            let InstanceId {
+                reference, service, ..
+            } = &instance.id;
+            tracing::debug!(project = %reference, %service, "idle service stopped");
+            spawn_stop(instance);
+        }
+    }
+}
+
+/// In a task of its own: requests in flight of one instance must not delay others.
+fn spawn_stop(instance: Arc<Instance>) {
+    tokio::spawn(async move { start::stop(&instance).await });
+}
+
+/// Stops the instances of projects that are paused or removed, and those that run with outdated
+/// settings or an outdated kit. The next request starts them again.
+pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
+    let running: Vec<(Arc<Instance>, Arc<RunningInstance>)> = context
+        .services
+        .instances()
+        .into_iter()
+        .filter_map(|instance| Some((instance.clone(), instance.running()?)))
+        .collect();
+    context.services.forget_idle_entries();
+    if running.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<i64> = running
+        .iter()
+        .map(|(instance, _)| instance.id.project.0)
+        .collect();
+    let sql = "select p.id, p.status, coalesce(s.generation, 0) from projects p \
+               left join rest_settings s on s.project_id = p.id where p.id = any($1)";
+    let rows = context.db.query(sql, &[&ids]).await;
+    let rows = rows.context("reading the projects of services")?;
+    for (instance, process) in running {
+        let row = rows
+            .iter()
+            .find(|row| row.get::<_, i64>(0) == instance.id.project.0);
+        let wanted = match row {
+            None => false,
+            Some(row) => {
+                let status = Status::read(row, 1)?;
+                let rest = instance.id.service == Service::Rest;
+                let outdated = rest && row.get::<_, i64>(2) != process.settings;
+                !ends_services(status) && !outdated && !is_outdated(context, &process)
+            }
+        };
+        if !wanted {
+            spawn_stop(instance);
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether instances must not run while a project has this status.
+fn ends_services(status: Status) -> bool {
+    match status {
+        Status::ActiveHealthy | Status::ActiveUnhealthy | Status::ComingUp => false,
+        Status::Restarting
+        | Status::Restoring
+        | Status::RestoreFailed
+        | Status::Pausing
+        | Status::PauseFailed
+        | Status::Inactive
+        | Status::InitFailed
+        | Status::GoingDown
+        | Status::Removed => true,
+    }
+}
+
+/// Returns whether another version of the kit would be started now.
+fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
+    let service = process.id.service;
+    match context.data_plane_settings.services.shelf.find(service) {
+        Ok(Some(kit)) => kit.version != process.kit.version,
+        // A removed or broken kit: the running process is as good as any.
+        Ok(None) | Err(_) => false,
+    }
+}
+
+/// Adopts the live instances in the data folder, and ends those without a project. Returns whether
+/// it is complete.
+async fn adopt(context: &DataPlaneContext) -> bool {
+    let home = context.home.clone();
+    let listed = tokio::task::spawn_blocking(move || {
+        let mut found: Vec<(ProjectRef, Service)> = Vec::new();
+        for entry in fs::read_dir(home.socket_dir(""))?.flatten() {
+            let name = entry.file_name().into_string().unwrap_or_default();
+            found.extend(InstanceFolder::parse(&name));
+        }
+        Ok::<_, std::io::Error>(found)
+    });
+    let Ok(Ok(found)) = listed.await else {
+        return false;
+    };
+    for (reference, service) in found {
+        let sql = "select id from projects where ref = $1 and node = $2 and desired = 'active'";
+        let rows = context
+            .db
+            .query(sql, &[&reference.as_str(), &context.settings.node])
+            .await;
+        let Ok(rows) = rows else { return false };
+        let folder = InstanceFolder::of(&context.home, &reference, service);
+        let id = rows.first().map(|row| InstanceId {
+            project: ProjectId(row.get(0)),
+            reference: reference.clone(),
+            service,
+        });
+        if let Some(id) = id.filter(|_| folder.launched().is_some()) {
+            let instance = context.services.instance(&id);
+            if instance.begin_start(context.clock.ticks()) {
+                start::run(context.clone(), instance).await;
+            }
+            continue;
+        }
+        let uid = fs::symlink_metadata(folder.inner()).ok();
+        let owner = uid.map_or_else(ProcessOwner::own_account, |found| {
+            use std::os::unix::fs::MetadataExt;
+            ProcessOwner::new(found.uid(), found.gid())
+        });
+        let ended = start::end_processes(&folder, owner).await;
+        if let Err(error) = ended.and_then(|()| folder.remove()) {
+            tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
+        }
+    }
+    true
+}

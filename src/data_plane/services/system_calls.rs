@@ -1,0 +1,80 @@
+//! The system calls that an instance may make: those of a PostgreSQL server, without its shared
+//! memory, and those by which a program connects to the server's Unix socket.
+//!
+//! `socket` permits Unix stream sockets only, so no byte leaves by TCP, UDP or raw packets.
+
+use libc::c_long;
+
+use crate::{
+    base::supervisor::SystemCalls,
+    data_plane::clusters::system_calls::{
+        FILES, FILES_BY_OLDER_CALLS, MEMORY, POSTGRES_CONDITIONAL, PROCESSES, SESSIONS, SIGNALS,
+        TIME, WAITING,
+    },
+};
+
+/// The system calls of an instance.
+pub(super) static INSTANCE: SystemCalls = SystemCalls {
+    name: "service",
+    any: &[
+        MEMORY,
+        FILES,
+        FILES_BY_OLDER_CALLS,
+        PROCESSES,
+        SIGNALS,
+        TIME,
+        WAITING,
+        SESSIONS,
+        CLIENT,
+        RUNTIME,
+    ],
+    conditional: POSTGRES_CONDITIONAL,
+};
+
+/// Calls of a client of the database's socket, and of HTTP libraries that answer with one vector.
+const CLIENT: &[c_long] = &[libc::SYS_connect, libc::SYS_recvmsg, libc::SYS_sendmsg];
+
+/// Calls of language runtimes: timers and wake-ups of their schedulers.
+const RUNTIME: &[c_long] = &[
+    libc::SYS_eventfd2,
+    libc::SYS_timer_create,
+    libc::SYS_timer_delete,
+    libc::SYS_timer_settime,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_escape_the_sandbox_are_not_listed() {
+        for call in [
+            libc::SYS_bpf,
+            libc::SYS_execveat,
+            libc::SYS_io_uring_setup,
+            libc::SYS_memfd_create,
+            libc::SYS_mount,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_pidfd_getfd,
+            libc::SYS_process_vm_writev,
+            libc::SYS_ptrace,
+            libc::SYS_setns,
+            libc::SYS_setrlimit,
+            libc::SYS_setuid,
+            libc::SYS_shmget,
+            libc::SYS_socketpair,
+            libc::SYS_symlinkat,
+            libc::SYS_unshare,
+        ] {
+            let listed = INSTANCE.any.iter().any(|list| list.contains(&call))
+                || INSTANCE.conditional.iter().any(|rule| rule.call == call);
+            assert!(!listed, "{call}");
+        }
+        for rule in INSTANCE.conditional {
+            assert!(!INSTANCE.any.iter().any(|list| list.contains(&rule.call)));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Services of projects, run by the executable: the Data API of `gantry dev`, and its process after
+//! the end of Gantry.
+
+use std::{fs, path::Path, process::Stdio};
+
+use rustix::process::{Pid, Signal};
+
+use super::{
+    dev::{reached, request},
+    machine::{Machine, alive, until},
+};
+use crate::services::kits;
+
+/// Returns the processes of PostgREST in a data folder.
+fn instances(data: &Path) -> Vec<Pid> {
+    let run = data.canonicalize().unwrap().join("run");
+    let is_instance = |pid: &Pid| {
+        let proc = format!("/proc/{}", pid.as_raw_nonzero());
+        fs::read_link(format!("{proc}/cwd")).is_ok_and(|cwd| cwd.starts_with(&run))
+            && fs::read_to_string(format!("{proc}/comm")).is_ok_and(|name| name == "postgrest\n")
+    };
+    fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+        .filter(is_instance)
+        .collect()
+}
+
+/// The flags of a node with PostgREST.
+fn with_kits() -> Option<Vec<String>> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let kits = runtime.block_on(kits())?;
+    Some(vec![
+        "--services-dir".to_owned(),
+        kits.display().to_string(),
+    ])
+}
+
+#[test]
+fn killed_gantry_finds_its_data_api_again_and_stopped_one_leaves_none() {
+    let Some(flags) = with_kits() else { return };
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let machine = Machine::new();
+    let first = machine.dev(&flags);
+    let project = first.create("served");
+    first.query(
+        &project,
+        "create table t (n int); insert into t values (42); grant select on t to anon",
+    );
+    assert!(
+        instances(&machine.data()).is_empty(),
+        "nothing runs before the first request"
+    );
+    assert_eq!(reached(&first, &project, "/rest/v1/t"), "[{\"n\":42}]");
+    let before = instances(&machine.data());
+    assert_eq!(before.len(), 1);
+    first.kill();
+    assert!(alive(before[0]));
+    let mut second = machine.dev(&flags);
+    let answer = until("the adopted service", || {
+        let answer = reached(&second, &project, "/rest/v1/t");
+        answer.starts_with('[').then_some(answer)
+    });
+    assert_eq!(answer, "[{\"n\":42}]");
+    assert_eq!(instances(&machine.data()), before, "no second instance");
+    assert!(second.stop(Signal::INT).success());
+    assert!(instances(&machine.data()).is_empty());
+}
+
+#[test]
+fn gantry_killed_during_a_start_leaves_no_second_instance() {
+    let Some(flags) = with_kits() else { return };
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&flags);
+    let project = gantry.create("served");
+    let folder = machine.data().join(format!("run/{project}.rest"));
+    // The files of a start, in the order in which they appear.
+    for step in [
+        "i",
+        "output",
+        "i/jwks.json",
+        "i/rest.conf",
+        "launched",
+        "i/s",
+        "kit",
+    ] {
+        // Repeated while the start pauses after the end below. Ends with the server.
+        let mut curl = request(&gantry, &project, "/rest/v1/")
+            .args(["--retry", "20"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until(step, || folder.join(step).exists().then_some(()));
+        gantry.kill();
+        curl.wait().unwrap();
+        gantry = machine.dev(&flags);
+        until(step, || {
+            let answer = reached(&gantry, &project, "/rest/v1/");
+            answer.contains("swagger").then_some(())
+        });
+        assert_eq!(instances(&machine.data()).len(), 1, "killed at {step}");
+        // The next round needs a start.
+        for pid in instances(&machine.data()) {
+            rustix::process::kill_process(pid, Signal::KILL).unwrap();
+            until("its end", || (!alive(pid)).then_some(()));
+        }
+        let _ = fs::remove_dir_all(&folder);
+    }
+    assert!(gantry.stop(Signal::INT).success());
+}
+
+#[test]
+fn dev_without_a_registry_says_so_and_goes_on() {
+    let machine = Machine::new();
+    let mut gantry = machine.dev(&[]);
+    assert!(gantry.stop(Signal::INT).success());
+    let log = gantry.log();
+    assert!(
+        log.contains("The Data API of projects is not available: "),
+        "{log}"
+    );
+    assert!(log.contains("gantry service install rest"), "{log}");
+}

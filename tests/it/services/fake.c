@@ -1,0 +1,95 @@
+/* A service for tests: answers HTTP on a Unix socket, one process per connection.
+   Arguments: the socket, then a mode: ok, die (ends at once), never (does not listen), slow (listens when the file of the third
+   argument exists). */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static pid_t server;
+
+static int unix_socket(const char *path, int listening) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (fd < 0) return -1;
+    int result = listening ? bind(fd, (void *)&address, sizeof address) || listen(fd, 64)
+                           : connect(fd, (void *)&address, sizeof address);
+    return result ? -1 : fd;
+}
+
+/* Carries out an attempt and returns 0 or the error number. */
+static int attempt(const char *what, char *argument) {
+    errno = 0;
+    if (!strcmp(what, "read")) return open(argument, O_RDONLY) < 0 ? errno : 0;
+    if (!strcmp(what, "write")) return open(argument, O_WRONLY | O_CREAT, 0600) < 0 ? errno : 0;
+    if (!strcmp(what, "connect")) return unix_socket(argument, 0) < 0 ? errno : 0;
+    if (!strcmp(what, "kill")) return kill(atoi(argument), 0) ? errno : 0;
+    if (!strcmp(what, "execute")) {
+        char *arguments[] = {argument, NULL};
+        execv(argument, arguments);
+        return errno;
+    }
+    if (!strcmp(what, "inet")) return socket(AF_INET, SOCK_STREAM, 0) < 0 ? errno : 0;
+    if (!strcmp(what, "udp")) return socket(AF_INET, SOCK_DGRAM, 0) < 0 ? errno : 0;
+    return -1;
+}
+
+static void serve(int client) {
+    char request[4096];
+    size_t held = 0;
+    for (;;) {
+        ssize_t got = read(client, request + held, sizeof request - 1 - held);
+        if (got <= 0) exit(0);
+        held += got;
+        request[held] = 0;
+        if (!strstr(request, "\r\n\r\n")) continue;
+        char method[16], path[2048], body[256];
+        sscanf(request, "%15s %2047s", method, path);
+        held = 0;
+        if (!strcmp(path, "/crash")) kill(server, SIGKILL);
+        if (!strncmp(path, "/try/", 5)) {
+            char *argument = strchr(path + 5, '?');
+            if (argument) *argument++ = 0;
+            snprintf(body, sizeof body, "%d", attempt(path + 5, argument));
+        } else if (!strcmp(path, "/variables")) {
+            extern char **environ;
+            int count = 0;
+            while (environ[count]) count++;
+            snprintf(body, sizeof body, "%d %s", count, getenv("TZ"));
+        } else {
+            snprintf(body, sizeof body, "%d %d %d", server, getuid(), getgid());
+        }
+        dprintf(client, "HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n%s", strlen(body),
+                strcmp(method, "HEAD") ? body : "");
+    }
+}
+
+int main(int count, char **arguments) {
+    const char *mode = count > 2 ? arguments[2] : "ok";
+    server = getpid();
+    signal(SIGCHLD, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    printf("mode %s\n", mode);
+    fflush(stdout);
+    if (!strcmp(mode, "die")) return 3;
+    while (!strcmp(mode, "never")) pause();
+    struct stat found;
+    while (!strcmp(mode, "slow") && stat(arguments[3], &found)) usleep(1000);
+    int listener = unix_socket(arguments[1], 1);
+    if (listener < 0) return 4;
+    for (;;) {
+        int client = accept(listener, NULL, NULL);
+        if (client < 0) continue;
+        if (!fork()) serve(client);
+        close(client);
+    }
+}

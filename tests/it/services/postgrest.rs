@@ -1,0 +1,434 @@
+//! The Data API with the real PostgREST: keys, row level security, settings, and the database's
+//! absence.
+
+use std::{fs, path::PathBuf, process::Command, sync::Arc};
+
+use gantry::{
+    app::Settings,
+    base::ids::ProjectRef,
+    data_plane::{
+        projects::Status,
+        service_proxy::upstreams::Service,
+        services::{ServiceOptions, shelf::KitShelf},
+    },
+    platform::http::Transport,
+};
+use rustix::process::Pid;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::until;
+use crate::{
+    edge::{Answer, Gate},
+    support::{
+        TestApp,
+        machine::{Machine, PATIENCE, host, kill},
+        settings,
+    },
+};
+
+/// Returns the folder with installed kits of the run, installed once if a registry is reachable.
+pub(crate) async fn kits() -> Option<PathBuf> {
+    let folder = std::env::var_os("GANTRY_TEST_KITS")
+        .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
+    let shelf = KitShelf::new(None, folder.clone());
+    if matches!(shelf.find(Service::Rest), Ok(Some(_))) {
+        return Some(folder);
+    }
+    let unique = gantry::base::clock::Entropy::system().letters(8);
+    let home = folder.with_file_name(format!("gantry-kits-{unique}"));
+    let installed = Command::new(env!("CARGO_BIN_EXE_gantry"))
+        .args(["service", "install", "rest", "--data-dir"])
+        .arg(&home)
+        .status()
+        .unwrap();
+    if installed.success() {
+        // Another test may have been faster.
+        let _ = fs::rename(home.join("kits"), &folder);
+    }
+    let _ = fs::remove_dir_all(&home);
+    match KitShelf::new(None, folder.clone()).find(Service::Rest) {
+        Ok(Some(_)) => Some(folder),
+        _ => {
+            println!("skipped: PostgREST is not installed and no registry is reachable");
+            None
+        }
+    }
+}
+
+/// A node with PostgREST, its service proxy, and a project that runs.
+struct DataApi {
+    gate: Gate,
+    project: ProjectRef,
+    publishable: String,
+    secret: String,
+    anon: String,
+    service_role: String,
+}
+
+const SCHEMA: &str = "
+create table public.todos (
+    id int generated always as identity primary key, owner text, task text not null
+);
+alter table public.todos enable row level security;
+create policy own on public.todos to authenticated
+    using (owner = current_setting('request.jwt.claims', true)::json ->> 'sub');
+create policy open on public.todos for select to anon using (owner is null);
+grant select on public.todos to anon;
+grant select, insert, update, delete on public.todos to authenticated, service_role;
+insert into public.todos (owner, task) values (null, 'open'), ('u1', 'mine'), ('u2', 'theirs');
+create schema api;
+create table api.things (id int);
+grant usage on schema api to anon;
+grant select on api.things to anon;
+";
+
+impl DataApi {
+    async fn new() -> Option<Self> {
+        let kits = kits().await?;
+        let app = TestApp::new().await;
+        let machine = Arc::new(Machine::new().await);
+        let options = Settings {
+            services: ServiceOptions {
+                shelf: KitShelf::new(None, kits),
+                launcher: host().launcher,
+            },
+            ..settings(Transport::default(), Uuid::from_u128(12))
+        };
+        let mut node = app.another_in_real_time(options, machine);
+        node.start();
+        let created = node
+            .post("/v1/projects")
+            .as_(&app.owner)
+            .json(&app.new_project("data api"))
+            .send()
+            .await
+            .expect(201)
+            .json();
+        let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
+        node.until(&project, Status::ActiveHealthy).await;
+        let keys = node
+            .get(&format!("/v1/projects/{project}/api-keys?reveal=true"))
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json();
+        let key = |field: &str, value: &str| {
+            let all = keys.as_array().unwrap();
+            let found = all.iter().find(|key| key[field] == value).unwrap();
+            found["api_key"].as_str().unwrap().to_owned()
+        };
+        let api = Self {
+            publishable: key("type", "publishable"),
+            secret: key("type", "secret"),
+            anon: key("id", "anon"),
+            service_role: key("id", "service_role"),
+            gate: Gate::of(app, node, project.clone()).await,
+            project,
+        };
+        api.sql(SCHEMA).await;
+        Some(api)
+    }
+
+    async fn sql(&self, query: &str) -> Value {
+        let path = format!("/v1/projects/{}/database/query", self.project);
+        let call = self.gate.node.post(&path).as_(&self.gate.app.owner);
+        call.json(&json!({ "query": query }))
+            .send()
+            .await
+            .expect(201)
+            .json()
+    }
+
+    /// Sends a GET request with these header lines.
+    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let lines: String = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let mut client = self.gate.client().await;
+        let text = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\n{lines}\r\n",
+            self.gate.host()
+        );
+        client.send(&text).await;
+        client.answer().await
+    }
+
+    /// Returns the tasks that a request with these header lines reads.
+    async fn tasks(&self, headers: &[(&str, &str)]) -> Vec<String> {
+        let answer = self
+            .get("/rest/v1/todos?select=task&order=id", headers)
+            .await;
+        if answer.status != 200 {
+            panic!("{answer:?}: {}", self.health().await);
+        }
+        let rows = answer.json();
+        let task = |row: &Value| row["task"].as_str().unwrap().to_owned();
+        rows.as_array().unwrap().iter().map(task).collect()
+    }
+
+    fn pid(&self, id: gantry::base::ids::ProjectId) -> Option<i32> {
+        self.gate.node.app.services.pid(id, Service::Rest)
+    }
+
+    async fn id(&self) -> gantry::base::ids::ProjectId {
+        let sql = "select id from projects where ref = $1";
+        let rows = self
+            .gate
+            .node
+            .app
+            .db
+            .query(sql, &[&self.project.as_str()])
+            .await;
+        gantry::base::ids::ProjectId(rows.unwrap()[0].get(0))
+    }
+
+    async fn patch(&self, body: Value, status: u16) -> Value {
+        let path = format!("/v1/projects/{}/postgrest", self.project);
+        let call = self.gate.node.patch(&path).as_(&self.gate.app.owner);
+        call.json(&body).send().await.expect(status).json()
+    }
+
+    async fn health(&self) -> Value {
+        let path = format!("/v1/projects/{}/health?services=rest", self.project);
+        let call = self.gate.node.get(&path).as_(&self.gate.app.owner);
+        call.send().await.expect(200).json()[0].clone()
+    }
+
+    async fn stop(mut self) {
+        gantry::data_plane::services::stop_all(&self.gate.node.app).await;
+        self.gate.node.stop().await;
+    }
+}
+
+/// Signs a token as a client library for tests does.
+fn user_token(secret: &str, sub: &str) -> String {
+    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+    let claims = json!({"role": "authenticated", "sub": sub, "exp": 4_000_000_000_u64});
+    let signed = [json!({"alg": "HS256", "typ": "JWT"}), claims]
+        .map(|part| URL_SAFE_NO_PAD.encode(part.to_string()))
+        .join(".");
+    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, secret.as_bytes());
+    let signature = aws_lc_rs::hmac::sign(&key, signed.as_bytes());
+    format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+#[tokio::test]
+async fn first_request_starts_the_data_api_and_each_key_has_its_role() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    let all = ["open", "mine", "theirs"];
+    let of = |key: &str| format!("Bearer {key}");
+    assert_eq!(api.tasks(&[("apikey", &api.publishable)]).await, ["open"]);
+    assert_eq!(api.tasks(&[("apikey", &api.secret)]).await, all);
+    assert_eq!(api.tasks(&[("apikey", &api.anon)]).await, ["open"]);
+    assert_eq!(api.tasks(&[("apikey", &api.service_role)]).await, all);
+    assert_eq!(api.tasks(&[("authorization", &of(&api.secret))]).await, all);
+    // As client libraries send it: the key in both places.
+    let both = [
+        ("apikey", &*api.publishable),
+        ("authorization", &of(&api.publishable)),
+    ];
+    assert_eq!(api.tasks(&both).await, ["open"]);
+    // The token of a user takes precedence over any key.
+    let path = format!("/v1/projects/{}/postgrest", api.project);
+    let call = api.gate.node.get(&path).as_(&api.gate.app.owner);
+    let config = call.send().await.expect(200).json();
+    let token = user_token(config["jwt_secret"].as_str().unwrap(), "u1");
+    let user = [
+        ("apikey", &*api.publishable),
+        ("authorization", &of(&token)),
+    ];
+    assert_eq!(api.tasks(&user).await, ["mine"]);
+    let user = [("apikey", &*api.secret), ("authorization", &of(&token))];
+    assert_eq!(api.tasks(&user).await, ["mine"]);
+    // A key in the query is not taken for a filter.
+    let answer = api
+        .get(
+            &format!("/rest/v1/todos?select=task&apikey={}", api.secret),
+            &[],
+        )
+        .await;
+    assert_eq!(answer.json().as_array().unwrap().len(), 3);
+    let answer = api
+        .get("/rest/v1/todos", &[("apikey", "sb_secret_wrong")])
+        .await;
+    assert_eq!(
+        (answer.status, answer.json()["message"].clone()),
+        (401, json!("Invalid API key"))
+    );
+    let forged = user_token("0123456789abcdef0123456789abcdef", "u1");
+    let answer = api
+        .get("/rest/v1/todos", &[("authorization", &of(&forged))])
+        .await;
+    assert_eq!(answer.status, 401, "{answer:?}");
+    let health = api.health().await;
+    assert_eq!(health["status"], "ACTIVE_HEALTHY", "{health}");
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn text_of_the_key_set_is_no_secret_and_password_is_private() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    api.tasks(&[("apikey", &api.publishable)]).await;
+    let name = format!("{}.rest", api.project);
+    let folder = api.gate.node.machine.home.socket_dir(&name).join("i");
+    let keys = fs::read_to_string(folder.join("jwks.json")).unwrap();
+    let forged = format!("Bearer {}", user_token(&keys, "u1"));
+    let answer = api
+        .get("/rest/v1/todos", &[("authorization", &forged)])
+        .await;
+    assert_eq!(answer.status, 401);
+    use std::os::unix::fs::MetadataExt;
+    for file in ["jwks.json", "rest.conf"] {
+        let found = fs::metadata(folder.join(file)).unwrap();
+        assert_eq!(found.mode() & 0o777, 0o600, "{file}");
+    }
+    // Neither arguments nor environment have the password.
+    let config = fs::read_to_string(folder.join("rest.conf")).unwrap();
+    let password = config.split("authenticator:").nth(1).unwrap();
+    let password = password.split('@').next().unwrap();
+    let pid = api.pid(api.id().await).unwrap();
+    for file in ["cmdline", "environ"] {
+        let text = fs::read(format!("/proc/{pid}/{file}")).unwrap();
+        assert!(!String::from_utf8_lossy(&text).contains(password), "{file}");
+    }
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn disabled_legacy_keys_and_deleted_keys_stop_working_at_once() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    let legacy = [("apikey", &*api.service_role)];
+    assert_eq!(api.tasks(&legacy).await.len(), 3);
+    let pid = api.pid(api.id().await);
+    let path = format!("/v1/projects/{}/api-keys/legacy?enabled=false", api.project);
+    let call = api.gate.node.request("PUT", &path).as_(&api.gate.app.owner);
+    call.send().await.expect(200);
+    let answer = api.get("/rest/v1/todos", &legacy).await;
+    assert_eq!(answer.status, 401, "{answer:?}");
+    assert_eq!(
+        api.pid(api.id().await),
+        pid,
+        "keys are loaded without a restart"
+    );
+    assert_eq!(api.tasks(&[("apikey", &api.secret)]).await.len(), 3);
+    let keys = format!("/v1/projects/{}/api-keys", api.project);
+    let listed = api.gate.node.get(&keys).as_(&api.gate.app.owner);
+    let listed = listed.send().await.expect(200).json();
+    let all = listed.as_array().unwrap();
+    let secret = all.iter().find(|key| key["type"] == "secret").unwrap();
+    let path = format!("{keys}/{}", secret["id"].as_str().unwrap());
+    let call = api.gate.node.delete(&path).as_(&api.gate.app.owner);
+    call.send().await.expect(200);
+    let answer = api.get("/rest/v1/todos", &[("apikey", &api.secret)]).await;
+    assert_eq!(answer.status, 401, "{answer:?}");
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn settings_take_effect_before_the_response_and_bad_ones_are_undone() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    let key = ("apikey", &*api.publishable);
+    let things = [key, ("accept-profile", "api")];
+    assert_eq!(api.get("/rest/v1/things", &things).await.status, 406);
+    api.patch(json!({"db_schema": "public,api", "max_rows": 1}), 200)
+        .await;
+    assert_eq!(api.get("/rest/v1/things", &things).await.status, 200);
+    let rows = api.tasks(&[("apikey", &api.secret)]).await;
+    assert_eq!(rows, ["open"], "max_rows");
+    // No session ever becomes free in a pool without any: it does not become ready.
+    let refused = api.patch(json!({"db_pool": 0}), 400).await;
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .contains("did not start"),
+        "{refused}"
+    );
+    assert_eq!(api.get("/rest/v1/things", &things).await.status, 200);
+    // Off and on again.
+    api.patch(json!({"db_schema": ""}), 200).await;
+    let answer = api.get("/rest/v1/todos", &[key]).await;
+    assert_eq!(
+        (answer.status, &answer.json()["code"]),
+        (503, &json!("PGRST002"))
+    );
+    assert!(answer.head.contains("retry-after: "), "{}", answer.head);
+    assert_eq!(api.health().await["status"], "UNHEALTHY");
+    api.patch(json!({"db_schema": "public"}), 200).await;
+    assert_eq!(api.tasks(&[key]).await, ["open"]);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn ended_instance_and_changed_password_are_repaired_by_the_next_start() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    let key = [("apikey", &*api.publishable)];
+    api.tasks(&key).await;
+    let id = api.id().await;
+    let pid = api.pid(id).unwrap();
+    let driver = &api.gate.node.app.driver;
+    let admin = driver.admin_session(&api.project).await.unwrap();
+    let sql = "alter role authenticator password 'chosen by another'";
+    admin.batch_execute(sql).await.unwrap();
+    kill(Pid::from_raw(pid).unwrap()).await;
+    until(async || api.pid(id).is_none()).await;
+    let answered = async {
+        loop {
+            let answer = api.get("/rest/v1/todos", &key).await;
+            match answer.status {
+                200 => return,
+                status => assert_eq!(status, 503, "{answer:?}"),
+            }
+            assert!(answer.head.contains("retry-after: 1"), "{}", answer.head);
+        }
+    };
+    tokio::time::timeout(PATIENCE, answered).await.unwrap();
+    assert_ne!(api.pid(id), Some(pid));
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn paused_project_has_no_instance_and_restored_one_serves_again() {
+    let Some(api) = DataApi::new().await else {
+        return;
+    };
+    let key = [("apikey", &*api.publishable)];
+    api.tasks(&key).await;
+    let id = api.id().await;
+    let path = format!("/v1/projects/{}", api.project);
+    let owner = &api.gate.app.owner;
+    let node = &api.gate.node;
+    node.post(&format!("{path}/pause"))
+        .as_(owner)
+        .send()
+        .await
+        .expect(200);
+    node.until(&api.project, Status::Inactive).await;
+    until(async || api.pid(id).is_none()).await;
+    node.post(&format!("{path}/restore"))
+        .as_(owner)
+        .send()
+        .await
+        .expect(200);
+    node.until(&api.project, Status::ActiveHealthy).await;
+    let served = async {
+        while api.get("/rest/v1/todos", &key).await.status != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, served).await.unwrap();
+    api.stop().await;
+}

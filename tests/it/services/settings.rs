@@ -1,0 +1,96 @@
+//! The settings of the Data API, without a running one.
+
+use serde_json::json;
+
+use crate::support::TestApp;
+
+#[tokio::test]
+async fn settings_are_stored_and_secret_is_for_developers() {
+    let app = TestApp::new().await;
+    let path = app.at("/postgrest");
+    let get = async |actor| app.get(&path).as_(actor).send().await.expect(200).json();
+    let defaults = json!({
+        "db_schema": "public", "max_rows": 1000, "db_extra_search_path": "public, extensions", "db_pool": null,
+    });
+    assert_eq!(get(&app.read_only).await, defaults);
+    let seen = get(&app.developer).await;
+    assert_eq!(seen["jwt_secret"].as_str().unwrap().len(), 64);
+    let changed = app
+        .patch(&path)
+        .as_(&app.administrator)
+        .json(&json!({"db_schema": "public, api", "max_rows": 0, "db_pool": 3}))
+        .send()
+        .await
+        .expect(200)
+        .json();
+    let expected = json!({
+        "db_schema": "public, api", "max_rows": 0, "db_extra_search_path": "public, extensions", "db_pool": 3,
+    });
+    assert_eq!(changed, expected);
+    assert_eq!(get(&app.read_only).await, expected);
+    let body = json!({"max_rows": 1});
+    app.patch(&path)
+        .as_(&app.developer)
+        .json(&body)
+        .send()
+        .await
+        .expect(403);
+    app.patch(&path)
+        .as_(&app.stranger)
+        .json(&body)
+        .send()
+        .await
+        .expect(404);
+    app.get(&path).as_(&app.stranger).send().await.expect(404);
+}
+
+#[tokio::test]
+async fn invalid_settings_are_rejected_and_change_nothing() {
+    let app = TestApp::new().await;
+    let path = app.at("/postgrest");
+    for body in [
+        json!({"max_rows": -1}),
+        json!({"max_rows": 1_000_001}),
+        json!({"db_pool": 1001}),
+        json!({"db_pool": null}),
+        json!({"db_schema": "a\nb"}),
+        json!({"db_schema": "a".repeat(64)}),
+        json!({"db_extra_search_path": 1}),
+    ] {
+        let call = app.patch(&path).as_(&app.owner).json(&body);
+        call.send().await.expect(400);
+    }
+    let seen = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&seen["max_rows"], &seen["db_pool"]),
+        (&json!(1000), &json!(null))
+    );
+}
+
+#[tokio::test]
+async fn concurrent_changes_are_stored_one_after_the_other() {
+    let app = TestApp::new().await;
+    let path = app.at("/postgrest");
+    let change = async |field: &str, value: u32| {
+        let call = app.patch(&path).as_(&app.owner);
+        call.json(&json!({field: value})).send().await.expect(200);
+    };
+    tokio::join!(change("max_rows", 7), change("db_pool", 8));
+    let seen = app
+        .get(&path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json();
+    assert_eq!(
+        (&seen["max_rows"], &seen["db_pool"]),
+        (&json!(7), &json!(8))
+    );
+}

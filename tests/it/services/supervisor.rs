@@ -1,0 +1,257 @@
+//! Start, stop, failure and adoption of instances, with a fake program.
+
+use std::fs;
+
+use futures_util::future::join_all;
+use gantry::data_plane::{
+    projects::lease,
+    services::{UnavailableReason, sweep},
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Floor, get, until};
+use crate::support::machine::{kill, processes_under};
+
+#[tokio::test]
+async fn concurrent_first_requests_share_one_instance() {
+    let floor = Floor::new("ok").await;
+    assert_eq!(floor.pid(&floor.node).await, None, "nothing runs before");
+    let uses = join_all((0..30).map(|_| floor.acquire())).await;
+    let pids: Vec<String> = join_all(
+        uses.iter()
+            .map(|used| async { get(used.as_ref().unwrap(), "/").await }),
+    )
+    .await;
+    assert!(pids.iter().all(|pid| *pid == pids[0]), "{pids:?}");
+    assert_eq!(get(uses[0].as_ref().unwrap(), "/variables").await, "1 UTC");
+}
+
+#[tokio::test]
+async fn requests_beyond_the_waiting_room_are_rejected_at_once() {
+    let floor = Floor::new("slow").await;
+    let id = floor.id(&floor.app.home.project).await;
+    let all = (0..100).map(|_| super::acquire(&floor.node, id, &floor.app.home.project));
+    let release = async {
+        until(async || !processes_under(&floor.folder()).is_empty()).await;
+        fs::write(floor.kits.join("rest/1.0/go"), "").unwrap();
+    };
+    let (outcomes, ()) = tokio::join!(join_all(all), release);
+    let rejected: Vec<_> = outcomes
+        .iter()
+        .filter_map(|one| one.as_ref().err())
+        .collect();
+    assert_eq!(rejected.len(), 100 - 64);
+    assert!(
+        rejected
+            .iter()
+            .all(|one| one.reason == UnavailableReason::Full)
+    );
+    // The room is empty again.
+    drop(outcomes);
+    floor.acquire().await.unwrap();
+}
+
+#[tokio::test]
+async fn cancelled_request_does_not_cancel_the_start() {
+    let floor = Floor::new("slow").await;
+    let first = Box::pin(floor.acquire());
+    tokio::select! {
+        _ = first => panic!("it did not wait"),
+        () = until(async || !processes_under(&floor.folder()).is_empty()) => {}
+    }
+    let started = processes_under(&floor.folder())[0].0;
+    fs::write(floor.kits.join("rest/1.0/go"), "").unwrap();
+    floor.acquire().await.unwrap();
+    let pid = floor.pid(&floor.node).await;
+    assert_eq!(pid, Some(started.as_raw_nonzero().get()));
+}
+
+#[tokio::test]
+async fn crash_loop_ends_with_one_start_a_minute() {
+    let floor = Floor::new("die").await;
+    for pause in [1, 2, 4, 8, 60] {
+        let failure = floor.acquire().await.unwrap_err();
+        assert_eq!(failure.retry_secs, pause, "{failure:?}");
+        let again = floor.acquire().await.unwrap_err();
+        assert_eq!(again, failure, "not started again");
+        floor.app.advance(pause);
+    }
+    let failure = floor.acquire().await.unwrap_err();
+    assert_eq!(
+        (failure.reason, failure.retry_secs),
+        (UnavailableReason::Crashing, 60)
+    );
+    // A newer version of the kit works: the next start takes it.
+    floor.install("2.0", "ok", "10", "");
+    floor.app.advance(60);
+    floor.acquire().await.unwrap();
+}
+
+#[tokio::test]
+async fn program_that_never_listens_is_ended() {
+    let floor = Floor::new("ok").await;
+    floor.install("2.0", "never", "1", "");
+    let failure = floor.acquire().await.unwrap_err();
+    assert_eq!(failure.reason, UnavailableReason::Failed);
+    assert!(processes_under(&floor.folder()).is_empty());
+}
+
+#[tokio::test]
+async fn killed_instance_is_replaced_after_its_pause() {
+    let floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    let pid = floor.pid(&floor.node).await.unwrap();
+    kill(Pid::from_raw(pid).unwrap()).await;
+    until(async || floor.pid(&floor.node).await.is_none()).await;
+    let failure = floor.acquire().await.unwrap_err();
+    assert_eq!(failure.reason, UnavailableReason::Failed);
+    floor.app.advance(1);
+    floor.acquire().await.unwrap();
+    assert_ne!(floor.pid(&floor.node).await, Some(pid));
+}
+
+#[tokio::test]
+async fn idle_instance_stops_and_used_one_does_not() {
+    let floor = Floor::new("ok").await;
+    let used = floor.acquire().await.unwrap();
+    floor.app.advance(3600);
+    sweep::stop_idle(&floor.node.app).await;
+    assert!(floor.pid(&floor.node).await.is_some(), "in use");
+    drop(used);
+    drop(floor.acquire().await.unwrap());
+    floor.app.advance(299);
+    sweep::stop_idle(&floor.node.app).await;
+    assert!(floor.pid(&floor.node).await.is_some(), "not idle yet");
+    floor.app.advance(1);
+    sweep::stop_idle(&floor.node.app).await;
+    until(async || !floor.folder().exists()).await;
+    assert!(processes_under(&floor.folder()).is_empty());
+    floor.acquire().await.unwrap();
+}
+
+#[tokio::test]
+async fn restarted_gantry_adopts_the_instance() {
+    let mut floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    let pid = floor.pid(&floor.node).await;
+    floor.node.kill();
+    let second = floor.again();
+    lease::claim(&second.app).await.unwrap();
+    floor.acquire_on(&second).await.unwrap();
+    assert_eq!(floor.pid(&second).await, pid, "one instance");
+    // An adopted instance is stopped like any other.
+    floor.app.advance(300);
+    sweep::stop_idle(&second.app).await;
+    until(async || processes_under(&floor.folder()).is_empty()).await;
+}
+
+#[tokio::test]
+async fn instance_of_another_kit_version_is_not_adopted() {
+    let mut floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    let old = floor.pid(&floor.node).await;
+    floor.node.kill();
+    floor.install("2.0", "ok", "10", "");
+    let second = floor.again();
+    lease::claim(&second.app).await.unwrap();
+    let used = floor.acquire_on(&second).await.unwrap();
+    let now = floor.pid(&second).await;
+    assert!(now.is_some() && now != old);
+    let ours = now.map(|pid| Pid::from_raw(pid).unwrap());
+    let left = processes_under(&floor.folder());
+    let mains: Vec<_> = left.iter().filter(|(pid, _)| Some(*pid) == ours).collect();
+    assert_eq!(mains.len(), 1);
+    assert!(
+        left.iter()
+            .all(|(pid, _)| Some(pid.as_raw_nonzero().get()) != old)
+    );
+    drop(used);
+}
+
+#[tokio::test]
+async fn left_instance_of_a_removed_project_is_ended() {
+    let mut floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    floor.node.kill();
+    let sql = "update projects set desired = 'removed', status = 'REMOVED' where ref = $1";
+    let project = floor.app.home.project.clone();
+    floor
+        .app
+        .app
+        .db
+        .query(sql, &[&project.as_str()])
+        .await
+        .unwrap();
+    let mut second = floor.again();
+    lease::claim(&second.app).await.unwrap();
+    second.start();
+    until(async || !floor.folder().exists()).await;
+    assert!(processes_under(&floor.folder()).is_empty());
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn stopped_instance_leaves_no_process_of_a_forking_program() {
+    let floor = Floor::new("ok").await;
+    let used = floor.acquire().await.unwrap();
+    // A connection that stays open holds a child of the program.
+    let gantry::data_plane::service_proxy::upstreams::UpstreamAddress::Unix(socket) =
+        used.upstream().address()
+    else {
+        panic!("not an instance");
+    };
+    let connection = socket.connect().await.unwrap();
+    until(async || processes_under(&floor.folder()).len() == 2).await;
+    drop(used);
+    floor.app.advance(300);
+    sweep::stop_idle(&floor.node.app).await;
+    until(async || processes_under(&floor.folder()).is_empty()).await;
+    drop(connection);
+}
+
+#[tokio::test]
+async fn missing_kit_and_missing_lease_are_reported() {
+    let floor = Floor::new("ok").await;
+    fs::rename(floor.kits.join("rest"), floor.kits.join("other")).unwrap();
+    let failure = floor.acquire().await.unwrap_err();
+    assert_eq!(failure.reason, UnavailableReason::NoKit);
+    fs::rename(floor.kits.join("other"), floor.kits.join("rest")).unwrap();
+    let program = floor.kits.join("rest/1.0/bin/fake");
+    fs::remove_file(&program).unwrap();
+    floor.app.advance(1);
+    let failure = floor.acquire().await.unwrap_err();
+    assert_eq!(failure.reason, UnavailableReason::BrokenKit);
+    let without_lease = floor.again();
+    floor.install("1.0", "ok", "10", "");
+    let failure = floor.acquire_on(&without_lease).await.unwrap_err();
+    assert_eq!(failure.reason, UnavailableReason::Elsewhere);
+}
+
+#[tokio::test]
+async fn suspended_instance_is_killed_at_its_stop() {
+    let floor = Floor::new("ok").await;
+    drop(floor.acquire().await.unwrap());
+    let pid = Pid::from_raw(floor.pid(&floor.node).await.unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    floor.app.advance(300);
+    sweep::stop_idle(&floor.node.app).await;
+    until(async || processes_under(&floor.folder()).is_empty()).await;
+}
+
+#[tokio::test]
+async fn output_of_a_failed_start_is_reported() {
+    let floor = Floor::new("die").await;
+    floor.acquire().await.unwrap_err();
+    let id = floor.id(&floor.app.home.project).await;
+    let state = floor.node.app.services.state(
+        id,
+        gantry::data_plane::service_proxy::upstreams::Service::Rest,
+    );
+    let gantry::data_plane::services::ServiceState::Failed(why) = state else {
+        panic!("{state:?}");
+    };
+    assert!(
+        why == "mode die" || why.contains("ended during its start"),
+        "{why}"
+    );
+}
