@@ -377,7 +377,7 @@ async fn owner_cannot_change_the_rules_of_extensions() {
         )
         .await
         .unwrap();
-    machine.clusters.grant_roles(&admin).await.unwrap();
+    machine.clusters.apply_platform(&admin).await.unwrap();
     let owners = "select count(*) from pg_proc p join pg_roles r on r.oid = p.proowner
                   where p.prorettype = 'event_trigger'::regtype and pronamespace = 'extensions'::regnamespace and not rolsuper";
     let row = admin.query_one(owners, &[]).await.unwrap();

@@ -137,6 +137,18 @@ impl<'a> MigrationPlan<'a> {
         self.segments.iter().flat_map(|segment| &segment.statements)
     }
 
+    /// Returns whether a statement enables row level security on a table of the platform. The
+    /// project's database permits it only as a query of its own (`tenant_policies.sql`).
+    pub(crate) fn has_platform_row_security(&self) -> bool {
+        self.statements().any(|range| {
+            let statement = self.sql[range.clone()].to_ascii_lowercase();
+            statement.contains("row level security")
+                && ["auth", "storage", "realtime"]
+                    .iter()
+                    .any(|schema| statement.contains(schema))
+        })
+    }
+
     /// Removes the statements before `applied`.
     pub(crate) fn skip_to(&mut self, applied: usize) {
         self.segments.retain(|segment| segment.end > applied);

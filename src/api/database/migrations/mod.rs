@@ -252,7 +252,9 @@ async fn apply_whole(
         return Ok(None);
     }
     let version = history.record(clock, migration, &request).await?;
-    if let Err(error) = history.run(text).await {
+    if plan.has_platform_row_security() {
+        segmented::run_statements(&mut history, plan, &migration.query).await?;
+    } else if let Err(error) = history.run(text).await {
         return Err(segmented::with_context(
             error,
             plan,

@@ -70,6 +70,24 @@ pub(super) fn with_context(
     }
 }
 
+/// Runs the statements of a text one by one in the open transaction.
+pub(super) async fn run_statements(
+    history: &mut HistoryTransaction,
+    plan: &MigrationPlan<'_>,
+    sql: &str,
+) -> Result<(), Error> {
+    for range in plan.statements() {
+        let ran = history.session.execute_statement(sql, range.clone()).await;
+        ran.map_err(|error| match error {
+            Error::Sql(text) => {
+                Error::Sql(format!("{text}CONTEXT:  {}\n", plan.context(range.start)))
+            }
+            other => other,
+        })?;
+    }
+    history.ensure_open().await
+}
+
 /// Applies a migration segment by segment, from the first that is not recorded.
 pub(super) async fn apply(
     target: &ConnectTarget,
