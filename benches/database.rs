@@ -3,11 +3,11 @@
 //! `-- migrations` measures migrations only. Fails if a migration through the API takes more than
 //! [`RATIO_MAX`] times `psql -1`.
 //!
-//! Compares five hundred small migrations with `psql -1`, once in one process and once with a process
-//! each, and a query and the list of schemas with tokio-postgres on a fresh connection, which each
-//! request uses as well. One project, one client, one request at a time. The variants alternate, so
-//! that other load affects all of them. Prints medians over the rounds, and of the ratio within a
-//! round. Gantry's server has its own thread. Its CPU time is read from the kernel.
+//! Compares five hundred small migrations with `psql -1`, once in one process and once with a
+//! process each, and a query and the list of schemas with tokio-postgres on a fresh connection,
+//! which each request uses as well. One project, one client, one request at a time. The variants
+//! alternate, so that other load affects all of them. Prints medians over the rounds, and of the
+//! ratio within a round. Gantry's server has its own thread. Its CPU time is read from the kernel.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 

@@ -58,12 +58,13 @@ async fn failed_segment_is_resumed_with_corrected_text() {
     let first = "create table t (id int);\ninsert into t values (1), (1);\ncreate unique index concurrently u on t (id);\ncreate table z ()";
     let error = failed(&target, &keyed(first, "k")).await;
     assert!(
-        error.starts_with("Failed to run sql query: ERROR:  23505: could not create unique index \"u\"\n")
-            && error.ends_with(
-                "CONTEXT:  statement 3, line 3: create unique index concurrently u on t (id)\n\
-                 HINT:  the text up to line 2 is applied and stays; to continue after it, correct the rest \
-                 and send the whole text with the same Idempotency-Key\n"
-            ),
+        error.starts_with(
+            "Failed to run sql query: ERROR:  23505: could not create unique index \"u\"\n"
+        ) && error.ends_with(
+            "CONTEXT:  statement 3, line 3: create unique index concurrently u on t (id)\n\
+                 HINT:  the text up to line 2 is applied and stays; to continue after it, \
+                 correct the rest and send the whole text with the same Idempotency-Key\n"
+        ),
         "{error}"
     );
     assert!(migrations::list(&target, LIMITS).await.unwrap().is_empty());

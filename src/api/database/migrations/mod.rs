@@ -210,8 +210,8 @@ pub async fn get(
 /// Errors: [`Error::Sql`] with the server's message, after a rollback of the open transaction;
 /// [`Error::Invalid`] for rejected SQL; [`Error::Conflict`] if the key was used for another
 /// request, if the applied part of an interrupted migration changed, or if another migration is
-/// being applied in segments; [`Error::DatabaseUnreachable`], in which case a second request with the same key
-/// returns whether the first one was applied.
+/// being applied in segments; [`Error::DatabaseUnreachable`], in which case a second request with
+/// the same key returns whether the first one was applied.
 pub async fn apply(
     target: &ConnectTarget,
     clock: &Clock,

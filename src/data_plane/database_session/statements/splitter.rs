@@ -91,7 +91,7 @@ pub(crate) struct StatementSplitter<'a> {
     current: Option<SqlStatement>,
     backslash: Option<usize>,
     after_begin: bool,
-    /// Whether the position is inside `begin atomic … end`, the body of an SQL routine, whose
+    /// Whether the position is inside `begin atomic … end`, the body of an SQL routine. Its
     /// statements end in `;`.
     in_body: bool,
     /// Open parentheses. `create rule … do (…; …)` contains statements.
