@@ -119,7 +119,7 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
         &ident,
         &home.account().name,
         // The same version from another source can have other extensions.
-        &host.engine.origin().to_owned(),
+        host.engine.origin(),
         &host.engine.has_extension("pg_stat_statements").to_string(),
     ]
     .iter()
