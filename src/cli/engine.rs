@@ -40,6 +40,7 @@ pub(super) enum EngineCommand {
         #[command(flatten)]
         common: EngineOptions,
     },
+    #[expect(clippy::doc_markdown, reason = "help for a terminal")]
     /// Install a PostgreSQL version into the data folder. Restart the server to use it.
     ///
     /// `debian-17` consists of packages of Debian 13 and has vector, pg_cron and other extensions;

@@ -149,7 +149,7 @@ fn rows_of(engine: &Engine, options: &LayoutOptions) -> anyhow::Result<Vec<Exten
     let mut libraries = BTreeMap::new();
     for (name, path) in options.extra_files(engine.major())? {
         let folder = path.parent().unwrap_or(&path).display().to_string();
-        if name.ends_with(".so") {
+        if extensions::is_library(&name) {
             libraries.insert(name, path);
         } else {
             sources.insert(name, (path, folder));
@@ -246,7 +246,7 @@ fn install(
     files.retain(|file, _| {
         file == &format!("{name}.control")
             || file.starts_with(&format!("{name}--"))
-            || (file.starts_with(name) && file.ends_with(".so"))
+            || (file.starts_with(name) && extensions::is_library(file))
     });
     anyhow::ensure!(
         files.contains_key(&format!("{name}.control")),

@@ -1,6 +1,6 @@
 //! Preparation of the machine: listeners, TLS, PostgreSQL versions and resource limits.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc, time::SystemTime};
+use std::{net::SocketAddr, ops::RangeInclusive, path::Path, sync::Arc};
 
 use anyhow::Context;
 use rustls::{
@@ -14,7 +14,7 @@ use crate::{
         config::{Config, ExtensionOptions},
         operator_api,
     },
-    base::clock::Entropy,
+    base::clock::{Clock, Entropy},
     cli::{
         databases::{DatabaseListeners, ListenerDefaults},
         edges::ServiceListeners,
@@ -101,7 +101,7 @@ impl Machine {
         };
         let options = layout_options(home.dir(), &config.extensions);
         let laid_out = installed.clone().laid_out(&options, &Entropy::system());
-        if let Err(error) = laid_out.remove_unused_layouts(&options, SystemTime::now()) {
+        if let Err(error) = laid_out.remove_unused_layouts(&options, Clock::system().now().into()) {
             tracing::warn!(%error, "unused layouts of engines were not removed");
         }
         let control_data = home.control_data();

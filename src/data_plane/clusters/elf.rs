@@ -161,12 +161,12 @@ mod tests {
         bytes.resize(0x140, 0);
         let entries = 1 + spare;
         for (header, kind, at, size) in [
-            (64, PT_INTERP, 0x100, loader.len()),
+            (64, PT_INTERP, 0x100_u64, loader.len()),
             (120, PT_DYNAMIC, 0x140, entries * DYNAMIC_ENTRY),
         ] {
             put(&mut bytes, header, &kind.to_le_bytes()).unwrap();
             for field in [8, 16] {
-                put(&mut bytes, header + field, &(at as u64).to_le_bytes()).unwrap();
+                put(&mut bytes, header + field, &at.to_le_bytes()).unwrap();
             }
             put(&mut bytes, header + 32, &(size as u64).to_le_bytes()).unwrap();
         }

@@ -110,16 +110,15 @@ impl Engine {
             manifest.runtime.as_ref()?;
             Version::of(&manifest.version)
         });
-        let version = match recorded {
-            Some(version) => version,
-            None => {
-                let output = Command::new(&path)
-                    .arg("--version")
-                    .output()
-                    .map_err(|e| broken(e.to_string()))?;
-                let said = String::from_utf8_lossy(&output.stdout);
-                Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?
-            }
+        let version = if let Some(version) = recorded {
+            version
+        } else {
+            let output = Command::new(&path)
+                .arg("--version")
+                .output()
+                .map_err(|e| broken(e.to_string()))?;
+            let said = String::from_utf8_lossy(&output.stdout);
+            Version::parse(&said).ok_or_else(|| broken(format!("it said {:?}", said.trim())))?
         };
         if version.major < OLDEST_MAJOR {
             return Err(EngineError::TooOld {

@@ -218,6 +218,13 @@ fn list_of(home: &Path) -> PathBuf {
     home.join("extensions").join("permitted")
 }
 
+/// Returns whether a file of an extension is a library.
+pub fn is_library(file: &str) -> bool {
+    Path::new(file)
+        .extension()
+        .is_some_and(|suffix| suffix == "so")
+}
+
 /// Returns whether the text can be the name of an extension, and of its files.
 pub fn is_name(name: &str) -> bool {
     let first = name.bytes().next();

@@ -527,7 +527,7 @@ mod tests {
         let entropy = Entropy::system();
         let old = unfinished_folder(dir.path(), &entropy).unwrap();
         let recent = unfinished_folder(dir.path(), &entropy).unwrap();
-        let past = std::time::SystemTime::now() - 2 * UNFINISHED_MAX;
+        let past = fs::metadata(&recent).unwrap().modified().unwrap() - 2 * UNFINISHED_MAX;
         fs::File::open(&old).unwrap().set_modified(past).unwrap();
         let engine = dir.path().join("17.1");
         fs::create_dir(&engine).unwrap();

@@ -240,7 +240,7 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
     launch.exec()
 }
 
-/// Jobs of pg_cron run in processes of the server. Its other way, a connection per job, needs
+/// Jobs of `pg_cron` run in processes of the server. Its other way, a connection per job, needs
 /// `connect`, which the sandbox denies.
 const CRON: [&str; 4] = [
     "-c",

@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     At, ClusterError, Engine, Result, elf,
-    extensions::{ExtensionPolicy, ExtensionRule, with_trust},
+    extensions::{ExtensionPolicy, ExtensionRule, is_library, with_trust},
     files,
 };
 use crate::base::clock::Entropy;
@@ -335,7 +335,7 @@ fn fill(
     }
     sources.extend(entries(&extensions)?);
     for (name, path) in extra {
-        if name.ends_with(".so") {
+        if is_library(name) {
             copy(path, &libraries.join(name))?;
         } else {
             sources.insert(name.clone(), path.clone());

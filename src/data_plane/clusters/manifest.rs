@@ -74,8 +74,8 @@ impl EngineManifest {
 
     /// Reads the record of the engine with this folder of programs.
     pub(super) fn above(programs: &Path) -> Option<Self> {
-        let folders = programs.ancestors().take(DEPTH_MAX);
-        let found = folders.filter_map(Self::of).next();
+        let mut folders = programs.ancestors().take(DEPTH_MAX);
+        let found = folders.find_map(Self::of);
         found.filter(|manifest| manifest.folder.join(&manifest.programs) == programs)
     }
 
