@@ -54,7 +54,8 @@ pub(super) enum ServiceCommand {
         /// The service: `rest`.
         service: Service,
         /// The version, as listed.
-        version: String,
+        #[arg(value_name = "VERSION")]
+        release: String,
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
@@ -63,7 +64,8 @@ pub(super) enum ServiceCommand {
         /// The service: `rest`.
         service: Service,
         /// The version, as listed.
-        version: String,
+        #[arg(value_name = "VERSION")]
+        release: String,
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
@@ -90,24 +92,24 @@ impl ServiceCommand {
             }
             Self::Verify {
                 service,
-                version,
+                release,
                 common,
             } => {
                 let kits = Home::kits_of(&common.control.home());
-                let kit = install::verify(&kits, service, &version)?;
+                let kit = install::verify(&kits, service, &release)?;
                 print(&common, service, &kit, "is unchanged in")
             }
             Self::Remove {
                 service,
-                version,
+                release,
                 common,
             } => {
                 let kits = Home::kits_of(&common.control.home());
-                install::remove(&kits, service, &version)?;
-                let answer = json!({"service": service.name(), "version": version});
+                install::remove(&kits, service, &release)?;
+                let answer = json!({"service": service.name(), "version": release});
                 common
                     .output
-                    .print(&answer, || format!("{service} {version} was removed."))
+                    .print(&answer, || format!("{service} {release} was removed."))
             }
         }
     }
