@@ -1,4 +1,5 @@
--- The schemas of the platform in a project's database.
+-- Why: a project's database holds the schemas of the platform. An object of the tenant can be in the way of a part of them, which
+-- the project's health tells; and a project chooses whether new tables are open to the roles of the Data API.
 alter table projects
     -- Parts of the platform that objects of the tenant are in the way of; null if there are none.
     add column platform_conflicts text,

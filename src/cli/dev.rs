@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context;
@@ -61,7 +61,7 @@ impl DevCommand {
         let mut config = *self.config;
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         provide_engine(&config).await?;
-        let without_rest = provide_rest(&config).await;
+        let rest = RestProvision::of(&config);
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() {
             "https"
@@ -70,7 +70,8 @@ impl DevCommand {
         };
         let project_domain = config.project_domain.clone();
         let mut running = serve::start(config, ListenerDefaults::Local).await?;
-        if let Some(why) = without_rest {
+        // Not before: the start checks everything that it needs.
+        if let Some(why) = rest.install().await {
             anstream::eprintln!(
                 "The Data API of projects is not available: {why}. \
                  Install it later with: gantry service install rest"
@@ -114,22 +115,37 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the program of the Data API when it is missing. Returns the reason if there is none:
-/// everything else works without it.
-async fn provide_rest(config: &Config) -> Option<String> {
-    let home = config.control.home();
-    let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
-    let is_missing = matches!(shelf.find(Service::Rest), Ok(None));
-    let has_upstream = config
-        .upstream
-        .iter()
-        .any(|upstream| upstream.service == Service::Rest);
-    if !is_missing || has_upstream {
-        return None;
+/// The decision whether `gantry dev` installs the program of the Data API.
+struct RestProvision {
+    home: PathBuf,
+    is_missing: bool,
+}
+
+impl RestProvision {
+    /// Decides by the configuration: an installed program and an upstream are used as they are.
+    fn of(config: &Config) -> Self {
+        let home = config.control.home();
+        let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
+        let has_upstream = config
+            .upstream
+            .iter()
+            .any(|upstream| upstream.service == Service::Rest);
+        let is_missing = !has_upstream && matches!(shelf.find(Service::Rest), Ok(None));
+        Self { home, is_missing }
     }
-    anstream::eprintln!("Installing PostgREST for the Data API of projects into the data folder …");
-    let error = service::install(&home, Service::Rest).await.err()?;
-    Some(format!("{error:#}"))
+
+    /// Installs the program if it is missing. Returns the reason if that fails: everything else
+    /// works without it.
+    async fn install(&self) -> Option<String> {
+        if !self.is_missing {
+            return None;
+        }
+        anstream::eprintln!(
+            "Installing PostgREST for the Data API of projects into the data folder …"
+        );
+        let error = service::install(&self.home, Service::Rest).await.err()?;
+        Some(format!("{error:#}"))
+    }
 }
 
 /// Prints the addresses and credentials, then waits for a shutdown signal.

@@ -306,7 +306,7 @@ async fn failed_migration_is_rolled_back() {
         .expect(400);
     assert_eq!(
         failed.message(),
-        "Failed to run sql query: ERROR:  42703: column \"nope\" does not exist\nLINE 2: select nope\n               ^\n"
+        "Failed to run sql query: ERROR:  42703: column \"nope\" does not exist\nLINE 2: select nope\n               ^\nCONTEXT:  statement 2, line 2: select nope\n"
     );
     assert_eq!(project.history().await, [Value::Null; 0]);
     assert_eq!(

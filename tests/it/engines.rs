@@ -228,7 +228,6 @@ async fn grants_revoke_reserved_memberships_on_postgres_15() {
         left,
         [
             "pg_monitor postgres",
-            "pg_read_all_data postgres",
             "pg_read_all_data supabase_read_only_user",
             "pg_read_all_stats postgres",
             "pg_signal_backend postgres"

@@ -93,7 +93,12 @@ async fn webhook_is_sent_if_sender_is_installed() {
 #[tokio::test]
 async fn enable_webhooks_keeps_existing_objects() {
     let target = server().await;
-    run(&target, "create schema supabase_functions; create table supabase_functions.migrations (version text)").await.unwrap();
+    run(
+        &target,
+        "create table supabase_functions.migrations (version text)",
+    )
+    .await
+    .unwrap();
     let refused = webhooks::enable(&target, LIMITS).await.unwrap_err();
     assert!(
         matches!(&refused, Error::Sql(text) if text.contains("42P07")),
@@ -110,7 +115,7 @@ async fn enable_webhooks_keeps_existing_objects() {
         "by half"
     );
 
-    run(&target, "drop schema supabase_functions cascade")
+    run(&target, "drop table supabase_functions.migrations")
         .await
         .unwrap();
     webhooks::enable(&target, LIMITS).await.unwrap();

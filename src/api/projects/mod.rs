@@ -185,7 +185,8 @@ pub async fn create(
     let engine = new.engine.text();
     let channel = new.engine.channel();
     let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
-               password_verifier, not_before, created_at, updated_at, account, grants, new_table_grants) \
+               password_verifier, not_before, created_at, updated_at, account, grants, \
+               new_table_grants) \
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12, $13) returning id";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;

@@ -1,6 +1,7 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod underscore_headers;
 mod validation;
 
 use std::{
@@ -8,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ipnet::IpNet;
 use secrecy::SecretString;
 use sha2::{Digest, Sha256};
@@ -19,6 +20,7 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
+pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
 
 /// Default data folder.
@@ -422,13 +424,7 @@ pub struct Config {
     /// Grants to anon, authenticated and service_role on objects that a project's owner creates in
     /// `public`: `none`, or `api` for all privileges. A project can choose otherwise when it is
     /// created.
-    #[arg(
-        long,
-        env = "GANTRY_NEW_TABLE_GRANTS",
-        value_enum,
-        default_value = "none",
-        value_name = "GRANTS"
-    )]
+    #[arg(long, env = "GANTRY_NEW_TABLE_GRANTS", value_enum, default_value_t = NewTableGrants::None, value_name = "GRANTS")]
     pub new_table_grants: NewTableGrants,
 
     /// Number of warm clusters with files prepared for new projects. About 25 MB of disk each.
@@ -597,13 +593,4 @@ pub struct Config {
     /// Format of log lines.
     #[arg(long, env = "GANTRY_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
-}
-
-/// Treatment of header fields with underscores in their names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UnderscoreHeaders {
-    /// Removed from requests.
-    Drop,
-    /// Forwarded, except those that read as fields of the proxy.
-    Pass,
 }

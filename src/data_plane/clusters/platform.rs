@@ -18,7 +18,7 @@ use super::{ClusterError, Result};
 pub struct PlatformConflict {
     /// Name of the part, such as `auth`.
     pub part: &'static str,
-    /// What is in the way, as PostgreSQL or [`Part::conflict`] words it.
+    /// The conflicting object, as PostgreSQL or [`Part::conflict`] words it.
     pub cause: String,
 }
 
@@ -236,9 +236,11 @@ const BEGIN: &str = "begin; set local search_path = pg_catalog, pg_temp; set loc
 /// or a role with the comment that `roles.sql` writes. `postgres` owns what belongs to the tenant.
 const OWNERS: &str = "
     select o.kind, o.oid, o.schema, o.name, r.rolname::text,
-           r.rolsuper or coalesce(shobj_description(r.oid, 'pg_authid') = 'Role of the platform', false)
+           r.rolsuper
+           or coalesce(shobj_description(r.oid, 'pg_authid') = 'Role of the platform', false)
     from (
-        select 'schema' as kind, oid, nspname::text as schema, '' as name, nspowner as owner from pg_namespace
+        select 'schema' as kind, oid, nspname::text as schema, '' as name, nspowner as owner
+        from pg_namespace
         union all
         select 'relation', c.oid, n.nspname::text, c.relname::text, c.relowner
         from pg_class c join pg_namespace n on n.oid = c.relnamespace

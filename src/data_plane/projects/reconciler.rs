@@ -407,8 +407,8 @@ async fn bring_up(
     Ok(fallback_reason)
 }
 
-/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project becomes
-/// healthy.
+/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project
+/// becomes healthy.
 async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
     let reference = &project.cluster.project;
     let admin = match context.driver.admin_session(reference).await {

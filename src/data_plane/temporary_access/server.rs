@@ -40,8 +40,9 @@ pub(crate) enum LoginOutcome {
 /// Creates the login, or sets its new expiry and password. Idempotent.
 pub(crate) async fn open(admin: &Client, login: &TemporaryLogin) -> Result<LoginOutcome, Error> {
     let doing = "opening a login";
-    // Only roles that the owner could grant: no superuser, and no predefined role of PostgreSQL.
-    let sql = "select not rolsuper and rolname not like 'pg\\_%' and (rolname = any($2) or pg_has_role($3, oid, 'member')) \
+    // Only roles that the owner could grant: no superuser and no predefined role of PostgreSQL.
+    // The owner could also grant the login of the Data API, which is for one service only.
+    let sql = "select not rolsuper and rolname not like 'pg\\_%' and rolname <> 'authenticator' and (rolname = any($2) or pg_has_role($3, oid, 'member')) \
                from pg_roles where rolname = $1";
     let own: &[&str] = &[OWNER, READER];
     match admin

@@ -198,11 +198,14 @@ async fn realtime_send_stores_messages_that_policies_of_topics_protect() {
             create table public.rooms (id int primary key, name text);
             create function public.tell() returns trigger language plpgsql security definer as $$
             begin
-                perform realtime.broadcast_changes('room:' || coalesce(new.id, old.id), tg_op, tg_op, tg_table_name, tg_table_schema, new, old);
+                perform realtime.broadcast_changes('room:' || coalesce(new.id, old.id),
+                    tg_op, tg_op, tg_table_name, tg_table_schema, new, old);
                 return null;
             end $$;
-            create trigger tell after insert or update or delete on public.rooms for each row execute function public.tell();
-            create policy members on realtime.messages for select to authenticated using (realtime.topic() = 'room:1' and topic = 'room:1');
+            create trigger tell after insert or update or delete on public.rooms
+                for each row execute function public.tell();
+            create policy members on realtime.messages for select to authenticated
+                using (realtime.topic() = 'room:1' and topic = 'room:1');
             insert into public.rooms values (1, 'first');
             update public.rooms set name = 'renamed';
             select realtime.send('{\"a\": 1}', 'hello', 'room:2', false)";
@@ -247,7 +250,8 @@ async fn realtime_change_reaches_the_subscriptions_that_may_see_it() {
     let subscribe = |id: char, user: char, filter: &str| {
         format!(
             "insert into realtime.subscription (subscription_id, entity, filters, claims) values
-             ('{id}{id}{id}{id}{id}{id}{id}{id}-0000-0000-0000-000000000000', 'public.tasks', array[{filter}]::realtime.user_defined_filter[],
+             ('{id}{id}{id}{id}{id}{id}{id}{id}-0000-0000-0000-000000000000', 'public.tasks',
+              array[{filter}]::realtime.user_defined_filter[],
               '{{\"role\": \"authenticated\", \"sub\": \"{user}{user}{user}{user}{user}{user}{user}{user}-0000-0000-0000-000000000000\"}}')"
         )
     };
@@ -315,7 +319,7 @@ async fn vault_keeps_secrets_sealed_with_a_key_outside_the_database() {
             "23505"
         );
 
-        // A sealed value cannot be moved to another secret or changed, and needs the file of this project.
+        // A sealed value cannot be moved to another secret, and needs the file of this project.
         let other = one(tenant, "select vault.create_secret('other')")
             .await
             .unwrap();

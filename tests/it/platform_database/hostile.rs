@@ -106,8 +106,8 @@ const MEMBERSHIPS: &str = "
     select count(*) from pg_auth_members m join pg_roles r on r.oid = m.roleid
     where m.member = 'postgres'::regrole and r.rolname like 'supabase\\_%'";
 
-/// `postgres` belongs to the owners of the platform's tables during a command that defines a policy.
-/// Code of the tenant must not run meanwhile, and nothing may remain afterwards.
+/// `postgres` belongs to the owners of the platform's tables during a command that defines a
+/// policy. Code of the tenant must not run meanwhile, and nothing may remain afterwards.
 #[tokio::test]
 async fn membership_of_a_policy_command_cannot_be_used_for_anything_else() {
     for database in Database::on_each().await {
@@ -115,7 +115,8 @@ async fn membership_of_a_policy_command_cannot_be_used_for_anything_else() {
         let setup = "
             create function public.evil() returns text language plpgsql as $$
             begin
-                execute 'create or replace function storage.filename(name text) returns text language sql as ''select 1::text''';
+                execute 'create or replace function storage.filename(name text) returns text
+                    language sql as ''select 1::text''';
                 return 'done';
             end $$;
             create domain public.checked as text check (public.evil() is not null);
@@ -169,7 +170,8 @@ async fn trigger_of_the_tenant_does_not_run_during_an_upgrade() {
                 execute 'alter role postgres superuser';
                 return null;
             end $$;
-            create trigger evil before insert on auth.schema_migrations for each row execute function public.evil();
+            create trigger evil before insert on auth.schema_migrations
+                for each row execute function public.evil();
             create trigger evil before insert on storage.migrations for each statement execute function public.evil()";
         database.tenant.batch_execute(setup).await.unwrap();
         let conflicts = database

@@ -12,10 +12,13 @@ const WITHOUT_PLATFORM: &str = "
             execute format('drop event trigger %I', found.name);
         end loop;
         drop publication supabase_realtime, supabase_realtime_messages_publication;
-        drop schema auth, storage, realtime, vault, graphql, graphql_public, pgbouncer, _realtime, supabase_functions,
-            supabase_migrations cascade;
+        drop schema auth, storage, realtime, vault, graphql, graphql_public, pgbouncer, _realtime,
+            supabase_functions, supabase_migrations cascade;
         drop extension pgcrypto, \"uuid-ossp\";
-        for found in select rolname as name from pg_roles where shobj_description(oid, 'pg_authid') = 'Role of the platform' loop
+        for found in
+            select rolname as name from pg_roles
+            where shobj_description(oid, 'pg_authid') = 'Role of the platform'
+        loop
             execute format('drop owned by %I cascade', found.name);
             execute format('drop role %I', found.name);
         end loop;

@@ -87,8 +87,7 @@ async fn history_of_command_line_gets_missing_columns() {
     let target = server().await;
     run(
         &target,
-        "create schema supabase_migrations;
-         create table supabase_migrations.schema_migrations (version text primary key, statements text[], name text);
+        "create table supabase_migrations.schema_migrations (version text primary key, statements text[], name text);
          insert into supabase_migrations.schema_migrations values ('20300101000000', '{}', 'theirs'), ('init', null, null)",
     )
     .await
@@ -495,7 +494,12 @@ async fn databases_and_schemas_are_listed() {
         json!(context(&target, LIMITS).await.unwrap()),
         json!({"databases": [
             {"name": "other", "schemas": [{"name": "public"}]},
-            {"name": "postgres", "schemas": [{"name": "A"}, {"name": "b"}, {"name": "extensions"}, {"name": "public"}]},
+            {"name": "postgres", "schemas": [
+                {"name": "A"}, {"name": "_realtime"}, {"name": "auth"}, {"name": "b"}, {"name": "extensions"},
+                {"name": "graphql"}, {"name": "graphql_public"}, {"name": "pgbouncer"}, {"name": "public"},
+                {"name": "realtime"}, {"name": "storage"}, {"name": "supabase_functions"},
+                {"name": "supabase_migrations"}, {"name": "vault"},
+            ]},
         ]})
     );
 }

@@ -246,7 +246,11 @@ async fn rehearsal_leaves_database_unchanged() {
         json!([{"a": 6, "b": 7}])
     );
     assert_eq!(
-        one(&target, "select to_regnamespace('supabase_migrations')").await,
+        one(
+            &target,
+            "select to_regclass('supabase_migrations.schema_migrations')"
+        )
+        .await,
         Value::Null
     );
 }

@@ -42,7 +42,7 @@ begin
         join pg_roles member on member.oid = pg_auth_members.member
         where reserved.rolname like 'pg\_%' and (reserved.rolname, member.rolname) not in (
             ('pg_read_all_stats', 'postgres'), ('pg_signal_backend', 'postgres'), ('pg_monitor', 'postgres'),
-            ('pg_read_all_data', 'postgres'), ('pg_read_all_data', 'supabase_read_only_user'))
+            ('pg_read_all_data', 'supabase_read_only_user'))
             -- The three roles that are members of pg_monitor by themselves.
             and member.rolname not like 'pg\_%'
     loop

@@ -36,11 +36,11 @@ pub async fn recover_on_startup(context: &DataPlaneContext) -> Result<(), Error>
     mark_all_crashed(context, None).await
 }
 
-/// Marks projects with the schemas and grants of another version of Gantry, and those with conflicts,
-/// which may be resolved.
+/// Marks projects with the schemas and grants of another version of Gantry, and those with
+/// conflicts, which may be resolved.
 async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "update projects set outdated = true where node = $1 and desired <> 'removed' and not outdated \
-               and (grants is distinct from $2 or platform_conflicts is not null)";
+    let sql = "update projects set outdated = true \
+               where node = $1 and desired <> 'removed' and not outdated and (grants is distinct from $2 or platform_conflicts is not null)";
     context
         .db
         .query(

@@ -47,4 +47,4 @@ alter role supabase_storage_admin set log_statement = 'none';
 grant anon, authenticated, service_role to supabase_storage_admin;
 grant pgsodium_keyholder to service_role;
 grant pgsodium_keyholder, pgsodium_keyiduser, pgsodium_keymaker, pgtle_admin to postgres with admin option;
-grant pg_monitor, pg_read_all_data to postgres;
+grant pg_monitor to postgres;

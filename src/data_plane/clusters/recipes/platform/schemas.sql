@@ -4,6 +4,8 @@ create schema if not exists supabase_migrations authorization postgres;
 create schema if not exists pgbouncer authorization pgbouncer;
 create schema if not exists graphql;
 create schema if not exists supabase_functions;
+-- For the functions of database webhooks.
+grant all on schema supabase_functions to postgres;
 
 create schema if not exists auth;
 grant usage on schema auth to anon, authenticated, service_role;
