@@ -231,7 +231,7 @@ async fn nearest_neighbours_are_found_by_index() {
     assert!(with_vector > 0, "no engine of this run has vector");
 }
 
-/// Returns whether pg_cron of the engine can run jobs every second.
+/// Returns whether `pg_cron` of the engine can run jobs every second.
 fn has_seconds(engine: &Engine) -> bool {
     engine.has_extension("pg_cron") && engine.major() >= 17
 }

@@ -73,7 +73,7 @@ fn main() -> BenchResult<()> {
     println!(
         "{} rows in {} files of {days} days, {day_files} files a day",
         of_a_day * days,
-        day_files * days as u64
+        day_files * days.unsigned_abs()
     );
 
     let local = measure(&runtime, folder.path(), &files, None)?;
@@ -123,6 +123,10 @@ struct QueryCost {
 }
 
 /// Runs the chart with empty caches, then with filled ones.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "each measurement has a store of its own"
+)]
 fn measure(
     runtime: &tokio::runtime::Runtime,
     folder: &Path,

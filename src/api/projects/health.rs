@@ -75,7 +75,10 @@ pub async fn check(
     let read_only: bool = row.get(4);
     let conflicts: Option<String> = row.get(5);
     // Neither makes a database unhealthy by itself.
-    let notes = [warning.clone(), conflicts.map(platform_conflicts)];
+    let notes = [
+        warning.clone(),
+        conflicts.as_deref().map(platform_conflicts),
+    ];
     let notes: Vec<String> = notes.into_iter().flatten().collect();
     let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
@@ -177,7 +180,7 @@ fn inactive(warning: Option<String>) -> String {
 }
 
 /// Returns the note on parts of the platform that objects of the tenant are in the way of.
-fn platform_conflicts(conflicts: String) -> String {
+fn platform_conflicts(conflicts: &str) -> String {
     format!("the platform's schemas are not complete: {conflicts}")
 }
 

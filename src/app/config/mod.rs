@@ -421,9 +421,9 @@ pub struct Config {
     )]
     pub project_uid_base: u32,
 
-    /// Grants to anon, authenticated and service_role on objects that a project's owner creates in
-    /// `public`: `none`, or `api` for all privileges. A project can choose otherwise when it is
-    /// created.
+    /// Grants to `anon`, `authenticated` and `service_role` on objects that a project's owner
+    /// creates in `public`: `none`, or `api` for all privileges. A project can choose otherwise
+    /// when it is created.
     #[arg(long, env = "GANTRY_NEW_TABLE_GRANTS", value_enum, default_value_t = NewTableGrants::None, value_name = "GRANTS")]
     pub new_table_grants: NewTableGrants,
 

@@ -284,7 +284,7 @@ impl AcceptedKeys {
     }
 
     /// The role of an exchanged token.
-    pub(crate) fn role_for_tests(&self, token: &str) -> Option<String> {
+    pub(crate) fn role_for_tests(token: &str) -> Option<String> {
         use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
         let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
         let claims: Value = serde_json::from_slice(&part).ok()?;

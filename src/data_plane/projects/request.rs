@@ -82,8 +82,8 @@ pub(crate) struct CreateRequest {
     postgres_engine: Option<String>,
     release_channel: Option<String>,
     high_availability: Option<bool>,
-    /// Grants to anon, authenticated and service_role on new objects in `public`. The default is
-    /// the server's.
+    /// Grants to `anon`, `authenticated` and `service_role` on new objects in `public`. The default
+    /// is the server's.
     #[schemars(extend("x-gantry" = true))]
     new_table_grants: Option<NewTableGrants>,
 }

@@ -139,7 +139,7 @@ mod tests {
         exchange(&parts, &keys, 0).map(|credential| match credential {
             ServiceCredential::Token(token) => {
                 let token = token.expose_secret();
-                match keys.role_for_tests(token) {
+                match AcceptedKeys::role_for_tests(token) {
                     Some(role) => role,
                     None => token.to_owned(),
                 }

@@ -186,10 +186,11 @@ fn unpack(archive: &[u8], pinned: &PinnedKit, stage: &Path) -> Result<(), KitErr
 /// Returns one file of a tar archive (POSIX ustar).
 fn member(mut archive: impl Read, name: &str) -> io::Result<Vec<u8>> {
     /// Size of a header, and the unit of a file's size.
-    const BLOCK: u64 = 512;
+    const BLOCK_BYTES: usize = 512;
+    const BLOCK: u64 = BLOCK_BYTES as u64;
     let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
     for _ in 0..ENTRIES_MAX {
-        let mut header = [0; BLOCK as usize];
+        let mut header = [0; BLOCK_BYTES];
         archive.read_exact(&mut header)?;
         let text = |range: std::ops::Range<usize>| {
             let bytes = &header[range];

@@ -59,6 +59,10 @@ pub(super) struct StartFailure {
 }
 
 impl StartFailure {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "callers give errors and texts alike"
+    )]
     pub(super) fn new(reason: UnavailableReason, why: impl ToString) -> Self {
         Self {
             reason,

@@ -47,12 +47,12 @@ pub async fn run(context: DataPlaneContext) {
                 tracing::debug!(%error, "projects of services could not be read; trying again");
             }
         }
-        stop_idle(&context).await;
+        stop_idle(&context);
     }
 }
 
 /// Stops the instances without requests for the time that their kit states.
-pub async fn stop_idle(context: &DataPlaneContext) {
+pub fn stop_idle(context: &DataPlaneContext) {
     let now = context.clock.ticks();
     for instance in context.services.instances() {
         let Some(running) = instance.running() else {

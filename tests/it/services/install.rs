@@ -14,9 +14,7 @@ use super::kits;
 
 #[tokio::test]
 async fn installed_kit_is_verified_against_its_pinned_digest() {
-    let Some(installed) = kits().await else {
-        return;
-    };
+    let installed = kits();
     let kit = KitShelf::new(None, installed.clone())
         .find(Service::Rest)
         .unwrap()

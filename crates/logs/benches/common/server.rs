@@ -69,6 +69,10 @@ impl ObjectServer {
     }
 }
 
+#[expect(
+    clippy::single_match_else,
+    reason = "the two kinds of requests are alike"
+)]
 fn serve(stream: &TcpStream, root: &FilePath, requests: &Mutex<Requests>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut input = BufReader::new(stream);
@@ -192,6 +196,10 @@ impl ServedObjects {
             .map_err(generic)
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a range is not `Copy`, and each request has one"
+    )]
     fn exchange(&self, target: &str, range: Option<Range<u64>>) -> io::Result<Bytes> {
         let idle = self.idle.lock().pop();
         let mut connection = match idle {

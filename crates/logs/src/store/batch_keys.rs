@@ -167,7 +167,9 @@ mod tests {
         assert_eq!(keys.by_age.len(), 1);
         let copy: Vec<_> = keys.reader_offsets().collect();
         let mut restored = BatchKeys::default();
-        copy.iter().for_each(|offset| restored.insert(offset));
+        for offset in &copy {
+            restored.insert(offset);
+        }
         assert!(restored.contains("late", &key(7)));
         restored.forget("late");
         assert!(restored.by_age.is_empty() && !restored.contains("late", &key(7)));

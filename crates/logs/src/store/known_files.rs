@@ -191,7 +191,7 @@ mod tests {
             known.add(path);
         }
         known.remove(&one);
-        assert_eq!(known.under(&Path::from("p/d")), [two.clone()]);
+        assert_eq!(known.under(&Path::from("p/d")), std::slice::from_ref(&two));
         drop(known);
         let journal = folder.path().join(JOURNAL);
         let mut file = OpenOptions::new().append(true).open(&journal).unwrap();

@@ -68,7 +68,9 @@ impl Store {
                         "all log files of the project were removed"
                     );
                 }
-                known.iter().for_each(|path| self.shared.known.remove(path));
+                for path in &known {
+                    self.shared.known.remove(path);
+                }
             }
         }
         Ok(damaged)
