@@ -18,7 +18,7 @@ use super::{ClusterError, Result};
 pub struct PlatformConflict {
     /// Name of the part, such as `auth`.
     pub part: &'static str,
-    /// The conflicting object, as PostgreSQL or [`Part::conflict`] words it.
+    /// The conflicting object, as PostgreSQL or `Part::conflict` words it.
     pub cause: String,
 }
 

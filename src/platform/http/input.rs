@@ -302,7 +302,7 @@ impl<T: DeserializeOwned + JsonSchema + Send> Input for Json<T> {
 /// A JSON body of up to [`LARGE_BODY_BYTES_MAX`], with the permit to keep it in memory.
 ///
 /// A body over 1 MiB must have a `Content-Length`. One is read at a time for a project, and
-/// [`LARGE_BODIES_MAX`] in all; further ones get 429.
+/// `LARGE_BODIES_MAX` in all; further ones get 429.
 pub struct LargeJson<T> {
     /// The parsed body.
     pub value: T,

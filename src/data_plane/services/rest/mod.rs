@@ -1,7 +1,7 @@
 //! The Data API: PostgREST with a configuration and a key set per project.
 //!
-//! The key set is written by [`key_set`] from typed keys only: PostgREST takes a text that is no
-//! key set for a symmetric secret. After each load, [`KeySetCheck`] proves that the new set is in
+//! The key set is written by `key_set` from typed keys only: PostgREST takes a text that is no
+//! key set for a symmetric secret. After each load, `KeySetCheck` proves that the new set is in
 //! use and that its text is no secret.
 
 mod settings;
