@@ -145,6 +145,35 @@ async fn membership_of_a_policy_command_cannot_be_used_for_anything_else() {
                 "{attack}"
             );
         }
+        // Operators of the tenant that come before those of PostgreSQL in its search path.
+        let operators = "
+            create function public.evil_equal(text, text) returns boolean language plpgsql as $$
+            begin
+                perform public.evil();
+                return true;
+            end $$;
+            create operator public.=
+                (function = public.evil_equal, leftarg = text, rightarg = text);
+            create policy q on storage.objects using (true);
+            set search_path = public, pg_catalog";
+        tenant.batch_execute(operators).await.unwrap();
+        for command in [
+            "drop policy q on storage.objects",
+            "create policy q on storage.objects using (true)",
+        ] {
+            tenant.batch_execute(command).await.unwrap();
+            assert_eq!(
+                one(tenant, "select storage.filename('a/b')")
+                    .await
+                    .as_deref(),
+                Some("b"),
+                "{command}"
+            );
+        }
+        tenant
+            .batch_execute("reset search_path; drop operator public.= (text, text)")
+            .await
+            .unwrap();
         // A failed command and a rolled back one leave no membership.
         let failed = "create policy p3 on storage.objects using (missing = 1)";
         assert_eq!(refusal(tenant, failed).await, "42703");

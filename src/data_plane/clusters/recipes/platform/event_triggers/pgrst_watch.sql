@@ -1,6 +1,8 @@
--- Tell PostgREST to read the schema again when a transaction that changed it commits.
+-- Tell PostgREST to read the schema again when a transaction that changed it commits. The search path is fixed: an operator of
+-- the tenant would run inside the command, with the membership of tenant_policies.sql or as superuser.
 create or replace function extensions.pgrst_ddl_watch() returns event_trigger
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     command record;
@@ -22,6 +24,7 @@ $$;
 
 create or replace function extensions.pgrst_drop_watch() returns event_trigger
 language plpgsql
+set search_path = pg_catalog, pg_temp
 as $$
 declare
     dropped record;
