@@ -1,6 +1,6 @@
 //! Forwards one HTTP request to its upstream and returns the response.
 
-use std::{error::Error as StdError, pin::pin, sync::Arc, time::Duration};
+use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::{Either, Empty, LengthLimitError, Limited};
 use hyper::{
@@ -403,6 +403,9 @@ struct RequestRecord {
     version: Version,
     texts: [Option<String>; 2],
     referer: Option<String>,
+    /// Address of the client, behind trusted proxies.
+    client: IpAddr,
+    /// Country of the client, if a trusted proxy names it.
     country: Option<String>,
 }
 
@@ -415,13 +418,19 @@ impl RequestRecord {
                 .and_then(|value| value.to_str().ok())
                 .map(telemetry::cut)
         };
+        let transport = &connection.context.settings.transport;
+        let sender = connection.peer.ip();
         Self {
             started_at: connection.context.clock.ticks(),
+            client: transport.peer(sender, request.headers()).address,
             method: request.method().clone(),
             version: request.version(),
             texts: [header::USER_AGENT, CLIENT_INFO].map(text),
             referer: text(header::REFERER).map(|referer| telemetry::without_url_secrets(&referer)),
-            country: log::country(request.headers()),
+            country: transport
+                .trusts(sender)
+                .then(|| log::country(request.headers()))
+                .flatten(),
         }
     }
 
@@ -444,7 +453,7 @@ impl RequestRecord {
             path: telemetry::cut(uri.path()),
             search: uri.query().map(telemetry::without_secrets),
             version: self.version,
-            client: connection.peer.ip().to_canonical(),
+            client: self.client,
             user_agent,
             referer: self.referer,
             client_info,
