@@ -157,6 +157,7 @@ async fn clickhouse_texts_are_bytes() {
             ("replaceAll('aaa', 'a', 'b')", json!("bbb")),
             ("replaceRegexpAll('baaac', 'a*', '-')", json!("-b--c-")),
             ("extractAll('1ab', '([a-z]*)')", json!([])),
+            ("extractAll('a,b', '[^,]*')", json!(["a"])),
             ("'a\\\\b' like 'a\\\\b'", json!(true)),
             ("like('a%b', concat('a\\\\', '%b'))", json!(true)),
             (
