@@ -7,6 +7,7 @@
 //! a key. Then the memory of an instance.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod dev;
 

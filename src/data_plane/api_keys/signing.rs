@@ -168,13 +168,12 @@ pub(super) async fn read(
     let mut keys = Vec::new();
     for row in &rows {
         let id: Uuid = row.get(0);
-        let key = match row.get::<_, Option<Value>>(2) {
-            Some(jwk) => VerificationKey::of_public_jwk(&jwk),
-            None => {
-                let place = seal_context(project, id);
-                let secret = context.settings.sealing.open(&place, row.get(3))?;
-                Some(VerificationKey::Symmetric(secret))
-            }
+        let key = if let Some(jwk) = row.get::<_, Option<Value>>(2) {
+            VerificationKey::of_public_jwk(&jwk)
+        } else {
+            let place = seal_context(project, id);
+            let secret = context.settings.sealing.open(&place, row.get(3))?;
+            Some(VerificationKey::Symmetric(secret))
         };
         let state = SigningKeyState::parse(row.get(1));
         let Some((state, key)) = state.zip(key) else {

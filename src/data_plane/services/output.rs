@@ -282,7 +282,7 @@ impl Reading {
         let mut found = Vec::new();
         self.splitter
             .feed(&self.buffer[from..from + bytes], |line| {
-                found.push(line.to_owned())
+                found.push(line.to_owned());
             });
         let mut kept = Vec::new();
         for text in found {

@@ -5,6 +5,7 @@ use aws_lc_rs::{
     signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use gantry::base::clock::Entropy;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -28,7 +29,7 @@ impl EcKey {
         let point = pair.public_key().as_ref();
         let [x, y] = [&point[1..33], &point[33..]].map(|part| URL_SAFE_NO_PAD.encode(part));
         Self {
-            id: Uuid::new_v4(),
+            id: Entropy::system().uuid(),
             public: json!({"kty": "EC", "crv": "P-256", "x": x, "y": y}),
             pair,
         }
