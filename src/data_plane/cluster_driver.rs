@@ -20,8 +20,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::clusters::{
-    ClusterSpec, CopyPriority, Engine, Engines, PlatformConflict, ResourceLimits, Result,
-    RunningServer, ServerSocket,
+    ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, PlatformConflict, ResourceLimits,
+    Result, RunningServer, ServerSocket,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -43,6 +43,11 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Whether the kernel enforces the limits of memory and processes. Otherwise the watchdog
     /// does, and has to measure more often.
     fn enforces_limits(&self) -> bool;
+
+    /// The control groups of clusters on this machine, which services of projects use as well.
+    fn control_groups(&self) -> Option<&ControlGroups> {
+        None
+    }
 
     /// Identifier of the template that new clusters of this version are copied from.
     fn template_name(&self, engine: &Engine) -> Result<String>;

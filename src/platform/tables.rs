@@ -186,6 +186,8 @@ tables! {
     ProjectUpstreams = "project_upstreams", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Whether the service proxy checks a project's API keys.
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Keys that sign tokens of projects' users.
+    SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.

@@ -23,6 +23,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "no event for a full pool or an idle machine",
     ),
     (
+        "benches/services.rs",
+        "no event for a service that is ready, and a pause of Gantry",
+    ),
+    (
         "benches/shared_limits.rs",
         "no event for a server that is ready",
     ),

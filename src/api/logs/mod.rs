@@ -15,6 +15,7 @@ mod postgres;
 mod query;
 mod queue;
 mod requests;
+mod services;
 pub mod usage;
 pub mod window;
 
@@ -442,6 +443,7 @@ fn append_error(error: StoreError) -> Error {
 pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
     let shutdown = || context.analytics.shutdown();
     tasks.spawn(edge::run(context.clone(), shutdown()));
+    tasks.spawn(services::run(context.clone(), shutdown()));
     tasks.spawn(management::run(context.clone(), shutdown()));
     tasks.spawn(postgres::run(context.clone(), shutdown()));
     tasks.spawn(upkeep(context.clone()));

@@ -9,7 +9,8 @@ use sha2::{Digest, Sha256};
 use super::{
     ClaimsTemplate, KEYS_MAX, Kind,
     format::{LegacyKey, sign_hs256},
-    jwt_secret_seal_context, ring,
+    jwt_secret_seal_context, ring, signing,
+    signing::{SECRET_BYTES_MIN, SigningKey},
 };
 use crate::{
     base::{
@@ -22,8 +23,6 @@ use crate::{
 
 /// Time for which a token is signed once, in seconds. A token is valid for one to two such periods.
 const TOKEN_PERIOD_SECS: i64 = 60;
-/// Shortest secret of a token key, in bytes.
-const SECRET_BYTES_MIN: usize = 32;
 
 /// A symmetric key that signs JSON web tokens.
 #[derive(Debug, Clone)]
@@ -106,6 +105,8 @@ pub struct AcceptedKeys {
     service: Option<TokenKey>,
     /// The key of legacy keys, while they are accepted.
     legacy: Option<TokenKey>,
+    /// Keys that sign tokens of the project's users.
+    signing: Vec<SigningKey>,
     id: u64,
 }
 
@@ -146,13 +147,28 @@ impl AcceptedKeys {
         }
     }
 
-    /// Keys of the tokens that services accept.
-    pub(crate) fn token_keys(&self) -> Vec<&TokenKey> {
-        let keys = self.service.iter().chain(&self.legacy);
-        keys.filter(|key| key.is_long_enough()).collect()
+    /// Returns the keys of the tokens that services accept, as JSON (RFC 7517). Contains secrets.
+    pub(crate) fn verification_keys(&self) -> Vec<Value> {
+        let symmetric = self.service.iter().chain(&self.legacy);
+        let symmetric = symmetric.filter(|key| key.is_long_enough());
+        let signing = self.signing.iter().filter(|key| key.is_accepted());
+        symmetric
+            .map(TokenKey::to_json)
+            .chain(signing.map(SigningKey::to_json))
+            .collect()
     }
 
-    /// Identifies [`Self::token_keys`]. Never zero.
+    /// Returns the public keys of the project as a key set (RFC 7517), which anyone may read.
+    pub fn public_key_set(&self) -> Value {
+        let keys: Vec<Value> = self
+            .signing
+            .iter()
+            .filter_map(SigningKey::public_jwk)
+            .collect();
+        json!({ "keys": keys })
+    }
+
+    /// Identifies [`Self::verification_keys`]. Never zero.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -167,15 +183,10 @@ fn token_claims(template: &ClaimsTemplate, period: i64) -> String {
     Value::Object(claims).to_string()
 }
 
-fn identify(keys: &[&TokenKey]) -> u64 {
-    let mut hash = Sha256::new();
-    for key in keys {
-        let secret = key.secret.expose_secret();
-        hash.update((secret.len() as u64).to_le_bytes());
-        hash.update(secret);
-    }
+fn identify(keys: &[Value]) -> u64 {
+    let text = serde_json::to_vec(keys).unwrap_or_default();
     let mut id = [0; 8];
-    id.copy_from_slice(&hash.finalize()[..8]);
+    id.copy_from_slice(&Sha256::digest(text)[..8]);
     u64::from_le_bytes(id).max(1)
 }
 
@@ -219,15 +230,17 @@ pub async fn accepted_keys(
         let Some(digest) = SecretDigest::stored(row.get(0)) else {
             continue;
         };
-        let claims = match row.get(2) {
-            Some(Value::Object(claims)) if row.get::<_, &str>(1) == Kind::Secret.name() => claims,
-            _ => anonymous(),
+        let claims = match (row.get::<_, &str>(1) == Kind::Secret.name(), row.get(2)) {
+            (true, Some(Value::Object(claims))) => claims,
+            (true, _) => claims_of_role("service_role"),
+            (false, _) => claims_of_role("anon"),
         };
         accepted
             .keys
             .push(AcceptedKey::new(digest, KeyGrant::Claims(claims)));
     }
-    accepted.id = identify(&accepted.token_keys());
+    accepted.signing = signing::read(context, project).await?;
+    accepted.id = identify(&accepted.verification_keys());
     Ok(accepted)
 }
 
@@ -239,9 +252,9 @@ pub async fn jwt_secret(
     Ok(ring(context, project).await?.jwt_secret)
 }
 
-/// Claims of a publishable key, and of a secret key without claims of its own.
-fn anonymous() -> ClaimsTemplate {
-    [("role".to_owned(), "anon".into())].into_iter().collect()
+/// Claims of a key without claims of its own.
+pub(super) fn claims_of_role(role: &str) -> ClaimsTemplate {
+    [("role".to_owned(), role.into())].into_iter().collect()
 }
 
 /// Opens the key that signs exchanged tokens. Creates it for a project that has none.
@@ -308,6 +321,7 @@ mod tests {
             ],
             service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
             legacy: Some(TokenKey::new("legacy", "short".into())),
+            signing: Vec::new(),
             id: 1,
         }
     }
@@ -348,8 +362,8 @@ mod tests {
     #[test]
     fn short_secret_is_no_token_key() {
         let keys = keys();
-        assert_eq!(keys.token_keys().len(), 1);
-        let id = |keys: &[&TokenKey]| identify(keys);
-        assert_ne!(id(&[]), id(&keys.token_keys()));
+        assert_eq!(keys.verification_keys().len(), 1);
+        assert_ne!(identify(&[]), identify(&keys.verification_keys()));
+        assert_eq!(keys.public_key_set(), json!({"keys": []}));
     }
 }

@@ -3,6 +3,7 @@
 
 mod accepted;
 mod format;
+mod signing;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -16,6 +17,7 @@ use self::format::LegacyKey;
 pub use self::{
     accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
     format::Kind,
+    signing::{SigningKey, SigningKeyState, VerificationKey},
 };
 use crate::{
     base::{
@@ -342,9 +344,7 @@ pub async fn create_initial(
     {
         return Ok(());
     }
-    let service_role: ClaimsTemplate = [("role".to_owned(), "service_role".into())]
-        .into_iter()
-        .collect();
+    let service_role = accepted::claims_of_role("service_role");
     for (kind, template) in [
         (Kind::Publishable, None),
         (Kind::Secret, Some(service_role)),

@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict, ResourceLimits,
-    Resources, Result, RunningServer, ServerSocket,
+    ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict,
+    ResourceLimits, Resources, Result, RunningServer, ServerSocket,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -36,6 +36,11 @@ impl ClusterDriver for LocalDriver {
     fn enforces_limits(&self) -> bool {
         self.resources()
             .is_some_and(|resources| resources.groups().enforced())
+    }
+
+    fn control_groups(&self) -> Option<&ControlGroups> {
+        let groups = self.resources().map(Resources::groups);
+        groups.filter(|groups| groups.enforced())
     }
 
     fn template_name(&self, engine: &Engine) -> Result<String> {

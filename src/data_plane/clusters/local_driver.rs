@@ -346,7 +346,8 @@ impl LocalDriver {
         };
         let projects = self.home.projects();
         blocking(move || {
-            let known = |cluster: &str| projects.join(cluster).exists();
+            // Those of services are removed with their instances.
+            let known = |name: &str| name.contains('.') || projects.join(name).exists();
             resources
                 .remove_stale(&known)
                 .at("removing control groups of", &projects)

@@ -24,7 +24,7 @@ use super::{
     connection::ClientConnection,
     key_exchange,
     key_exchange::ServiceCredential,
-    log,
+    log, public_keys,
     rejection::{RequestRejection, close},
     request, request_headers,
     request_headers::ForwardingHeaders,
@@ -97,7 +97,14 @@ pub(super) async fn serve(
         uri, destination, ..
     } = &mut pending;
     let outcome = async {
-        let forwarded = admit(connection, &parts, uri, destination).await?;
+        let forwarded = match admit(connection, &parts, uri, destination).await {
+            Err(RequestRejection::NotConfigured(Service::Auth)) => {
+                let route = destination.route.as_ref();
+                let route = route.ok_or(RequestRejection::NoProject)?;
+                return public_keys::respond(connection, route, &parts).await;
+            }
+            admitted => admitted?,
+        };
         if request::is_websocket(&parts) {
             Box::pin(tunnel::open(connection, forwarded, parts, tunnel)).await
         } else {

@@ -26,6 +26,7 @@ mod open_tunnels;
 pub mod overrides;
 mod plain_http;
 mod project_settings;
+mod public_keys;
 mod rejection;
 mod request;
 mod request_headers;

@@ -11,7 +11,7 @@
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -30,6 +30,8 @@ use crate::{
     data_plane::{clusters::Home, service_proxy::upstreams::Service},
 };
 
+/// Largest file of an instance that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode of the outer folder: the instance's account can pass through it.
 const PASSAGE: u32 = 0o711;
 
@@ -40,6 +42,9 @@ pub(super) struct StartedKit {
     pub(super) version: String,
     /// Generation of the project's settings.
     pub(super) settings: i64,
+    /// Digest of the settings: a generation that was not stored may be given again.
+    #[serde(default)]
+    pub(super) digest: String,
 }
 
 /// The paths of an instance.
@@ -111,9 +116,16 @@ impl InstanceFolder {
         fs::rename(&unfinished, self.inner().join(name))
     }
 
-    /// Reads a file of the instance.
+    /// Reads a file of the instance: a regular one of at most [`FILE_BYTES_MAX`].
     pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        fs::read_to_string(self.inner().join(name))
+        // The instance could have put a link or a pipe in its place.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.inner().join(name))?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
     }
 
     /// Records the kit of the running process.
@@ -122,6 +134,11 @@ impl InstanceFolder {
         let unfinished = self.outer.join("kit.new");
         fs::write(&unfinished, text)?;
         fs::rename(&unfinished, self.outer.join("kit"))
+    }
+
+    /// Removes the record: the process is not adopted by another Gantry.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_file(self.outer.join("kit")))
     }
 
     /// Returns the recorded kit.
@@ -241,6 +258,7 @@ mod tests {
         let started = StartedKit {
             version: "1".to_owned(),
             settings: 2,
+            digest: "x".to_owned(),
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

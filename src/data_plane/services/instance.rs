@@ -19,7 +19,9 @@ use parking_lot::Mutex;
 use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
-use super::{folder::InstanceFolder, kit::InstalledKit, output::RecentLines};
+use super::{
+    folder::InstanceFolder, kit::InstalledKit, output::OutputReader, rest::StoredSettings,
+};
 use crate::{
     base::{
         clock::Ticks,
@@ -132,16 +134,14 @@ pub(super) struct RunningInstance {
     pub(super) handle: ProcessHandle,
     pub(super) pid: Pid,
     pub(super) kit: InstalledKit,
-    /// Generation of the settings that it runs with.
-    pub(super) settings: i64,
+    /// The settings that it runs with.
+    pub(super) settings: Mutex<StoredSettings>,
     pub(super) folder: InstanceFolder,
     pub(super) owner: ProcessOwner,
-    pub(super) lines: Arc<RecentLines>,
-    /// Ends the reader of its output on drop.
-    pub(super) _reader: AbortOnDrop,
+    pub(super) output: OutputReader,
     /// Identifier of the loaded keys. Zero: unknown.
     pub(super) keys: AtomicU64,
-    /// Serializes loading of keys.
+    /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
 }
 

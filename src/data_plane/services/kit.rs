@@ -14,6 +14,7 @@ use std::{
 
 use serde::Deserialize;
 
+use super::c_library;
 use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Name of the manifest in a kit's folder.
@@ -48,7 +49,7 @@ pub enum KitError {
         /// The file or folder.
         path: PathBuf,
         /// The problem.
-        why: &'static str,
+        why: String,
     },
     /// The kit cannot be installed or checked.
     #[error("{0}")]
@@ -295,10 +296,10 @@ impl InstalledKit {
     fn check(&self) -> Result<(), KitError> {
         let program = self.program();
         let found = fs::symlink_metadata(&program).map_err(at(&program))?;
-        let reject = |path: &Path, why| {
+        let reject = |path: &Path, why: &str| {
             Err(KitError::Unsafe {
                 path: path.to_owned(),
-                why,
+                why: why.to_owned(),
             })
         };
         if !found.is_file() {
@@ -309,6 +310,9 @@ impl InstalledKit {
         }
         if found.mode() & 0o111 == 0 {
             return reject(&program, "is not executable");
+        }
+        if let Some(why) = c_library::problem(&program) {
+            return reject(&program, &why);
         }
         for path in program
             .ancestors()

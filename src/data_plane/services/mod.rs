@@ -6,24 +6,29 @@
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
 //! - `instance` has the states, `start` starts and stops, `sweep` stops what is idle.
-//! - `folder`, `launch`, `system_calls` and `output`: files, sandbox and output of a process.
+//! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
+//!   output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
 
+mod c_library;
 mod folder;
 pub mod install;
 mod instance;
 pub mod kit;
 pub mod launch;
-mod output;
+mod limits;
+mod lines;
+pub mod output;
 mod probe;
 pub mod rest;
 pub mod shelf;
 mod start;
 pub mod sweep;
 mod system_calls;
+mod versions;
 
 use std::{
     collections::HashMap,
@@ -42,7 +47,10 @@ use tokio::{
 
 use self::{
     instance::{Instance, InstanceId, InstanceState, RunningInstance},
+    kit::{InstalledKit, KitError},
+    output::OutputQueue,
     shelf::KitShelf,
+    versions::VersionHistory,
 };
 pub use self::{
     instance::{ServiceUse, Unavailable, UnavailableReason},
@@ -88,6 +96,10 @@ pub struct Services {
     waiting: AtomicUsize,
     /// Notified when settings of a project changed.
     notify: Notify,
+    /// Versions of kits that do not start.
+    versions: VersionHistory,
+    /// Lines that instances wrote.
+    pub output: Arc<OutputQueue>,
     /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
     /// Zero: unknown.
     kits: [AtomicU64; Service::ALL.len()],
@@ -101,6 +113,8 @@ impl Default for Services {
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
+            versions: VersionHistory::default(),
+            output: Arc::default(),
             kits: Default::default(),
         }
     }
@@ -202,6 +216,17 @@ impl Drop for WaitingRequest<'_> {
             count.fetch_sub(1, Ordering::AcqRel);
         }
     }
+}
+
+/// Returns the kit that a new instance of a service uses: the newest one that starts.
+fn find_kit(
+    context: &DataPlaneContext,
+    service: Service,
+) -> Result<Option<InstalledKit>, KitError> {
+    let now = context.clock.ticks();
+    let shelf = &context.data_plane_settings.services.shelf;
+    let versions = &context.services.versions;
+    shelf.find_unless(service, |version| versions.is_left(service, version, now))
 }
 
 /// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is

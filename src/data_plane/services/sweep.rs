@@ -6,9 +6,10 @@ use std::{fs, sync::Arc, time::Duration};
 use tokio::time::interval;
 
 use super::{
+    find_kit,
     folder::InstanceFolder,
     instance::{Instance, InstanceId, RunningInstance},
-    start,
+    limits, rest, start,
 };
 use crate::{
     base::{
@@ -67,18 +68,19 @@ pub fn stop_idle(context: &DataPlaneContext) {
                 reference, service, ..
             } = &instance.id;
             tracing::debug!(project = %reference, %service, "idle service stopped");
-            spawn_stop(instance);
+            spawn_stop(context, instance);
         }
     }
 }
 
 /// In a task of its own: requests in flight of one instance must not delay others.
-fn spawn_stop(instance: Arc<Instance>) {
-    tokio::spawn(async move { start::stop(&instance).await });
+fn spawn_stop(context: &DataPlaneContext, instance: Arc<Instance>) {
+    let context = context.clone();
+    tokio::spawn(async move { start::stop(&context, &instance).await });
 }
 
-/// Stops the instances of projects that are paused or removed, and those that run with outdated
-/// settings or an outdated kit. The next request starts them again.
+/// Stops the instances of projects that are paused or removed, and those of an outdated kit, which
+/// the next request starts again. Brings others to changed settings.
 pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
     let running: Vec<(Arc<Instance>, Arc<RunningInstance>)> = context
         .services
@@ -102,17 +104,18 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         let row = rows
             .iter()
             .find(|row| row.get::<_, i64>(0) == instance.id.project.0);
-        let wanted = match row {
-            None => false,
-            Some(row) => {
-                let status = Status::read(row, 1)?;
-                let rest = instance.id.service == Service::Rest;
-                let outdated = rest && row.get::<_, i64>(2) != process.settings;
-                !ends_services(status) && !outdated && !is_outdated(context, &process)
-            }
+        let Some(row) = row else {
+            spawn_stop(context, instance);
+            continue;
         };
-        if !wanted {
-            spawn_stop(instance);
+        if ends_services(Status::read(row, 1)?) || is_outdated(context, &process) {
+            spawn_stop(context, instance);
+            continue;
+        }
+        let has_other_settings = row.get::<_, i64>(2) != process.settings.lock().generation;
+        if instance.id.service == Service::Rest && has_other_settings {
+            let context = context.clone();
+            tokio::spawn(async move { rest::refresh(&context, &instance).await });
         }
     }
     Ok(())
@@ -137,7 +140,7 @@ fn ends_services(status: Status) -> bool {
 /// Returns whether another version of the kit would be started now.
 fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
     let service = process.id.service;
-    match context.data_plane_settings.services.shelf.find(service) {
+    match find_kit(context, service) {
         Ok(Some(kit)) => kit.version != process.kit.version,
         // A removed or broken kit: the running process is as good as any.
         Ok(None) | Err(_) => false,
@@ -189,5 +192,6 @@ async fn adopt(context: &DataPlaneContext) -> bool {
             tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
         }
     }
+    limits::remove_stale(context).await;
     true
 }
