@@ -8,11 +8,13 @@
 //! - `instance` has the states, `start` starts and stops, `sweep` stops what is idle.
 //! - `folder`, `launch`, `system_calls` and `output`: files, sandbox and output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
+//! - `functions`: Edge Functions, their versions, sources and secrets.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
 
 mod folder;
+pub mod functions;
 pub mod install;
 mod instance;
 pub mod kit;
