@@ -1,12 +1,13 @@
 //! Services of projects that Gantry runs itself.
 
+mod functions;
 mod hostile;
 mod install;
 mod postgrest;
 mod settings;
 mod supervisor;
 
-pub(crate) use self::postgrest::kits;
+pub(crate) use self::postgrest::{kits, kits_with};
 
 use std::{
     fs,

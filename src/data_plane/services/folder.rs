@@ -1,6 +1,7 @@
 //! The folder of an instance.
 //!
 //! ```text
+//! run/<ref>.functions.<digest>/  of a version of a function, with the same content
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
@@ -21,7 +22,9 @@ use rustix::{
     process::Pid,
 };
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+use super::instance::{FunctionVersion, InstanceId};
 use crate::{
     base::{
         ids::ProjectRef,
@@ -40,25 +43,53 @@ pub(super) struct StartedKit {
     pub(super) version: String,
     /// Generation of the project's settings.
     pub(super) settings: i64,
+    /// The version, for functions.
+    #[serde(default)]
+    pub(super) function: Option<FunctionVersion>,
 }
 
 /// The paths of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InstanceFolder {
     outer: PathBuf,
+    /// Whether other instances have the same account.
+    shares_account: bool,
 }
 
 impl InstanceFolder {
-    pub(super) fn of(home: &Home, project: &ProjectRef, service: Service) -> Self {
+    pub(super) fn of(home: &Home, id: &InstanceId) -> Self {
+        let InstanceId {
+            reference, service, ..
+        } = id;
+        let Some(function) = &id.function else {
+            return Self::named(home, &format!("{reference}.{service}"));
+        };
+        let digest = Sha256::new()
+            .chain_update(function.deployment.as_bytes())
+            .chain_update(function.environment.to_be_bytes())
+            .finalize();
+        let digest = hex::encode(&digest[..8]);
+        Self::named(home, &format!("{reference}.{service}.{digest}"))
+    }
+
+    /// The folder of this name in the directory of sockets.
+    pub(super) fn named(home: &Home, name: &str) -> Self {
         Self {
-            outer: home.socket_dir(&format!("{project}.{service}")),
+            outer: home.socket_dir(name),
+            shares_account: name.matches('.').count() > 1,
         }
     }
 
     /// Parses the name of a folder in the directory of sockets.
     pub(super) fn parse(name: &str) -> Option<(ProjectRef, Service)> {
         let (project, service) = name.split_once('.')?;
-        Some((project.parse().ok()?, service.parse().ok()?))
+        let (service, digest) = service.split_once('.').unwrap_or((service, ""));
+        let service = service.parse().ok()?;
+        // Only functions have several instances.
+        if (service == Service::Functions) == digest.is_empty() {
+            return None;
+        }
+        Some((project.parse().ok()?, service))
     }
 
     /// The working directory.
@@ -160,6 +191,9 @@ impl InstanceFolder {
             return false;
         };
         let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        if self.shares_account {
+            return is_same(&cwd, &self.inner()) || self.launched() == Some(pid);
+        }
         // Another Gantry on this machine may have assigned the same user id.
         let is_elsewhere = || is_instance(&cwd);
         is_same(&cwd, &self.inner()) || (uid == Some(live) && !is_elsewhere())
@@ -221,7 +255,16 @@ mod tests {
         let project = "abcdefghijklmnopqrst";
         let parsed = InstanceFolder::parse(&format!("{project}.rest")).unwrap();
         assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
-        for other in ["control", project, "abcdefghijklmnopqrst.x", "x.rest"] {
+        let parsed = InstanceFolder::parse(&format!("{project}.functions.0123")).unwrap();
+        assert_eq!(parsed.1, Service::Functions);
+        for other in [
+            "control",
+            project,
+            "abcdefghijklmnopqrst.x",
+            "x.rest",
+            "abcdefghijklmnopqrst.functions",
+            "abcdefghijklmnopqrst.rest.0123",
+        ] {
             assert_eq!(InstanceFolder::parse(other), None, "{other}");
         }
     }
@@ -231,6 +274,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = InstanceFolder {
             outer: place.path().join("x.rest"),
+            shares_account: false,
         };
         let owner = ProcessOwner::new(
             rustix::process::geteuid().as_raw(),
@@ -241,6 +285,7 @@ mod tests {
         let started = StartedKit {
             version: "1".to_owned(),
             settings: 2,
+            function: None,
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

@@ -23,7 +23,7 @@ const LINES_KEPT: usize = 20;
 pub(super) struct RecentLines(Mutex<VecDeque<String>>);
 
 impl RecentLines {
-    fn add(&self, line: String) {
+    pub(super) fn add(&self, line: String) {
         let mut lines = self.0.lock();
         if lines.len() >= LINES_KEPT {
             lines.pop_front();

@@ -13,6 +13,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     folder::{InstanceFolder, StartedKit},
+    functions,
+    functions::{FunctionLog, PreparedFunction},
     instance::{AbortOnDrop, Instance, InstanceId, RunningInstance, UnavailableReason},
     kit::InstalledKit,
     launch::ServiceLaunchPlan,
@@ -149,10 +151,11 @@ async fn start(
             .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error.message()))?;
     }
     let owner = owner(context, id, &kit)?;
-    let folder = InstanceFolder::of(&context.home, &id.reference, id.service);
+    let folder = InstanceFolder::of(&context.home, id);
     let started = StartedKit {
         version: kit.version.clone(),
         settings: stored.generation,
+        function: id.function.clone(),
     };
     let parts = InstanceParts {
         context,
@@ -181,7 +184,7 @@ fn find_kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit
 
 /// Returns the account of an instance: a user id of its own, derived from the project's, and the
 /// project's group, which may connect to the database's socket.
-fn owner(
+pub(super) fn owner(
     context: &DataPlaneContext,
     id: &InstanceId,
     kit: &InstalledKit,
@@ -237,7 +240,13 @@ impl InstanceParts<'_> {
                 && self.folder.launched() == Some(pid)
             {
                 let lines = Arc::new(RecentLines::default());
-                let running = self.running(pid, handle, lines);
+                let log = match &self.instance.id.function {
+                    Some(function) => {
+                        functions::adopted_log(self.context, &self.instance.id, function).await
+                    }
+                    None => None,
+                };
+                let running = self.running(pid, handle, lines, log);
                 if self.is_ready(&running).await {
                     let InstanceId {
                         reference, service, ..
@@ -268,9 +277,14 @@ impl InstanceParts<'_> {
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
         }
+        let begun = self.context.clock.ticks();
+        let prepared = self.prepare_function().await?;
+        let log = prepared.as_ref().map(|prepared| {
+            FunctionLog::new(self.context, &self.instance.id, prepared.logged.clone())
+        });
         let lines = Arc::new(RecentLines::default());
-        let (pid, handle) = self.spawn().await?;
-        let running = self.running(pid, handle, lines);
+        let (pid, handle) = self.spawn(prepared.as_ref()).await?;
+        let running = self.running(pid, handle, lines, log.clone());
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
@@ -278,6 +292,9 @@ impl InstanceParts<'_> {
         };
         if let Err(failure) = outcome {
             let last = running.lines.last();
+            if let Some(log) = &log {
+                log.failed(last.as_deref().unwrap_or(&failure.why));
+            }
             drop(running);
             let _ = end_processes(&self.folder, self.owner).await;
             return Err(StartFailure {
@@ -288,17 +305,38 @@ impl InstanceParts<'_> {
         self.folder
             .record(&self.started)
             .map_err(failed("recording a service"))?;
+        if let Some(log) = &log {
+            log.booted(self.context.clock.ticks().saturating_sub(begun));
+        }
         Ok(running)
     }
 
+    /// Prepares the version of an instance of functions.
+    async fn prepare_function(&self) -> Result<Option<PreparedFunction>, StartFailure> {
+        let id = &self.instance.id;
+        let Some(function) = &id.function else {
+            return Ok(None);
+        };
+        let place = (&self.folder, self.owner, &self.kit);
+        let prepared = functions::prepare(self.context, id, function, place);
+        Box::pin(prepared).await.map(Some)
+    }
+
     /// Runs the launcher. Returns when it has become the program.
-    async fn spawn(&self) -> Result<(Pid, ProcessHandle), StartFailure> {
+    async fn spawn(
+        &self,
+        function: Option<&PreparedFunction>,
+    ) -> Result<(Pid, ProcessHandle), StartFailure> {
         let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
         let twin = output.try_clone().map_err(failed("opening the output"))?;
         let launcher = &self.context.data_plane_settings.services.launcher;
+        let mut plan = self.plan(launcher.sandbox);
+        if let Some(function) = function {
+            function.apply(&mut plan);
+        }
         let mut command = Command::new(&launcher.program);
         command
-            .args(self.plan(launcher.sandbox).arguments())
+            .args(plan.arguments())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::null())
@@ -361,16 +399,32 @@ impl InstanceParts<'_> {
                 .collect(),
             program_arguments: manifest.arguments.iter().map(fill).collect(),
             folder: inner,
+            record: true,
+            ..ServiceLaunchPlan::default()
         }
     }
 
-    fn running(&self, pid: Pid, handle: ProcessHandle, lines: Arc<RecentLines>) -> RunningInstance {
+    fn running(
+        &self,
+        pid: Pid,
+        handle: ProcessHandle,
+        lines: Arc<RecentLines>,
+        log: Option<FunctionLog>,
+    ) -> RunningInstance {
         let socket = ServerSocket::of_process(
             self.folder.socket(),
             self.owner.uid(),
             pid.as_raw_nonzero().get(),
         );
-        let reader = tokio::spawn(output::read(self.folder.output(), lines.clone()));
+        let exceeded = log
+            .as_ref()
+            .map(|log| log.exceeded.clone())
+            .unwrap_or_default();
+        let (output, kept) = (self.folder.output(), lines.clone());
+        let reader = match log {
+            Some(log) => tokio::spawn(log.read(output, kept)),
+            None => tokio::spawn(output::read(output, kept)),
+        };
         RunningInstance {
             id: self.instance.id.clone(),
             upstream: Arc::new(Upstream::unix(socket.clone())),
@@ -384,11 +438,17 @@ impl InstanceParts<'_> {
             lines,
             _reader: AbortOnDrop(reader),
             keys: AtomicU64::new(0),
+            since: self.context.clock.ticks(),
+            exceeded,
             loading: tokio::sync::Mutex::default(),
         }
     }
 
     async fn is_ready(&self, running: &RunningInstance) -> bool {
+        if running.id.function.is_some() {
+            // A request would run the function.
+            return running.socket.connect().await.is_ok();
+        }
         let ready = &running.kit.manifest.ready;
         probe::head(&running.socket, &ready.path, &[])
             .await

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
+    run,
     sources::{Sources, VersionFolder},
     versions::{self, FunctionRecord, FunctionSlug, NewFunctionVersion},
 };
@@ -105,7 +106,12 @@ pub async fn deploy(
     };
     let (written, sources) = (folder.clone(), upload.sources);
     blocking(move || written.write(&sources, bundle.as_deref())).await?;
-    let published = versions::publish(context, project, &base, new, audit).await;
+    let stored = async {
+        run::try_out(context, project, &new, base.next_version()).await?;
+        versions::publish(context, project, &base, new, audit).await
+    };
+    let published = stored.await;
+    run::settle(context, deployment);
     if published.is_err() {
         // Removed later otherwise, with other files without a row.
         let _ = blocking(move || folder.remove()).await;

@@ -171,6 +171,7 @@ pub async fn update(
         project: project.id,
         reference: project.reference.clone(),
         service: Service::Rest,
+        function: None,
     };
     let instance = context.services.instance(&id);
     let _one = instance.replacing.lock().await;
