@@ -28,10 +28,13 @@ pub(crate) fn form(call: Call, metadata: &Value, files: &[(&str, &str)]) -> Call
     let mut body =
         format!("--x\r\nContent-Disposition: form-data; name=\"metadata\"\r\n\r\n{metadata}\r\n");
     for (name, content) in files {
-        body += &format!(
-            "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
-             Content-Type: application/octet-stream\r\n\r\n{content}\r\n"
-        );
+        body.extend([
+            "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"",
+            name,
+            "\"\r\nContent-Type: application/octet-stream\r\n\r\n",
+            content,
+            "\r\n",
+        ]);
     }
     call.header("content-type", "multipart/form-data; boundary=x")
         .body(body + "--x--\r\n")

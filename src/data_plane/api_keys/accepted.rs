@@ -216,11 +216,7 @@ impl AcceptedKeys {
 
     /// Identifies all keys and their tokens.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut digests: Vec<&[u8]> = self
-            .keys
-            .iter()
-            .map(|key| &key.digest.as_bytes()[..])
-            .collect();
+        let mut digests: Vec<_> = self.keys.iter().map(|key| key.digest.as_bytes()).collect();
         digests.sort_unstable();
         let mut hash = Sha256::new();
         hash.update(self.id.to_le_bytes());

@@ -67,8 +67,7 @@ impl RequestRejection {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-            Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
-            Self::NoFunction => StatusCode::NOT_FOUND,
+            Self::NoProject | Self::NoService | Self::NoFunction => StatusCode::NOT_FOUND,
             Self::FunctionEnded => StatusCode::INTERNAL_SERVER_ERROR,
             Self::FunctionExceeded => {
                 StatusCode::from_u16(546).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -107,7 +106,7 @@ impl RequestRejection {
                 format!("The {service} service is not available: {}", unavailable.reason.message())
             }
             Self::NoFunction => "Requested function was not found".into(),
-            Self::FunctionAuth(problem) => problem.message().into(),
+            Self::FunctionAuth(problem) => problem.message(),
             Self::FunctionEnded => "Function exited due to an error (please check logs)".into(),
             Self::FunctionExceeded => {
                 "Function failed due to not having enough compute resources (please check logs)".into()

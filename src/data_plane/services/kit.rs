@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn built_in_manifest_of_functions_is_valid() {
         let manifest = Manifest::built_in(Service::Functions).unwrap();
-        assert_eq!(manifest.idle, Duration::from_secs(60));
+        assert_eq!(manifest.idle, Duration::from_mins(1));
         let flags = [
             "--no-prompt",
             "--deny-run",

@@ -178,7 +178,7 @@ async fn deployed_function_answers_with_its_environment_and_files() {
         .as_array()
         .unwrap()
         .iter()
-        .flat_map(Value::as_str)
+        .filter_map(Value::as_str)
         .collect();
     for name in [
         "SUPABASE_URL",

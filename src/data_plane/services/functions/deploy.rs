@@ -145,7 +145,7 @@ async fn check_node(context: &DataPlaneContext, project: &Project) -> Result<(),
     }
     Err(Error::Unavailable {
         what: "Another server runs this project; send the request there".into(),
-        retry: std::time::Duration::from_secs(60),
+        retry: std::time::Duration::from_mins(1),
     })
 }
 

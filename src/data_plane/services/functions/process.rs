@@ -44,7 +44,7 @@ pub(in crate::data_plane::services) const PROCESSES_MAX: u64 = 2048;
 /// Open descriptors of a function.
 pub(in crate::data_plane::services) const DESCRIPTORS_MAX: u64 = 512;
 /// Longest time in which packages are fetched.
-const FETCH_MAX: Duration = Duration::from_secs(60);
+const FETCH_MAX: Duration = Duration::from_mins(1);
 /// Largest message of the runtime that is kept, in bytes.
 const MESSAGE_BYTES_MAX: u64 = 16 << 10;
 /// Size of one file that is fetched, in bytes.
