@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, data_api, database, database_access, domains, keys, log_drains, logs,
-        oauth, organizations, planned, projects, rate_limits, reference, snippets,
-        temporary_access, tokens,
+        accounts, audit_log, data_api, database, database_access, domains, function_secrets,
+        functions, keys, log_drains, logs, oauth, organizations, planned, projects, rate_limits,
+        reference, snippets, temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -25,6 +25,8 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::operations::ENDPOINTS,
         keys::ENDPOINTS,
         data_api::ENDPOINTS,
+        functions::ENDPOINTS,
+        function_secrets::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,
         database_access::ENDPOINTS,

@@ -8,6 +8,8 @@ pub mod database;
 pub mod database_access;
 pub mod domains;
 pub mod endpoints;
+mod function_secrets;
+mod functions;
 pub mod keys;
 pub mod log_drains;
 pub mod logs;

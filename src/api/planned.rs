@@ -137,14 +137,6 @@ planned! {
     Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get the backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update the backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo changes since a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List Edge Functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Put "/v1/projects/{ref}/functions" [] "v1-bulk-update-functions" "Update several Edge Functions at once" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Post "/v1/projects/{ref}/functions/deploy" [] "v1-deploy-a-function" "Deploy an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Delete "/v1/projects/{ref}/functions/{function_slug}" [] "v1-delete-a-function" "Delete an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions/{function_slug}" [] "v1-get-a-function" "Get an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Patch "/v1/projects/{ref}/functions/{function_slug}" [] "v1-update-a-function" "Update an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions/{function_slug}/body" [] "v1-get-a-function-body" "Get the body of an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
@@ -152,9 +144,6 @@ planned! {
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Get "/v1/projects/{ref}/readonly" [] "v1-get-readonly-mode-status" "Get the status of read-only mode" Database, needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead), STANDARD, instead "Use POST /v1/projects/{ref}/database/query with `show default_transaction_read_only` instead.";
     Post "/v1/projects/{ref}/readonly/temporary-disable" [] "v1-disable-readonly-mode-temporarily" "Disable read-only mode temporarily" Database, needs(&[&[P::DatabaseReadonlyConfigWrite]], S::DatabaseWrite), STANDARD;
-    Delete "/v1/projects/{ref}/secrets" [] "v1-bulk-delete-secrets" "Delete secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/secrets" [] "v1-list-all-secrets" "List secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/secrets" [] "v1-bulk-create-secrets" "Create secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List storage buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade a project's PostgreSQL version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD, instead "Create a project with the new version by POST /v1/projects, and move the data with pg_dump and psql instead.";
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Check whether a project's PostgreSQL version can be upgraded" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;

@@ -184,6 +184,9 @@ impl DataPlaneState {
 impl ChangeListener for DataPlaneState {
     fn invalidate(&self, cache: Cache) {
         self.service_proxy.invalidate(cache);
+        if cache == Cache::Functions {
+            self.services.functions.change();
+        }
     }
 
     fn wake(&self, task: Task) {
@@ -197,5 +200,6 @@ impl ChangeListener for DataPlaneState {
 
     fn set_subscribed(&self, _: bool) {
         self.service_proxy.reread();
+        self.services.functions.change();
     }
 }

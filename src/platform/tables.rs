@@ -32,6 +32,8 @@ pub enum Cache {
     HostStatus,
     /// API keys that the service proxy accepts.
     ApiKeys,
+    /// Live versions of functions, and the numbers of their environments.
+    Functions,
 }
 
 /// A background task that reacts to notifications.
@@ -190,6 +192,14 @@ tables! {
     SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
+    /// Versions of Edge Functions.
+    FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
+    /// Edge Functions.
+    Functions = "functions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Delete;
+    /// Secrets of functions. A change is announced by the number of the environment.
+    FunctionSecrets = "function_secrets", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Numbers of the environments of functions.
+    FunctionEnvironments = "function_environments", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.

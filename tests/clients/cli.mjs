@@ -1,6 +1,7 @@
 // npm `supabase`: the command line tool.
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { call, project, run, soon, supabase as cli } from './harness.mjs';
 
@@ -122,9 +123,27 @@ export default async function (server, tally) {
     assert.match((await works('snippets', 'list', `--remote=${ref}`)).all, /All pets/);
     assert.match((await works('snippets', 'download', JSON.parse(added.out).id, `--remote=${ref}`)).out, /^select name from pets;/m);
   });
+  await tally.scenario('cli: secrets set, list, unset', async () => {
+    await works('secrets', 'set', `--remote=${ref}`, '--yes', 'GREETING=hello there', 'OTHER=1');
+    const digest = createHash('sha256').update('hello there').digest('hex');
+    assert.match((await works('secrets', 'list', `--remote=${ref}`)).all, new RegExp(`GREETING[^]*${digest}`));
+    await works('secrets', 'unset', `--remote=${ref}`, '--yes', 'GREETING', 'OTHER');
+    assert.doesNotMatch((await works('secrets', 'list', `--remote=${ref}`)).all, /GREETING/);
+  });
+  await tally.scenario('cli: functions deploy, list, download, delete', async () => {
+    const folder = join(server.work, 'supabase/functions/hello');
+    mkdirSync(folder, { recursive: true });
+    const source = "Deno.serve(() => new Response('hello'));\n";
+    writeFileSync(join(folder, 'index.ts'), source);
+    await works('functions', 'deploy', 'hello', `--remote=${ref}`, '--use-api', '--yes');
+    assert.match((await works('functions', 'list', `--remote=${ref}`)).all, /hello[^]*ACTIVE/);
+    rmSync(folder, { recursive: true });
+    await works('functions', 'download', 'hello', `--remote=${ref}`, '--use-api', '--yes');
+    assert.equal(readFileSync(join(folder, 'index.ts'), 'utf8'), source);
+    await works('functions', 'delete', 'hello', `--remote=${ref}`, '--yes');
+    assert.doesNotMatch((await works('functions', 'list', `--remote=${ref}`)).all, /hello/);
+  });
   for (const command of [
-    ['secrets', 'list', `--remote=${ref}`],
-    ['functions', 'list', `--remote=${ref}`],
     ['branches', 'list', `--remote=${ref}`],
     ['backups', 'list', `--remote=${ref}`],
   ]) {

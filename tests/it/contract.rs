@@ -198,6 +198,8 @@ fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Ca
     let filled = spelling.split('/').map(|segment| match segment {
         "{ref}" => tenant.project.as_str(),
         "{slug}" => tenant.slug.as_str(),
+        // Not a slug: the answer for one that names no function is that of a hidden project.
+        "{function_slug}" => "x.1",
         name if name.starts_with('{') => "x1",
         literal => literal,
     });

@@ -15,6 +15,7 @@ mod domains;
 mod edge;
 mod engines;
 mod extensions;
+mod functions;
 #[path = "../fuzz/mod.rs"]
 mod fuzz;
 mod http;

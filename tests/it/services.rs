@@ -1,6 +1,7 @@
 //! Services of projects that Gantry runs itself.
 
 mod faults;
+mod functions;
 mod hostile;
 mod install;
 mod keys;
@@ -10,7 +11,7 @@ mod postgrest;
 mod settings;
 mod supervisor;
 
-pub(crate) use self::postgrest::kits;
+pub(crate) use self::postgrest::{kits, kits_with};
 
 use std::{
     fs,

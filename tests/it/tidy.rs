@@ -44,6 +44,14 @@ const SLEEPS: &[(&str, &str)] = &[
     ),
     ("src/base/object_store/client.rs", "pause before a retry"),
     (
+        "src/data_plane/services/functions/process.rs",
+        "the end of a child is polled, as its output has ended",
+    ),
+    (
+        "src/data_plane/services/instance.rs",
+        "no event for the last line of an ended program",
+    ),
+    (
         "src/data_plane/clusters/resources/cgroup.rs",
         "no event for an empty control group",
     ),
@@ -163,6 +171,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("src/cli/engine.rs", "npm's configuration"),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
     ("src/data_plane/clusters/engine.rs", "PATH"),
+    (
+        "src/data_plane/services/functions/process.rs",
+        "the way to the registry of packages",
+    ),
 ];
 
 struct Source {
@@ -302,6 +314,7 @@ fn only_listed_files_read_credentials() {
             "src/platform/http/guard.rs",
             "src/data_plane/service_proxy/api_key_check.rs",
             "src/data_plane/service_proxy/key_exchange.rs",
+            "src/data_plane/service_proxy/functions.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/data_plane/services/rest/mod.rs",
             "src/base/object_store/client.rs",

@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
+pub(crate) use self::accepted::key_values;
 use self::format::LegacyKey;
 pub use self::{
-    accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
+    accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
     format::Kind,
     signing::{SigningKey, SigningKeyState, VerificationKey},
 };

@@ -22,7 +22,7 @@ use super::{
     },
     capacity::CapacityKey,
     connection::ClientConnection,
-    key_exchange,
+    functions, key_exchange,
     key_exchange::ServiceCredential,
     log, public_keys,
     rejection::{RequestRejection, close},
@@ -41,6 +41,8 @@ use crate::{
 
 /// Timeout for the head of the upstream's response, from the end of the request body.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Timeout for the head of the response of a function.
+const FUNCTION_TIMEOUT: Duration = Duration::from_secs(150);
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
@@ -182,6 +184,9 @@ async fn admit<'a>(
             api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
             (upstream, None, ServiceCredential::Unchanged)
         }
+        None if requested == Service::Functions => {
+            Box::pin(functions::admit(connection, &route, rest, parts)).await?
+        }
         None if services::has_kit(&connection.context, requested) => {
             Box::pin(admit_to_instance(
                 connection, &route, requested, rest, parts,
@@ -271,9 +276,22 @@ async fn forward(
             capacity.request(forwarded.capacity_key, clock.ticks())?,
         )
     };
+    let method = parts.method.clone();
     let request = upstream_request(connection, &forwarded, parts, upload)?;
     let exchange = pin!(connection.pool.send(forwarded.upstream.address(), request));
-    let response = with_response_timeout(forwarded.service, &sent, exchange).await?;
+    let response = with_response_timeout(forwarded.service, &sent, exchange).await;
+    let mut response = match (response, &forwarded.service_use) {
+        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
+            return Err(functions::end_of_process(used).await);
+        }
+        (response, _) => response?,
+    };
+    if forwarded.service == Service::Functions
+        && let Some(used) = &forwarded.service_use
+    {
+        used.answered();
+        functions::adjust(&mut response, &method, forwarded.route.own_domain);
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(RequestRejection::Unreachable(forwarded.service));
     }
@@ -331,7 +349,11 @@ pub(super) async fn with_response_timeout<B>(
 ) -> Result<Response<B>, RequestRejection> {
     let timed_out = async {
         sent.notified().await;
-        sleep_until(Instant::now() + RESPONSE_TIMEOUT).await;
+        let patience = match service {
+            Service::Functions => FUNCTION_TIMEOUT,
+            _ => RESPONSE_TIMEOUT,
+        };
+        sleep_until(Instant::now() + patience).await;
     };
     let result = tokio::select! {
         biased;

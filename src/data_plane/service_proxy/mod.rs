@@ -16,6 +16,7 @@ mod capacity;
 mod connection;
 mod forward;
 mod framing;
+mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod key_checks;

@@ -1,6 +1,7 @@
 //! The folder of an instance.
 //!
 //! ```text
+//! run/<ref>.functions.<digest>/  of a version of a function, with the same content
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
@@ -22,6 +23,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::instance::{FunctionVersion, InstanceId};
 use crate::{
     base::{
         ids::ProjectRef,
@@ -45,25 +47,42 @@ pub(super) struct StartedKit {
     /// Digest of the settings: a generation that was not stored may be given again.
     #[serde(default)]
     pub(super) digest: String,
+    /// The version, for functions.
+    #[serde(default)]
+    pub(super) function: Option<FunctionVersion>,
 }
 
 /// The paths of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InstanceFolder {
     outer: PathBuf,
+    /// Whether other instances have the same account.
+    shares_account: bool,
 }
 
 impl InstanceFolder {
-    pub(super) fn of(home: &Home, project: &ProjectRef, service: Service) -> Self {
+    pub(super) fn of(home: &Home, id: &InstanceId) -> Self {
+        Self::named(home, &id.name())
+    }
+
+    /// The folder of this name in the directory of sockets.
+    pub(super) fn named(home: &Home, name: &str) -> Self {
         Self {
-            outer: home.socket_dir(&format!("{project}.{service}")),
+            outer: home.socket_dir(name),
+            shares_account: name.matches('.').count() > 1,
         }
     }
 
     /// Parses the name of a folder in the directory of sockets.
     pub(super) fn parse(name: &str) -> Option<(ProjectRef, Service)> {
         let (project, service) = name.split_once('.')?;
-        Some((project.parse().ok()?, service.parse().ok()?))
+        let (service, digest) = service.split_once('.').unwrap_or((service, ""));
+        let service = service.parse().ok()?;
+        // Only functions have several instances.
+        if (service == Service::Functions) == digest.is_empty() {
+            return None;
+        }
+        Some((project.parse().ok()?, service))
     }
 
     /// The working directory.
@@ -177,6 +196,9 @@ impl InstanceFolder {
             return false;
         };
         let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        if self.shares_account {
+            return is_same(&cwd, &self.inner()) || self.launched() == Some(pid);
+        }
         // Another Gantry on this machine may have assigned the same user id.
         let is_elsewhere = || is_instance(&cwd);
         is_same(&cwd, &self.inner()) || (uid == Some(live) && !is_elsewhere())
@@ -238,7 +260,16 @@ mod tests {
         let project = "abcdefghijklmnopqrst";
         let parsed = InstanceFolder::parse(&format!("{project}.rest")).unwrap();
         assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
-        for other in ["control", project, "abcdefghijklmnopqrst.x", "x.rest"] {
+        let parsed = InstanceFolder::parse(&format!("{project}.functions.0123")).unwrap();
+        assert_eq!(parsed.1, Service::Functions);
+        for other in [
+            "control",
+            project,
+            "abcdefghijklmnopqrst.x",
+            "x.rest",
+            "abcdefghijklmnopqrst.functions",
+            "abcdefghijklmnopqrst.rest.0123",
+        ] {
             assert_eq!(InstanceFolder::parse(other), None, "{other}");
         }
     }
@@ -248,6 +279,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = InstanceFolder {
             outer: place.path().join("x.rest"),
+            shares_account: false,
         };
         let owner = ProcessOwner::new(
             rustix::process::geteuid().as_raw(),
@@ -259,6 +291,7 @@ mod tests {
             version: "1".to_owned(),
             settings: 2,
             digest: "x".to_owned(),
+            function: None,
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

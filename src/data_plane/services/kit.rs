@@ -226,6 +226,7 @@ impl Manifest {
     pub fn built_in(service: Service) -> Option<Self> {
         match service {
             Service::Rest => Self::parse(include_str!("rest/kit.toml")).ok(),
+            Service::Functions => Self::parse(include_str!("functions/kit.toml")).ok(),
             _ => None,
         }
     }
@@ -366,6 +367,22 @@ mod tests {
         let manifest = Manifest::built_in(Service::Rest).unwrap();
         assert_eq!(manifest.needs.database.as_deref(), Some("authenticator"));
         assert!(manifest.needs.postgrest);
+    }
+
+    #[test]
+    fn built_in_manifest_of_functions_is_valid() {
+        let manifest = Manifest::built_in(Service::Functions).unwrap();
+        assert_eq!(manifest.idle, Duration::from_mins(1));
+        let flags = [
+            "--no-prompt",
+            "--deny-run",
+            "--deny-ffi",
+            "--cached-only",
+            "{function}",
+        ];
+        for flag in flags {
+            assert!(manifest.arguments.iter().any(|one| one == flag), "{flag}");
+        }
     }
 
     #[test]

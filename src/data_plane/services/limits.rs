@@ -1,5 +1,7 @@
 //! Limits of an instance: a control group where the kernel permits one, resource limits always.
 
+use sha2::{Digest, Sha256};
+
 use crate::{
     base::supervisor::{LaunchBounds, ProcessOwner},
     data_plane::{
@@ -19,7 +21,17 @@ const CPU_WEIGHT: u32 = 50;
 impl InstanceId {
     /// Name of the instance's folder and control group.
     pub(super) fn name(&self) -> String {
-        format!("{}.{}", self.reference, self.service)
+        let Self {
+            reference, service, ..
+        } = self;
+        let Some(function) = &self.function else {
+            return format!("{reference}.{service}");
+        };
+        let digest = Sha256::new()
+            .chain_update(function.deployment.as_bytes())
+            .chain_update(function.environment.to_be_bytes())
+            .finalize();
+        format!("{reference}.{service}.{}", hex::encode(&digest[..8]))
     }
 }
 
@@ -59,6 +71,7 @@ pub(super) fn prepare(
         processes_max: owner.own_uid().map(|_| PROCESSES_MAX),
         file_max: Some(FILE_BYTES_MAX),
         locked_memory_max: Some(0),
+        ..LaunchBounds::default()
     }
 }
 

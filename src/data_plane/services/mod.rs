@@ -9,12 +9,14 @@
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
+//! - `functions`: Edge Functions, their versions, sources and secrets.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
 
 mod c_library;
 mod folder;
+pub mod functions;
 pub mod install;
 mod instance;
 pub mod kit;
@@ -46,7 +48,8 @@ use tokio::{
 };
 
 use self::{
-    instance::{Instance, InstanceId, InstanceState, RunningInstance},
+    functions::{FunctionCache, FunctionLogQueue},
+    instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
     kit::{InstalledKit, KitError},
     output::OutputQueue,
     shelf::KitShelf,
@@ -89,9 +92,12 @@ pub struct ServiceOptions {
 }
 
 /// The instances of this process.
-#[derive(Debug)]
 pub struct Services {
-    table: Mutex<HashMap<(ProjectId, Service), Arc<Instance>>>,
+    table: Mutex<HashMap<InstanceKey, Arc<Instance>>>,
+    /// Live versions of functions.
+    pub(crate) functions: FunctionCache,
+    /// Log events of functions that are not stored yet.
+    pub function_log: FunctionLogQueue,
     starts: Semaphore,
     waiting: AtomicUsize,
     /// Notified when settings of a project changed.
@@ -105,11 +111,19 @@ pub struct Services {
     kits: [AtomicU64; Service::ALL.len()],
 }
 
+impl std::fmt::Debug for Services {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Services").finish_non_exhaustive()
+    }
+}
+
 impl Default for Services {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             table: Mutex::default(),
+            functions: FunctionCache::default(),
+            function_log: FunctionLogQueue::default(),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
@@ -138,7 +152,7 @@ impl Services {
     /// process.
     fn instance(&self, id: &InstanceId) -> Arc<Instance> {
         let mut table = self.table.lock();
-        let entry = table.entry((id.project, id.service));
+        let entry = table.entry(id.key());
         entry
             .or_insert_with(|| Arc::new(Instance::new(id.clone())))
             .clone()
@@ -167,7 +181,7 @@ impl Services {
 
     /// Returns the state of a project's service without starting it.
     pub fn state(&self, project: ProjectId, service: Service) -> ServiceState {
-        let found = self.table.lock().get(&(project, service)).cloned();
+        let found = self.table.lock().get(&(project, service, None)).cloned();
         let Some(instance) = found else {
             return ServiceState::Asleep;
         };
@@ -184,7 +198,7 @@ impl Services {
 
     /// Returns the running process of a project's service.
     fn running(&self, project: ProjectId, service: Service) -> Option<Arc<RunningInstance>> {
-        let instance = self.table.lock().get(&(project, service)).cloned()?;
+        let instance = self.table.lock().get(&(project, service, None)).cloned()?;
         instance.running()
     }
 
@@ -260,6 +274,7 @@ pub async fn acquire(
         project,
         reference: reference.clone(),
         service,
+        function: None,
     };
     let instance = context.services.instance(&id);
     let used = match instance.begin_use(context.clock.ticks()) {

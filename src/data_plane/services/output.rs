@@ -128,7 +128,7 @@ pub(super) struct OutputTarget {
 
 /// Progress of a reader after the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+pub(super) enum Progress {
     Reading,
     /// All lines are known, but perhaps not stored.
     ReadAll,
@@ -146,16 +146,25 @@ pub(super) struct OutputReader {
 impl OutputReader {
     /// Starts reading the FIFO at this path.
     pub(super) fn start(path: PathBuf, target: OutputTarget) -> Self {
+        Self::spawn(path.clone(), |lines, stop, progress| {
+            let opened = Reading::open(&path, target, lines);
+            async move { opened?.run(&stop, &progress).await }
+        })
+    }
+
+    /// Starts a task that reads a FIFO into the lines until it is told to stop, then the rest.
+    pub(super) fn spawn<F>(
+        path: PathBuf,
+        read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<Progress>) -> F,
+    ) -> Self
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
         let (lines, stop) = (Arc::new(RecentLines::default()), Arc::new(Notify::new()));
         let (sender, progress) = watch::channel(Progress::Reading);
-        let (into, stopped) = (Arc::clone(&lines), Arc::clone(&stop));
-        let opened = Reading::open(&path, target, into);
+        let reading = read(Arc::clone(&lines), Arc::clone(&stop), sender);
         let task = tokio::spawn(async move {
-            let outcome = match opened {
-                Ok(mut reading) => reading.run(&stopped, &sender).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = outcome {
+            if let Err(error) = reading.await {
                 let path = path.display();
                 tracing::warn!(%path, %error, "cannot read the output of a service");
             }
@@ -381,6 +390,7 @@ mod tests {
                 project: ProjectId(1),
                 reference: "abcdefghijklmnopqrst".parse().unwrap(),
                 service: Service::Rest,
+                function: None,
             },
             queue: Arc::clone(queue),
             clock: Clock::system(),

@@ -4,7 +4,10 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     process::{Command, Stdio},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -15,6 +18,8 @@ use tokio::time::{sleep, timeout};
 use super::{
     find_kit,
     folder::{InstanceFolder, StartedKit},
+    functions,
+    functions::{FunctionLog, PreparedFunction},
     instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
     kit::InstalledKit,
     launch::ServiceLaunchPlan,
@@ -162,7 +167,7 @@ async fn start(
             .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error.message()))?;
     }
     let owner = owner(context, id, &kit)?;
-    let folder = InstanceFolder::of(&context.home, &id.reference, id.service);
+    let folder = InstanceFolder::of(&context.home, id);
     let parts = InstanceParts {
         context,
         instance,
@@ -190,7 +195,7 @@ fn kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit, Sta
 
 /// Returns the account of an instance: a user id of its own, derived from the project's, and the
 /// project's group, which may connect to the database's socket.
-fn owner(
+pub(super) fn owner(
     context: &DataPlaneContext,
     id: &InstanceId,
     kit: &InstalledKit,
@@ -234,7 +239,10 @@ struct InstanceParts<'a> {
 
 impl InstanceParts<'_> {
     fn started(&self) -> StartedKit {
-        self.stored.started(&self.kit.version)
+        StartedKit {
+            function: self.instance.id.function.clone(),
+            ..self.stored.started(&self.kit.version)
+        }
     }
 
     /// Returns the running process of an earlier Gantry if it has the same kit and settings. Ends
@@ -249,7 +257,14 @@ impl InstanceParts<'_> {
             if let Some(handle) = handle
                 && self.folder.launched() == Some(pid)
             {
-                let running = self.running(pid, handle, self.output());
+                let log = match &self.instance.id.function {
+                    Some(function) => {
+                        functions::adopted_log(self.context, &self.instance.id, function).await
+                    }
+                    None => None,
+                };
+                let exceeded = log.as_ref().map(|log| log.exceeded.clone());
+                let running = self.running(pid, handle, self.output(log), exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
                         reference, service, ..
@@ -281,9 +296,14 @@ impl InstanceParts<'_> {
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
         }
+        let begun = self.context.clock.ticks();
+        let prepared = self.prepare_function().await?;
+        let log = prepared.as_ref().map(|prepared| {
+            FunctionLog::new(self.context, &self.instance.id, prepared.logged.clone())
+        });
         // Opened before the program: a pipe without an open end loses its bytes.
-        let output = self.output();
-        let (pid, handle) = match self.spawn().await {
+        let output = self.output(log.clone());
+        let (pid, handle) = match self.spawn(prepared.as_ref()).await {
             Ok(spawned) => spawned,
             Err(failure) => {
                 let why = output.last_line().await.unwrap_or(failure.why);
@@ -291,7 +311,8 @@ impl InstanceParts<'_> {
                 return Err(StartFailure { why, ..failure });
             }
         };
-        let running = self.running(pid, handle, output);
+        let exceeded = log.as_ref().map(|log| log.exceeded.clone());
+        let running = self.running(pid, handle, output, exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
@@ -303,6 +324,9 @@ impl InstanceParts<'_> {
             running.output.finish().await;
             let killed = limits::killed_by_kernel(self.context, id, &self.kit.manifest);
             let last = killed.or(last);
+            if let Some(log) = &log {
+                log.failed(last.as_deref().unwrap_or(&failure.why));
+            }
             limits::release(self.context, id).await;
             return Err(StartFailure {
                 why: last.unwrap_or(failure.why),
@@ -313,18 +337,39 @@ impl InstanceParts<'_> {
         self.folder
             .record(&self.started())
             .map_err(failed("recording a service"))?;
+        if let Some(log) = &log {
+            log.booted(self.context.clock.ticks().saturating_sub(begun));
+        }
         Ok(running)
     }
 
+    /// Prepares the version of an instance of functions.
+    async fn prepare_function(&self) -> Result<Option<PreparedFunction>, StartFailure> {
+        let id = &self.instance.id;
+        let Some(function) = &id.function else {
+            return Ok(None);
+        };
+        let place = (&self.folder, self.owner, &self.kit);
+        let prepared = functions::prepare(self.context, id, function, place);
+        Box::pin(prepared).await.map(Some)
+    }
+
     /// Runs the launcher. Returns when it has become the program.
-    async fn spawn(&self) -> Result<(Pid, ProcessHandle), StartFailure> {
+    async fn spawn(
+        &self,
+        function: Option<&PreparedFunction>,
+    ) -> Result<(Pid, ProcessHandle), StartFailure> {
         let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
         let twin = output.try_clone().map_err(failed("opening the output"))?;
         let launcher = &self.context.data_plane_settings.services.launcher;
         let bounds = self.bounds().await?;
+        let mut plan = self.plan(launcher.sandbox, bounds);
+        if let Some(function) = function {
+            function.apply(&mut plan);
+        }
         let mut command = Command::new(&launcher.program);
         command
-            .args(self.plan(launcher.sandbox, bounds).arguments())
+            .args(plan.arguments())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::null())
@@ -392,11 +437,16 @@ impl InstanceParts<'_> {
                 .collect(),
             program_arguments: manifest.arguments.iter().map(fill).collect(),
             folder: inner,
+            record: true,
+            ..ServiceLaunchPlan::default()
         }
     }
 
-    /// Starts reading the output.
-    fn output(&self) -> OutputReader {
+    /// Starts reading the output, which is the log of a function.
+    fn output(&self, log: Option<FunctionLog>) -> OutputReader {
+        if let Some(log) = log {
+            return log.start_reading(self.folder.output());
+        }
         let target = OutputTarget {
             id: self.instance.id.clone(),
             queue: Arc::clone(&self.context.services.output),
@@ -406,7 +456,13 @@ impl InstanceParts<'_> {
         OutputReader::start(self.folder.output(), target)
     }
 
-    fn running(&self, pid: Pid, handle: ProcessHandle, output: OutputReader) -> RunningInstance {
+    fn running(
+        &self,
+        pid: Pid,
+        handle: ProcessHandle,
+        output: OutputReader,
+        exceeded: Option<Arc<AtomicBool>>,
+    ) -> RunningInstance {
         let socket = ServerSocket::of_process(
             self.folder.socket(),
             self.owner.uid(),
@@ -424,11 +480,17 @@ impl InstanceParts<'_> {
             owner: self.owner,
             output,
             keys: AtomicU64::new(0),
+            since: self.context.clock.ticks(),
+            exceeded: exceeded.unwrap_or_default(),
             loading: tokio::sync::Mutex::default(),
         }
     }
 
     async fn is_ready(&self, running: &RunningInstance) -> bool {
+        if running.id.function.is_some() {
+            // A request would run the function.
+            return running.socket.connect().await.is_ok();
+        }
         let ready = &running.kit.manifest.ready;
         probe::head(&running.socket, &ready.path, &[])
             .await
@@ -464,6 +526,9 @@ fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: Runnin
     tokio::spawn(async move {
         let _ = running.handle.ended().await;
         let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
+        if killed.is_some() {
+            running.exceeded.store(true, Ordering::Release);
+        }
         let why = match killed {
             None => running.output.last_line().await,
             killed => killed,

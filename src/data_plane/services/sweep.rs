@@ -8,6 +8,7 @@ use tokio::time::interval;
 use super::{
     find_kit,
     folder::InstanceFolder,
+    functions,
     instance::{Instance, InstanceId, RunningInstance},
     limits, rest, start,
 };
@@ -24,12 +25,14 @@ use crate::{
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Rounds of that interval after which projects are read without a notification.
 const PROJECTS_ROUNDS: u32 = 10;
+/// Reads of projects after which unused files of functions are removed.
+const CLEANING_ROUNDS: u32 = 30;
 
 /// Adopts instances, then stops them when necessary. Runs until it is dropped.
 pub async fn run(context: DataPlaneContext) {
     let mut changes = context.reconciler.changes();
     let mut rounds = interval(IDLE_INTERVAL);
-    let mut since_read = 0;
+    let (mut since_read, mut cleanings) = (0, 0_u32);
     let mut adopted = false;
     loop {
         let changed = tokio::select! {
@@ -44,6 +47,13 @@ pub async fn run(context: DataPlaneContext) {
         since_read += 1;
         if changed || since_read >= PROJECTS_ROUNDS {
             since_read = 0;
+            cleanings += 1;
+            if cleanings % CLEANING_ROUNDS == 1
+                && context.lease.leads()
+                && let Err(error) = functions::remove_unused(&context).await
+            {
+                tracing::debug!(%error, "files of functions could not be removed; trying again");
+            }
             if let Err(error) = stop_unwanted(&context).await {
                 tracing::debug!(%error, "projects of services could not be read; trying again");
             }
@@ -60,7 +70,10 @@ pub fn stop_idle(context: &DataPlaneContext) {
             continue;
         };
         let idle = running.kit.manifest.idle.as_millis();
-        if instance
+        if functions::is_too_old(&running, now) {
+            // The next request starts another process.
+            spawn_stop(context, instance);
+        } else if instance
             .idle_since(now)
             .is_some_and(|since| u128::from(since) >= idle)
         {
@@ -108,7 +121,10 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             spawn_stop(context, instance);
             continue;
         };
-        if ends_services(Status::read(row, 1)?) || is_outdated(context, &process) {
+        if ends_services(Status::read(row, 1)?)
+            || is_outdated(context, &process)
+            || !functions::is_live(context, &instance.id).await
+        {
             spawn_stop(context, instance);
             continue;
         }
@@ -152,29 +168,37 @@ fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
 async fn adopt(context: &DataPlaneContext) -> bool {
     let home = context.home.clone();
     let listed = tokio::task::spawn_blocking(move || {
-        let mut found: Vec<(ProjectRef, Service)> = Vec::new();
+        let mut found: Vec<(String, ProjectRef, Service)> = Vec::new();
         for entry in fs::read_dir(home.socket_dir(""))?.flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
-            found.extend(InstanceFolder::parse(&name));
+            let parsed = InstanceFolder::parse(&name);
+            found.extend(parsed.map(|(reference, service)| (name, reference, service)));
         }
         Ok::<_, std::io::Error>(found)
     });
     let Ok(Ok(found)) = listed.await else {
         return false;
     };
-    for (reference, service) in found {
+    for (name, reference, service) in found {
         let sql = "select id from projects where ref = $1 and node = $2 and desired = 'active'";
         let rows = context
             .db
             .query(sql, &[&reference.as_str(), &context.settings.node])
             .await;
         let Ok(rows) = rows else { return false };
-        let folder = InstanceFolder::of(&context.home, &reference, service);
-        let id = rows.first().map(|row| InstanceId {
+        let folder = InstanceFolder::named(&context.home, &name);
+        let mut id = rows.first().map(|row| InstanceId {
             project: ProjectId(row.get(0)),
             reference: reference.clone(),
             service,
+            function: folder.recorded().and_then(|recorded| recorded.function),
         });
+        if let Some(known) = &id
+            && service == Service::Functions
+            && (known.function.is_none() || !functions::is_live(context, known).await)
+        {
+            id = None;
+        }
         if let Some(id) = id.filter(|_| folder.launched().is_some()) {
             let instance = context.services.instance(&id);
             if instance.begin_start(context.clock.ticks()) {

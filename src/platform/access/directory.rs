@@ -389,7 +389,11 @@ impl Directory {
             Cache::Organizations => self.organizations.clear(),
             Cache::Projects => self.projects.clear(),
             Cache::UnknownNames => self.unknown_names.clear(),
-            Cache::ProjectListings | Cache::Hosts | Cache::HostStatus | Cache::ApiKeys => {}
+            Cache::ProjectListings
+            | Cache::Hosts
+            | Cache::HostStatus
+            | Cache::ApiKeys
+            | Cache::Functions => {}
         }
     }
 

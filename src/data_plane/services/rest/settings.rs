@@ -143,6 +143,7 @@ impl StoredSettings {
             version: kit_version.to_owned(),
             settings: self.generation,
             digest: hex::encode(Sha256::digest(text)),
+            function: None,
         }
     }
 }
@@ -193,6 +194,7 @@ pub async fn update(
         project: project.id,
         reference: project.reference.clone(),
         service: Service::Rest,
+        function: None,
     };
     let instance = context.services.instance(&id);
     let _one = instance.replacing.lock().await;
