@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::{Client, Config};
 
 use super::{
@@ -179,6 +179,43 @@ impl LocalDriver {
             CopyPriority::Foreground => blocking(work).await,
             CopyPriority::Background => idle(work).await,
         }
+    }
+
+    /// Waits for the right to copy a cluster.
+    pub(super) async fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
+        let permit = self.copies.acquire().await;
+        permit.map_err(|_| ClusterError::ShuttingDown)
+    }
+
+    /// Returns a new name of a copy in the making.
+    pub(super) fn copy_name(&self) -> String {
+        format!("copy-{}", self.entropy.letters(8))
+    }
+
+    pub(super) fn entropy(&self) -> &Entropy {
+        &self.entropy
+    }
+
+    /// Returns the template of a major version, creating it if necessary.
+    pub(super) async fn template_of(&self, major: u16) -> Result<PathBuf> {
+        let engine = self.engines.of_major(major);
+        let engine = engine.ok_or(ClusterError::NoEngine(major))?;
+        self.prepare_for(engine).await
+    }
+
+    /// The server of a copy in the making, within the limits of a project.
+    pub(super) fn quarantined(
+        &self,
+        major: u16,
+        name: &str,
+        place: &Path,
+        owner: ProcessOwner,
+    ) -> Result<Server> {
+        let engine = self.engines.of_major(major);
+        let host = self.host(engine.ok_or(ClusterError::NoEngine(major))?);
+        let sockets = self.home.socket_dir(name);
+        let server = Server::new(host, name, place, sockets, owner, template::SUPERUSER);
+        Ok(server.bounded(self.resources.clone()).without_libraries())
     }
 
     /// Returns whether copies share blocks with the template (reflink), which saves time and space.

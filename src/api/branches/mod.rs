@@ -1,0 +1,3 @@
+//! Branches of projects.
+
+pub mod ledger;
