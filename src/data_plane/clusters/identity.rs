@@ -26,7 +26,8 @@ const LONG_HEADER: u16 = 0x0002;
 const WAL_ID_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 
-/// Offsets of `checkPoint` and `checkPointCopy.ThisTimeLineID` in `pg_control`, since PostgreSQL 11.
+/// Offsets of `checkPoint` and `checkPointCopy.ThisTimeLineID` in `pg_control`, since PostgreSQL
+/// 11.
 const CHECKPOINT_AT: usize = 32;
 const TIMELINE_AT: usize = 48;
 /// Size of a page of the WAL, in bytes.

@@ -103,7 +103,7 @@ impl Server {
         }
     }
 
-    /// Starts the server without the libraries of extensions, whose workers act by themselves.
+    /// Starts the server without the libraries of extensions: their workers act by themselves.
     pub(super) fn without_libraries(self) -> Self {
         Self {
             has_libraries: false,

@@ -202,21 +202,27 @@ async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
          insert into public.scratch values (1);
          create sequence public.numbers;
          select nextval('public.numbers') from generate_series(1, 10);
-         select lo_from_bytes(4711, 'large');
+         select lo_from_bytea(4711, 'large'::bytea);
          create role reader login password 'canary-role-password';
          create role cli_login_postgres_x login password 'x';
          alter role reader set app.jwt_secret = 'Bearer canary-setting-secret';
          alter database postgres set app.jwt_secret = 'canary-setting-secret';
-         insert into auth.users (id, email, recovery_token) values ('00000000-0000-4000-8000-000000000001', 'a@b', 'canary-mail-token');
-         insert into auth.sessions (id, user_id) values ('00000000-0000-4000-8000-000000000002', '00000000-0000-4000-8000-000000000001');
-         insert into auth.refresh_tokens (token, user_id, session_id) values ('canary-refresh-token', '00000000-0000-4000-8000-000000000001', '00000000-0000-4000-8000-000000000002');
-         select pg_create_logical_replication_slot('tenant', 'test_decoding');
-         select pg_create_physical_replication_slot('replica', true);
+         insert into auth.users (id, email, recovery_token)
+         values ('00000000-0000-4000-8000-000000000001', 'a@b', 'canary-mail-token');
+         insert into auth.sessions (id, user_id)
+         select '00000000-0000-4000-8000-000000000002', id from auth.users;
+         insert into auth.refresh_tokens (token, user_id, session_id)
+         select 'canary-refresh-token', user_id, id from auth.sessions;
          select pg_replication_origin_create('origin');
-         create subscription tenant connection 'host=canary-subscription' publication p with (connect = false, slot_name = 'remote');
+         create subscription tenant connection 'host=canary-subscription' publication p
+         with (connect = false, slot_name = 'remote');
          alter subscription tenant enable;",
     )
     .await;
+    let logical = "select pg_create_logical_replication_slot('tenant', 'test_decoding')";
+    batch(&admin, logical).await;
+    let physical = "select pg_create_physical_replication_slot('replica', true)";
+    batch(&admin, physical).await;
     let fdw = "create extension postgres_fdw; create server other foreign data wrapper postgres_fdw options (host 'canary-foreign-host', dbname 'd', fetch_size '7');
                create user mapping for postgres server other options (user 'u', password 'canary-foreign-password')";
     batch(&admin, fdw).await;

@@ -59,7 +59,7 @@ const EMPTY: &[&CStr] = &[
     c"pg_wal",
     c"pg_wal/archive_status",
 ];
-/// Folders whose files are copied. Their subfolders are listed too.
+/// Folders that are copied. Their subfolders are listed too.
 const FOLDERS: &[&CStr] = &[
     c"global",
     c"pg_commit_ts",

@@ -17,10 +17,10 @@ use super::super::{ClusterError, Result, server::Server, template};
 /// Maximum number of databases of a copied cluster.
 const DATABASES_MAX: i64 = 64;
 /// Settings of the sessions, which override those that the tenant attached to roles and databases.
-const OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=10min \
-                       -c lock_timeout=10s -c session_replication_role=replica -c row_security=off \
-                       -c session_preload_libraries= -c local_preload_libraries= -c log_statement=none \
-                       -c log_min_duration_statement=-1 -c log_min_error_statement=panic";
+const OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off \
+    -c statement_timeout=10min -c lock_timeout=10s -c session_replication_role=replica \
+    -c row_security=off -c session_preload_libraries= -c local_preload_libraries= \
+    -c log_statement=none -c log_min_duration_statement=-1 -c log_min_error_statement=panic";
 
 /// One kind of change, with the number of things that it changed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -80,7 +80,8 @@ const CATALOG_STEPS: &[(&str, &str)] = &[
     (
         "subscriptions disabled",
         "update pg_catalog.pg_subscription set subenabled = false, subslotname = null, subconninfo = 'host=/isolated'
-         where subdbid = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
+         where subdbid = (select oid from pg_catalog.pg_database
+                          where datname = pg_catalog.current_database())
          and (subenabled or subslotname is not null or subconninfo <> 'host=/isolated')",
     ),
     (
@@ -130,7 +131,7 @@ const USER_TOKENS: &[&str] = &[
     "reauthentication_token",
 ];
 
-/// Catalogs whose old rows held secrets.
+/// Catalogs with secrets in their old rows.
 const REWRITTEN: &[&str] = &[
     "pg_catalog.pg_user_mapping",
     "pg_catalog.pg_foreign_server",
@@ -190,7 +191,7 @@ struct DatabaseRow {
     open: bool,
 }
 
-/// Lists the databases of the cluster. Removes those whose removal was interrupted.
+/// Lists the databases of the cluster. Completes interrupted removals of databases.
 async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
     let sql = "select datname::text, datallowconn, datconnlimit = -2 from pg_catalog.pg_database order by oid limit $1";
     let rows = shared
@@ -291,9 +292,11 @@ async fn clear_foreign_servers(client: &Client, log: &mut IsolationLog) -> Resul
         from (
             select s.oid, nullif(array(
                 select o from unnest(s.srvoptions) o where split_part(o, '=', 1) = any ($1)
-            ) || case when w.fdwname in ('postgres_fdw', 'dblink_fdw') or h.proname = 'postgres_fdw_handler'
+            ) || case when w.fdwname in ('postgres_fdw', 'dblink_fdw')
+                        or h.proname = 'postgres_fdw_handler'
                       then array['host=/isolated'] else '{}' end, '{}') as options
-            from pg_catalog.pg_foreign_server s join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
+            from pg_catalog.pg_foreign_server s
+            join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
             left join pg_catalog.pg_proc h on h.oid = w.fdwhandler
         ) n
         where n.oid = s.oid and s.srvoptions is distinct from n.options";

@@ -1,10 +1,10 @@
 //! Copies a running cluster without stopping it, as a new cluster that is isolated from the
 //! original (decision 0098).
 //!
-//! The copy is made, started in quarantine, isolated and stopped in a folder of its own. It gets its
-//! place as the last step, by one `rename`: a cluster in its place is always isolated. An
-//! interrupted attempt leaves a folder that the next start removes, and a temporary replication slot
-//! and a backup that end with their session.
+//! The copy is made, started in quarantine, isolated and stopped in a folder of its own. It gets
+//! its place as the last step, by one `rename`: a cluster in its place is always isolated. An
+//! interrupted attempt leaves a folder that the next start removes, and a temporary replication
+//! slot and a backup that end with their session.
 
 mod copier;
 mod isolation;
@@ -88,8 +88,8 @@ pub struct CopyReport {
 impl LocalDriver {
     /// Copies a running cluster, isolated from the original. An existing copy stays as it is.
     ///
-    /// The original is never paused: its clients notice one checkpoint and the disk's bandwidth. All
-    /// commits that were acknowledged before the call are in the copy.
+    /// The original is never paused: its clients notice one checkpoint and the disk's bandwidth.
+    /// All commits that were acknowledged before the call are in the copy.
     ///
     /// Errors: [`ClusterError::Copy`] if the original has files that PostgreSQL does not make, or
     /// does not fit; [`ClusterError::Isolation`].
@@ -207,7 +207,8 @@ impl Backup {
         let row = one(
             &session,
             "select pg_size_bytes(current_setting('wal_segment_size')), (pg_control_checkpoint()).timeline_id,
-                    current_setting('max_prepared_transactions')::int, current_setting('max_replication_slots')::int,
+                    current_setting('max_prepared_transactions')::int,
+                    current_setting('max_replication_slots')::int,
                     (select count(*) from pg_tablespace where spcname not in ('pg_default', 'pg_global'))",
         )
         .await?;
@@ -377,7 +378,7 @@ fn lsn(text: &str) -> Option<u64> {
     Some((high << 32) | low)
 }
 
-/// Cancels a copy whose result is not awaited any more.
+/// Cancels the copy when its result is not awaited any more.
 struct CancelOnDrop(Arc<CopyControl>);
 
 impl Drop for CancelOnDrop {
