@@ -47,6 +47,8 @@ pub enum Task {
     LogDrains,
     /// Starts and stops services of projects.
     Services,
+    /// Carries out runs of branches.
+    Branches,
 }
 
 impl Task {
@@ -57,6 +59,7 @@ impl Task {
         Self::RateLimitOverrides,
         Self::LogDrains,
         Self::Services,
+        Self::Branches,
     ];
 }
 
@@ -151,7 +154,7 @@ tables! {
     /// OAuth access tokens.
     OauthAccessTokens = "oauth_access_tokens", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
     /// Projects: desired and observed state.
-    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess], ProjectRemoval::Unrelated;
+    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess, Task::Branches], ProjectRemoval::Unrelated;
     /// Rate limits that operators changed.
     LimitOverrides = "limit_overrides", PUBLISHED, &[], &[Task::RateLimitOverrides], ProjectRemoval::Unrelated;
     /// API keys of projects.
@@ -190,6 +193,10 @@ tables! {
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Action runs of branches.
+    ActionRuns = "action_runs", PUBLISHED, &[], &[Task::Branches], ProjectRemoval::Delete;
+    /// Branches of projects.
+    Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -22,6 +22,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
+    ("tests/it/branches.rs", "no event for the end of a run"),
     (
         "tests/it/clusters/copies.rs",
         "no event for a file, or for the end of a session",

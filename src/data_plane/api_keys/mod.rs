@@ -3,6 +3,7 @@
 
 mod accepted;
 mod format;
+mod replacements;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -16,6 +17,7 @@ use self::format::LegacyKey;
 pub use self::{
     accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
     format::Kind,
+    replacements::replacements,
 };
 use crate::{
     base::{

@@ -85,6 +85,8 @@ pub struct LocalDriver {
     engines: Engines,
     entropy: Entropy,
     copies: Arc<Semaphore>,
+    /// Copies of running clusters, which take longer than those of templates.
+    online_copies: Arc<Semaphore>,
     /// `None`: servers are bounded only by the machine.
     resources: Option<Resources>,
 }
@@ -99,6 +101,7 @@ impl LocalDriver {
             engines,
             entropy,
             copies: Arc::new(Semaphore::new(COPIES_MAX)),
+            online_copies: Arc::new(Semaphore::new(COPIES_MAX)),
             resources: None,
         }
     }
@@ -181,10 +184,11 @@ impl LocalDriver {
         }
     }
 
-    /// Waits for the right to copy a cluster.
-    pub(super) async fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
-        let permit = self.copies.acquire().await;
-        permit.map_err(|_| ClusterError::ShuttingDown)
+    /// Takes the right to copy a running cluster. Does not wait, because the caller could do other
+    /// work meanwhile.
+    pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
+        let permit = self.online_copies.try_acquire();
+        permit.map_err(|_| ClusterError::Copy("other clusters are being copied".to_owned()))
     }
 
     /// Returns a new name of a copy in the making.

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use postgres_protocol::escape::{escape_identifier, escape_literal};
 use secrecy::{ExposeSecret, SecretString};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row, types::FromSql};
 
 use super::super::{ClusterError, Result, server::Server, template};
 
@@ -204,15 +204,15 @@ async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
     }
     let mut found = Vec::new();
     for row in rows {
-        let name: String = row.get(0);
-        if row.get(2) {
+        let name: String = value(&row, 0)?;
+        if value(&row, 2)? {
             let statement = format!("drop database {}", escape_identifier(&name));
             run(shared, &statement).await?;
             continue;
         }
         found.push(DatabaseRow {
             name,
-            open: row.get(1),
+            open: value(&row, 1)?,
         });
     }
     Ok(found)
@@ -273,7 +273,7 @@ async fn isolate_database(
 async fn roll_back_prepared(client: &Client, log: &mut IsolationLog) -> Result<()> {
     let sql = "select gid from pg_catalog.pg_prepared_xacts where database = pg_catalog.current_database()";
     for row in client.query(sql, &[]).await.map_err(sql_error)? {
-        let gid: String = row.get(0);
+        let gid: String = value(&row, 0)?;
         run(
             client,
             &format!("rollback prepared {}", escape_literal(&gid)),
@@ -332,7 +332,7 @@ async fn clear_user_tokens(client: &Client, log: &mut IsolationLog) -> Result<bo
         .map_err(sql_error)?;
     let (mut sets, mut conditions) = (String::new(), String::new());
     for row in rows {
-        let column = escape_identifier(row.get(0));
+        let column = escape_identifier(value(&row, 0)?);
         let separator = if sets.is_empty() { "" } else { ", " };
         let _ = write!(sets, "{separator}{column} = ''");
         let separator = if conditions.is_empty() { "" } else { " or " };
@@ -356,8 +356,8 @@ async fn replace_setting_secrets(
 ) -> Result<()> {
     let sql = "select setdatabase, setrole, setconfig from pg_catalog.pg_db_role_setting";
     for row in client.query(sql, &[]).await.map_err(sql_error)? {
-        let (database, role): (u32, u32) = (row.get(0), row.get(1));
-        let settings: Vec<String> = row.get(2);
+        let (database, role): (u32, u32) = (value(&row, 0)?, value(&row, 1)?);
+        let settings: Vec<String> = value(&row, 2)?;
         let replaced: Vec<String> = settings
             .iter()
             .map(|setting| isolation.replace(setting))
@@ -396,7 +396,7 @@ async fn isolate_cluster(
         .query_one("select count(*) from pg_catalog.pg_replication_slots", &[])
         .await
         .map_err(sql_error)?;
-    if slots.get::<_, i64>(0) != 0 {
+    if value::<i64>(&slots, 0)? != 0 {
         return Err(ClusterError::Isolation(
             "it has replication slots".to_owned(),
         ));
@@ -413,7 +413,7 @@ async fn isolate_cluster(
     log.add("temporary logins closed", count);
     let sql = "select datname::text from pg_catalog.pg_database where oid = 5 or datname = 'postgres' order by oid limit 1";
     if let Some(row) = client.query_opt(sql, &[]).await.map_err(sql_error)? {
-        let database = escape_identifier(row.get(0));
+        let database = escape_identifier(value(&row, 0)?);
         let marker = escape_literal(isolation.marker);
         let sql = format!("alter database {database} set \"gantry.branch\" = {marker}");
         run(client, &sql).await?;
@@ -426,7 +426,7 @@ async fn owner(client: &Client, table: &str) -> Result<Option<String>> {
     let sql = "select r.rolname::text from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
                where c.oid = pg_catalog.to_regclass($1) and c.relkind in ('r', 'p')";
     let row = client.query_opt(sql, &[&table]).await.map_err(sql_error)?;
-    Ok(row.map(|row| row.get(0)))
+    row.map(|row| value(&row, 0)).transpose()
 }
 
 /// Runs a change as the owner of its table, within the open transaction.
@@ -440,6 +440,11 @@ async fn run_as(client: &Client, owner: &str, sql: &str) -> Result<u64> {
 
 async fn run(client: &Client, sql: &str) -> Result<()> {
     client.batch_execute(sql).await.map_err(sql_error)
+}
+
+/// Returns a column of a row. The catalogs are those of a tenant.
+fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+    row.try_get(column).map_err(sql_error)
 }
 
 fn sql_error(cause: tokio_postgres::Error) -> ClusterError {

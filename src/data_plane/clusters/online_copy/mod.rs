@@ -20,7 +20,7 @@ use std::{
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row, types::FromSql};
 
 pub use self::isolation::IsolationStep;
 use self::{
@@ -50,6 +50,8 @@ const SAMPLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit of the first start, including recovery.
 const READY_PATIENCE: Duration = Duration::from_mins(5);
 const STOP_PATIENCE: Duration = Duration::from_mins(1);
+/// Sizes of WAL segments that PostgreSQL permits, in bytes.
+const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
 /// Maximum number of WAL segments that a copy needs.
 const SEGMENTS_MAX: u64 = 65_536;
 
@@ -98,7 +100,7 @@ impl LocalDriver {
         if place.join("data").exists() {
             return blocking(move || read_report(&place)).await;
         }
-        let _permit = self.copy_permit().await?;
+        let _permit = self.copy_permit()?;
         let name = self.copy_name();
         let unfinished = self.home().tmp().join(&name);
         let made = self.make_copy(spec, &name, &unfinished).await;
@@ -212,12 +214,17 @@ impl Backup {
                     (select count(*) from pg_tablespace where spcname not in ('pg_default', 'pg_global'))",
         )
         .await?;
-        if row.get::<_, i64>(4) != 0 {
+        if value::<i64>(&row, 4)? != 0 {
             return Err(ClusterError::Copy("it has tablespaces".to_owned()));
         }
-        let (prepared, slots): (i32, i32) = (row.get(2), row.get(3));
-        let segment_bytes = u64::try_from(row.get::<_, i64>(0)).unwrap_or(1 << 20);
-        let timeline = row.get::<_, i32>(1).cast_unsigned();
+        let (prepared, slots): (i32, i32) = (value(&row, 2)?, value(&row, 3)?);
+        let segment_bytes = u64::try_from(value::<i64>(&row, 0)?).unwrap_or(0);
+        if !SEGMENT_BYTES.contains(&segment_bytes) {
+            return Err(ClusterError::Copy(
+                "its WAL has an unknown format".to_owned(),
+            ));
+        }
+        let timeline = value::<i32>(&row, 1)?.cast_unsigned();
         let mut latency = SAMPLE_PATIENCE;
         for _ in 0..3 {
             latency = latency.min(commit_latency(&session).await);
@@ -268,15 +275,14 @@ impl Backup {
             "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
         )
         .await?;
-        let (lsn, label): (String, String) = (row.get(0), row.get(1));
-        if !row
-            .get::<_, Option<String>>(2)
+        let (lsn, label): (String, String) = (value(&row, 0)?, value(&row, 1)?);
+        if !value::<Option<String>>(&row, 2)?
             .unwrap_or_default()
             .is_empty()
         {
             return Err(ClusterError::Copy("it has tablespaces".to_owned()));
         }
-        let end: u64 = row.get::<_, String>(3).parse().unwrap_or(0);
+        let end: u64 = value::<String>(&row, 3)?.parse().unwrap_or(0);
         let segments = self.segments(&label, end)?;
         let (template, settings) = (template.to_owned(), self.needed_settings.clone());
         let (segment_bytes, major) = (self.segment_bytes, spec.cluster.major);
@@ -404,8 +410,13 @@ async fn run(session: &Client, sql: &str) -> Result<()> {
     session.batch_execute(sql).await.map_err(sql_error)
 }
 
-async fn one(session: &Client, sql: &str) -> Result<tokio_postgres::Row> {
+async fn one(session: &Client, sql: &str) -> Result<Row> {
     session.query_one(sql, &[]).await.map_err(sql_error)
+}
+
+/// Returns a column of a row. A tenant with superuser rights can change the types of functions.
+fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+    row.try_get(column).map_err(sql_error)
 }
 
 fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
