@@ -60,12 +60,15 @@ async fn until_finished(app: &TestApp) {
     };
     if timeout(PATIENCE, finished).await.is_err() {
         let sql = "select r.kind, r.logs, p.status, p.last_error from action_runs r join projects p on p.id = r.project_id";
-        for row in app.app.db.query(sql, &[]).await.unwrap() {
+        let rows = app.app.db.query(sql, &[]).await.unwrap();
+        let texts = rows.iter().map(|row| {
             let error: Option<String> = row.get(3);
-            let texts = [0, 1, 2].map(|at| row.get::<_, String>(at));
-            eprintln!("{texts:?} {error:?}");
-        }
-        panic!("a run did not finish");
+            format!(
+                "{:?} {error:?}",
+                [0, 1, 2].map(|at| row.get::<_, String>(at))
+            )
+        });
+        panic!("a run did not finish: {:?}", texts.collect::<Vec<_>>());
     }
 }
 

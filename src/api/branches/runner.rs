@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    fmt::Write as _,
     sync::Arc,
     time::Duration,
 };
@@ -285,7 +286,7 @@ async fn log_isolation(
         report.lsn
     );
     for step in report.isolation.iter().filter(|step| step.count > 0) {
-        line.push_str(&format!(" {} {};", step.count, step.name));
+        let _ = write!(line, " {} {};", step.count, step.name);
     }
     runs::log(context, &run.id, &line).await
 }

@@ -31,7 +31,7 @@ const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 const CHECKPOINT_AT: usize = 32;
 const TIMELINE_AT: usize = 48;
 /// Size of a page of the WAL, in bytes.
-const WAL_PAGE: u64 = 8192;
+const WAL_PAGE: usize = 8192;
 
 /// A PostgreSQL system identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,11 +158,11 @@ pub(super) fn forget_wal(data: &Path) -> Result<(), IdentityError> {
     file.read_exact_at(&mut length, start).map_err(at(&path))?;
     let end = start + u64::from(u32::from_ne_bytes(length));
     // The server zeroes a page before it writes to it.
-    let mut offset = end.next_multiple_of(WAL_PAGE);
+    let mut offset = end.next_multiple_of(WAL_PAGE as u64);
     while offset < size {
-        file.write_all_at(&[0; WAL_PAGE as usize], offset)
+        file.write_all_at(&[0; WAL_PAGE], offset)
             .map_err(at(&path))?;
-        offset += WAL_PAGE;
+        offset += WAL_PAGE as u64;
     }
     Ok(())
 }

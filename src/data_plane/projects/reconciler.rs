@@ -71,10 +71,7 @@ struct ClusterPlan {
     outdated: bool,
     /// Whether new objects in `public` are open to the roles of the Data API.
     grants_on_new_tables: bool,
-    /// The project to copy; otherwise the new cluster is empty.
-    copy_of: Option<copy::CopySource>,
-    /// Whether the cluster is removed and made anew.
-    rebuild: bool,
+    creation: copy::ClusterCreation,
 }
 
 type SettingValues = Vec<(String, String)>;
@@ -318,8 +315,10 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         started: settings(&row.get(10)),
         outdated: row.get(11),
         grants_on_new_tables: row.get(12),
-        rebuild: row.get(13),
-        copy_of: copy::CopySource::read(row, 14)?,
+        creation: copy::ClusterCreation {
+            rebuild: row.get(13),
+            source: copy::CopySource::read(row, 14)?,
+        },
     })
 }
 
@@ -369,12 +368,13 @@ async fn bring_up(
     let driver = &context.driver;
     let reference = &project.cluster.project;
     // Only a new project may get an empty cluster: missing data of others must not be replaced.
-    let is_new = project.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
-    if project.rebuild {
+    let is_new =
+        project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
+    if project.creation.rebuild {
         timed(context, Step::Remove, driver.remove(reference)).await?;
         context.reconciler.trash_filled();
     }
-    match &project.copy_of {
+    match &project.creation.source {
         Some(source) if is_new => copy::create(context, project, source).await?,
         None if is_new => {
             let create = driver.create(&project.cluster, CopyPriority::Foreground);

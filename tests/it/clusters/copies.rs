@@ -15,7 +15,7 @@ use std::{
 
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{ClusterSpec, CopyReport, CopySpec},
+    data_plane::clusters::{ClusterSpec, CopyReport, CopySpec, Engine},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
@@ -389,17 +389,16 @@ async fn check_isolation(machine: &Machine, n: u32, major: u16) {
 async fn copy_is_isolated_from_its_original_in_every_version() {
     let offered = engines();
     let machine = Machine::on(&offered).await;
-    let mut majors: Vec<u16> = offered
-        .offered()
-        .iter()
-        .map(|engine| engine.major())
-        .collect();
+    let mut majors: Vec<u16> = offered.offered().iter().map(Engine::major).collect();
     majors.sort_unstable();
     majors.dedup();
     for (n, major) in (1..).step_by(10).zip(majors) {
         check_isolation(&machine, n, major).await;
     }
 }
+
+/// Creates a hostile file. The second path is a file outside of the cluster.
+type Plant = fn(&Path, &Path);
 
 #[tokio::test]
 async fn copy_refuses_files_that_postgres_does_not_make() {
@@ -410,10 +409,9 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
     let outside = machine.dir().join("outside");
     fs::write(&outside, "secret of another tenant").unwrap();
     let hostile = folder.join("99999");
-    type Plant = fn(&Path, &Path);
     let plants: [(&str, Plant); 4] = [
         ("plain file", |hostile, outside| {
-            symlink(outside, hostile).unwrap()
+            symlink(outside, hostile).unwrap();
         }),
         ("plain file", |hostile, _| {
             let mode = rustix::fs::Mode::RUSR;
@@ -427,7 +425,7 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
             .unwrap();
         }),
         ("plain file", |hostile, outside| {
-            fs::hard_link(outside, hostile).unwrap()
+            fs::hard_link(outside, hostile).unwrap();
         }),
         ("larger than", |hostile, _| {
             let file = fs::File::create(hostile).unwrap();

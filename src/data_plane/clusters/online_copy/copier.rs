@@ -259,9 +259,8 @@ impl Copier {
                 let text = format!("it has more than {FILES_MAX} files");
                 return Err(refused(&self.path, &text));
             }
-            if entry.file_type() != FileType::Directory {
-                names.push(entry.file_name().to_owned());
-            } else if folder == c"base" && entry.file_name().to_bytes()[0] != b'.' {
+            let is_folder = entry.file_type() == FileType::Directory;
+            if !is_folder || folder == c"base" {
                 names.push(entry.file_name().to_owned());
             }
         }

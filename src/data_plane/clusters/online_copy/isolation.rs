@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Row, types::FromSql};
 use super::super::{ClusterError, Result, server::Server, template};
 
 /// Maximum number of databases of a copied cluster.
-const DATABASES_MAX: i64 = 64;
+const DATABASES_MAX: usize = 64;
 /// Settings of the sessions, which override those that the tenant attached to roles and databases.
 const OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off \
     -c statement_timeout=10min -c lock_timeout=10s -c session_replication_role=replica \
@@ -193,12 +193,9 @@ struct DatabaseRow {
 
 /// Lists the databases of the cluster. Completes interrupted removals of databases.
 async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
-    let sql = "select datname::text, datallowconn, datconnlimit = -2 from pg_catalog.pg_database order by oid limit $1";
-    let rows = shared
-        .query(sql, &[&(DATABASES_MAX + 1)])
-        .await
-        .map_err(sql_error)?;
-    if rows.len() as i64 > DATABASES_MAX {
+    let sql = "select datname::text, datallowconn, datconnlimit = -2 from pg_catalog.pg_database order by oid limit 65";
+    let rows = shared.query(sql, &[]).await.map_err(sql_error)?;
+    if rows.len() > DATABASES_MAX {
         let text = format!("it has more than {DATABASES_MAX} databases");
         return Err(ClusterError::Isolation(text));
     }

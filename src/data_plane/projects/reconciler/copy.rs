@@ -9,7 +9,11 @@ use crate::{
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
     data_plane::{
-        api_keys, clusters::CopySpec, context::DataPlaneContext, metrics::Step, projects::idle,
+        api_keys,
+        clusters::{CopySpec, ResourceLimits},
+        context::DataPlaneContext,
+        metrics::Step,
+        projects::idle,
     },
     platform::access::Project,
 };
@@ -42,6 +46,15 @@ impl CopySource {
     }
 }
 
+/// The way in which a new cluster is created.
+#[derive(Debug)]
+pub(super) struct ClusterCreation {
+    /// The project to copy; otherwise the new cluster is empty.
+    pub(super) source: Option<CopySource>,
+    /// Whether an existing cluster is removed and made anew.
+    pub(super) rebuild: bool,
+}
+
 /// Copies the cluster of the source, and stores the report with the branch.
 pub(super) async fn create(
     context: &DataPlaneContext,
@@ -71,7 +84,7 @@ pub(super) async fn create(
         source: original.reference.clone(),
         marker,
         secrets: api_keys::replacements(context, original, &branch).await?,
-        bytes_max: limits.map_or(BYTES_MAX, |limits| limits.disk_stop_bytes()),
+        bytes_max: limits.map_or(BYTES_MAX, ResourceLimits::disk_stop_bytes),
     };
     let report = timed(context, Step::Create, context.driver.create_copy(&spec)).await?;
     let report = serde_json::to_value(report).context("writing the report of a copy")?;
