@@ -2,42 +2,11 @@
 //! documented like any other, and answers 501. To implement one, move its line into its resource as
 //! an [`Endpoint`] with a handler.
 
-use serde::Deserialize;
-
 use crate::platform::{
-    access::{AnyOf, Case, OauthScope as S, Permission as P, needs, pat_only},
+    access::{OauthScope as S, Permission as P, needs, pat_only},
     http::{Endpoint, Tag, Verb, endpoint::not_built},
     rate_limits::STANDARD,
 };
-
-/// A branch that contains production data requires the permissions for production.
-const BRANCH: &[Case] = &[
-    Case {
-        when: "`with_data` is true",
-        applies: |asked| asked.body().is_none_or(Branch::has_data),
-        permissions: AnyOf(&[&[P::BranchingProductionCreate]]),
-    },
-    Case::otherwise(AnyOf(&[&[P::BranchingDevelopmentCreate]])),
-];
-
-/// The body of v1; v2 nests it in `data.attributes`.
-#[derive(Deserialize)]
-struct Branch {
-    #[serde(default)]
-    with_data: bool,
-    data: Option<Wrapped>,
-}
-
-#[derive(Deserialize)]
-struct Wrapped {
-    attributes: Box<Branch>,
-}
-
-impl Branch {
-    fn has_data(self) -> bool {
-        self.with_data || self.data.is_some_and(|data| data.attributes.has_data())
-    }
-}
 
 macro_rules! planned {
     ($($verb:ident $path:literal $aliases:tt $id:literal $title:literal $tag:ident, $access:expr, $limit:ident $(, instead $instead:literal)?;)*) => {
@@ -69,36 +38,20 @@ fn message(title: &str, instead: &str) -> String {
 /// Returns the gerund of a verb that a title begins with.
 fn gerund(verb: &str) -> String {
     match verb {
-        "Get" | "Reset" | "Set" | "Shut" => format!("{verb}ting"),
+        "Get" | "Set" | "Shut" => format!("{verb}ting"),
         "Transfer" => "Transferring".to_owned(),
         _ => format!("{}ing", verb.strip_suffix('e').unwrap_or(verb)),
     }
 }
 
 planned! {
-    Delete "/v1/branches/{branch_id_or_ref}" [] "v1-delete-a-branch" "Delete a branch" Environments, needs(&[&[P::BranchingDevelopmentDelete], &[P::BranchingProductionDelete]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/branches/{branch_id_or_ref}" [] "v1-get-a-branch-config" "Get a branch's configuration" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
-    Patch "/v1/branches/{branch_id_or_ref}" [] "v1-update-a-branch-config" "Update a branch's configuration" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/branches/{branch_id_or_ref}/diff" [] "v1-diff-a-branch" "Compare a branch with its parent" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/merge" [] "v1-merge-a-branch" "Merge a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/push" [] "v1-push-a-branch" "Push a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/reset" [] "v1-reset-a-branch" "Reset a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/restore" [] "v1-restore-a-branch" "Restore a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/organizations/{slug}/entitlements" [] "v1-get-organization-entitlements" "List an organization's entitlements" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get a project claim of an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim a project for an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/actions" [] "v1-list-action-runs" "List action runs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Head "/v1/projects/{ref}/actions" [] "v1-count-action-runs" "Count action runs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Get "/v1/projects/{ref}/actions/{run_id}" [] "v1-get-action-run" "Get an action run" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Get "/v1/projects/{ref}/actions/{run_id}/logs" [] "v1-get-action-run-logs" "Get an action run's logs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Patch "/v1/projects/{ref}/actions/{run_id}/status" [] "v1-update-action-run-status" "Update an action run's status" Environments, needs(&[&[P::ActionRunsWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List a project's add-ons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
     Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply an add-on to a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove an add-on from a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/branches" [] "v1-disable-preview-branching" "Disable preview branching" Environments, needs(&[&[P::BranchingProductionDelete]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/projects/{ref}/branches" [] "v1-list-all-branches" "List a project's branches" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
-    Post "/v1/projects/{ref}/branches" [] "v1-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
-    Get "/v1/projects/{ref}/branches/{name}" [] "v1-get-a-branch" "Get a branch by its name" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
@@ -162,7 +115,6 @@ planned! {
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download a project's backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD, instead "Use pg_dump with the connection string of GET /v1/projects/{ref}/config/database/pooler instead.";
-    Post "/v2/projects/{ref}/branches" [] "v2-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
@@ -216,9 +168,9 @@ mod tests {
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))
             .collect();
-        let expected = "Applying Checking Claiming Comparing Counting Creating Deleting Deploying Disabling Downloading Getting \
-            Listing Merging Previewing Pushing Removing Resetting Restoring Retrying Reviewing Setting Shutting Testing \
-            Transferring Undoing Updating Upgrading";
+        let expected = "Applying Checking Claiming Comparing Creating Deleting Deploying Disabling \
+            Downloading Getting Listing Previewing Removing Restoring Retrying Reviewing \
+            Setting Shutting Testing Transferring Undoing Updating Upgrading";
         let expected: BTreeSet<_> = expected.split_whitespace().map(str::to_owned).collect();
         assert_eq!(gerunds, expected);
     }

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::{
     api::{
         accounts::oidc::OidcProvider,
+        branches,
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
@@ -246,6 +247,7 @@ impl Background {
         tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         tasks.spawn(log_drains::run(app.context.clone()));
+        tasks.spawn(branches::runner::run(app.context.clone()));
         let kinds = endpoints::all()
             .iter()
             .map(|endpoint| (endpoint.id, endpoint.access));

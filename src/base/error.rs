@@ -35,6 +35,9 @@ pub enum Error {
     /// The request is valid, but the state of the subject forbids it. The text is that of the
     /// contract.
     Rejected(Cow<'static, str>),
+    /// The request does not fit the kind of the subject: status 422. The text is that of the
+    /// contract.
+    Unprocessable(Cow<'static, str>),
     /// The customer's SQL failed. The text is that of `behaviour.md` §8.
     Sql(String),
     /// Something with the same identity but different content exists.
@@ -214,6 +217,7 @@ codes! {
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
+    UNPROCESSABLE = "unprocessable", 422, "The operation does not apply to this kind of subject.", "Read the message.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
     NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "Use what the message names instead, if it does; `GET /v1/compatibility` lists what is built. `Retry-After` is a day, so that clients do not retry.";
@@ -273,6 +277,7 @@ impl Error {
         match self {
             Self::Invalid { .. } => VALIDATION_FAILED,
             Self::Rejected(_) => BAD_REQUEST,
+            Self::Unprocessable(_) => UNPROCESSABLE,
             Self::Sql(_) => SQL_FAILED,
             Self::Unauthenticated(_) => UNAUTHORIZED,
             Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
@@ -318,7 +323,7 @@ impl Error {
             Self::NotFound => "Not Found".into(),
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
-            Self::Rejected(text) | Self::Conflict(text) => text.clone(),
+            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) => text.clone(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::Busy { .. } => {

@@ -194,7 +194,7 @@ impl ChangeListener for DataPlaneState {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
             Task::Services => self.services.wake(),
-            Task::RateLimitOverrides | Task::LogDrains => {}
+            Task::RateLimitOverrides | Task::LogDrains | Task::Branches => {}
         }
     }
 

@@ -49,6 +49,8 @@ pub enum Task {
     LogDrains,
     /// Starts and stops services of projects.
     Services,
+    /// Carries out runs of branches.
+    Branches,
 }
 
 impl Task {
@@ -59,6 +61,7 @@ impl Task {
         Self::RateLimitOverrides,
         Self::LogDrains,
         Self::Services,
+        Self::Branches,
     ];
 }
 
@@ -153,7 +156,7 @@ tables! {
     /// OAuth access tokens.
     OauthAccessTokens = "oauth_access_tokens", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
     /// Projects: desired and observed state.
-    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess], ProjectRemoval::Unrelated;
+    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess, Task::Branches], ProjectRemoval::Unrelated;
     /// Rate limits that operators changed.
     LimitOverrides = "limit_overrides", PUBLISHED, &[], &[Task::RateLimitOverrides], ProjectRemoval::Unrelated;
     /// API keys of projects.
@@ -202,6 +205,10 @@ tables! {
     FunctionEnvironments = "function_environments", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Action runs of branches.
+    ActionRuns = "action_runs", PUBLISHED, &[], &[Task::Branches], ProjectRemoval::Delete;
+    /// Branches of projects.
+    Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

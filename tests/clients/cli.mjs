@@ -144,7 +144,6 @@ export default async function (server, tally) {
     assert.doesNotMatch((await works('functions', 'list', `--remote=${ref}`)).all, /hello/);
   });
   for (const command of [
-    ['branches', 'list', `--remote=${ref}`],
     ['backups', 'list', `--remote=${ref}`],
   ]) {
     await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} reports that it is not built`, async () => {
@@ -153,6 +152,26 @@ export default async function (server, tally) {
       assert.match(ended.all, /is not built yet/);
     });
   }
+  await tally.scenario('cli: branches list without a branch', async () => {
+    const ended = await supabase('branches', 'list', `--remote=${ref}`);
+    assert.match(ended.all, /Preview branching is not enabled for this project/);
+  });
+  await tally.scenario('cli: branches create, list, get, update, delete', async () => {
+    const remote = `--remote=${ref}`;
+    await works('branches', 'create', 'feature/one', remote, '--yes');
+    const list = async () => (await works('branches', 'list', remote, '-o', 'json')).out;
+    const ready = () => list().then(JSON.parse).then((found) => found.every(({ status }) => status === 'FUNCTIONS_DEPLOYED'));
+    for (let look = 0; look < 10 && !(await ready()); look += 1) await soon(ready, /true/).catch(() => {});
+    assert.ok(await ready());
+    const branches = JSON.parse(await list());
+    assert.deepEqual(branches.map(({ name, is_default }) => [name, is_default]), [['main', true], ['feature/one', false]]);
+    const [, branch] = branches;
+    await soon(async () => (await works('branches', 'get', 'feature/one', remote)).all, /ACTIVE_HEALTHY/);
+    await works('branches', 'update', 'feature/one', remote, '--name', 'renamed', '--yes');
+    assert.ok(JSON.parse(await list()).some(({ name }) => name === 'renamed'));
+    await works('branches', 'delete', 'renamed', remote, '--yes');
+    assert.ok(JSON.parse(await list()).every(({ project_ref }) => project_ref !== branch.project_ref));
+  });
   await tally.scenario('cli: projects delete', async () => {
     assert.match((await works('projects', 'delete', ref, '--yes')).all, /Deleted project/);
     assert.ok((await json('projects', 'list', '-o', 'json')).every((project) => project.ref !== ref));

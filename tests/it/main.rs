@@ -7,6 +7,7 @@ mod advisors;
 mod analytics;
 mod audit;
 mod binary;
+mod branches;
 mod clusters;
 mod contract;
 mod database;

@@ -19,6 +19,15 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve/admin.rs"]
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
+        "src/data_plane/clusters/online_copy/copier.rs",
+        "limits the speed of a copy, and waits for a write of the server",
+    ),
+    ("tests/it/branches.rs", "no event for the end of a run"),
+    (
+        "tests/it/clusters/copies.rs",
+        "no event for a file, or for the end of a session",
+    ),
+    (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",
     ),

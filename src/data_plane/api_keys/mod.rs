@@ -3,6 +3,7 @@
 
 mod accepted;
 mod format;
+mod replacements;
 mod signing;
 
 use chrono::{DateTime, Utc};
@@ -18,6 +19,7 @@ use self::format::LegacyKey;
 pub use self::{
     accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
     format::Kind,
+    replacements::replacements,
     signing::{SigningKey, SigningKeyState, VerificationKey},
 };
 use crate::{

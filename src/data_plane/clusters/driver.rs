@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict,
-    ResourceLimits, Resources, Result, RunningServer, ServerSocket,
+    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, LocalDriver,
+    PlatformConflict, ResourceLimits, Resources, Result, RunningServer, ServerSocket,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -53,6 +53,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
         self.create(cluster, priority).await
+    }
+
+    async fn create_copy(&self, spec: &CopySpec) -> Result<CopyReport> {
+        self.create_copy(spec).await
     }
 
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {
