@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, data_api, database, database_access, domains, keys, log_drains, logs,
-        oauth, organizations, planned, projects, rate_limits, reference, snippets,
-        temporary_access, tokens,
+        accounts, audit_log, auth_settings, data_api, database, database_access, domains, keys,
+        log_drains, logs, oauth, organizations, planned, projects, rate_limits, reference,
+        snippets, temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -24,6 +24,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         organizations::invitation_operations::ENDPOINTS,
         projects::operations::ENDPOINTS,
         keys::ENDPOINTS,
+        auth_settings::ENDPOINTS,
         data_api::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod audit_log;
+pub mod auth_settings;
 pub mod context;
 pub mod data_api;
 pub mod database;

@@ -188,6 +188,8 @@ tables! {
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
+    /// Settings of projects' Auth services.
+    AuthSettings = "auth_settings", PUBLISHED, &[], &[], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
