@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, branches, data_api, database, database_access, domains,
+        accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
         projects, rate_limits, reference, snippets, temporary_access, tokens,
     },
@@ -27,6 +27,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         branches::action_runs::ENDPOINTS,
         branches::v2::ENDPOINTS,
         keys::ENDPOINTS,
+        auth_settings::ENDPOINTS,
         data_api::ENDPOINTS,
         functions::ENDPOINTS,
         function_secrets::ENDPOINTS,

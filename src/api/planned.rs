@@ -55,8 +55,6 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/auth" [] "v1-get-auth-service-config" "Get a project's Auth configuration" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Patch "/v1/projects/{ref}/config/auth" [] "v1-update-auth-service-config" "Update a project's Auth configuration" Auth, needs(&[&[P::AuthConfigWrite, P::ProjectAdminWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-get-project-signing-keys" "List a project's signing keys" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
     Post "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-create-project-signing-key" "Create a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-get-legacy-signing-key" "Get the legacy signing key" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;

@@ -44,6 +44,13 @@ pub enum Error {
     Conflict(Cow<'static, str>),
     /// The project has a custom hostname already.
     HostnameConfigured,
+    /// Settings of emails that need an own mail server.
+    SmtpRequired {
+        /// Names of the settings in the request.
+        asked: String,
+        /// Names of the missing settings of the mail server.
+        missing: String,
+    },
     /// A rate limit is exhausted.
     LimitReached,
     /// Other requests for the same resource are still running.
@@ -210,6 +217,7 @@ codes! {
     OAUTH_REFUSED = "oauth_refused", 400, "A request of the OAuth protocol cannot be answered; `error` names the reason as its specifications do.", "Read `error_description`; ask the user again if it is `invalid_grant`.";
     UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
     INVALID_CLIENT = "invalid_client", 401, "An application did not prove which it is.", "Send the client id with a live secret, by HTTP Basic or in the body.";
+    SMTP_REQUIRED = "smtp_required", 401, "A setting of emails needs an own mail server.", "Set the fields that the message names in the same request.";
     FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
@@ -299,6 +307,7 @@ impl Error {
             Self::TimedOut(_) => REQUEST_TIMEOUT,
             Self::DatabaseUnreachable | Self::DatabaseRefuses(_) => DATABASE_UNREACHABLE,
             Self::HostnameConfigured => HOSTNAME_CONFIGURED,
+            Self::SmtpRequired { .. } => SMTP_REQUIRED,
         }
     }
 
@@ -334,6 +343,9 @@ impl Error {
             }
             Self::UnsupportedMediaType { expected } => format!("Unsupported Media Type: send the body as {expected}").into(),
             Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::SmtpRequired { asked, missing } => {
+                format!("Custom SMTP required to configure {asked}. Missing {missing} fields.").into()
+            }
             Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
             Self::DatabaseRefuses(words) => {

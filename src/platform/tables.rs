@@ -195,6 +195,8 @@ tables! {
     SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
+    /// Settings of projects' Auth services.
+    AuthSettings = "auth_settings", PUBLISHED, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.

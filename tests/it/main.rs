@@ -6,6 +6,7 @@ mod access;
 mod advisors;
 mod analytics;
 mod audit;
+mod auth_settings;
 mod binary;
 mod branches;
 mod clusters;
