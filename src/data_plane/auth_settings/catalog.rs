@@ -256,7 +256,7 @@ const ALWAYS_SET: [&str; 8] = [
     "sms_otp_length",
 ];
 
-/// Settings whose `null` means the default. That of the others in [`ALWAYS_SET`] is rejected.
+/// Settings of which `null` means the default. That of the others in [`ALWAYS_SET`] is rejected.
 const RESET_BY_NULL: [&str; 3] = [
     "mfa_phone_otp_length",
     "oauth_server_allow_dynamic_registration",

@@ -126,9 +126,9 @@ pub(super) struct OutputTarget {
     pub(super) entropy: Entropy,
 }
 
-/// Progress of a reader after the end of the program.
+/// State of a reader after the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ReadingState {
     Reading,
     /// All lines are known, but perhaps not stored.
     ReadAll,
@@ -139,7 +139,7 @@ pub(super) enum Progress {
 pub(super) struct OutputReader {
     pub(super) lines: Arc<RecentLines>,
     stop: Arc<Notify>,
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<ReadingState>,
     _task: AbortOnDrop,
 }
 
@@ -155,13 +155,13 @@ impl OutputReader {
     /// Starts a task that reads a FIFO into the lines until it is told to stop, then the rest.
     pub(super) fn spawn<F>(
         path: PathBuf,
-        read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<Progress>) -> F,
+        read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<ReadingState>) -> F,
     ) -> Self
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let (lines, stop) = (Arc::new(RecentLines::default()), Arc::new(Notify::new()));
-        let (sender, progress) = watch::channel(Progress::Reading);
+        let (sender, progress) = watch::channel(ReadingState::Reading);
         let reading = read(Arc::clone(&lines), Arc::clone(&stop), sender);
         let task = tokio::spawn(async move {
             if let Err(error) = reading.await {
@@ -181,7 +181,7 @@ impl OutputReader {
     pub(super) async fn last_line(&self) -> Option<String> {
         self.stop.notify_one();
         let mut progress = self.progress.clone();
-        let read = progress.wait_for(|progress| *progress == Progress::ReadAll);
+        let read = progress.wait_for(|progress| *progress == ReadingState::ReadAll);
         let _ = timeout(LAST_LINES_MAX, read).await;
         self.lines.last()
     }
@@ -233,7 +233,11 @@ impl Reading {
         })
     }
 
-    async fn run(&mut self, stop: &Notify, progress: &watch::Sender<Progress>) -> io::Result<()> {
+    async fn run(
+        &mut self,
+        stop: &Notify,
+        progress: &watch::Sender<ReadingState>,
+    ) -> io::Result<()> {
         let mut unstored = VecDeque::new();
         // Bytes of the FIFO that were passed on, and are removed when they are stored.
         let mut ahead = 0;
@@ -278,7 +282,7 @@ impl Reading {
         self.buffer[0] = b'\n';
         let stored = self.pass_on(0, 1);
         unstored.push_back((0, stored));
-        progress.send_replace(Progress::ReadAll);
+        progress.send_replace(ReadingState::ReadAll);
         while !unstored.is_empty() {
             next_stored(&mut unstored).await;
         }
