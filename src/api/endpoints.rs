@@ -6,7 +6,7 @@ use crate::{
     api::{
         accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        projects, rate_limits, reference, snippets, temporary_access, tokens,
+        projects, rate_limits, reference, snippets, storage_buckets, temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -33,6 +33,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         function_secrets::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,
+        storage_buckets::ENDPOINTS,
         database_access::ENDPOINTS,
         domains::operations::ENDPOINTS,
         domains::hostnames::ENDPOINTS,

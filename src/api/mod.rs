@@ -23,5 +23,6 @@ pub mod projects;
 pub mod rate_limits;
 pub mod reference;
 pub mod snippets;
+pub mod storage_buckets;
 pub mod temporary_access;
 pub mod tokens;

@@ -39,6 +39,7 @@ mod services;
 mod settings;
 mod snippets;
 mod sql;
+mod storage_buckets;
 mod support;
 mod temporary_access;
 mod tidy;
