@@ -6,7 +6,7 @@ use crate::{
     api::{
         accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        projects, rate_limits, reference, snippets, temporary_access, tokens,
+        projects, rate_limits, reference, signing_keys, snippets, temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -28,6 +28,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         branches::v2::ENDPOINTS,
         keys::ENDPOINTS,
         auth_settings::ENDPOINTS,
+        signing_keys::ENDPOINTS,
         data_api::ENDPOINTS,
         functions::ENDPOINTS,
         function_secrets::ENDPOINTS,

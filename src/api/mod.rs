@@ -22,6 +22,7 @@ pub mod planned;
 pub mod projects;
 pub mod rate_limits;
 pub mod reference;
+pub mod signing_keys;
 pub mod snippets;
 pub mod temporary_access;
 pub mod tokens;

@@ -55,13 +55,6 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-get-project-signing-keys" "List a project's signing keys" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-create-project-signing-key" "Create a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-get-legacy-signing-key" "Get the legacy signing key" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-create-legacy-signing-key" "Create a signing key from the legacy JWT secret" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Delete "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-remove-project-signing-key" "Remove a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-get-project-signing-key" "Get a signing key" Auth, pat_only(&[&[P::AuthSigningKeysRead]]), STANDARD;
-    Patch "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-update-project-signing-key" "Update a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-list-all-sso-provider" "List SSO providers" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Post "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-create-a-sso-provider" "Create an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Delete "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-delete-a-sso-provider" "Delete an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;

@@ -37,6 +37,7 @@ mod resources;
 mod router;
 mod services;
 mod settings;
+mod signing_keys;
 mod snippets;
 mod sql;
 mod support;
