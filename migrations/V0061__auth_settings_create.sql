@@ -7,5 +7,3 @@ create table auth_settings (
     secrets    bytea,
     generation bigint not null
 );
-
-create trigger auth_settings_announce after insert or update or delete on auth_settings for each statement execute function announce();

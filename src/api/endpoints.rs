@@ -6,7 +6,8 @@ use crate::{
     api::{
         accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        projects, rate_limits, reference, signing_keys, snippets, temporary_access, tokens,
+        projects, rate_limits, reference, signing_keys, snippets, storage_buckets,
+        temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -34,6 +35,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         function_secrets::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,
+        storage_buckets::ENDPOINTS,
         database_access::ENDPOINTS,
         domains::operations::ENDPOINTS,
         domains::hostnames::ENDPOINTS,

@@ -24,5 +24,6 @@ pub mod rate_limits;
 pub mod reference;
 pub mod signing_keys;
 pub mod snippets;
+pub mod storage_buckets;
 pub mod temporary_access;
 pub mod tokens;

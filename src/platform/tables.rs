@@ -196,7 +196,7 @@ tables! {
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Settings of projects' Auth services.
-    AuthSettings = "auth_settings", PUBLISHED, &[], &[], ProjectRemoval::Delete;
+    AuthSettings = "auth_settings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.

@@ -47,7 +47,7 @@ async fn auth_settings_are_merged_and_keep_secrets_sealed() {
 
     let sql = "select coalesce(string_agg(t::text, ''), '') from \
                (select to_jsonb(s) as t from auth_settings s union all \
-                select to_jsonb(a) from audit_log a) rows";
+                select to_jsonb(a) from audit_entries a) rows";
     let rows = app.app.db.query(sql, &[]).await.unwrap();
     let stored: String = rows[0].get(0);
     assert!(stored.contains("https://app.example.com"), "{stored}");

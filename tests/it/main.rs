@@ -40,6 +40,7 @@ mod settings;
 mod signing_keys;
 mod snippets;
 mod sql;
+mod storage_buckets;
 mod support;
 mod temporary_access;
 mod tidy;

@@ -95,7 +95,7 @@ impl OpenRun {
 
 /// Whether a run has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum RunState {
     Finished,
     /// The reconciler is at work; its notification starts the next pass.
     Waiting,
@@ -220,13 +220,13 @@ async fn attempt(context: &ApiContext, run: &OpenRun) -> Result<(), Error> {
     Err(error)
 }
 
-async fn advance(context: &ApiContext, run: &OpenRun) -> Result<Progress, Error> {
+async fn advance(context: &ApiContext, run: &OpenRun) -> Result<RunState, Error> {
     let sql = select_branches!("where b.id = $1 and c.desired <> 'removed'");
     let rows = context.db.query(sql, &[&run.branch]).await;
     let rows = rows.context("reading the branch of a run")?;
     let Some(row) = rows.first() else {
         runs::finish(context, &run.id).await?;
-        return Ok(Progress::Finished);
+        return Ok(RunState::Finished);
     };
     let branch = BranchRow::read(row)?;
     match run.kind {
@@ -243,10 +243,10 @@ async fn advance(context: &ApiContext, run: &OpenRun) -> Result<Progress, Error>
 }
 
 /// Waits for the cluster of a branch, then applies the parent's migrations to an empty one.
-async fn build(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> Result<Progress, Error> {
+async fn build(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> Result<RunState, Error> {
     if branch.project_status != Status::ActiveHealthy {
         runs::set_step(context, &run.id, RunStep::Clone, StepStatus::Running).await?;
-        return Ok(Progress::Waiting);
+        return Ok(RunState::Waiting);
     }
     if branch.with_data {
         exited(context, run, &[RunStep::Clone]).await?;
@@ -298,7 +298,7 @@ async fn transfer(
     branch: &BranchRow,
     source: &Project,
     destination: &Project,
-) -> Result<Progress, Error> {
+) -> Result<RunState, Error> {
     runs::set_step(context, &run.id, RunStep::Pull, StepStatus::Running).await?;
     let theirs = read_ledger(context, source).await?;
     let own = read_ledger(context, destination).await?;
@@ -321,12 +321,12 @@ async fn transfer(
     if let Some(version) = plan.conflicts.first() {
         let text = format!("migration {version} differs between the branch and its parent");
         failed(context, run, branch, &text).await?;
-        return Ok(Progress::Finished);
+        return Ok(RunState::Finished);
     }
     log_plan(context, run, &plan).await?;
     if let Err(text) = apply(context, destination, &plan).await? {
         failed(context, run, branch, &text).await?;
-        return Ok(Progress::Finished);
+        return Ok(RunState::Finished);
     }
     let own = read_ledger(context, destination).await?;
     complete(context, run, branch, ledger::common(&theirs, &own)).await
@@ -418,7 +418,7 @@ async fn complete(
     run: &OpenRun,
     branch: &BranchRow,
     fork: BTreeSet<String>,
-) -> Result<Progress, Error> {
+) -> Result<RunState, Error> {
     let now = context.clock.now();
     let fork: Vec<String> = fork.into_iter().collect();
     let sql = "update branches set fork = $2, updated_at = $3 where id = $1";
@@ -433,7 +433,7 @@ async fn complete(
     set_status(context, branch, BranchStatus::FunctionsDeployed).await?;
     runs::log(context, &run.id, "finished").await?;
     runs::finish(context, &run.id).await?;
-    Ok(Progress::Finished)
+    Ok(RunState::Finished)
 }
 
 /// Ends a run after a failed migration. After a merge the branch itself is as it was.

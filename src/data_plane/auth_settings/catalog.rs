@@ -256,7 +256,7 @@ const ALWAYS_SET: [&str; 8] = [
     "sms_otp_length",
 ];
 
-/// Settings whose `null` means the default. That of the others in [`ALWAYS_SET`] is rejected.
+/// Settings of which `null` means the default. That of the others in [`ALWAYS_SET`] is rejected.
 const RESET_BY_NULL: [&str; 3] = [
     "mfa_phone_otp_length",
     "oauth_server_allow_dynamic_registration",
@@ -302,9 +302,9 @@ impl Catalog {
         debug_assert!(previous.is_none(), "a setting is declared twice");
     }
 
-    fn add_secret(&mut self, name: String) {
-        self.add(name.clone(), TEXT, Value::Null);
-        if let Some(setting) = self.0.get_mut(&name) {
+    fn add_secret(&mut self, name: &str) {
+        self.add(name.to_owned(), TEXT, Value::Null);
+        if let Some(setting) = self.0.get_mut(name) {
             setting.is_secret = true;
         }
     }
@@ -314,7 +314,7 @@ impl Catalog {
             let name = |field: &str| format!("external_{provider}_{field}");
             self.add(name("enabled"), BOOLEAN, json!(false));
             self.add(name("client_id"), TEXT, Value::Null);
-            self.add_secret(name("secret"));
+            self.add_secret(&name("secret"));
             for field in fields {
                 match *field {
                     "email_optional" | "skip_nonce_check" => {
@@ -330,7 +330,7 @@ impl Catalog {
         for hook in HOOKS {
             self.add(format!("hook_{hook}_enabled"), BOOLEAN, json!(false));
             self.add(format!("hook_{hook}_uri"), TEXT, Value::Null);
-            self.add_secret(format!("hook_{hook}_secrets"));
+            self.add_secret(&format!("hook_{hook}_secrets"));
         }
     }
 
@@ -361,7 +361,7 @@ impl Catalog {
 
     fn add_single_settings(&mut self) {
         for secret in SECRETS {
-            self.add_secret(secret.to_owned());
+            self.add_secret(secret);
         }
         for text in TEXTS {
             self.add(text.to_owned(), TEXT, Value::Null);

@@ -1,3 +1,5 @@
+//! Rules of the settings of the Auth service, by example.
+
 use super::*;
 use crate::data_plane::auth_settings::catalog::{TextForm, ValueType};
 

@@ -5,7 +5,7 @@
 //! describes an instance: the configuration and the process table do.
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
-//! - `instance` has the states, `start` starts and stops, `sweep` stops what is idle.
+//! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
@@ -28,6 +28,7 @@ mod probe;
 pub mod rest;
 pub mod shelf;
 mod start;
+mod stop;
 pub mod sweep;
 mod system_calls;
 mod versions;
@@ -58,7 +59,7 @@ use self::{
 pub use self::{
     instance::{ServiceUse, Unavailable, UnavailableReason},
     launch::{ServiceLaunchPlan, launch},
-    start::stop_all,
+    stop::stop_all,
 };
 use crate::{
     base::{

@@ -10,7 +10,7 @@ use std::{
     fs::File,
     io,
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -126,9 +126,9 @@ pub(super) struct OutputTarget {
     pub(super) entropy: Entropy,
 }
 
-/// Progress of a reader after the end of the program.
+/// State of a reader after the end of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum ReadingState {
     Reading,
     /// All lines are known, but perhaps not stored.
     ReadAll,
@@ -139,30 +139,31 @@ pub(super) enum Progress {
 pub(super) struct OutputReader {
     pub(super) lines: Arc<RecentLines>,
     stop: Arc<Notify>,
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<ReadingState>,
     _task: AbortOnDrop,
 }
 
 impl OutputReader {
     /// Starts reading the FIFO at this path.
-    pub(super) fn start(path: PathBuf, target: OutputTarget) -> Self {
-        Self::spawn(path.clone(), |lines, stop, progress| {
-            let opened = Reading::open(&path, target, lines);
+    pub(super) fn start(path: &Path, target: OutputTarget) -> Self {
+        Self::spawn(path, |lines, stop, progress| {
+            let opened = Reading::open(path, target, lines);
             async move { opened?.run(&stop, &progress).await }
         })
     }
 
     /// Starts a task that reads a FIFO into the lines until it is told to stop, then the rest.
     pub(super) fn spawn<F>(
-        path: PathBuf,
-        read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<Progress>) -> F,
+        path: &Path,
+        read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<ReadingState>) -> F,
     ) -> Self
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let (lines, stop) = (Arc::new(RecentLines::default()), Arc::new(Notify::new()));
-        let (sender, progress) = watch::channel(Progress::Reading);
+        let (sender, progress) = watch::channel(ReadingState::Reading);
         let reading = read(Arc::clone(&lines), Arc::clone(&stop), sender);
+        let path = path.to_owned();
         let task = tokio::spawn(async move {
             if let Err(error) = reading.await {
                 let path = path.display();
@@ -181,7 +182,7 @@ impl OutputReader {
     pub(super) async fn last_line(&self) -> Option<String> {
         self.stop.notify_one();
         let mut progress = self.progress.clone();
-        let read = progress.wait_for(|progress| *progress == Progress::ReadAll);
+        let read = progress.wait_for(|progress| *progress == ReadingState::ReadAll);
         let _ = timeout(LAST_LINES_MAX, read).await;
         self.lines.last()
     }
@@ -233,7 +234,11 @@ impl Reading {
         })
     }
 
-    async fn run(&mut self, stop: &Notify, progress: &watch::Sender<Progress>) -> io::Result<()> {
+    async fn run(
+        &mut self,
+        stop: &Notify,
+        progress: &watch::Sender<ReadingState>,
+    ) -> io::Result<()> {
         let mut unstored = VecDeque::new();
         // Bytes of the FIFO that were passed on, and are removed when they are stored.
         let mut ahead = 0;
@@ -278,7 +283,7 @@ impl Reading {
         self.buffer[0] = b'\n';
         let stored = self.pass_on(0, 1);
         unstored.push_back((0, stored));
-        progress.send_replace(Progress::ReadAll);
+        progress.send_replace(ReadingState::ReadAll);
         while !unstored.is_empty() {
             next_stored(&mut unstored).await;
         }
@@ -377,7 +382,7 @@ fn whole_lines(copied: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{io::Write, path::PathBuf};
 
     use rustix::fs::{CWD, FileType, Mode};
 
@@ -425,7 +430,7 @@ mod tests {
         let queue = Arc::new(OutputQueue::default());
         queue.collect();
         program.write_all(b"one\ntwo\nhal").unwrap();
-        let reader = OutputReader::start(path.clone(), target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let first = batch(&queue).await;
         assert_eq!(texts(&first), ["one", "two"]);
         program.write_all(b"seen\n").unwrap();
@@ -436,7 +441,7 @@ mod tests {
         drop(reader);
         drop(first);
         program.write_all(b"half\n").unwrap();
-        let reader = OutputReader::start(path, target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let second = batch(&queue).await;
         assert_eq!(texts(&second), ["one", "two", "halseen", "half"]);
         second.stored.send(()).unwrap();
@@ -454,7 +459,7 @@ mod tests {
         let (_place, path) = fifo();
         let mut program = open(&path).unwrap();
         let queue = Arc::new(OutputQueue::default());
-        let reader = OutputReader::start(path, target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let written = tokio::task::spawn_blocking(move || {
             (0..400_000).try_for_each(|n| writeln!(program, "line {n}"))
         });

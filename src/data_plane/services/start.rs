@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 use tokio::time::{sleep, timeout};
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
     output::{OutputReader, OutputTarget},
     probe, rest,
     rest::StoredSettings,
+    stop::{end, end_processes},
 };
 use crate::{
     base::supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
@@ -44,14 +45,6 @@ use crate::{
 const UID_STEP: u32 = 1_000_000;
 /// Interval of polling for readiness.
 const POLL: Duration = Duration::from_millis(5);
-/// Longest time that requests in flight get before an instance is stopped.
-const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The time that the kernel gets to end a killed process.
-const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Rounds in which left processes are killed. One forked meanwhile appears in the next round.
-const KILL_ROUNDS: usize = 20;
-/// Concurrent stops when all instances are stopped.
-const STOPS_MAX: usize = 16;
 
 /// A start failed.
 #[derive(Debug)]
@@ -445,7 +438,7 @@ impl InstanceParts<'_> {
     /// Starts reading the output, which is the log of a function.
     fn output(&self, log: Option<FunctionLog>) -> OutputReader {
         if let Some(log) = log {
-            return log.start_reading(self.folder.output());
+            return log.start_reading(&self.folder.output());
         }
         let target = OutputTarget {
             id: self.instance.id.clone(),
@@ -453,7 +446,7 @@ impl InstanceParts<'_> {
             clock: self.context.clock.clone(),
             entropy: self.context.entropy.clone(),
         };
-        OutputReader::start(self.folder.output(), target)
+        OutputReader::start(&self.folder.output(), target)
     }
 
     fn running(
@@ -543,35 +536,6 @@ fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: Runnin
     });
 }
 
-/// Stops a running instance: waits for the requests in flight, then ends its processes.
-pub(super) async fn stop(context: &DataPlaneContext, instance: &Arc<Instance>) {
-    if let Some(running) = instance.begin_stop() {
-        end(context, instance, &running).await;
-        instance.stopped();
-    }
-}
-
-/// Ends the processes of an instance that accepts no more uses.
-async fn end(context: &DataPlaneContext, instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
-    let _ = timeout(DRAIN_MAX, instance.unused()).await;
-    let patience = Duration::from_secs(running.kit.manifest.stop.seconds.into());
-    let ended = async {
-        running.handle.signal(Signal::TERM)?;
-        // After the time, it is killed below.
-        let _ = timeout(patience, running.handle.ended()).await;
-        end_processes(&running.folder, running.owner).await?;
-        running.output.finish().await;
-        limits::release(context, &instance.id).await;
-        running.folder.remove()
-    };
-    if let Err(error) = ended.await {
-        let InstanceId {
-            reference, service, ..
-        } = &instance.id;
-        tracing::warn!(project = %reference, %service, %error, "failed to end a service");
-    }
-}
-
 /// Replaces the process of an instance by one with these settings, and returns the output of the
 /// program if that does not start. Requests wait meanwhile.
 pub(super) async fn replace(
@@ -603,40 +567,4 @@ pub(super) async fn replace(
             Err(failure)
         }
     }
-}
-
-/// Stops all instances of this process. Used before all clusters are stopped.
-pub async fn stop_all(context: &DataPlaneContext) {
-    use futures_util::{StreamExt, stream};
-    let stops = context.services.instances();
-    stream::iter(stops)
-        .for_each_concurrent(STOPS_MAX, |instance| async move {
-            stop(context, &instance).await;
-        })
-        .await;
-}
-
-/// Kills the processes of a folder, and all others of its user id if no other program has it.
-pub(super) async fn end_processes(folder: &InstanceFolder, owner: ProcessOwner) -> io::Result<()> {
-    for _ in 0..KILL_ROUNDS {
-        let (listed, uid) = (folder.clone(), owner.own_uid());
-        let pids = tokio::task::spawn_blocking(move || listed.processes(uid))
-            .await
-            .map_err(io::Error::other)??;
-        if pids.is_empty() {
-            return Ok(());
-        }
-        for pid in pids {
-            let Some(handle) = ProcessHandle::open(pid)? else {
-                continue;
-            };
-            // Checked again: the pid may have been reused before it was opened.
-            if !folder.is_process(pid, owner.own_uid()) {
-                continue;
-            }
-            handle.signal(Signal::KILL)?;
-            let _ = timeout(KILL_TIMEOUT, handle.ended()).await;
-        }
-    }
-    Err(io::Error::other("processes are left after SIGKILL"))
 }

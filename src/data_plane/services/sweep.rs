@@ -10,7 +10,7 @@ use super::{
     folder::InstanceFolder,
     functions,
     instance::{Instance, InstanceId, RunningInstance},
-    limits, rest, start,
+    limits, rest, start, stop,
 };
 use crate::{
     base::{
@@ -89,7 +89,7 @@ pub fn stop_idle(context: &DataPlaneContext) {
 /// In a task of its own: requests in flight of one instance must not delay others.
 fn spawn_stop(context: &DataPlaneContext, instance: Arc<Instance>) {
     let context = context.clone();
-    tokio::spawn(async move { start::stop(&context, &instance).await });
+    tokio::spawn(async move { stop::stop(&context, &instance).await });
 }
 
 /// Stops the instances of projects that are paused or removed, and those of an outdated kit, which
@@ -211,7 +211,7 @@ async fn adopt(context: &DataPlaneContext) -> bool {
             use std::os::unix::fs::MetadataExt;
             ProcessOwner::new(found.uid(), found.gid())
         });
-        let ended = start::end_processes(&folder, owner).await;
+        let ended = stop::end_processes(&folder, owner).await;
         if let Err(error) = ended.and_then(|()| folder.remove()) {
             tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
         }

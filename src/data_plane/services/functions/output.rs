@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +24,7 @@ use crate::{
         context::DataPlaneContext,
         services::{
             instance::InstanceId,
-            output::{OutputReader, Progress},
+            output::{OutputReader, ReadingState},
         },
     },
 };
@@ -195,11 +195,11 @@ impl FunctionLog {
     }
 
     /// Starts reading the output of a process.
-    pub(in crate::data_plane::services) fn start_reading(self, path: PathBuf) -> OutputReader {
-        OutputReader::spawn(path.clone(), |lines, stop, progress| {
+    pub(in crate::data_plane::services) fn start_reading(self, path: &Path) -> OutputReader {
+        OutputReader::spawn(path, |lines, stop, progress| {
             let opened = pipe::OpenOptions::new()
                 .read_write(true)
-                .open_receiver(&path);
+                .open_receiver(path);
             async move {
                 let mut rate = EventRate::default();
                 let each = |line: &str| {
@@ -213,7 +213,7 @@ impl FunctionLog {
                     }
                 };
                 read_lines(opened?, &stop, each).await?;
-                progress.send_replace(Progress::ReadAll);
+                progress.send_replace(ReadingState::ReadAll);
                 Ok(())
             }
         })
@@ -238,7 +238,13 @@ async fn read_lines(
                 ready = receiver.readable() => ready?,
             }
         }
-        let read = match receiver.try_read(&mut chunk) {
+        // The runtime may not know yet that the last lines have come.
+        let outcome = if is_stopped {
+            rustix::io::read(&receiver, &mut chunk).map_err(io::Error::from)
+        } else {
+            receiver.try_read(&mut chunk)
+        };
+        let read = match outcome {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && is_stopped => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,

@@ -35,7 +35,7 @@ use crate::{
             kit::InstalledKit,
             start,
             start::StartFailure,
-            wait_for_use,
+            stop, wait_for_use,
         },
     },
     platform::access::Project,
@@ -112,7 +112,7 @@ fn retire_others(context: &DataPlaneContext, id: &InstanceId) {
         let same = other.id.project == id.project && slug(&other.id) == slug(id);
         if same && other.id.function != id.function && other.running().is_some() {
             let context = context.clone();
-            tokio::spawn(async move { start::stop(&context, &other).await });
+            tokio::spawn(async move { stop::stop(&context, &other).await });
         }
     }
 }

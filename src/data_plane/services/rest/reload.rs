@@ -18,7 +18,7 @@ use crate::data_plane::{
     service_proxy::upstreams::Service,
     services::{
         instance::{Instance, RunningInstance},
-        probe, start,
+        probe, stop,
     },
 };
 
@@ -173,6 +173,6 @@ pub(in crate::data_plane::services) async fn refresh(
     if !is_reloadable || reload(context, &running, &stored).await.is_err() {
         let project = &running.id.reference;
         tracing::debug!(%project, service = %Service::Rest, "service with outdated settings stopped");
-        start::stop(context, instance).await;
+        stop::stop(context, instance).await;
     }
 }

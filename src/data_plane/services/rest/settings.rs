@@ -21,7 +21,7 @@ use crate::{
             folder::StartedKit,
             has_kit,
             instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
-            start,
+            start, stop,
         },
     },
     platform::{access::Project, audit::Recorder, tables::Table},
@@ -208,11 +208,11 @@ pub async fn update(
     }
     if let Err(error) = store(context, project, &before, &after, audit).await {
         // The next request starts it with the stored settings.
-        start::stop(context, &instance).await;
+        stop::stop(context, &instance).await;
         return Err(error);
     }
     if after.settings.is_off() {
-        start::stop(context, &instance).await;
+        stop::stop(context, &instance).await;
     }
     instance.forget_failure();
     context.table_changed(Table::RestSettings);
@@ -342,7 +342,7 @@ async fn restart(
     if before.settings.db_schema != after.settings.db_schema
         && let Err(ReloadFailure::Refused(why)) = reload::check_schema(&running, after).await
     {
-        start::stop(context, instance).await;
+        stop::stop(context, instance).await;
         return Err(Error::Rejected(why.into()));
     }
     Ok(())
