@@ -7,7 +7,7 @@ use crate::{
         accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
         projects, rate_limits, reference, signing_keys, snippets, storage_buckets,
-        temporary_access, tokens,
+        temporary_access, third_party_auth, tokens,
     },
     base::error::Error,
     platform::{
@@ -30,6 +30,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         keys::ENDPOINTS,
         auth_settings::ENDPOINTS,
         signing_keys::ENDPOINTS,
+        third_party_auth::ENDPOINTS,
         data_api::ENDPOINTS,
         functions::ENDPOINTS,
         function_secrets::ENDPOINTS,

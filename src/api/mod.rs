@@ -26,4 +26,5 @@ pub mod signing_keys;
 pub mod snippets;
 pub mod storage_buckets;
 pub mod temporary_access;
+pub mod third_party_auth;
 pub mod tokens;

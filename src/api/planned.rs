@@ -60,10 +60,6 @@ planned! {
     Delete "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-delete-a-sso-provider" "Delete an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-get-a-sso-provider" "Get an SSO provider" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Put "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-update-a-sso-provider" "Update an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/third-party-auth" [] "v1-list-project-tpa-integrations" "List third-party auth integrations" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/third-party-auth" [] "v1-create-project-tpa-integration" "Create a third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Delete "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-delete-project-tpa-integration" "Delete a third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-get-project-tpa-integration" "Get a third-party auth integration" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Get "/v1/projects/{ref}/config/disk" [] "v1-get-database-disk" "Get the configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
     Post "/v1/projects/{ref}/config/disk" [] "v1-modify-database-disk" "Update the configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigWrite]]), STANDARD;
     Get "/v1/projects/{ref}/config/disk/autoscale" [] "v1-get-project-disk-autoscale-config" "Get the autoscaling configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;

@@ -14,3 +14,4 @@ pub mod projects;
 pub mod service_proxy;
 pub mod services;
 pub mod temporary_access;
+pub mod third_party_auth;

@@ -193,6 +193,8 @@ tables! {
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Keys that sign tokens of projects' users.
     SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
+    /// Other sign-in services. Projects accept their tokens.
+    ThirdPartyAuth = "third_party_auth", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Settings of projects' Auth services.

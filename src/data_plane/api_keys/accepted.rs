@@ -18,7 +18,7 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::context::DataPlaneContext,
+    data_plane::{context::DataPlaneContext, third_party_auth},
     platform::access::{Project, credential::SecretDigest},
 };
 
@@ -182,6 +182,8 @@ pub struct AcceptedKeys {
     legacy: Option<TokenKey>,
     /// Keys that sign tokens of the project's users.
     signing: Vec<SigningKey>,
+    /// Public keys of other sign-in services, as JSON (RFC 7517).
+    third_party: Vec<Value>,
     /// Digests of the signed parts of disabled legacy keys with a secret that is still trusted.
     disabled: Vec<SecretDigest>,
     id: u64,
@@ -245,6 +247,7 @@ impl AcceptedKeys {
         symmetric
             .map(TokenKey::to_json)
             .chain(signing.map(SigningKey::to_json))
+            .chain(self.third_party.iter().cloned())
             .collect()
     }
 
@@ -390,6 +393,7 @@ pub async fn accepted_keys(
         accepted.legacy = Some(TokenKey::new("legacy", secret));
     }
     accepted.signing = signing.trusted;
+    accepted.third_party = third_party_auth::accepted(context, project).await?;
     let sql = "select digest, kind, template from api_keys where project_id = $1 limit $2";
     let made = context
         .db
@@ -489,6 +493,7 @@ mod tests {
             service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
             legacy: Some(TokenKey::new("legacy", "short".into())),
             signing: Vec::new(),
+            third_party: Vec::new(),
             disabled: Vec::new(),
             id: 1,
         }

@@ -4,8 +4,8 @@
 use aws_lc_rs::{
     hmac,
     signature::{
-        ECDSA_P256_SHA256_FIXED, RSA_PKCS1_2048_8192_SHA256, RsaPublicKeyComponents,
-        UnparsedPublicKey,
+        ECDSA_P256_SHA256_FIXED, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+        RsaPublicKeyComponents, UnparsedPublicKey,
     },
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -143,6 +143,48 @@ impl VerificationKey {
         }
     }
 
+    /// Returns the key as JSON (RFC 7517). A symmetric key is a secret.
+    pub(in crate::data_plane) fn to_jwk(&self, kid: Option<&str>) -> Value {
+        let mut jwk = match self {
+            Self::Ec { x, y } => json!({
+                "kty": "EC", "use": "sig", "key_ops": ["verify"], "alg": "ES256", "ext": true,
+                "crv": "P-256", "x": x, "y": y,
+            }),
+            Self::Rsa { n, e } => json!({
+                "kty": "RSA", "use": "sig", "key_ops": ["verify"], "alg": "RS256", "ext": true,
+                "n": n, "e": e,
+            }),
+            Self::Symmetric(secret) => json!({
+                "kty": "oct", "alg": "HS256", "k": secret.expose_secret(),
+            }),
+        };
+        if let Some(kid) = kid {
+            jwk["kid"] = json!(kid);
+        }
+        jwk
+    }
+
+    /// Returns whether a public key can verify signatures, for instance that its point is on the
+    /// curve. Services reject a whole key set for one invalid key.
+    pub(in crate::data_plane) fn is_valid(&self) -> bool {
+        let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+        match self {
+            Self::Ec { x, y } => {
+                let point = [&[4], &bytes(x)[..], &bytes(y)].concat();
+                ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).is_ok()
+            }
+            Self::Rsa { n, e } => {
+                let key = RsaPublicKeyComponents {
+                    n: bytes(n),
+                    e: bytes(e),
+                };
+                let algorithm = &RSA_PKCS1_2048_8192_SHA256;
+                key.to_parsed_public_key(algorithm).is_ok()
+            }
+            Self::Symmetric(_) => false,
+        }
+    }
+
     /// Parses the part of a private or public key that verifies. A symmetric key is its own.
     pub(super) fn of_jwk(jwk: &Value) -> Option<Self> {
         match jwk.get("k").and_then(Value::as_str) {
@@ -191,21 +233,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// Returns the key for a service that verifies tokens (RFC 7517). A symmetric key is a secret.
     pub fn to_json(&self) -> Value {
-        let kid = self.id.to_string();
-        match &self.key {
-            VerificationKey::Ec { x, y } => json!({
-                "kty": "EC", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "ES256",
-                "ext": true, "crv": "P-256", "x": x, "y": y,
-            }),
-            VerificationKey::Rsa { n, e } => json!({
-                "kty": "RSA", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "RS256",
-                "ext": true, "n": n, "e": e,
-            }),
-            VerificationKey::Symmetric(secret) => json!({
-                "kty": "oct", "kid": kid, "alg": "HS256",
-                "k": secret.expose_secret(),
-            }),
-        }
+        self.key.to_jwk(Some(&self.id.to_string()))
     }
 
     /// Returns the public key, unless the key is symmetric or revoked.

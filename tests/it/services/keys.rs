@@ -17,14 +17,14 @@ use super::postgrest::DataApi;
 const PATH: &str = "/auth/v1/.well-known/jwks.json";
 
 /// A new ES256 key, its id, and its public part.
-struct EcKey {
-    id: Uuid,
+pub(super) struct EcKey {
+    pub(super) id: Uuid,
     pair: EcdsaKeyPair,
-    public: Value,
+    pub(super) public: Value,
 }
 
 impl EcKey {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let random = SystemRandom::new();
         let algorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let document = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
@@ -38,7 +38,7 @@ impl EcKey {
         }
     }
 
-    fn token(&self, sub: &str) -> String {
+    pub(super) fn token(&self, sub: &str) -> String {
         let head = json!({"alg": "ES256", "typ": "JWT", "kid": self.id});
         let claims = json!({"role": "authenticated", "sub": sub, "exp": 4_000_000_000_u64});
         let signed = [head, claims]
@@ -99,7 +99,7 @@ async fn tokens_of_trusted_signing_keys_are_accepted_and_their_public_keys_are_r
 }
 
 /// Sends an operation on signing keys.
-async fn manage(api: &DataApi, method: &str, path: &str, body: Option<Value>) -> Value {
+pub(super) async fn manage(api: &DataApi, method: &str, path: &str, body: Option<Value>) -> Value {
     let path = format!("/v1/projects/{}{path}", api.project);
     let mut call = api
         .gate
