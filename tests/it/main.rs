@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod addons;
 mod advisors;
 mod analytics;
 mod audit;
@@ -35,6 +36,7 @@ mod pool;
 mod projects;
 mod resources;
 mod router;
+mod service_settings;
 mod services;
 mod settings;
 mod signing_keys;

@@ -179,18 +179,20 @@ pub(super) fn import(algorithm: SigningAlgorithm, jwk: &Value) -> Result<Private
             &["x", "y", "d"]
         }
         SigningAlgorithm::Rs256 => {
-            let [n, e, d, p, q, dp, dq, qi] = RSA_MEMBERS.map(bytes);
             if text("e") != Some("AQAB") {
                 return Err(rejected("must have the public exponent AQAB"));
             }
             check_rsa(&KeyPairComponents {
-                public_key: RsaPublicKeyComponents { n: n?, e: e? },
-                d: d?,
-                p: p?,
-                q: q?,
-                dP: dp?,
-                dQ: dq?,
-                qInv: qi?,
+                public_key: RsaPublicKeyComponents {
+                    n: bytes("n")?,
+                    e: bytes("e")?,
+                },
+                d: bytes("d")?,
+                p: bytes("p")?,
+                q: bytes("q")?,
+                dP: bytes("dp")?,
+                dQ: bytes("dq")?,
+                qInv: bytes("qi")?,
             })?;
             &RSA_MEMBERS
         }
