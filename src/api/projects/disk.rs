@@ -229,10 +229,13 @@ struct DiskUtilization {
 #[schemars(inline)]
 struct DiskMetrics {
     /// The limit of the project, or what it could use of the file system.
-    fs_size_bytes: u64,
-    fs_avail_bytes: u64,
+    #[serde(rename = "fs_size_bytes")]
+    size: u64,
+    #[serde(rename = "fs_avail_bytes")]
+    available: u64,
     /// Measured space of the project's files.
-    fs_used_bytes: u64,
+    #[serde(rename = "fs_used_bytes")]
+    used: u64,
 }
 
 async fn get_use(project: Project, context: ApiContext) -> Result<Json<DiskUtilization>, Error> {
@@ -240,9 +243,9 @@ async fn get_use(project: Project, context: ApiContext) -> Result<Json<DiskUtili
     Ok(Json(DiskUtilization {
         timestamp: context.clock.now(),
         metrics: DiskMetrics {
-            fs_size_bytes: space.size,
-            fs_avail_bytes: space.available,
-            fs_used_bytes: space.used,
+            size: space.size,
+            available: space.available,
+            used: space.used,
         },
     }))
 }

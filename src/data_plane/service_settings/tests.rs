@@ -90,8 +90,9 @@ fn document_after_an_update_is_the_merge_and_a_rejected_update_changes_nothing()
                 // Written back, a document without read-only settings changes nothing.
                 let mut again = merged.clone();
                 again.retain(|name, value| {
-                    !settings[name].is_read_only
-                        && !(value.is_null() && settings[name].null == NullEffect::Rejected)
+                    let setting = &settings[name];
+                    let is_rejected = value.is_null() && setting.null == NullEffect::Rejected;
+                    !(setting.is_read_only || is_rejected)
                 });
                 if let Ok(same) = after.update(&reference(), &paths::nest(again)) {
                     prop_assert_eq!(same.document(&reference()), document);

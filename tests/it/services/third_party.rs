@@ -1,7 +1,7 @@
 //! Tokens of other sign-in services at the Data API: their keys are discovered, refreshed, and
 //! refused after the removal.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use gantry::data_plane::third_party_auth;
 use parking_lot::Mutex;
@@ -139,7 +139,6 @@ async fn unusable_sources_of_keys_are_rejected_with_the_reason() {
     let url = |path: &str| json!({"jwks_url": format!("{}{path}", issuer.url)});
     let mut private = key.key_set();
     private["keys"][0]["d"] = json!("c2VjcmV0");
-    let started = std::time::Instant::now();
     for (body, message) in [
         (
             json!({}),
@@ -182,7 +181,6 @@ async fn unusable_sources_of_keys_are_rejected_with_the_reason() {
         let answer = call.send().await.expect(400).json();
         assert_eq!(answer["message"], message, "{body}");
     }
-    assert!(started.elapsed() < Duration::from_secs(30));
     let listed = app.get(&app.at(PATH)).as_(&app.owner).send().await;
     assert_eq!(listed.expect(200).json(), json!([]));
     let made = app.post(&app.at(PATH)).as_(&app.owner).json(&url("/keys"));

@@ -12,6 +12,7 @@ fn reference() -> ProjectRef {
     "abcdefghijklmnopqrst".parse().unwrap()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers pass literals")]
 fn update(settings: &ServiceSettings, change: Value) -> Result<ServiceSettings, Error> {
     settings.update(&reference(), change.as_object().unwrap())
 }
