@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod addons;
 mod advisors;
 mod analytics;
 mod audit;
@@ -35,8 +36,10 @@ mod pool;
 mod projects;
 mod resources;
 mod router;
+mod service_settings;
 mod services;
 mod settings;
+mod signing_keys;
 mod snippets;
 mod sql;
 mod storage_buckets;

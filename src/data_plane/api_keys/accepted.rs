@@ -11,14 +11,14 @@ use super::{
     ClaimsTemplate, KEYS_MAX, Kind,
     format::{LegacyKey, sign_hs256},
     jwt_secret_seal_context, key_seal_context, ring, signing,
-    signing::{SECRET_BYTES_MIN, SigningKey},
+    signing::{SECRET_BYTES_MIN, SigningKey, SigningKeyState},
 };
 use crate::{
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::context::DataPlaneContext,
+    data_plane::{context::DataPlaneContext, third_party_auth},
     platform::access::{Project, credential::SecretDigest},
 };
 
@@ -48,6 +48,11 @@ impl TokenKey {
     pub(crate) fn to_json(&self) -> Value {
         let secret = URL_SAFE_NO_PAD.encode(self.secret.expose_secret());
         json!({"kty": "oct", "kid": self.id, "alg": "HS256", "k": secret})
+    }
+
+    fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.expose_secret().as_bytes());
+        hmac::verify(&key, message, signature).is_ok()
     }
 
     fn is_long_enough(&self) -> bool {
@@ -93,6 +98,8 @@ pub enum KeyExchange {
     Unknown,
     /// The key is a token itself.
     IsToken,
+    /// The key is a disabled legacy key.
+    Disabled,
     /// A token that services accept for a short time.
     Token(SecretString),
 }
@@ -175,6 +182,10 @@ pub struct AcceptedKeys {
     legacy: Option<TokenKey>,
     /// Keys that sign tokens of the project's users.
     signing: Vec<SigningKey>,
+    /// Public keys of other sign-in services, as JSON (RFC 7517).
+    third_party: Vec<Value>,
+    /// Digests of the signed parts of disabled legacy keys with a secret that is still trusted.
+    disabled: Vec<SecretDigest>,
     id: u64,
 }
 
@@ -195,10 +206,23 @@ impl AcceptedKeys {
         )
     }
 
+    /// Returns whether a token is a disabled legacy key. Its signature is not compared, because it
+    /// can be encoded in several ways.
+    pub(crate) fn is_disabled(&self, token: &str) -> bool {
+        let Some((signed, _)) = token.rsplit_once('.') else {
+            return false;
+        };
+        !self.disabled.is_empty() && self.disabled.contains(&SecretDigest::of(signed))
+    }
+
     /// Exchanges a key for a token, which is signed once a minute. `now` is in seconds since 1970.
     pub fn exchange(&self, key: &str, now: i64) -> KeyExchange {
         let Some(found) = self.find(key) else {
-            return KeyExchange::Unknown;
+            return if self.is_disabled(key) {
+                KeyExchange::Disabled
+            } else {
+                KeyExchange::Unknown
+            };
         };
         let (KeyGrant::Claims(claims), Some(service)) = (&found.grant, &self.service) else {
             return KeyExchange::IsToken;
@@ -223,6 +247,7 @@ impl AcceptedKeys {
         symmetric
             .map(TokenKey::to_json)
             .chain(signing.map(SigningKey::to_json))
+            .chain(self.third_party.iter().cloned())
             .collect()
     }
 
@@ -235,6 +260,7 @@ impl AcceptedKeys {
         for digest in digests {
             hash.update(digest);
         }
+        hash.update([u8::from(self.disabled.is_empty())]);
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
         u64::from_le_bytes(id)
@@ -253,37 +279,43 @@ impl AcceptedKeys {
         };
         let header: Value =
             serde_json::from_slice(&part(header)?).map_err(|_| TokenProblem::Format)?;
-        match header["alg"].as_str().ok_or(TokenProblem::Format)? {
-            "HS256" => {}
-            "ES256" | "RS256" => return Err(TokenProblem::Asymmetric),
+        let algorithm = header["alg"].as_str().ok_or(TokenProblem::Format)?;
+        let invalid = match algorithm {
+            "HS256" => TokenProblem::Legacy,
+            "ES256" | "RS256" => TokenProblem::Asymmetric,
             "none" => return Err(TokenProblem::Unsupported("none")),
             "HS384" => return Err(TokenProblem::Unsupported("HS384")),
             "HS512" => return Err(TokenProblem::Unsupported("HS512")),
             _ => return Err(TokenProblem::Unsupported("of this token")),
-        }
-        let legacy = self.legacy.as_ref().filter(|key| key.is_long_enough());
-        let legacy = legacy.ok_or(TokenProblem::Legacy)?;
-        let secret = legacy.secret.expose_secret().as_bytes();
-        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        };
         let signed = &token[..token.len() - signature.len() - 1];
-        let signature = part(signature).map_err(|_| TokenProblem::Legacy)?;
-        hmac::verify(&key, signed.as_bytes(), &signature).map_err(|_| TokenProblem::Legacy)?;
+        let signature = part(signature).map_err(|_| invalid)?;
+        let kid = header["kid"].as_str();
+        let legacy = self.legacy.as_ref().filter(|key| key.is_long_enough());
+        let is_legacy = algorithm == "HS256"
+            && legacy.is_some_and(|key| key.has_signed(signed.as_bytes(), &signature));
+        let is_signed = is_legacy
+            || self
+                .signing
+                .iter()
+                .any(|key| key.has_signed(algorithm, kid, signed.as_bytes(), &signature));
+        if !is_signed || self.is_disabled(token) {
+            return Err(invalid);
+        }
         let claims: Option<Value> = part(claims)
             .ok()
             .and_then(|claims| serde_json::from_slice(&claims).ok());
-        let claims = claims
-            .filter(Value::is_object)
-            .ok_or(TokenProblem::Legacy)?;
+        let claims = claims.filter(Value::is_object).ok_or(invalid)?;
         let time = |name: &str| match &claims[name] {
             Value::Null => Ok(None),
-            value => value.as_f64().map(Some).ok_or(TokenProblem::Legacy),
+            value => value.as_f64().map(Some).ok_or(invalid),
         };
         #[expect(clippy::cast_precision_loss, reason = "seconds are below 2^53")]
         let now = now as f64;
         let is_over = time("exp")?.is_some_and(|exp| exp <= now);
         let is_early = time("nbf")?.is_some_and(|nbf| nbf > now);
         if is_over || is_early {
-            return Err(TokenProblem::Legacy);
+            return Err(invalid);
         }
         Ok(())
     }
@@ -337,19 +369,31 @@ pub async fn accepted_keys(
         service: Some(TokenKey::new("gantry", service)),
         ..AcceptedKeys::default()
     };
-    if ring.get(1) {
-        let secret = context
-            .settings
-            .sealing
-            .open(&jwt_secret_seal_context(project), ring.get(0))?;
-        accepted
-            .keys
-            .extend(LegacyKey::ALL.map(|legacy: LegacyKey| {
-                let key = legacy.sign(reference, &secret, ring.get(2));
-                AcceptedKey::new(SecretDigest::of(key.expose_secret()), KeyGrant::Legacy)
-            }));
+    let signing = signing::read(context, project).await?;
+    let is_enabled: bool = ring.get(1);
+    // Of a project that moved to signing keys, the key's state rules and not the switch.
+    let is_trusted = signing
+        .legacy
+        .map_or(is_enabled, SigningKeyState::is_trusted);
+    if is_trusted {
+        let sealing = &context.settings.sealing;
+        let secret = sealing.open(&jwt_secret_seal_context(project), ring.get(0))?;
+        for legacy in LegacyKey::ALL {
+            let key = legacy.sign(reference, &secret, ring.get(2));
+            let key = key.expose_secret();
+            if is_enabled {
+                let digest = SecretDigest::of(key);
+                accepted
+                    .keys
+                    .push(AcceptedKey::new(digest, KeyGrant::Legacy));
+            } else if let Some((signed, _)) = key.rsplit_once('.') {
+                accepted.disabled.push(SecretDigest::of(signed));
+            }
+        }
         accepted.legacy = Some(TokenKey::new("legacy", secret));
     }
+    accepted.signing = signing.trusted;
+    accepted.third_party = third_party_auth::accepted(context, project).await?;
     let sql = "select digest, kind, template from api_keys where project_id = $1 limit $2";
     let made = context
         .db
@@ -369,7 +413,6 @@ pub async fn accepted_keys(
             .keys
             .push(AcceptedKey::new(digest, KeyGrant::Claims(claims)));
     }
-    accepted.signing = signing::read(context, project).await?;
     accepted.id = identify(&accepted.verification_keys());
     Ok(accepted)
 }
@@ -450,6 +493,8 @@ mod tests {
             service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
             legacy: Some(TokenKey::new("legacy", "short".into())),
             signing: Vec::new(),
+            third_party: Vec::new(),
+            disabled: Vec::new(),
             id: 1,
         }
     }

@@ -3,7 +3,9 @@
 
 mod accepted;
 mod format;
+mod private_jwk;
 mod replacements;
+pub mod rotation;
 mod signing;
 
 use chrono::{DateTime, Utc};
@@ -310,11 +312,10 @@ pub async fn enable_legacy(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let before = lock(&transaction, project.id).await?;
+    rotation::check_legacy_switch(&transaction, project.id, enabled).await?;
+    let sql = "update key_rings set legacy_enabled = $2 where project_id = $1";
     transaction
-        .execute(
-            "update key_rings set legacy_enabled = $2 where project_id = $1",
-            &[&project.id.0, &enabled],
-        )
+        .execute(sql, &[&project.id.0, &enabled])
         .await
         .context(doing)?;
     let entry = |enabled: bool| Some(json!({"legacy_enabled": enabled}));
