@@ -63,22 +63,28 @@ impl Dev {
         })
     }
 
-    /// A project; connections wait until it is there.
-    pub(crate) fn project(&self) -> Outcome<String> {
-        let body = format!(
-            r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#,
-            self.organization
-        );
+    /// Sends a request to the API, and returns the whole response.
+    pub(crate) fn send(&self, method: &str, path: &str, body: &str) -> Outcome<String> {
         let mut stream = TcpStream::connect(self.api)?;
         write!(
             stream,
-            "POST /v1/projects HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.token,
             body.len()
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// A project; connections wait until it is there.
+    pub(crate) fn project(&self) -> Outcome<String> {
+        let body = format!(
+            r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#,
+            self.organization
+        );
+        let answer = self.send("POST", "/v1/projects", &body)?;
         let (_, rest) = answer
             .split_once(r#""ref":""#)
             .ok_or_else(|| answer.clone())?;

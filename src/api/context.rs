@@ -5,8 +5,8 @@ use std::{ops::Deref, sync::Arc};
 use async_trait::async_trait;
 
 use super::{
-    accounts::oidc::OidcProvider, log_drains, log_drains::DrainManager, logs, logs::Analytics,
-    oauth, projects::listing::Listings,
+    accounts::oidc::OidcProvider, branches::runner::BranchRunner, log_drains,
+    log_drains::DrainManager, logs, logs::Analytics, oauth, projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -47,6 +47,8 @@ pub struct ApiState {
     pub analytics: Analytics,
     /// Deliveries of log lines to systems of customers.
     pub drains: DrainManager,
+    /// Runs of branches that are carried out in this process.
+    pub branch_runner: BranchRunner,
 }
 
 impl Deref for ApiContext {
@@ -82,6 +84,7 @@ impl ApiContext {
             listings: Listings::default(),
             analytics,
             drains,
+            branch_runner: BranchRunner::default(),
         });
         let weak = Arc::downgrade(&state);
         state.data_plane.add_listener(weak.clone());
@@ -96,8 +99,10 @@ impl ChangeListener for ApiState {
     }
 
     fn wake(&self, task: Task) {
-        if task == Task::LogDrains {
-            self.drains.wake();
+        match task {
+            Task::LogDrains => self.drains.wake(),
+            Task::Branches => self.branch_runner.wake(),
+            _ => {}
         }
     }
 

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, data_api, database, database_access, domains, keys, log_drains, logs,
-        oauth, organizations, planned, projects, rate_limits, reference, snippets,
-        temporary_access, tokens,
+        accounts, audit_log, auth_settings, branches, data_api, database, database_access, domains,
+        function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
+        projects, rate_limits, reference, snippets, storage_buckets, temporary_access, tokens,
     },
     base::error::Error,
     platform::{
@@ -23,10 +23,17 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         organizations::v2::ENDPOINTS,
         organizations::invitation_operations::ENDPOINTS,
         projects::operations::ENDPOINTS,
+        branches::operations::ENDPOINTS,
+        branches::action_runs::ENDPOINTS,
+        branches::v2::ENDPOINTS,
         keys::ENDPOINTS,
+        auth_settings::ENDPOINTS,
         data_api::ENDPOINTS,
+        functions::ENDPOINTS,
+        function_secrets::ENDPOINTS,
         temporary_access::ENDPOINTS,
         snippets::operations::ENDPOINTS,
+        storage_buckets::ENDPOINTS,
         database_access::ENDPOINTS,
         domains::operations::ENDPOINTS,
         domains::hostnames::ENDPOINTS,

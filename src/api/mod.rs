@@ -2,12 +2,16 @@
 
 pub mod accounts;
 pub mod audit_log;
+pub mod auth_settings;
+pub mod branches;
 pub mod context;
 pub mod data_api;
 pub mod database;
 pub mod database_access;
 pub mod domains;
 pub mod endpoints;
+mod function_secrets;
+mod functions;
 pub mod keys;
 pub mod log_drains;
 pub mod logs;
@@ -19,5 +23,6 @@ pub mod projects;
 pub mod rate_limits;
 pub mod reference;
 pub mod snippets;
+pub mod storage_buckets;
 pub mod temporary_access;
 pub mod tokens;

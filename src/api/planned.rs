@@ -2,42 +2,11 @@
 //! documented like any other, and answers 501. To implement one, move its line into its resource as
 //! an [`Endpoint`] with a handler.
 
-use serde::Deserialize;
-
 use crate::platform::{
-    access::{AnyOf, Case, OauthScope as S, Permission as P, needs, pat_only},
+    access::{OauthScope as S, Permission as P, needs, pat_only},
     http::{Endpoint, Tag, Verb, endpoint::not_built},
     rate_limits::STANDARD,
 };
-
-/// A branch that contains production data requires the permissions for production.
-const BRANCH: &[Case] = &[
-    Case {
-        when: "`with_data` is true",
-        applies: |asked| asked.body().is_none_or(Branch::has_data),
-        permissions: AnyOf(&[&[P::BranchingProductionCreate]]),
-    },
-    Case::otherwise(AnyOf(&[&[P::BranchingDevelopmentCreate]])),
-];
-
-/// The body of v1; v2 nests it in `data.attributes`.
-#[derive(Deserialize)]
-struct Branch {
-    #[serde(default)]
-    with_data: bool,
-    data: Option<Wrapped>,
-}
-
-#[derive(Deserialize)]
-struct Wrapped {
-    attributes: Box<Branch>,
-}
-
-impl Branch {
-    fn has_data(self) -> bool {
-        self.with_data || self.data.is_some_and(|data| data.attributes.has_data())
-    }
-}
 
 macro_rules! planned {
     ($($verb:ident $path:literal $aliases:tt $id:literal $title:literal $tag:ident, $access:expr, $limit:ident $(, instead $instead:literal)?;)*) => {
@@ -69,41 +38,23 @@ fn message(title: &str, instead: &str) -> String {
 /// Returns the gerund of a verb that a title begins with.
 fn gerund(verb: &str) -> String {
     match verb {
-        "Get" | "Reset" | "Set" | "Shut" => format!("{verb}ting"),
+        "Get" | "Set" | "Shut" => format!("{verb}ting"),
         "Transfer" => "Transferring".to_owned(),
         _ => format!("{}ing", verb.strip_suffix('e').unwrap_or(verb)),
     }
 }
 
 planned! {
-    Delete "/v1/branches/{branch_id_or_ref}" [] "v1-delete-a-branch" "Delete a branch" Environments, needs(&[&[P::BranchingDevelopmentDelete], &[P::BranchingProductionDelete]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/branches/{branch_id_or_ref}" [] "v1-get-a-branch-config" "Get a branch's configuration" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
-    Patch "/v1/branches/{branch_id_or_ref}" [] "v1-update-a-branch-config" "Update a branch's configuration" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/branches/{branch_id_or_ref}/diff" [] "v1-diff-a-branch" "Compare a branch with its parent" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/merge" [] "v1-merge-a-branch" "Merge a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/push" [] "v1-push-a-branch" "Push a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/reset" [] "v1-reset-a-branch" "Reset a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Post "/v1/branches/{branch_id_or_ref}/restore" [] "v1-restore-a-branch" "Restore a branch" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/organizations/{slug}/entitlements" [] "v1-get-organization-entitlements" "List an organization's entitlements" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get a project claim of an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim a project for an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/actions" [] "v1-list-action-runs" "List action runs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Head "/v1/projects/{ref}/actions" [] "v1-count-action-runs" "Count action runs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Get "/v1/projects/{ref}/actions/{run_id}" [] "v1-get-action-run" "Get an action run" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Get "/v1/projects/{ref}/actions/{run_id}/logs" [] "v1-get-action-run-logs" "Get an action run's logs" Environments, needs(&[&[P::ActionRunsRead]], S::EnvironmentRead), STANDARD;
-    Patch "/v1/projects/{ref}/actions/{run_id}/status" [] "v1-update-action-run-status" "Update an action run's status" Environments, needs(&[&[P::ActionRunsWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List a project's add-ons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
     Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply an add-on to a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove an add-on from a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/branches" [] "v1-disable-preview-branching" "Disable preview branching" Environments, needs(&[&[P::BranchingProductionDelete]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/projects/{ref}/branches" [] "v1-list-all-branches" "List a project's branches" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
-    Post "/v1/projects/{ref}/branches" [] "v1-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
-    Get "/v1/projects/{ref}/branches/{name}" [] "v1-get-a-branch" "Get a branch by its name" Environments, needs(&[&[P::BranchingDevelopmentRead], &[P::BranchingProductionRead]], S::EnvironmentRead), STANDARD;
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/auth" [] "v1-get-auth-service-config" "Get a project's Auth configuration" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Patch "/v1/projects/{ref}/config/auth" [] "v1-update-auth-service-config" "Update a project's Auth configuration" Auth, needs(&[&[P::AuthConfigWrite, P::ProjectAdminWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-get-project-signing-keys" "List a project's signing keys" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
     Post "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-create-project-signing-key" "Create a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-get-legacy-signing-key" "Get the legacy signing key" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
@@ -137,14 +88,6 @@ planned! {
     Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get the backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update the backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo changes since a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions" [] "v1-list-all-functions" "List Edge Functions" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Post "/v1/projects/{ref}/functions" [] "v1-create-a-function" "Create an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Put "/v1/projects/{ref}/functions" [] "v1-bulk-update-functions" "Update several Edge Functions at once" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Post "/v1/projects/{ref}/functions/deploy" [] "v1-deploy-a-function" "Deploy an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Delete "/v1/projects/{ref}/functions/{function_slug}" [] "v1-delete-a-function" "Delete an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions/{function_slug}" [] "v1-get-a-function" "Get an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
-    Patch "/v1/projects/{ref}/functions/{function_slug}" [] "v1-update-a-function" "Update an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Get "/v1/projects/{ref}/functions/{function_slug}/body" [] "v1-get-a-function-body" "Get the body of an Edge Function" EdgeFunctions, needs(&[&[P::EdgeFunctionsRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
     Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
@@ -152,10 +95,6 @@ planned! {
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Get "/v1/projects/{ref}/readonly" [] "v1-get-readonly-mode-status" "Get the status of read-only mode" Database, needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead), STANDARD, instead "Use POST /v1/projects/{ref}/database/query with `show default_transaction_read_only` instead.";
     Post "/v1/projects/{ref}/readonly/temporary-disable" [] "v1-disable-readonly-mode-temporarily" "Disable read-only mode temporarily" Database, needs(&[&[P::DatabaseReadonlyConfigWrite]], S::DatabaseWrite), STANDARD;
-    Delete "/v1/projects/{ref}/secrets" [] "v1-bulk-delete-secrets" "Delete secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/secrets" [] "v1-list-all-secrets" "List secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/secrets" [] "v1-bulk-create-secrets" "Create secrets" Secrets, needs(&[&[P::EdgeFunctionsSecretsWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List storage buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade a project's PostgreSQL version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD, instead "Create a project with the new version by POST /v1/projects, and move the data with pg_dump and psql instead.";
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Check whether a project's PostgreSQL version can be upgraded" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
     Get "/v1/projects/{ref}/upgrade/status" [] "v1-get-postgres-upgrade-status" "Get the status of a PostgreSQL upgrade" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
@@ -173,7 +112,6 @@ planned! {
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download a project's backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD, instead "Use pg_dump with the connection string of GET /v1/projects/{ref}/config/database/pooler instead.";
-    Post "/v2/projects/{ref}/branches" [] "v2-create-a-branch" "Create a branch" Environments, needs(&[&[P::BranchingDevelopmentCreate], &[P::BranchingProductionCreate]], S::EnvironmentWrite).by_case(BRANCH), STANDARD;
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
@@ -227,9 +165,9 @@ mod tests {
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))
             .collect();
-        let expected = "Applying Checking Claiming Comparing Counting Creating Deleting Deploying Disabling Downloading Getting \
-            Listing Merging Previewing Pushing Removing Resetting Restoring Retrying Reviewing Setting Shutting Testing \
-            Transferring Undoing Updating Upgrading";
+        let expected = "Applying Checking Claiming Comparing Creating Deleting Deploying Disabling \
+            Downloading Getting Listing Previewing Removing Restoring Retrying Reviewing \
+            Setting Shutting Testing Transferring Undoing Updating Upgrading";
         let expected: BTreeSet<_> = expected.split_whitespace().map(str::to_owned).collect();
         assert_eq!(gerunds, expected);
     }

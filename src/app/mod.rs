@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::{
     api::{
         accounts::oidc::OidcProvider,
+        branches,
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
@@ -239,12 +240,14 @@ impl Background {
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
+        tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));
         tasks.spawn(rate_limits::overrides::run(app.platform.clone()));
         tasks.spawn(last_used::run(app.db.clone(), app.clock.clone(), uses));
         tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         tasks.spawn(log_drains::run(app.context.clone()));
+        tasks.spawn(branches::runner::run(app.context.clone()));
         let kinds = endpoints::all()
             .iter()
             .map(|endpoint| (endpoint.id, endpoint.access));

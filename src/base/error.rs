@@ -35,12 +35,22 @@ pub enum Error {
     /// The request is valid, but the state of the subject forbids it. The text is that of the
     /// contract.
     Rejected(Cow<'static, str>),
+    /// The request does not fit the kind of the subject: status 422. The text is that of the
+    /// contract.
+    Unprocessable(Cow<'static, str>),
     /// The customer's SQL failed. The text is that of `behaviour.md` §8.
     Sql(String),
     /// Something with the same identity but different content exists.
     Conflict(Cow<'static, str>),
     /// The project has a custom hostname already.
     HostnameConfigured,
+    /// Settings of emails that need an own mail server.
+    SmtpRequired {
+        /// Names of the settings in the request.
+        asked: String,
+        /// Names of the missing settings of the mail server.
+        missing: String,
+    },
     /// A rate limit is exhausted.
     LimitReached,
     /// Other requests for the same resource are still running.
@@ -207,6 +217,7 @@ codes! {
     OAUTH_REFUSED = "oauth_refused", 400, "A request of the OAuth protocol cannot be answered; `error` names the reason as its specifications do.", "Read `error_description`; ask the user again if it is `invalid_grant`.";
     UNAUTHORIZED = "unauthorized", 401, "No token, or one that is malformed, unknown, expired or revoked.", "Send `Authorization: Bearer <token>` with a live token.";
     INVALID_CLIENT = "invalid_client", 401, "An application did not prove which it is.", "Send the client id with a live secret, by HTTP Basic or in the body.";
+    SMTP_REQUIRED = "smtp_required", 401, "A setting of emails needs an own mail server.", "Set the fields that the message names in the same request.";
     FORBIDDEN = "forbidden", 403, "The role, or the token's permissions, do not include what the operation needs.", "Ask an owner for the role, or use a token with the permissions named.";
     INSECURE_TRANSPORT = "insecure_transport", 403, "The request came over plain HTTP from another machine.", "Use https.";
     NOT_FOUND = "not_found", 404, "Nothing there, or nothing the caller may see.", "Check path, method and identifier.";
@@ -214,6 +225,7 @@ codes! {
     REQUEST_TOO_LARGE = "request_too_large", 413, "The body is over the operation's bound.", "Send less at once.";
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "The body's `Content-Type` is not one that the operation reads.", "Send `Content-Type: application/json`, in UTF-8.";
     UNKNOWN_CLIENT = "unknown_client", 422, "No application has this client id, or none is named.", "Register the application, or correct `client_id`.";
+    UNPROCESSABLE = "unprocessable", 422, "The operation does not apply to this kind of subject.", "Read the message.";
     RATE_LIMIT_EXCEEDED = "rate_limit_exceeded", 429, "A quota is used up.", "Wait the seconds of `Retry-After`.";
     INTERNAL_SERVER_ERROR = "internal_server_error", 500, "A fault of the server.", "Report the `errorEventId`; the log has the cause.";
     NOT_IMPLEMENTED = "not_implemented", 501, "A published operation that is not built yet.", "Use what the message names instead, if it does; `GET /v1/compatibility` lists what is built. `Retry-After` is a day, so that clients do not retry.";
@@ -273,6 +285,7 @@ impl Error {
         match self {
             Self::Invalid { .. } => VALIDATION_FAILED,
             Self::Rejected(_) => BAD_REQUEST,
+            Self::Unprocessable(_) => UNPROCESSABLE,
             Self::Sql(_) => SQL_FAILED,
             Self::Unauthenticated(_) => UNAUTHORIZED,
             Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
@@ -294,6 +307,7 @@ impl Error {
             Self::TimedOut(_) => REQUEST_TIMEOUT,
             Self::DatabaseUnreachable | Self::DatabaseRefuses(_) => DATABASE_UNREACHABLE,
             Self::HostnameConfigured => HOSTNAME_CONFIGURED,
+            Self::SmtpRequired { .. } => SMTP_REQUIRED,
         }
     }
 
@@ -318,7 +332,7 @@ impl Error {
             Self::NotFound => "Not Found".into(),
             Self::UnknownRoute { method, path } => format!("Cannot {method} {path}").into(),
             Self::Invalid { field, problem } => format!("{field}: {problem}").into(),
-            Self::Rejected(text) | Self::Conflict(text) => text.clone(),
+            Self::Rejected(text) | Self::Conflict(text) | Self::Unprocessable(text) => text.clone(),
             Self::Sql(text) => format!("Failed to run sql query: {text}").into(),
             Self::LimitReached => "ThrottlerException: Too Many Requests".into(),
             Self::Busy { .. } => {
@@ -329,6 +343,9 @@ impl Error {
             }
             Self::UnsupportedMediaType { expected } => format!("Unsupported Media Type: send the body as {expected}").into(),
             Self::TooLarge { bytes_max } => format!("request entity too large: at most {bytes_max} bytes").into(),
+            Self::SmtpRequired { asked, missing } => {
+                format!("Custom SMTP required to configure {asked}. Missing {missing} fields.").into()
+            }
             Self::HostnameConfigured => "Delete the custom hostname associated with your project before attempting to create a new one.".into(),
             Self::DatabaseUnreachable => "Connection terminated due to connection timeout".into(),
             Self::DatabaseRefuses(words) => {

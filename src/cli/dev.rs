@@ -61,7 +61,7 @@ impl DevCommand {
         let mut config = *self.config;
         config.spare_clusters.get_or_insert(SPARE_CLUSTERS);
         provide_engine(&config).await?;
-        let rest = RestProvision::of(&config);
+        let kits = KitProvision::of(&config);
         let files = DevFiles::new(&config.control.data_dir);
         let scheme = if config.tls_cert.is_some() {
             "https"
@@ -71,12 +71,7 @@ impl DevCommand {
         let project_domain = config.project_domain.clone();
         let mut running = serve::start(config, ListenerDefaults::Local).await?;
         // Not before: the start checks everything that it needs.
-        if let Some(why) = rest.install().await {
-            anstream::eprintln!(
-                "The Data API of projects is not available: {why}. \
-                 Install it later with: gantry service install rest"
-            );
-        }
+        kits.install().await;
         let used = greet_and_wait(&mut running, &files, scheme, &project_domain).await;
         // Stop all started processes, also after an error.
         let stopped = running.stop(ClusterShutdown::Stop).await;
@@ -115,36 +110,46 @@ async fn provide_engine(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The decision whether `gantry dev` installs the program of the Data API.
-struct RestProvision {
+/// The decision which programs of services `gantry dev` installs.
+struct KitProvision {
     home: PathBuf,
-    is_missing: bool,
+    missing: Vec<Service>,
 }
 
-impl RestProvision {
-    /// Decides by the configuration: an installed program and an upstream are used as they are.
+impl KitProvision {
+    /// Decides by the configuration: installed programs and upstreams are used as they are.
     fn of(config: &Config) -> Self {
         let home = config.control.home();
         let shelf = KitShelf::new(config.services_dir.clone(), Home::kits_of(&home));
-        let has_upstream = config
-            .upstream
-            .iter()
-            .any(|upstream| upstream.service == Service::Rest);
-        let is_missing = !has_upstream && matches!(shelf.find(Service::Rest), Ok(None));
-        Self { home, is_missing }
+        let mut missing = Vec::new();
+        for service in [Service::Rest, Service::Functions] {
+            let mut upstreams = config.upstream.iter();
+            let has_upstream = upstreams.any(|upstream| upstream.service == service);
+            if !has_upstream && matches!(shelf.find(service), Ok(None)) {
+                missing.push(service);
+            }
+        }
+        Self { home, missing }
     }
 
-    /// Installs the program if it is missing. Returns the reason if that fails: everything else
-    /// works without it.
-    async fn install(&self) -> Option<String> {
-        if !self.is_missing {
-            return None;
+    /// Installs the missing programs. Prints the reason if that fails: everything else works
+    /// without them.
+    async fn install(&self) {
+        for service in &self.missing {
+            let (program, purpose, verb) = match service {
+                Service::Functions => ("Deno", "Edge Functions", "are"),
+                _ => ("PostgREST", "Data API", "is"),
+            };
+            anstream::eprintln!(
+                "Installing {program} for the {purpose} of projects into the data folder …"
+            );
+            if let Err(error) = service::install(&self.home, *service).await {
+                anstream::eprintln!(
+                    "The {purpose} of projects {verb} not available: {error:#}. \
+                     Install it later with: gantry service install {service}"
+                );
+            }
         }
-        anstream::eprintln!(
-            "Installing PostgREST for the Data API of projects into the data folder …"
-        );
-        let error = service::install(&self.home, Service::Rest).await.err()?;
-        Some(format!("{error:#}"))
     }
 }
 

@@ -20,8 +20,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::clusters::{
-    ClusterSpec, CopyPriority, Engine, Engines, PlatformConflict, ResourceLimits, Result,
-    RunningServer, ServerSocket,
+    ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
+    PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -44,6 +44,11 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// does, and has to measure more often.
     fn enforces_limits(&self) -> bool;
 
+    /// The control groups of clusters on this machine, which services of projects use as well.
+    fn control_groups(&self) -> Option<&ControlGroups> {
+        None
+    }
+
     /// Identifier of the template that new clusters of this version are copied from.
     fn template_name(&self, engine: &Engine) -> Result<String>;
 
@@ -55,6 +60,15 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Creates the data directory, with a system identifier of its own. Leaves an existing data
     /// directory unchanged.
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()>;
+
+    /// Copies the data directory of another, running cluster, isolated from it. Leaves an existing
+    /// data directory unchanged.
+    ///
+    /// Errors: [`ClusterError::Unsupported`](super::clusters::ClusterError::Unsupported) from a
+    /// driver without servers.
+    async fn create_copy(&self, _: &CopySpec) -> Result<CopyReport> {
+        Err(ClusterError::Unsupported("copies of clusters"))
+    }
 
     /// Returns whether the data directory exists.
     async fn exists(&self, project: &ProjectRef) -> Result<bool>;

@@ -184,6 +184,9 @@ impl DataPlaneState {
 impl ChangeListener for DataPlaneState {
     fn invalidate(&self, cache: Cache) {
         self.service_proxy.invalidate(cache);
+        if cache == Cache::Functions {
+            self.services.functions.change();
+        }
     }
 
     fn wake(&self, task: Task) {
@@ -191,11 +194,12 @@ impl ChangeListener for DataPlaneState {
             Task::Reconciler => self.reconciler.notify(),
             Task::TemporaryAccess => self.temporary_access.wake(),
             Task::Services => self.services.wake(),
-            Task::RateLimitOverrides | Task::LogDrains => {}
+            Task::RateLimitOverrides | Task::LogDrains | Task::Branches => {}
         }
     }
 
     fn set_subscribed(&self, _: bool) {
         self.service_proxy.reread();
+        self.services.functions.change();
     }
 }

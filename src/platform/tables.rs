@@ -32,6 +32,8 @@ pub enum Cache {
     HostStatus,
     /// API keys that the service proxy accepts.
     ApiKeys,
+    /// Live versions of functions, and the numbers of their environments.
+    Functions,
 }
 
 /// A background task that reacts to notifications.
@@ -47,6 +49,8 @@ pub enum Task {
     LogDrains,
     /// Starts and stops services of projects.
     Services,
+    /// Carries out runs of branches.
+    Branches,
 }
 
 impl Task {
@@ -57,6 +61,7 @@ impl Task {
         Self::RateLimitOverrides,
         Self::LogDrains,
         Self::Services,
+        Self::Branches,
     ];
 }
 
@@ -151,7 +156,7 @@ tables! {
     /// OAuth access tokens.
     OauthAccessTokens = "oauth_access_tokens", PUBLISHED, &[Cache::OauthTokens], &[], ProjectRemoval::Unrelated;
     /// Projects: desired and observed state.
-    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess], ProjectRemoval::Unrelated;
+    Projects = "projects", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings, Cache::HostStatus], &[Task::Reconciler, Task::TemporaryAccess, Task::Branches], ProjectRemoval::Unrelated;
     /// Rate limits that operators changed.
     LimitOverrides = "limit_overrides", PUBLISHED, &[], &[Task::RateLimitOverrides], ProjectRemoval::Unrelated;
     /// API keys of projects.
@@ -186,10 +191,26 @@ tables! {
     ProjectUpstreams = "project_upstreams", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Whether the service proxy checks a project's API keys.
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
+    /// Keys that sign tokens of projects' users.
+    SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
+    /// Settings of projects' Auth services.
+    AuthSettings = "auth_settings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Versions of Edge Functions.
+    FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
+    /// Edge Functions.
+    Functions = "functions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Delete;
+    /// Secrets of functions. A change is announced by the number of the environment.
+    FunctionSecrets = "function_secrets", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Numbers of the environments of functions.
+    FunctionEnvironments = "function_environments", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Delete;
     /// Keys with which log lines are sent.
     IngestKeys = "ingest_keys", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Action runs of branches.
+    ActionRuns = "action_runs", PUBLISHED, &[], &[Task::Branches], ProjectRemoval::Delete;
+    /// Branches of projects.
+    Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -1,6 +1,7 @@
 // npm `supabase`: the command line tool.
 import assert from 'node:assert/strict';
-import { writeFileSync } from 'node:fs';
+import { createHash } from 'node:crypto';
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { call, project, run, soon, supabase as cli } from './harness.mjs';
 
@@ -122,10 +123,27 @@ export default async function (server, tally) {
     assert.match((await works('snippets', 'list', `--remote=${ref}`)).all, /All pets/);
     assert.match((await works('snippets', 'download', JSON.parse(added.out).id, `--remote=${ref}`)).out, /^select name from pets;/m);
   });
+  await tally.scenario('cli: secrets set, list, unset', async () => {
+    await works('secrets', 'set', `--remote=${ref}`, '--yes', 'GREETING=hello there', 'OTHER=1');
+    const digest = createHash('sha256').update('hello there').digest('hex');
+    assert.match((await works('secrets', 'list', `--remote=${ref}`)).all, new RegExp(`GREETING[^]*${digest}`));
+    await works('secrets', 'unset', `--remote=${ref}`, '--yes', 'GREETING', 'OTHER');
+    assert.doesNotMatch((await works('secrets', 'list', `--remote=${ref}`)).all, /GREETING/);
+  });
+  await tally.scenario('cli: functions deploy, list, download, delete', async () => {
+    const folder = join(server.work, 'supabase/functions/hello');
+    mkdirSync(folder, { recursive: true });
+    const source = "Deno.serve(() => new Response('hello'));\n";
+    writeFileSync(join(folder, 'index.ts'), source);
+    await works('functions', 'deploy', 'hello', `--remote=${ref}`, '--use-api', '--yes');
+    assert.match((await works('functions', 'list', `--remote=${ref}`)).all, /hello[^]*ACTIVE/);
+    rmSync(folder, { recursive: true });
+    await works('functions', 'download', 'hello', `--remote=${ref}`, '--use-api', '--yes');
+    assert.equal(readFileSync(join(folder, 'index.ts'), 'utf8'), source);
+    await works('functions', 'delete', 'hello', `--remote=${ref}`, '--yes');
+    assert.doesNotMatch((await works('functions', 'list', `--remote=${ref}`)).all, /hello/);
+  });
   for (const command of [
-    ['secrets', 'list', `--remote=${ref}`],
-    ['functions', 'list', `--remote=${ref}`],
-    ['branches', 'list', `--remote=${ref}`],
     ['backups', 'list', `--remote=${ref}`],
   ]) {
     await tally.scenario(`cli: ${command.slice(0, 2).join(' ').replace(ref, 'REF')} reports that it is not built`, async () => {
@@ -134,6 +152,26 @@ export default async function (server, tally) {
       assert.match(ended.all, /is not built yet/);
     });
   }
+  await tally.scenario('cli: branches list without a branch', async () => {
+    const ended = await supabase('branches', 'list', `--remote=${ref}`);
+    assert.match(ended.all, /Preview branching is not enabled for this project/);
+  });
+  await tally.scenario('cli: branches create, list, get, update, delete', async () => {
+    const remote = `--remote=${ref}`;
+    await works('branches', 'create', 'feature/one', remote, '--yes');
+    const list = async () => (await works('branches', 'list', remote, '-o', 'json')).out;
+    const ready = () => list().then(JSON.parse).then((found) => found.every(({ status }) => status === 'FUNCTIONS_DEPLOYED'));
+    for (let look = 0; look < 10 && !(await ready()); look += 1) await soon(ready, /true/).catch(() => {});
+    assert.ok(await ready());
+    const branches = JSON.parse(await list());
+    assert.deepEqual(branches.map(({ name, is_default }) => [name, is_default]), [['main', true], ['feature/one', false]]);
+    const [, branch] = branches;
+    await soon(async () => (await works('branches', 'get', 'feature/one', remote)).all, /ACTIVE_HEALTHY/);
+    await works('branches', 'update', 'feature/one', remote, '--name', 'renamed', '--yes');
+    assert.ok(JSON.parse(await list()).some(({ name }) => name === 'renamed'));
+    await works('branches', 'delete', 'renamed', remote, '--yes');
+    assert.ok(JSON.parse(await list()).every(({ project_ref }) => project_ref !== branch.project_ref));
+  });
   await tally.scenario('cli: projects delete', async () => {
     assert.match((await works('projects', 'delete', ref, '--yes')).all, /Deleted project/);
     assert.ok((await json('projects', 'list', '-o', 'json')).every((project) => project.ref !== ref));

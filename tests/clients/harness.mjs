@@ -32,14 +32,22 @@ export async function soon(ask, wanted) {
 /** Number of servers started in this run. */
 let servers = 0;
 
-/** Starts `gantry dev` in a temporary folder, with additional flags and variables. Resolves when the server is ready. */
-export async function start({ flags: more = [], env } = {}) {
+/** Makes the temporary folder of a server. */
+function folder() {
   const dir = mkdtempSync('/tmp/gantry-clients-');
   // PostgreSQL runs under other user ids, which must be able to enter the folder.
   chmodSync(dir, 0o711);
-  const data = join(dir, 'data');
   mkdirSync(join(dir, 'home'));
   mkdirSync(join(dir, 'work'));
+  return dir;
+}
+
+/**
+ * Starts `gantry dev` in a temporary folder, or in the folder of a killed server, with additional flags and variables.
+ * Resolves when the server is ready.
+ */
+export async function start({ flags: more = [], env, dir = folder() } = {}) {
+  const data = join(dir, 'data');
   // Clients require the default port of PostgreSQL. A loopback address for this server alone keeps it free.
   servers += 1;
   const host = `127.${100 + (process.pid % 100)}.${(process.pid >> 8) % 256}.${servers}`;
@@ -67,6 +75,11 @@ export async function start({ flags: more = [], env } = {}) {
     rmSync(dir, { recursive: true, force: true });
     return code;
   };
+  /** Ends the server with SIGKILL. Its folder and its databases stay. */
+  const kill = async () => {
+    child.kill('SIGKILL');
+    await bounded('the end of gantry', ended);
+  };
   try {
     await bounded('a ready server', ready);
   } catch (error) {
@@ -91,6 +104,8 @@ export async function start({ flags: more = [], env } = {}) {
     work: join(dir, 'work'),
     log,
     stop,
+    kill,
+    dir,
   };
 }
 

@@ -164,14 +164,51 @@ async function scenarios(server, tally, session) {
     assert.match(keys, /eyJ/);
     assert.doesNotMatch(keys, /sb_secret_|service_role/);
   });
-  for (const [name, args] of [
-    ['list_edge_functions', { project_id }],
-    ['list_storage_buckets', { project_id }],
-  ]) {
-    await tally.scenario(`mcp: ${name} reports that it is not built`, async () => {
-      assert.match(await session.refusal(name, args), /is not built yet/);
+  await tally.scenario('mcp: deploy_edge_function, list_edge_functions, get_edge_function', async () => {
+    const content = "Deno.serve(() => new Response('hello'));\n";
+    await session.tool('deploy_edge_function', {
+      project_id,
+      name: 'hello',
+      entrypoint_path: 'index.ts',
+      verify_jwt: false,
+      files: [{ name: 'index.ts', content }],
     });
-  }
+    const listed = JSON.stringify(await session.tool('list_edge_functions', { project_id }));
+    assert.match(listed, /"slug":"hello"/);
+    const found = JSON.stringify(await session.tool('get_edge_function', { project_id, function_slug: 'hello' }));
+    assert.match(found, /new Response/);
+  });
+  await tally.scenario('mcp: list_storage_buckets reports that it is not built', async () => {
+    assert.match(await session.refusal('list_storage_buckets', { project_id }), /is not built yet/);
+  });
+  await tally.scenario('mcp: create_branch, list_branches, merge_branch, rebase_branch, reset_branch, delete_branch', async () => {
+    const cost = await session.tool('get_cost', { type: 'branch', organization_id });
+    const { confirmation_id } = await session.tool('confirm_cost', cost);
+    const made = await session.tool('create_branch', { project_id, name: 'assistant', confirm_cost_id: confirmation_id });
+    const branches = async () => [await session.tool('list_branches', { project_id })].flatMap((found) => found.branches ?? found);
+    const idle = async () => {
+      const ended = ({ run_steps }) => run_steps.some(({ name, status }) => status === 'DEAD' || (name === 'deploy' && status === 'EXITED'));
+      for (let look = 0; look < 120; look += 1) {
+        const runs = await Promise.all([project_id, made.project_ref].map((ref) => call(server, 'GET', `/v1/projects/${ref}/actions`)));
+        if (runs.every(({ body }) => body.every(ended))) return;
+        await new Promise((resolve) => setTimeout(resolve, 250));
+      }
+      throw new Error('a run did not end');
+    };
+    await idle();
+    assert.deepEqual((await branches()).map(({ name }) => name), ['main', 'assistant']);
+    await session.tool('apply_migration', { project_id: made.project_ref, name: 'toys_create', query: 'create table toys (id bigint primary key)' });
+    for (const tool of ['merge_branch', 'rebase_branch', 'reset_branch']) {
+      await session.tool(tool, { branch_id: made.id });
+      await idle();
+    }
+    for (const id of [project_id, made.project_ref]) {
+      const { migrations } = await session.tool('list_migrations', { project_id: id });
+      assert.deepEqual(migrations.map(({ name }) => name), ['pets_create', 'toys_create']);
+    }
+    await session.tool('delete_branch', { branch_id: made.id });
+    assert.deepEqual((await branches()).map(({ name }) => name), ['main']);
+  });
   await tally.scenario('mcp: pause_project, restore_project', async () => {
     const settles = async (wanted) => {
       for (;;) {

@@ -6,7 +6,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { bounded, call, clients, run, start } from './harness.mjs';
+import { SUITE_PATIENCE, bounded, call, clients, run, start } from './harness.mjs';
 
 /** Lines are written to files after one minute. */
 const FILED = 110_000;
@@ -31,10 +31,34 @@ async function until(what, look) {
   throw new Error(`not in time: ${what}`);
 }
 
+/** Starts the S3 server. It keeps objects in memory. */
+async function store(port) {
+  const moto = spawn(join(clients, 'python/bin/moto_server'), ['-H', '127.0.0.1', '-p', `${port}`], { stdio: 'ignore' });
+  const kill = async () => {
+    moto.kill('SIGKILL');
+    await bounded('the end of moto', new Promise((resolve) => (moto.exitCode ?? moto.signalCode) === null ? moto.once('exit', resolve) : resolve()));
+  };
+  await until('a store that listens', () => fetch(`http://127.0.0.1:${port}`).then(() => true, () => false));
+  return { kill };
+}
+
+/** Sends batches of lines, and returns the messages of all lines. */
+async function ingest(gantry, key, name, batches) {
+  const headers = { 'x-api-key': key, 'content-type': 'application/json' };
+  const sent = [];
+  for (let batch = 0; batch < batches; batch += 1) {
+    const lines = Array.from({ length: 25 }, (_, n) => ({ event_message: `${name}-${batch}-${n}`, timestamp: new Date().toISOString() }));
+    const answer = await fetch(`${gantry.url}/api/logs?source_name=auth_logs`, { method: 'POST', headers, body: JSON.stringify(lines) });
+    assert.equal(answer.status, 200);
+    sent.push(...lines.map((line) => line.event_message));
+  }
+  return sent;
+}
+
 export default async function (server, tally) {
   const port = await free();
   const endpoint = `http://127.0.0.1:${port}`;
-  const moto = spawn(join(clients, 'python/bin/moto_server'), ['-H', '127.0.0.1', '-p', `${port}`], { stdio: 'ignore' });
+  let moto = await store(port);
   const boto = async (...args) => {
     const ended = await run(server, join(clients, 'python/bin/python'), [fileURLToPath(new URL('s3.py', import.meta.url)), endpoint, ...args]);
     assert.equal(ended.code, 0, ended.all);
@@ -45,15 +69,14 @@ export default async function (server, tally) {
   const flags = ['--logs-url', 's3://lines/of/gantry', '--logs-s3-endpoint', endpoint];
   flags.push('--logs-s3-access-key-id', 'AKIDEXAMPLE', '--logs-s3-secret-access-key', secret);
   try {
-    await until('a store that listens', () => fetch(endpoint).then(() => true, () => false));
-
     await tally.scenario('s3: a missing bucket is rejected at start', async () => {
       const refused = start({ flags }).then((started) => started.stop(), (error) => error.message);
       assert.match(await refused, /has no bucket lines: make it, or check --logs-url/);
     });
-    await tally.scenario('s3: a log drain writes every acknowledged line', async () => {
+    await tally.scenario('s3: a log drain writes every acknowledged line over kill -9 of gantry and of the store', async () => {
       await boto('make');
-      const gantry = await start({ flags: ['--log-drain-networks', '127.0.0.0/8'] });
+      const drains = ['--log-drain-networks', '127.0.0.0/8'];
+      let gantry = await start({ flags: drains });
       try {
         const made = await call(gantry, 'POST', '/v1/projects', { name: 'd', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });
         const { ref } = made.body;
@@ -62,23 +85,26 @@ export default async function (server, tally) {
         const attributes = { name: 's3', backend_type: 's3', config };
         const drain = await call(gantry, 'POST', `/v2/projects/${ref}/analytics/log-drains`, { data: { type: 'log_drain', attributes } });
         assert.equal(drain.status, 201, JSON.stringify(drain.body));
-        const headers = { 'x-api-key': body.key, 'content-type': 'application/json' };
-        const sent = [];
-        for (let batch = 0; batch < 20; batch += 1) {
-          const lines = Array.from({ length: 25 }, (_, n) => ({ event_message: `line-${batch}-${n}`, timestamp: new Date().toISOString() }));
-          const answer = await fetch(`${gantry.url}/api/logs?source_name=auth_logs`, { method: 'POST', headers, body: JSON.stringify(lines) });
-          assert.equal(answer.status, 200);
-          sent.push(...lines.map((line) => line.event_message));
-        }
-        const all = async () => {
+        const arrived = (sent) => async () => {
           const there = new Set(await boto('drained'));
           return sent.every((message) => there.has(message));
         };
-        await until('every line in an object', all);
+        const before = await ingest(gantry, body.key, 'before', 20);
+        await gantry.kill();
+        gantry = await start({ flags: drains, dir: gantry.dir });
+        const after = await ingest(gantry, body.key, 'after', 20);
+        await until('every line in an object', arrived([...before, ...after]));
+        await moto.kill();
+        const meanwhile = await ingest(gantry, body.key, 'meanwhile', 20);
+        await gantry.kill();
+        gantry = await start({ flags: drains, dir: gantry.dir });
+        moto = await store(port);
+        await boto('make');
+        await until('every line sent without a store in an object', arrived(meanwhile));
       } finally {
         assert.equal(await gantry.stop(), 0, gantry.log.join('\n'));
       }
-    });
+    }, SUITE_PATIENCE);
     await tally.scenario('s3: lines are stored as objects and queried', async () => {
       const gantry = await start({ flags });
       try {
@@ -97,8 +123,7 @@ export default async function (server, tally) {
         const sql = encodeURIComponent("select event_message from logs where source = 'auth_logs'");
         const ask = () => call(gantry, 'GET', `/v1/projects/${ref}/analytics/endpoints/logs?sql=${sql}&iso_timestamp_start=${new Date(Date.now() - 3_600_000).toISOString()}`);
         assert.deepEqual((await ask()).body, { result: [{ event_message: 'hello' }] });
-        moto.kill('SIGKILL');
-        await bounded('the end of moto', new Promise((resolve) => moto.once('exit', resolve)));
+        await moto.kill();
         assert.match((await ask()).body.error, /cannot be read at the moment/);
         assert.equal((await call(gantry, 'GET', '/v1/organizations')).status, 200);
       } finally {
@@ -106,6 +131,6 @@ export default async function (server, tally) {
       }
     });
   } finally {
-    moto.kill('SIGKILL');
+    await moto.kill();
   }
 }

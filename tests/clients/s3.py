@@ -5,7 +5,6 @@ in all objects of a log drain.
 """
 
 import gzip
-
 import json
 import sys
 

@@ -94,7 +94,7 @@ async fn only_mutating_requests_are_audited() {
         .send()
         .await
         .expect(403);
-    app.post(&app.at("/branches"))
+    app.post(&app.at("/read-replicas/setup"))
         .as_(&app.owner)
         .json(&json!({}))
         .send()
@@ -113,7 +113,7 @@ async fn only_mutating_requests_are_audited() {
             row("v1-update-a-project", 403),
             row("v1-update-a-project", 400),
             row("v1-run-a-query", 403),
-            row("v1-create-a-branch", 501),
+            row("v1-setup-a-read-replica", 501),
         ]
     );
     let first = log.last().unwrap();

@@ -3,6 +3,7 @@
 //! As root, projects run under their own uids, and the isolation between them is tested too. All
 //! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
+mod copies;
 mod sandbox;
 
 use std::{

@@ -181,12 +181,19 @@ fn spellings(endpoint: &'static Endpoint) -> impl Iterator<Item = &'static str> 
 /// Whether requests name an organization or a project.
 fn names_subject(endpoint: &Endpoint) -> bool {
     match endpoint.limit.key {
-        LimitKey::Path => ["{ref}", "{slug}"]
+        LimitKey::Path => ["{ref}", "{slug}", "{branch_id_or_ref}"]
             .iter()
             .any(|name| endpoint.path.contains(name)),
         LimitKey::Caller => false,
         LimitKey::OrganizationInBody { .. } | LimitKey::Uncounted => true,
     }
+}
+
+/// Whether the path names a project, or a branch, which stands for its parent.
+fn names_project(endpoint: &Endpoint) -> bool {
+    ["{ref}", "{branch_id_or_ref}"]
+        .iter()
+        .any(|name| endpoint.path.contains(name))
 }
 
 fn built(endpoint: &Endpoint) -> bool {
@@ -196,8 +203,10 @@ fn built(endpoint: &Endpoint) -> bool {
 /// A request to one spelling of an operation, about `tenant`.
 fn call(node: &Node, endpoint: &Endpoint, spelling: &str, tenant: &Tenant) -> Call {
     let filled = spelling.split('/').map(|segment| match segment {
-        "{ref}" => tenant.project.as_str(),
+        "{ref}" | "{branch_id_or_ref}" => tenant.project.as_str(),
         "{slug}" => tenant.slug.as_str(),
+        // Not a slug: the answer for one that names no function is that of a hidden project.
+        "{function_slug}" => "x.1",
         name if name.starts_with('{') => "x1",
         literal => literal,
     });

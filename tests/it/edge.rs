@@ -74,7 +74,7 @@ impl Gate {
     }
 
     /// Starts the proxy behind these trusted proxies.
-    async fn over(
+    pub(crate) async fn over(
         transport: Transport,
         wildcard: impl FnOnce(&Path) -> Option<WildcardCertificate>,
         options: service_proxy::Options,

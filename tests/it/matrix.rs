@@ -188,7 +188,7 @@ fn subject(endpoint: &Endpoint) -> Subject {
     };
     if endpoint.limit.key == LimitKey::Caller {
         Subject::Account
-    } else if endpoint.path.contains("{ref}") {
+    } else if endpoint.path.contains("{ref}") || endpoint.path.contains("{branch_id_or_ref}") {
         Subject::Project(project)
     } else if endpoint.path.contains("{slug}")
         || matches!(endpoint.limit.key, LimitKey::OrganizationInBody { .. })

@@ -1,12 +1,17 @@
 //! Services of projects that Gantry runs itself.
 
+mod faults;
+mod functions;
 mod hostile;
 mod install;
+mod keys;
+mod kits;
+mod limits;
 mod postgrest;
 mod settings;
 mod supervisor;
 
-pub(crate) use self::postgrest::kits;
+pub(crate) use self::postgrest::{kits, kits_with};
 
 use std::{
     fs,
@@ -126,6 +131,16 @@ impl Floor {
     async fn pid(&self, node: &Node) -> Option<i32> {
         let id = self.id(&self.app.home.project).await;
         node.app.services.pid(id, Service::Rest)
+    }
+
+    /// Returns the reason for which the home project's instance does not run.
+    async fn failure(&self) -> String {
+        let id = self.id(&self.app.home.project).await;
+        let state = self.node.app.services.state(id, Service::Rest);
+        let services::ServiceState::Failed(why) = state else {
+            panic!("{state:?}");
+        };
+        why
     }
 
     /// The folder of the home project's instance.

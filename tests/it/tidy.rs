@@ -19,8 +19,21 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve/admin.rs"]
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
+        "src/data_plane/clusters/online_copy/copier.rs",
+        "limits the speed of a copy, and waits for a write of the server",
+    ),
+    ("tests/it/branches.rs", "no event for the end of a run"),
+    (
+        "tests/it/clusters/copies.rs",
+        "no event for a file, or for the end of a session",
+    ),
+    (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",
+    ),
+    (
+        "benches/services.rs",
+        "no event for a service that is ready, and a pause of Gantry",
     ),
     (
         "benches/shared_limits.rs",
@@ -39,6 +52,14 @@ const SLEEPS: &[(&str, &str)] = &[
         "a lock that must not be waited for inside a statement",
     ),
     ("src/base/object_store/client.rs", "pause before a retry"),
+    (
+        "src/data_plane/services/functions/process.rs",
+        "the end of a child is polled, as its output has ended",
+    ),
+    (
+        "src/data_plane/services/instance.rs",
+        "no event for the last line of an ended program",
+    ),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
         "no event for an empty control group",
@@ -159,6 +180,10 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("src/cli/engine.rs", "npm's configuration"),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
     ("src/data_plane/clusters/engine.rs", "PATH"),
+    (
+        "src/data_plane/services/functions/process.rs",
+        "the way to the registry of packages",
+    ),
 ];
 
 struct Source {
@@ -298,6 +323,7 @@ fn only_listed_files_read_credentials() {
             "src/platform/http/guard.rs",
             "src/data_plane/service_proxy/api_key_check.rs",
             "src/data_plane/service_proxy/key_exchange.rs",
+            "src/data_plane/service_proxy/functions.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/data_plane/services/rest/mod.rs",
             "src/base/object_store/client.rs",

@@ -4,6 +4,7 @@
 //! before the server stops. [`gantry_logs`] stores and queries the lines.
 
 mod edge;
+mod functions;
 mod health;
 pub mod ingest;
 pub mod keys;
@@ -15,6 +16,7 @@ mod postgres;
 mod query;
 mod queue;
 mod requests;
+mod services;
 pub mod usage;
 pub mod window;
 
@@ -442,7 +444,9 @@ fn append_error(error: StoreError) -> Error {
 pub fn spawn(context: &ApiContext, tasks: &mut JoinSet<()>) {
     let shutdown = || context.analytics.shutdown();
     tasks.spawn(edge::run(context.clone(), shutdown()));
+    tasks.spawn(services::run(context.clone(), shutdown()));
     tasks.spawn(management::run(context.clone(), shutdown()));
+    tasks.spawn(functions::run(context.clone(), shutdown()));
     tasks.spawn(postgres::run(context.clone(), shutdown()));
     tasks.spawn(upkeep(context.clone()));
 }

@@ -12,7 +12,7 @@ use crate::{
         database_session,
         database_session::ConnectTarget,
         projects::{Status, removed},
-        service_proxy::upstreams::Service as ProxiedService,
+        service_proxy::{overrides, upstreams::Service as ProxiedService},
         services,
         services::ServiceState,
     },
@@ -104,17 +104,60 @@ pub async fn check(
                 let answer = database(*service, status, cause.clone(), &target, timeout).await;
                 restricted(answer, notes.clone(), read_only)
             }
-            Service::Rest if services::has_kit(context, ProxiedService::Rest) => {
-                rest(context, project).await?
+            Service::Rest => {
+                proxied(context, project, *service, ProxiedService::Rest, timeout).await?
             }
-            _ => health(
-                *service,
-                ServiceStatus::Unhealthy,
-                Some("this service is not run by this server".to_owned()),
-            ),
+            Service::Auth => {
+                proxied(context, project, *service, ProxiedService::Auth, timeout).await?
+            }
+            Service::Storage => {
+                proxied(context, project, *service, ProxiedService::Storage, timeout).await?
+            }
+            Service::Realtime => {
+                proxied(
+                    context,
+                    project,
+                    *service,
+                    ProxiedService::Realtime,
+                    timeout,
+                )
+                .await?
+            }
+            Service::Pooler | Service::PgBouncer => not_run(*service),
         });
     }
     Ok(answers)
+}
+
+fn not_run(service: Service) -> ServiceHealth {
+    let why = "this service is not run by this server";
+    health(service, ServiceStatus::Unhealthy, Some(why.to_owned()))
+}
+
+/// Returns the health of a service behind the service proxy: of the one that requests reach.
+async fn proxied(
+    context: &ApiContext,
+    project: &Project,
+    name: Service,
+    service: ProxiedService,
+    timeout: Duration,
+) -> Result<ServiceHealth, Error> {
+    let own = overrides::of(&context.db, &project.reference).await?;
+    let template = own
+        .get(service)
+        .or_else(|| context.data_plane_settings.upstreams.get(service));
+    if let Some(upstream) = template.and_then(|template| template.fill(&project.reference)) {
+        return Ok(if upstream.accepts_connections(timeout).await {
+            health(name, ServiceStatus::ActiveHealthy, None)
+        } else {
+            let why = "the address that the operator set for this service accepts no connections";
+            health(name, ServiceStatus::Unhealthy, Some(why.to_owned()))
+        });
+    }
+    if service == ProxiedService::Rest && services::has_kit(context, service) {
+        return rest(context, project).await;
+    }
+    Ok(not_run(name))
 }
 
 /// Returns the health of the Data API. A stopped instance is healthy: the next request starts it.

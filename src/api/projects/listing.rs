@@ -265,6 +265,8 @@ async fn page(
                 "select ",
                 $what,
                 " from projects where organization_id = $1 and desired <> 'removed' \
+                 and not exists (select from branches b where b.project_id = projects.id and not \
+                 b.is_default) \
                  and ($2::text is null or position($2 in lower(name)) > 0 or position($2 in ref) > 0) \
                  and ($3::text[] is null or status = any($3))",
                 $rest

@@ -10,7 +10,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, Transaction};
 
 use self::listing::Audience;
 use crate::{
@@ -58,11 +58,12 @@ pub struct ProjectSummary {
 
 /// Where the project's database is.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Database {
-    host: String,
-    version: String,
-    postgres_engine: String,
-    release_channel: String,
+#[schemars(rename = "Database")]
+pub(super) struct ProjectDatabase {
+    pub(super) host: String,
+    pub(super) version: String,
+    pub(super) postgres_engine: String,
+    pub(super) release_channel: String,
 }
 
 /// A project with its database.
@@ -71,7 +72,7 @@ struct Database {
 pub struct ProjectDetail {
     #[serde(flatten)]
     summary: ProjectSummary,
-    database: Database,
+    database: ProjectDatabase,
 }
 
 /// Response of renaming and removing.
@@ -111,7 +112,8 @@ pub async fn list(
     }
     let sql = select_details!(
         "join members m on m.organization_id = o.id where m.user_id = $1 and p.desired <> 'removed' \
-         and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) order by p.id limit $4"
+         and ($2::bigint[] is null or o.id = any($2)) and ($3::bigint[] is null or p.id = any($3)) \
+         and not exists (select from branches b where b.project_id = p.id and not b.is_default) order by p.id limit $4"
     );
     let organizations = user.reach().and_then(Reach::listed_organizations);
     let projects = user.reach().and_then(Reach::listed_projects);
@@ -167,10 +169,29 @@ pub async fn get(context: &ApiContext, project: &Project) -> Result<ProjectDetai
         .context("reading a project")?;
     let row = rows.first().ok_or(Error::NotFound)?;
     if row.get::<_, &str>(8) == "removed" {
-        Err(removed())
-    } else {
-        read_detail(context, row)
+        return Err(removed());
     }
+    // A branch is a project for all operations but this one: clients tell the two apart by it.
+    let sql = "select from branches where project_id = $1 and not is_default";
+    let branch = context.db.query(sql, &[&project.id.0]).await;
+    if branch.context("reading a project")?.is_empty() {
+        read_detail(context, row)
+    } else {
+        Err(Error::NotFound)
+    }
+}
+
+/// Returns the database of a project or branch.
+pub(super) async fn database_of(
+    context: &ApiContext,
+    project: &Project,
+) -> Result<ProjectDatabase, Error> {
+    let rows = context
+        .db
+        .query(select_details!("where p.id = $1"), &[&project.id.0])
+        .await
+        .context("reading a project")?;
+    Ok(read_detail(context, rows.first().ok_or(Error::NotFound)?)?.database)
 }
 
 /// Records a new project and wakes the reconciler, which creates its cluster.
@@ -283,26 +304,7 @@ pub async fn remove(
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
-    let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction
-        .query_opt(sql, &[&project.id.0])
-        .await
-        .context("removing a project")?
-        .ok_or_else(removed)?;
-    if Status::read(&row, 0)? == Status::Pausing {
-        return Err(Error::Rejected(
-            "Project is pausing and is not ready for deletion".into(),
-        ));
-    }
-    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
-               updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
-    let row = transaction
-        .query_one(sql, &[&project.id.0, &now])
-        .await
-        .context("removing a project")?;
-    let named = read_ref_response(&row)?;
-    vanity::release(&transaction, project.id, project.organization, now).await?;
-    tables::delete_project_rows(&transaction, project.id).await?;
+    let named = remove_in(&transaction, project, now).await?;
     audit
         .write_in(
             &transaction,
@@ -317,6 +319,45 @@ pub async fn remove(
     Ok(named)
 }
 
+/// Records the removal of a project or branch in a transaction.
+///
+/// Errors: [`Error::Conflict`] if the project has branches.
+pub(super) async fn remove_in(
+    transaction: &Transaction<'_>,
+    project: &Project,
+    now: DateTime<Utc>,
+) -> Result<ProjectRefResponse, Error> {
+    let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
+    let row = transaction
+        .query_opt(sql, &[&project.id.0])
+        .await
+        .context("removing a project")?
+        .ok_or_else(removed)?;
+    let sql = "select string_agg(name, ', ' order by name) from branches where parent_id = $1 and not is_default";
+    let branches = transaction.query_one(sql, &[&project.id.0]).await;
+    let branches: Option<String> = branches.context("removing a project")?.get(0);
+    if let Some(names) = branches {
+        return Err(Error::Conflict(
+            format!("The project has branches: {names}. Delete them first, or disable branching with DELETE /v1/projects/{}/branches", project.reference).into(),
+        ));
+    }
+    if Status::read(&row, 0)? == Status::Pausing {
+        return Err(Error::Rejected(
+            "Project is pausing and is not ready for deletion".into(),
+        ));
+    }
+    let sql = "update projects set desired = 'removed', status = 'GOING_DOWN', generation = generation + 1, attempts = 0, not_before = $2, \
+               updated_at = $2, password_verifier = null where id = $1 returning id, ref, name";
+    let row = transaction
+        .query_one(sql, &[&project.id.0, &now])
+        .await
+        .context("removing a project")?;
+    let named = read_ref_response(&row)?;
+    vanity::release(transaction, project.id, project.organization, now).await?;
+    tables::delete_project_rows(transaction, project.id).await?;
+    Ok(named)
+}
+
 fn read_detail(context: &ApiContext, row: &Row) -> Result<ProjectDetail, Error> {
     let reference: ProjectRef = row
         .get::<_, &str>(0)
@@ -327,7 +368,7 @@ fn read_detail(context: &ApiContext, row: &Row) -> Result<ProjectDetail, Error> 
     let made_by: &str = row.get(6);
     let installed = major(made_by).and_then(|major| context.driver.engines().of_major(major));
     let version = installed.map_or(made_by, Engine::text).to_owned();
-    let database = Database {
+    let database = ProjectDatabase {
         host: format!("db.{reference}.{}", context.settings.project_domain),
         postgres_engine: major(made_by)
             .map(|major| major.to_string())

@@ -164,8 +164,8 @@ of larger counts is 0.6 %.
 - Integers are in the range of `Int64`: `toUInt64OrZero` of a larger number is 0.
 - `toInt32` and similar functions of a text that is no number return null; ClickHouse rejects the \
 query.
-- In the ClickHouse dialect, `substring`, `left`, `right`, `lower`, `upper`, `length` and \
-`position` work on bytes. A cut character is shown as U+FFFD.
+- In the ClickHouse dialect, `substring`, `left`, `right`, `lower`, `upper`, `length`, \
+`position` and `splitByString('', …)` work on bytes. A cut character is shown as U+FFFD.
 - A time with a time zone, as in `toStartOfHour(timestamp, 'Europe/Berlin')`, is comparable only \
 with texts and with times in the same zone, and is not converted to another one.
 - `metadata` always has one record. `cross join unnest` of a missing record below it drops the \

@@ -19,6 +19,12 @@ pub struct LaunchBounds {
     /// Address space of each process, in bytes.
     #[arg(long)]
     pub memory_max: Option<u64>,
+    /// Data segment and private mappings of each process, in bytes.
+    #[arg(long)]
+    pub data_max: Option<u64>,
+    /// Open descriptors of each process.
+    #[arg(long)]
+    pub descriptors_max: Option<u64>,
     /// Processes and threads of the user id.
     #[arg(long)]
     pub processes_max: Option<u64>,
@@ -39,6 +45,8 @@ impl LaunchBounds {
             .flat_map(|group| [OsString::from("--group"), group.clone().into_os_string()]);
         let sizes = [
             ("--memory-max", self.memory_max),
+            ("--data-max", self.data_max),
+            ("--descriptors-max", self.descriptors_max),
             ("--processes-max", self.processes_max),
             ("--file-max", self.file_max),
             ("--locked-memory-max", self.locked_memory_max),
@@ -65,6 +73,8 @@ impl LaunchBounds {
         let limits = [
             // An allocation beyond the limit fails without ending the server.
             (Resource::As, self.memory_max),
+            (Resource::Data, self.data_max),
+            (Resource::Nofile, self.descriptors_max),
             (Resource::Nproc, self.processes_max),
             (Resource::Fsize, self.file_max),
             (Resource::Memlock, self.locked_memory_max),

@@ -15,8 +15,8 @@ use std::{
 };
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
+    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::{
     fs::Mode,
@@ -54,12 +54,14 @@ pub struct Launch {
     pub sandbox: Option<Sandbox>,
 }
 
-/// File access and system calls of a confined server. All other access is denied, including all
-/// network access and signals to other processes.
+/// File access, ports and system calls of a confined server. All other access is denied, including
+/// other network access and signals to other processes.
 #[derive(Debug)]
 pub struct Sandbox {
     /// File access beneath certain paths.
     pub files: Vec<AccessRule>,
+    /// TCP ports that it may connect to.
+    pub ports: Vec<u16>,
     /// Permitted system calls.
     pub system_calls: &'static SystemCalls,
 }
@@ -151,8 +153,8 @@ impl Launch {
 }
 
 impl Sandbox {
-    /// Restricts this process to the permitted files, without network access and without signals
-    /// to processes outside the sandbox.
+    /// Restricts this process to the permitted files and ports, without other network access and
+    /// without signals to processes outside the sandbox.
     fn restrict_files(&self) -> Result<(), LaunchError> {
         let mut ruleset = Ruleset::default()
             .handle_access(AccessFs::from_all(LANDLOCK))?
@@ -161,6 +163,9 @@ impl Sandbox {
             .create()?;
         for rule in &self.files {
             ruleset = ruleset.add_rules(path_beneath_rules(&rule.paths, rule.access))?;
+        }
+        for port in &self.ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
         match ruleset.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => Err(LaunchError::NoSandbox),

@@ -22,7 +22,7 @@ pub struct SystemCalls {
     pub any: &'static [&'static [c_long]],
     /// Calls that are permitted with certain arguments. If a call is listed more than once, one
     /// matching entry is sufficient.
-    pub conditional: &'static [ConditionalCall],
+    pub conditional: &'static [&'static [ConditionalCall]],
 }
 
 /// A system call and the conditions on its arguments.
@@ -103,7 +103,7 @@ impl SystemCalls {
             .flat_map(|list| list.iter())
             .map(|call| (*call, Vec::new()))
             .collect();
-        for ConditionalCall { call, arguments } in self.conditional {
+        for ConditionalCall { call, arguments } in self.conditional.iter().copied().flatten() {
             let conditions: Result<_, _> = arguments.iter().map(ArgumentRule::condition).collect();
             allowed
                 .entry(*call)
@@ -154,10 +154,10 @@ mod tests {
         static CALLS: SystemCalls = SystemCalls {
             name: "test",
             any: &[&[libc::SYS_read]],
-            conditional: &[ConditionalCall {
+            conditional: &[&[ConditionalCall {
                 call: libc::SYS_socket,
                 arguments: &[ArgumentRule::exactly(0, libc::AF_UNIX as u64)],
-            }],
+            }]],
         };
         assert_eq!(CALLS.filters().unwrap().len(), 3);
     }

@@ -1,6 +1,7 @@
 //! Keys that a project's services accept, and the tokens that they are exchanged for.
 
-use aws_lc_rs::constant_time;
+use aws_lc_rs::{constant_time, hmac};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -9,7 +10,8 @@ use sha2::{Digest, Sha256};
 use super::{
     ClaimsTemplate, KEYS_MAX, Kind,
     format::{LegacyKey, sign_hs256},
-    jwt_secret_seal_context, ring,
+    jwt_secret_seal_context, key_seal_context, ring, signing,
+    signing::{SECRET_BYTES_MIN, SigningKey},
 };
 use crate::{
     base::{
@@ -22,8 +24,6 @@ use crate::{
 
 /// Time for which a token is signed once, in seconds. A token is valid for one to two such periods.
 const TOKEN_PERIOD_SECS: i64 = 60;
-/// Shortest secret of a token key, in bytes.
-const SECRET_BYTES_MIN: usize = 32;
 
 /// A symmetric key that signs JSON web tokens.
 #[derive(Debug, Clone)]
@@ -46,7 +46,6 @@ impl TokenKey {
 
     /// Returns the key as JSON (RFC 7517 and 7518 §6.4). Contains the secret.
     pub(crate) fn to_json(&self) -> Value {
-        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
         let secret = URL_SAFE_NO_PAD.encode(self.secret.expose_secret());
         json!({"kty": "oct", "kid": self.id, "alg": "HS256", "k": secret})
     }
@@ -98,6 +97,74 @@ pub enum KeyExchange {
     Token(SecretString),
 }
 
+/// The reason why a token is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenProblem {
+    /// It is not a JSON web token.
+    Format,
+    /// It is signed with the legacy algorithm, and is not valid.
+    Legacy,
+    /// It is signed with a key pair, and is not valid.
+    Asymmetric,
+    /// Its algorithm is not supported.
+    Unsupported(&'static str),
+}
+
+/// The keys of a project in clear text, for the environment of its functions.
+pub(crate) struct KeyValues {
+    /// Publishable keys by name.
+    pub(crate) publishable: Vec<(String, SecretString)>,
+    /// Secret keys by name.
+    pub(crate) secret: Vec<(String, SecretString)>,
+    /// The legacy keys `anon` and `service_role`, while they are accepted.
+    pub(crate) legacy: Option<[SecretString; 2]>,
+}
+
+/// Reads the keys of a project in clear text.
+pub(crate) async fn key_values(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+) -> Result<KeyValues, Error> {
+    let doing = "reading a project's keys";
+    let sql =
+        "select jwt_secret, created_at from key_rings where project_id = $1 and legacy_enabled";
+    let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
+    let sealing = &context.settings.sealing;
+    let legacy = match rows.first() {
+        Some(ring) => {
+            let secret = sealing.open(&jwt_secret_seal_context(project), ring.get(0))?;
+            let sign = |legacy: LegacyKey| legacy.sign(reference, &secret, ring.get(1));
+            Some(LegacyKey::ALL.map(sign))
+        }
+        None => None,
+    };
+    let sql =
+        "select id, kind, name, sealed from api_keys where project_id = $1 order by id limit $2";
+    let rows = context.db.query(sql, &[&project.0, &KEYS_MAX]).await;
+    let (mut publishable, mut secret) = (Vec::new(), Vec::new());
+    for row in &rows.context(doing)? {
+        let is_secret = row.get::<_, &str>(1) == Kind::Secret.name();
+        let kind = if is_secret {
+            Kind::Secret
+        } else {
+            Kind::Publishable
+        };
+        let key = sealing.open(&key_seal_context(project, kind, row.get(0)), row.get(3))?;
+        let keys = if is_secret {
+            &mut secret
+        } else {
+            &mut publishable
+        };
+        keys.push((row.get(2), key));
+    }
+    Ok(KeyValues {
+        publishable,
+        secret,
+        legacy,
+    })
+}
+
 /// Keys that a project's services accept.
 #[derive(Debug, Default)]
 pub struct AcceptedKeys {
@@ -106,6 +173,8 @@ pub struct AcceptedKeys {
     service: Option<TokenKey>,
     /// The key of legacy keys, while they are accepted.
     legacy: Option<TokenKey>,
+    /// Keys that sign tokens of the project's users.
+    signing: Vec<SigningKey>,
     id: u64,
 }
 
@@ -146,13 +215,90 @@ impl AcceptedKeys {
         }
     }
 
-    /// Keys of the tokens that services accept.
-    pub(crate) fn token_keys(&self) -> Vec<&TokenKey> {
-        let keys = self.service.iter().chain(&self.legacy);
-        keys.filter(|key| key.is_long_enough()).collect()
+    /// Returns the keys of the tokens that services accept, as JSON (RFC 7517). Contains secrets.
+    pub(crate) fn verification_keys(&self) -> Vec<Value> {
+        let symmetric = self.service.iter().chain(&self.legacy);
+        let symmetric = symmetric.filter(|key| key.is_long_enough());
+        let signing = self.signing.iter().filter(|key| key.is_accepted());
+        symmetric
+            .map(TokenKey::to_json)
+            .chain(signing.map(SigningKey::to_json))
+            .collect()
     }
 
-    /// Identifies [`Self::token_keys`]. Never zero.
+    /// Identifies all keys and their tokens.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let mut digests: Vec<_> = self.keys.iter().map(|key| key.digest.as_bytes()).collect();
+        digests.sort_unstable();
+        let mut hash = Sha256::new();
+        hash.update(self.id.to_le_bytes());
+        for digest in digests {
+            hash.update(digest);
+        }
+        let mut id = [0; 8];
+        id.copy_from_slice(&hash.finalize()[..8]);
+        u64::from_le_bytes(id)
+    }
+
+    /// Checks a token of a user or a legacy key (RFC 7519). `now` is in seconds since 1970.
+    pub fn check_token(&self, token: &str, now: i64) -> Result<(), TokenProblem> {
+        let parts: Vec<&str> = token.split('.').collect();
+        let [header, claims, signature] = parts[..] else {
+            return Err(TokenProblem::Format);
+        };
+        let part = |text: &str| {
+            URL_SAFE_NO_PAD
+                .decode(text)
+                .map_err(|_| TokenProblem::Format)
+        };
+        let header: Value =
+            serde_json::from_slice(&part(header)?).map_err(|_| TokenProblem::Format)?;
+        match header["alg"].as_str().ok_or(TokenProblem::Format)? {
+            "HS256" => {}
+            "ES256" | "RS256" => return Err(TokenProblem::Asymmetric),
+            "none" => return Err(TokenProblem::Unsupported("none")),
+            "HS384" => return Err(TokenProblem::Unsupported("HS384")),
+            "HS512" => return Err(TokenProblem::Unsupported("HS512")),
+            _ => return Err(TokenProblem::Unsupported("of this token")),
+        }
+        let legacy = self.legacy.as_ref().filter(|key| key.is_long_enough());
+        let legacy = legacy.ok_or(TokenProblem::Legacy)?;
+        let secret = legacy.secret.expose_secret().as_bytes();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let signed = &token[..token.len() - signature.len() - 1];
+        let signature = part(signature).map_err(|_| TokenProblem::Legacy)?;
+        hmac::verify(&key, signed.as_bytes(), &signature).map_err(|_| TokenProblem::Legacy)?;
+        let claims: Option<Value> = part(claims)
+            .ok()
+            .and_then(|claims| serde_json::from_slice(&claims).ok());
+        let claims = claims
+            .filter(Value::is_object)
+            .ok_or(TokenProblem::Legacy)?;
+        let time = |name: &str| match &claims[name] {
+            Value::Null => Ok(None),
+            value => value.as_f64().map(Some).ok_or(TokenProblem::Legacy),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "seconds are below 2^53")]
+        let now = now as f64;
+        let is_over = time("exp")?.is_some_and(|exp| exp <= now);
+        let is_early = time("nbf")?.is_some_and(|nbf| nbf > now);
+        if is_over || is_early {
+            return Err(TokenProblem::Legacy);
+        }
+        Ok(())
+    }
+
+    /// Returns the public keys of the project as a key set (RFC 7517), which anyone may read.
+    pub fn public_key_set(&self) -> Value {
+        let keys: Vec<Value> = self
+            .signing
+            .iter()
+            .filter_map(SigningKey::public_jwk)
+            .collect();
+        json!({ "keys": keys })
+    }
+
+    /// Identifies [`Self::verification_keys`]. Never zero.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -167,15 +313,10 @@ fn token_claims(template: &ClaimsTemplate, period: i64) -> String {
     Value::Object(claims).to_string()
 }
 
-fn identify(keys: &[&TokenKey]) -> u64 {
-    let mut hash = Sha256::new();
-    for key in keys {
-        let secret = key.secret.expose_secret();
-        hash.update((secret.len() as u64).to_le_bytes());
-        hash.update(secret);
-    }
+fn identify(keys: &[Value]) -> u64 {
+    let text = serde_json::to_vec(keys).unwrap_or_default();
     let mut id = [0; 8];
-    id.copy_from_slice(&hash.finalize()[..8]);
+    id.copy_from_slice(&Sha256::digest(text)[..8]);
     u64::from_le_bytes(id).max(1)
 }
 
@@ -219,15 +360,17 @@ pub async fn accepted_keys(
         let Some(digest) = SecretDigest::stored(row.get(0)) else {
             continue;
         };
-        let claims = match row.get(2) {
-            Some(Value::Object(claims)) if row.get::<_, &str>(1) == Kind::Secret.name() => claims,
-            _ => anonymous(),
+        let claims = match (row.get::<_, &str>(1) == Kind::Secret.name(), row.get(2)) {
+            (true, Some(Value::Object(claims))) => claims,
+            (true, _) => claims_of_role("service_role"),
+            (false, _) => claims_of_role("anon"),
         };
         accepted
             .keys
             .push(AcceptedKey::new(digest, KeyGrant::Claims(claims)));
     }
-    accepted.id = identify(&accepted.token_keys());
+    accepted.signing = signing::read(context, project).await?;
+    accepted.id = identify(&accepted.verification_keys());
     Ok(accepted)
 }
 
@@ -239,9 +382,9 @@ pub async fn jwt_secret(
     Ok(ring(context, project).await?.jwt_secret)
 }
 
-/// Claims of a publishable key, and of a secret key without claims of its own.
-fn anonymous() -> ClaimsTemplate {
-    [("role".to_owned(), "anon".into())].into_iter().collect()
+/// Claims of a key without claims of its own.
+pub(super) fn claims_of_role(role: &str) -> ClaimsTemplate {
+    [("role".to_owned(), role.into())].into_iter().collect()
 }
 
 /// Opens the key that signs exchanged tokens. Creates it for a project that has none.
@@ -285,7 +428,6 @@ impl AcceptedKeys {
 
     /// The role of an exchanged token.
     pub(crate) fn role_for_tests(token: &str) -> Option<String> {
-        use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
         let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
         let claims: Value = serde_json::from_slice(&part).ok()?;
         Some(claims["role"].as_str()?.to_owned())
@@ -295,7 +437,6 @@ impl AcceptedKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 
     fn keys() -> AcceptedKeys {
         let claims =
@@ -308,6 +449,7 @@ mod tests {
             ],
             service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
             legacy: Some(TokenKey::new("legacy", "short".into())),
+            signing: Vec::new(),
             id: 1,
         }
     }
@@ -346,10 +488,50 @@ mod tests {
     }
 
     #[test]
+    fn token_is_judged_by_its_algorithm_signature_and_time() {
+        let legacy = TokenKey::new("legacy", "l".repeat(43).into());
+        let other = TokenKey::new("legacy", "o".repeat(43).into());
+        let sign = |key: &TokenKey, claims: &str| key.sign(claims).expose_secret().to_owned();
+        let fine = sign(&legacy, r#"{"role":"authenticated","exp":200}"#);
+        let of_alg = |alg: &str| {
+            let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{alg}"}}"#));
+            format!("{header}.e30.{}", URL_SAFE_NO_PAD.encode("x"))
+        };
+        let keys = AcceptedKeys {
+            legacy: Some(legacy.clone()),
+            ..keys()
+        };
+        for (token, expected) in [
+            (fine.clone(), Ok(())),
+            (sign(&legacy, "{}"), Ok(())),
+            (sign(&legacy, r#"{"exp":100}"#), Err(TokenProblem::Legacy)),
+            (sign(&legacy, r#"{"exp":"x"}"#), Err(TokenProblem::Legacy)),
+            (sign(&legacy, r#"{"nbf":101}"#), Err(TokenProblem::Legacy)),
+            (sign(&other, "{}"), Err(TokenProblem::Legacy)),
+            (format!("{fine}x"), Err(TokenProblem::Legacy)),
+            (of_alg("HS256"), Err(TokenProblem::Legacy)),
+            (of_alg("ES256"), Err(TokenProblem::Asymmetric)),
+            (of_alg("RS256"), Err(TokenProblem::Asymmetric)),
+            (of_alg("none"), Err(TokenProblem::Unsupported("none"))),
+            (
+                of_alg("PS256"),
+                Err(TokenProblem::Unsupported("of this token")),
+            ),
+            ("a.b.c".to_owned(), Err(TokenProblem::Format)),
+            ("a.b".to_owned(), Err(TokenProblem::Format)),
+            (String::new(), Err(TokenProblem::Format)),
+        ] {
+            assert_eq!(keys.check_token(&token, 100), expected, "{token}");
+        }
+        let disabled = super::tests::keys();
+        assert_eq!(disabled.check_token(&fine, 100), Err(TokenProblem::Legacy));
+    }
+
+    #[test]
     fn short_secret_is_no_token_key() {
         let keys = keys();
-        assert_eq!(keys.token_keys().len(), 1);
-        let id = |keys: &[&TokenKey]| identify(keys);
-        assert_ne!(id(&[]), id(&keys.token_keys()));
+        assert_eq!(keys.verification_keys().len(), 1);
+        assert_ne!(identify(&[]), identify(&keys.verification_keys()));
+        assert_eq!(keys.public_key_set(), json!({"keys": []}));
     }
 }

@@ -3,6 +3,8 @@
 
 mod accepted;
 mod format;
+mod replacements;
+mod signing;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -12,10 +14,13 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
+pub(crate) use self::accepted::key_values;
 use self::format::LegacyKey;
 pub use self::{
-    accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
+    accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
     format::Kind,
+    replacements::replacements,
+    signing::{SigningKey, SigningKeyState, VerificationKey},
 };
 use crate::{
     base::{
@@ -342,9 +347,7 @@ pub async fn create_initial(
     {
         return Ok(());
     }
-    let service_role: ClaimsTemplate = [("role".to_owned(), "service_role".into())]
-        .into_iter()
-        .collect();
+    let service_role = accepted::claims_of_role("service_role");
     for (kind, template) in [
         (Kind::Publishable, None),
         (Kind::Secret, Some(service_role)),

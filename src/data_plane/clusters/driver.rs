@@ -11,8 +11,8 @@ use rustix::process::{Pid, Signal};
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, CopyPriority, Engine, Engines, LocalDriver, PlatformConflict, ResourceLimits,
-    Resources, Result, RunningServer, ServerSocket,
+    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, LocalDriver,
+    PlatformConflict, ResourceLimits, Resources, Result, RunningServer, ServerSocket,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -38,6 +38,11 @@ impl ClusterDriver for LocalDriver {
             .is_some_and(|resources| resources.groups().enforced())
     }
 
+    fn control_groups(&self) -> Option<&ControlGroups> {
+        let groups = self.resources().map(Resources::groups);
+        groups.filter(|groups| groups.enforced())
+    }
+
     fn template_name(&self, engine: &Engine) -> Result<String> {
         self.template_name(engine)
     }
@@ -48,6 +53,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()> {
         self.create(cluster, priority).await
+    }
+
+    async fn create_copy(&self, spec: &CopySpec) -> Result<CopyReport> {
+        self.create_copy(spec).await
     }
 
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {

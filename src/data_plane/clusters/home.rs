@@ -11,6 +11,7 @@
 //!       run/<ref>.<service>/  an instance of a service
 //!       engines/          PostgreSQL versions that were installed beside the distribution's
 //!       kits/             programs for services of projects
+//!       functions/<ref>/  sources of Edge Functions
 //!       tmp/              incomplete directories
 //!       trash/            deleted directories
 //! ```
@@ -46,14 +47,15 @@ const PRIVATE: u32 = 0o700;
 /// Mode of a server's socket directory: the project's group, which only its services share, can
 /// connect.
 const SOCKET_DIR: u32 = 0o710;
-/// Permissions of other accounts on entries of the data folder. Servers pass through the first four
-/// to their own folders. All projects run the installed engines and kits, and clients read the
-/// authority's certificate. Other entries are accessible to Gantry's account only.
-const SHARED: [(&str, u32); 7] = [
+/// Permissions of other accounts on entries of the data folder. Servers and services pass through
+/// the first five to their own folders. All projects run the installed engines and kits, and
+/// clients read the authority's certificate. Other entries are accessible to Gantry's account only.
+const SHARED: [(&str, u32); 8] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
     ("run", PASSAGE),
     ("tmp", PASSAGE),
+    ("functions", PASSAGE),
     ("engines", 0o755),
     ("kits", 0o755),
     (crate::base::net::tls::AUTHORITY, 0o644),
@@ -112,7 +114,7 @@ impl Home {
                 account: account.name,
             });
         }
-        for name in ["control", "projects", "run", "tmp"] {
+        for name in ["control", "projects", "run", "tmp", "functions"] {
             files::make_dir(&dir.join(name), PASSAGE)?;
         }
         for name in ["templates", "trash"] {
@@ -218,6 +220,11 @@ impl Home {
     /// A project's directory; the data directory is `data` in it.
     pub fn project(&self, project: &ProjectRef) -> PathBuf {
         self.projects().join(project.as_str())
+    }
+
+    /// The directory of the sources of Edge Functions, by project.
+    pub fn functions(&self) -> PathBuf {
+        self.dir.join("functions")
     }
 
     /// The directory of a server's Unix socket.

@@ -26,6 +26,13 @@ const LONG_HEADER: u16 = 0x0002;
 const WAL_ID_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 
+/// Offsets of `checkPoint` and `checkPointCopy.ThisTimeLineID` in `pg_control`, since PostgreSQL
+/// 11.
+const CHECKPOINT_AT: usize = 32;
+const TIMELINE_AT: usize = 48;
+/// Size of a page of the WAL, in bytes.
+const WAL_PAGE: usize = 8192;
+
 /// A PostgreSQL system identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemId(NonZeroU64);
@@ -89,13 +96,7 @@ pub fn assign(data: &Path, id: SystemId) -> Result<(), IdentityError> {
 /// The checksum's position differs between versions, so it is searched for: it is the offset that
 /// holds the CRC-32C of everything before it and nothing but padding behind it.
 fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
-    let at = (ID..control.len().saturating_sub(3))
-        .step_by(4)
-        .find(|&at| {
-            u32_at(control, at) == Some(crc32c::crc32c(&control[..at]))
-                && control[at + 4..].iter().all(|byte| *byte == 0)
-        })
-        .ok_or(IdentityError::NoChecksum)?;
+    let at = checksum_at(control).ok_or(IdentityError::NoChecksum)?;
     let old = u64_at(control, 0).ok_or(IdentityError::NoChecksum)?;
     control[..ID].copy_from_slice(&id.to_ne_bytes());
     let checksum = crc32c::crc32c(&control[..at]);
@@ -103,15 +104,82 @@ fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     Ok(old)
 }
 
+/// Returns the offset of the checksum.
+fn checksum_at(control: &[u8]) -> Option<usize> {
+    (ID..control.len().saturating_sub(3))
+        .step_by(4)
+        .find(|&at| {
+            u32_at(control, at) == Some(crc32c::crc32c(&control[..at]))
+                && control[at + 4..].iter().all(|byte| *byte == 0)
+        })
+}
+
+/// Returns whether the content of `pg_control` has a valid checksum. A read during a write has
+/// none.
+pub(super) fn is_valid_control(control: &[u8]) -> bool {
+    checksum_at(control).is_some()
+}
+
+/// Deletes the WAL of a cleanly shut down data directory but the segment of the last checkpoint,
+/// and overwrites the rest of that segment, which may be recycled. Does not sync.
+///
+/// The server must have switched to a new segment before its shutdown: otherwise the segment also
+/// contains records of earlier changes.
+pub(super) fn forget_wal(data: &Path) -> Result<(), IdentityError> {
+    use std::os::unix::fs::FileExt;
+
+    let control = read(&data.join("global/pg_control"))?;
+    if !is_valid_control(&control) {
+        return Err(IdentityError::NoChecksum);
+    }
+    let wal = data.join("pg_wal");
+    let checkpoint = u64_at(&control, CHECKPOINT_AT).ok_or(IdentityError::NoChecksum)?;
+    let timeline = u32_at(&control, TIMELINE_AT).ok_or(IdentityError::NoChecksum)?;
+    let mut kept = None;
+    for entry in fs::read_dir(&wal).map_err(at(&wal))? {
+        let path = entry.map_err(at(&wal))?.path();
+        if !is_segment(&path) {
+            continue;
+        }
+        let size = fs::symlink_metadata(&path).map_err(at(&path))?.len();
+        let name = segment_name(timeline, checkpoint, size.max(1));
+        if path.file_name().is_some_and(|found| found == &*name) {
+            kept = Some((path, size));
+        } else {
+            fs::remove_file(&path).map_err(at(&path))?;
+        }
+    }
+    let Some((path, size)) = kept else {
+        return Err(IdentityError::ForeignSegment(wal));
+    };
+    let file = open(&path)?;
+    let start = checkpoint % size;
+    let mut length = [0; 4];
+    file.read_exact_at(&mut length, start).map_err(at(&path))?;
+    let end = start + u64::from(u32::from_ne_bytes(length));
+    // The server zeroes a page before it writes to it.
+    let mut offset = end.next_multiple_of(WAL_PAGE as u64);
+    while offset < size {
+        file.write_all_at(&[0; WAL_PAGE], offset)
+            .map_err(at(&path))?;
+        offset += WAL_PAGE as u64;
+    }
+    Ok(())
+}
+
+/// Returns the name of the segment that contains a position of the WAL.
+pub(super) fn segment_name(timeline: u32, position: u64, segment_bytes: u64) -> String {
+    let number = position / segment_bytes;
+    let per_file = (1_u64 << 32) / segment_bytes.max(1);
+    let (high, low) = (number / per_file.max(1), number % per_file.max(1));
+    format!("{timeline:08X}{high:08X}{low:08X}")
+}
+
 /// Replaces the identifier in a segment's first page header, which has no checksum.
 fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
     use std::os::unix::fs::FileExt;
 
-    let file = fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(at(path))?;
+    let file = open(path)?;
     let size = file.metadata().map_err(at(path))?.len();
     let mut header = [0; SEGMENT_SIZE_AT + 4];
     file.read_exact_at(&mut header, 0).map_err(at(path))?;
@@ -125,6 +193,19 @@ fn patch_segment(path: &Path, old: u64, id: u64) -> Result<(), IdentityError> {
         return Err(IdentityError::ForeignSegment(path.to_owned()));
     }
     file.write_all_at(&id.to_ne_bytes(), WAL_ID_AT as u64)
+        .map_err(at(path))
+}
+
+/// Opens a file to change it in place. Does not follow a link.
+fn open(path: &Path) -> Result<fs::File, IdentityError> {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)
         .map_err(at(path))
 }
 

@@ -219,6 +219,7 @@ impl LaunchPlan {
                 .into_iter()
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
+            ports: Vec::new(),
             system_calls: &system_calls::POSTGRES,
         }
     }
@@ -324,6 +325,7 @@ mod tests {
                     processes_max: ids.map(u64::from),
                     file_max: Some(2 << 30),
                     locked_memory_max: ids.map(|_| 0),
+                    ..LaunchBounds::default()
                 },
                 sandbox,
                 check: ids.is_some(),

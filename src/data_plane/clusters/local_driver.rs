@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_postgres::{Client, Config};
 
 use super::{
@@ -85,6 +85,8 @@ pub struct LocalDriver {
     engines: Engines,
     entropy: Entropy,
     copies: Arc<Semaphore>,
+    /// Copies of running clusters, which take longer than those of templates.
+    online_copies: Arc<Semaphore>,
     /// `None`: servers are bounded only by the machine.
     resources: Option<Resources>,
 }
@@ -99,6 +101,7 @@ impl LocalDriver {
             engines,
             entropy,
             copies: Arc::new(Semaphore::new(COPIES_MAX)),
+            online_copies: Arc::new(Semaphore::new(COPIES_MAX)),
             resources: None,
         }
     }
@@ -179,6 +182,44 @@ impl LocalDriver {
             CopyPriority::Foreground => blocking(work).await,
             CopyPriority::Background => idle(work).await,
         }
+    }
+
+    /// Takes the right to copy a running cluster. Does not wait, because the caller could do other
+    /// work meanwhile.
+    pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
+        let permit = self.online_copies.try_acquire();
+        permit.map_err(|_| ClusterError::Copy("other clusters are being copied".to_owned()))
+    }
+
+    /// Returns a new name of a copy in the making.
+    pub(super) fn copy_name(&self) -> String {
+        format!("copy-{}", self.entropy.letters(8))
+    }
+
+    pub(super) fn entropy(&self) -> &Entropy {
+        &self.entropy
+    }
+
+    /// Returns the template of a major version, creating it if necessary.
+    pub(super) async fn template_of(&self, major: u16) -> Result<PathBuf> {
+        let engine = self.engines.of_major(major);
+        let engine = engine.ok_or(ClusterError::NoEngine(major))?;
+        self.prepare_for(engine).await
+    }
+
+    /// The server of a copy in the making, within the limits of a project.
+    pub(super) fn quarantined(
+        &self,
+        major: u16,
+        name: &str,
+        place: &Path,
+        owner: ProcessOwner,
+    ) -> Result<Server> {
+        let engine = self.engines.of_major(major);
+        let host = self.host(engine.ok_or(ClusterError::NoEngine(major))?);
+        let sockets = self.home.socket_dir(name);
+        let server = Server::new(host, name, place, sockets, owner, template::SUPERUSER);
+        Ok(server.bounded(self.resources.clone()).without_libraries())
     }
 
     /// Returns whether copies share blocks with the template (reflink), which saves time and space.
@@ -346,7 +387,8 @@ impl LocalDriver {
         };
         let projects = self.home.projects();
         blocking(move || {
-            let known = |cluster: &str| projects.join(cluster).exists();
+            // Those of services are removed with their instances.
+            let known = |name: &str| name.contains('.') || projects.join(name).exists();
             resources
                 .remove_stale(&known)
                 .at("removing control groups of", &projects)

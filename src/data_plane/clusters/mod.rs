@@ -27,6 +27,7 @@ pub mod layout;
 pub mod local_driver;
 pub mod location;
 pub mod manifest;
+pub mod online_copy;
 mod packages;
 mod pid_file;
 mod platform;
@@ -61,6 +62,7 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
+    online_copy::{CopyReport, CopySpec},
     platform::PlatformConflict,
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
@@ -196,6 +198,12 @@ pub enum ClusterError {
     /// Not a SCRAM-SHA-256 verifier. The value itself is not repeated: it may be a password.
     #[error("expected a SCRAM-SHA-256 verifier")]
     NotAVerifier,
+    /// A running cluster could not be copied.
+    #[error("the cluster cannot be copied: {0}")]
+    Copy(String),
+    /// A copied cluster could not be isolated from its original.
+    #[error("the copy cannot be isolated: {0}")]
+    Isolation(String),
     /// The driver does not support this operation.
     #[error("this cluster driver does not support {0}")]
     Unsupported(&'static str),

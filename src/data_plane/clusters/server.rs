@@ -4,6 +4,8 @@
 //! process started is treated alike. The caller runs one operation per cluster at a time.
 //! PostgreSQL's lock file prevents two servers on one data directory in any case.
 
+mod sessions;
+
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -21,7 +23,6 @@ use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
 };
-use tokio_postgres::{Client, NoTls};
 
 use super::{
     At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
@@ -32,8 +33,6 @@ use super::{
     resources::Resources,
     running::RunningServer,
     shutdown::ShutdownMode,
-    socket::ServerSocket,
-    template,
 };
 use crate::base::supervisor::{
     LAUNCH_TIMEOUT, LaunchBounds, Launcher, LauncherError, ProcessHandle, ProcessOwner,
@@ -51,12 +50,6 @@ const EXEC_PATIENCE: Duration = Duration::from_secs(5);
 const CHILD_GRACE: Duration = Duration::from_secs(1);
 /// The time that the kernel gets to end a killed process, which may be writing.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// The time limit of one connection attempt.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// A database of the superuser, which the owner of a project cannot close, rename or drop.
-const REPAIR_DATABASE: &str = "template1";
-/// Settings of superuser sessions. They override settings that a tenant attached to its database.
-const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
 
 /// The installation and the launcher of servers.
 #[derive(Debug, Clone)]
@@ -79,6 +72,8 @@ pub struct Server {
     superuser: &'static str,
     /// `None`: bounded only by the machine, as the control cluster.
     resources: Option<Resources>,
+    /// Whether the server loads the libraries of extensions.
+    has_libraries: bool,
 }
 
 impl Server {
@@ -104,6 +99,15 @@ impl Server {
             run_as,
             superuser,
             resources: None,
+            has_libraries: true,
+        }
+    }
+
+    /// Starts the server without the libraries of extensions: their workers act by themselves.
+    pub(super) fn without_libraries(self) -> Self {
+        Self {
+            has_libraries: false,
+            ..self
         }
     }
 
@@ -125,6 +129,11 @@ impl Server {
     /// The owner of its files.
     pub(super) fn run_as(&self) -> ProcessOwner {
         self.run_as
+    }
+
+    /// Major version of its PostgreSQL.
+    pub(super) fn major(&self) -> u16 {
+        self.host.engine.major()
     }
 
     /// Returns the pid of the live postmaster.
@@ -219,18 +228,6 @@ impl Server {
         }
     }
 
-    /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that,
-    /// to another database, from which it can be opened again.
-    async fn accepts(&self) -> Result<()> {
-        match self.admin().await {
-            Err(error) if error.is_closed_database() => self
-                .connect(self.superuser, REPAIR_DATABASE)
-                .await
-                .map(drop),
-            answer => answer.map(drop),
-        }
-    }
-
     /// Waits until the postmaster has a title that distinguishes it from its children, which it
     /// does not have during `exec`. Returns `None` if there is no process of the server.
     async fn titled_postmaster(&self) -> Result<Option<Pid>> {
@@ -300,70 +297,6 @@ impl Server {
         Ok(())
     }
 
-    /// The server's Unix socket.
-    pub(super) fn socket(&self) -> ServerSocket {
-        ServerSocket::of_server(
-            self.sockets.join(home::SOCKET),
-            self.name(),
-            self.processes.data.clone(),
-        )
-    }
-
-    /// Returns the parameters of a session as `role` with peer authentication. They contain no
-    /// server: sessions use a connection of [`ServerSocket::connect`].
-    pub fn config(&self, role: &str, database: &str) -> tokio_postgres::Config {
-        let mut config = tokio_postgres::Config::new();
-        let (user, setting) = template::peer_login(role);
-        config
-            .user(user)
-            .dbname(database)
-            .application_name("gantry");
-        if role == self.superuser {
-            config.options(SUPERUSER_OPTIONS);
-        } else if let Some((name, value)) = setting {
-            config.options(format!("-c {name}={value}"));
-        }
-        config
-    }
-
-    /// Opens a session, which ends when the client is dropped.
-    pub async fn connect(&self, role: &str, database: &str) -> Result<Client> {
-        let config = self.config(role, database);
-        let socket = self.socket();
-        let attempt = async {
-            let stream = socket
-                .connect()
-                .await
-                .map_err(|cause| ClusterError::Unreached {
-                    name: self.name().to_owned(),
-                    cause,
-                })?;
-            config
-                .connect_raw(stream, NoTls)
-                .await
-                .map_err(|cause| ClusterError::Sql {
-                    doing: "connecting to a cluster",
-                    cause,
-                })
-        };
-        let attempt = timeout(CONNECT_PATIENCE, attempt).await;
-        let (client, connection) =
-            attempt.map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))??;
-        tokio::spawn(connection);
-        Ok(client)
-    }
-
-    /// Opens a superuser session in database `postgres`.
-    pub async fn admin(&self) -> Result<Client> {
-        self.connect(self.superuser, "postgres").await
-    }
-
-    /// Opens a superuser session in a database that a tenant cannot close. Must be short: meanwhile
-    /// no database can be created from that template.
-    pub(super) async fn repairer(&self) -> Result<Client> {
-        self.connect(self.superuser, REPAIR_DATABASE).await
-    }
-
     /// The resource limits of a check of settings, which runs in no control group.
     pub(super) fn limits(&self) -> LaunchBounds {
         self.resources
@@ -402,7 +335,10 @@ impl Server {
         let ids = self.run_as.ids();
         let plan = LaunchPlan {
             // The control cluster and templates in the making are unbounded, and use no extensions.
-            engine: EngineFiles::of(&self.host.engine, self.resources.is_some()),
+            engine: EngineFiles::of(
+                &self.host.engine,
+                self.resources.is_some() && self.has_libraries,
+            ),
             postgres: self.host.engine.program("postgres"),
             data: self.processes.data.clone(),
             sockets: self.sockets.clone(),

@@ -11,14 +11,14 @@ use std::{
 use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
-use super::{At, ClusterError, LocalDriver, Result, blocking, files, server::Server};
+use super::{
+    At, ClusterError, LocalDriver, Result, blocking, files, server::Server, template::OVERRIDES,
+};
 use crate::base::{
     ids::ProjectRef,
     supervisor::{ProcessHandle, ProcessOwner},
 };
 
-/// The file that the template's configuration includes last.
-const FILE: &str = "overrides.conf";
 /// The time limit of a check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -69,7 +69,7 @@ impl LocalDriver {
             let value = value.replace('\'', "''");
             text.extend([name, " = '", &value, "'\n"]);
         }
-        let file = server.data().join(FILE);
+        let file = server.data().join(OVERRIDES);
         blocking(move || {
             /// Far more than the size of all settings.
             const BYTES_MAX: u64 = 64 << 10;

@@ -26,7 +26,7 @@ pub(super) static POSTGRES: SystemCalls = SystemCalls {
         SHARED_MEMORY,
         SESSIONS,
     ],
-    conditional: POSTGRES_CONDITIONAL,
+    conditional: &[POSTGRES_CONDITIONAL],
 };
 
 pub(in crate::data_plane) const MEMORY: &[c_long] = &[
@@ -339,6 +339,8 @@ mod tests {
             || profile
                 .conditional
                 .iter()
+                .copied()
+                .flatten()
                 .any(|conditional| conditional.call == call)
     }
 
@@ -372,7 +374,7 @@ mod tests {
             assert!(!listed(&POSTGRES, call), "{call}");
         }
         // A call with conditions must not also be permitted without them.
-        for ConditionalCall { call, .. } in POSTGRES.conditional {
+        for ConditionalCall { call, .. } in POSTGRES_CONDITIONAL {
             assert!(
                 !POSTGRES.any.iter().any(|list| list.contains(call)),
                 "{call}"

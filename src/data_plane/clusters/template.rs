@@ -29,6 +29,8 @@ const OWNER: &str = "postgres";
 /// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by
 /// role and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
+/// The file that the configuration includes last.
+pub(super) const OVERRIDES: &str = "overrides.conf";
 /// Time limit of `initdb`, which usually takes half a second.
 const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(1);

@@ -3,6 +3,7 @@
 //! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
 //! so after a crash the next pass completes the work.
 
+mod copy;
 mod recovery;
 mod signals;
 
@@ -70,6 +71,7 @@ struct ClusterPlan {
     outdated: bool,
     /// Whether new objects in `public` are open to the roles of the Data API.
     grants_on_new_tables: bool,
+    creation: copy::ClusterCreation,
 }
 
 type SettingValues = Vec<(String, String)>;
@@ -182,7 +184,8 @@ fn notify_changed(context: &DataPlaneContext) {
 async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error> {
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
-         settings_started, outdated, new_table_grants = 'api'",
+         settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
+         (select s.ref from projects s where s.id = projects.copy_of), organization_id",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
@@ -312,6 +315,10 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         started: settings(&row.get(10)),
         outdated: row.get(11),
         grants_on_new_tables: row.get(12),
+        creation: copy::ClusterCreation {
+            rebuild: row.get(13),
+            source: copy::CopySource::read(row, 14)?,
+        },
     })
 }
 
@@ -361,10 +368,19 @@ async fn bring_up(
     let driver = &context.driver;
     let reference = &project.cluster.project;
     // Only a new project may get an empty cluster: missing data of others must not be replaced.
-    let is_new = matches!(project.status, Status::ComingUp | Status::InitFailed);
-    if is_new {
-        let create = driver.create(&project.cluster, CopyPriority::Foreground);
-        timed(context, Step::Create, create).await?;
+    let is_new =
+        project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
+    if project.creation.rebuild {
+        timed(context, Step::Remove, driver.remove(reference)).await?;
+        context.reconciler.trash_filled();
+    }
+    match &project.creation.source {
+        Some(source) if is_new => copy::create(context, project, source).await?,
+        None if is_new => {
+            let create = driver.create(&project.cluster, CopyPriority::Foreground);
+            timed(context, Step::Create, create).await?;
+        }
+        _ => {}
     }
     // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
@@ -506,7 +522,8 @@ async fn record_success(
          settings_started = case when $6::text is null and $8 then settings else settings_started end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
-         password_verifier = case when $4 = 'INACTIVE' then password_verifier end where "
+         password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
+         rebuild = rebuild and $4 = 'INACTIVE' where "
     );
     let goal = project.status.goal();
     let now = context.clock.now();

@@ -1,6 +1,6 @@
 //! Forwards one HTTP request to its upstream and returns the response.
 
-use std::{error::Error as StdError, pin::pin, sync::Arc, time::Duration};
+use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::{Either, Empty, LengthLimitError, Limited};
 use hyper::{
@@ -22,9 +22,9 @@ use super::{
     },
     capacity::CapacityKey,
     connection::ClientConnection,
-    key_exchange,
+    functions, key_exchange,
     key_exchange::ServiceCredential,
-    log,
+    log, public_keys,
     rejection::{RequestRejection, close},
     request, request_headers,
     request_headers::ForwardingHeaders,
@@ -41,6 +41,8 @@ use crate::{
 
 /// Timeout for the head of the upstream's response, from the end of the request body.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
+/// Timeout for the head of the response of a function.
+const FUNCTION_TIMEOUT: Duration = Duration::from_secs(150);
 
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
@@ -97,7 +99,14 @@ pub(super) async fn serve(
         uri, destination, ..
     } = &mut pending;
     let outcome = async {
-        let forwarded = admit(connection, &parts, uri, destination).await?;
+        let forwarded = match admit(connection, &parts, uri, destination).await {
+            Err(RequestRejection::NotConfigured(Service::Auth)) => {
+                let route = destination.route.as_ref();
+                let route = route.ok_or(RequestRejection::NoProject)?;
+                return public_keys::respond(connection, route, &parts).await;
+            }
+            admitted => admitted?,
+        };
         if request::is_websocket(&parts) {
             Box::pin(tunnel::open(connection, forwarded, parts, tunnel)).await
         } else {
@@ -174,6 +183,9 @@ async fn admit<'a>(
                 .ok_or(RequestRejection::NotConfigured(requested))?;
             api_key_check::check(&connection.context, &route, requested, rest, parts).await?;
             (upstream, None, ServiceCredential::Unchanged)
+        }
+        None if requested == Service::Functions => {
+            Box::pin(functions::admit(connection, &route, rest, parts)).await?
         }
         None if services::has_kit(&connection.context, requested) => {
             Box::pin(admit_to_instance(
@@ -264,9 +276,22 @@ async fn forward(
             capacity.request(forwarded.capacity_key, clock.ticks())?,
         )
     };
+    let method = parts.method.clone();
     let request = upstream_request(connection, &forwarded, parts, upload)?;
     let exchange = pin!(connection.pool.send(forwarded.upstream.address(), request));
-    let response = with_response_timeout(forwarded.service, &sent, exchange).await?;
+    let response = with_response_timeout(forwarded.service, &sent, exchange).await;
+    let mut response = match (response, &forwarded.service_use) {
+        (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
+            return Err(functions::end_of_process(used).await);
+        }
+        (response, _) => response?,
+    };
+    if forwarded.service == Service::Functions
+        && let Some(used) = &forwarded.service_use
+    {
+        used.answered();
+        functions::adjust(&mut response, &method, forwarded.route.own_domain);
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return Err(RequestRejection::Unreachable(forwarded.service));
     }
@@ -324,7 +349,11 @@ pub(super) async fn with_response_timeout<B>(
 ) -> Result<Response<B>, RequestRejection> {
     let timed_out = async {
         sent.notified().await;
-        sleep_until(Instant::now() + RESPONSE_TIMEOUT).await;
+        let patience = match service {
+            Service::Functions => FUNCTION_TIMEOUT,
+            _ => RESPONSE_TIMEOUT,
+        };
+        sleep_until(Instant::now() + patience).await;
     };
     let result = tokio::select! {
         biased;
@@ -403,6 +432,9 @@ struct RequestRecord {
     version: Version,
     texts: [Option<String>; 2],
     referer: Option<String>,
+    /// Address of the client, behind trusted proxies.
+    client: IpAddr,
+    /// Country of the client, if a trusted proxy names it.
     country: Option<String>,
 }
 
@@ -415,13 +447,19 @@ impl RequestRecord {
                 .and_then(|value| value.to_str().ok())
                 .map(telemetry::cut)
         };
+        let transport = &connection.context.settings.transport;
+        let sender = connection.peer.ip();
         Self {
             started_at: connection.context.clock.ticks(),
+            client: transport.peer(sender, request.headers()).address,
             method: request.method().clone(),
             version: request.version(),
             texts: [header::USER_AGENT, CLIENT_INFO].map(text),
             referer: text(header::REFERER).map(|referer| telemetry::without_url_secrets(&referer)),
-            country: log::country(request.headers()),
+            country: transport
+                .trusts(sender)
+                .then(|| log::country(request.headers()))
+                .flatten(),
         }
     }
 
@@ -444,7 +482,7 @@ impl RequestRecord {
             path: telemetry::cut(uri.path()),
             search: uri.query().map(telemetry::without_secrets),
             version: self.version,
-            client: connection.peer.ip().to_canonical(),
+            client: self.client,
             user_agent,
             referer: self.referer,
             client_info,

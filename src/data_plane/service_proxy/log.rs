@@ -29,11 +29,12 @@ pub struct Row {
     /// Query string without `?` and with secret parameters redacted.
     pub search: Option<String>,
     pub version: Version,
+    /// Address of the client, behind trusted proxies.
     pub client: IpAddr,
     pub user_agent: Option<String>,
     pub referer: Option<String>,
     pub client_info: Option<String>,
-    /// Country of the client, if a header of the request names it.
+    /// Country of the client, if a trusted proxy names it.
     pub country: Option<String>,
     /// 499 if the client left before the answer.
     pub status: StatusCode,

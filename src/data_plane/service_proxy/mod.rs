@@ -16,6 +16,7 @@ mod capacity;
 mod connection;
 mod forward;
 mod framing;
+mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod key_checks;
@@ -26,6 +27,7 @@ mod open_tunnels;
 pub mod overrides;
 mod plain_http;
 mod project_settings;
+mod public_keys;
 mod rejection;
 mod request;
 mod request_headers;

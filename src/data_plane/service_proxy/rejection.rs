@@ -8,6 +8,7 @@ use hyper::{
 use super::{
     body::{DownloadBody, full},
     capacity::CapacityExceeded,
+    functions::FunctionAuthProblem,
     upstreams::Service,
 };
 use crate::data_plane::services::{Unavailable, UnavailableReason};
@@ -29,6 +30,14 @@ pub(super) enum RequestRejection {
     NotConfigured(Service),
     /// Gantry runs the service, and has no running instance of it.
     Unavailable(Service, Unavailable),
+    /// The project has no function of this name.
+    NoFunction,
+    /// The request to a function is not authorized.
+    FunctionAuth(FunctionAuthProblem),
+    /// The process of the function ended before its answer.
+    FunctionEnded,
+    /// The process of the function was ended for its use of resources.
+    FunctionExceeded,
     /// The request has no API key.
     NoKey,
     /// The API key is invalid.
@@ -58,8 +67,12 @@ impl RequestRejection {
         match self {
             Self::Malformed => StatusCode::BAD_REQUEST,
             Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
-            Self::NoProject | Self::NoService => StatusCode::NOT_FOUND,
-            Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
+            Self::NoProject | Self::NoService | Self::NoFunction => StatusCode::NOT_FOUND,
+            Self::FunctionEnded => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::FunctionExceeded => {
+                StatusCode::from_u16(546).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            Self::FunctionAuth(_) | Self::NoKey | Self::WrongKey => StatusCode::UNAUTHORIZED,
             Self::Paused
             | Self::NotConfigured(_)
             | Self::Unavailable(..)
@@ -92,6 +105,12 @@ impl RequestRejection {
             Self::Unavailable(service, unavailable) => {
                 format!("The {service} service is not available: {}", unavailable.reason.message())
             }
+            Self::NoFunction => "Requested function was not found".into(),
+            Self::FunctionAuth(problem) => problem.message(),
+            Self::FunctionEnded => "Function exited due to an error (please check logs)".into(),
+            Self::FunctionExceeded => {
+                "Function failed due to not having enough compute resources (please check logs)".into()
+            }
             Self::NoKey => "No API key found in request".into(),
             Self::WrongKey => "Invalid API key".into(),
             Self::KeysUnknown => "API keys cannot be checked at the moment; try again shortly".into(),
@@ -102,6 +121,7 @@ impl RequestRejection {
             Self::Stalled => "The body of the request did not arrive in time; send it again".into(),
             Self::TransferCoding => "Only `Transfer-Encoding: chunked` is supported; send the body without another coding".into(),
             Self::Unreachable(service) => format!("The {service} service does not answer"),
+            Self::Late(Service::Functions) => "Request idle timeout limit (150s) reached".into(),
             Self::Late(service) => format!("The {service} service did not answer in time"),
         }
     }
@@ -118,8 +138,30 @@ impl RequestRejection {
         )
     }
 
+    /// Returns the code of an error of the functions service.
+    fn function_code(self) -> Option<&'static str> {
+        match self {
+            Self::NoFunction => Some("NOT_FOUND"),
+            Self::FunctionAuth(problem) => Some(problem.code()),
+            Self::FunctionEnded => Some("WORKER_ERROR"),
+            Self::FunctionExceeded => Some("WORKER_RESOURCE_LIMIT"),
+            Self::Unavailable(Service::Functions, _) => Some("BOOT_ERROR"),
+            Self::Late(Service::Functions) => Some("IDLE_TIMEOUT"),
+            _ => None,
+        }
+    }
+
     pub(super) fn respond(self, version: Version) -> Response<DownloadBody> {
         let mut response = match self {
+            _ if self.function_code().is_some() => {
+                let code = self.function_code().unwrap_or_default();
+                let body = serde_json::json!({"code": code, "message": self.message()});
+                let mut response = json(self.status(), &body);
+                response
+                    .headers_mut()
+                    .insert("sb-error-code", HeaderValue::from_static(code));
+                response
+            }
             // The answer of PostgREST on the hosted platform while no schema is exposed.
             Self::Unavailable(Service::Rest, unavailable)
                 if unavailable.reason == UnavailableReason::Off =>

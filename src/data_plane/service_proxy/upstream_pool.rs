@@ -31,7 +31,7 @@ use tokio::{
 
 use super::{
     body::{BodyError, UploadBody},
-    upstreams::UpstreamAddress,
+    upstreams::{Upstream, UpstreamAddress},
 };
 use crate::base::net::coalescing_stream::CoalescingStream;
 
@@ -215,6 +215,14 @@ async fn connect(address: &UpstreamAddress) -> Result<UpstreamStream, BodyError>
             let connected = timeout(CONNECT_TIMEOUT, socket.connect()).await;
             Ok(UpstreamStream::Unix(connected.map_err(io::Error::from)??))
         }
+    }
+}
+
+impl Upstream {
+    /// Returns whether a connection can be opened within a time, without sending a byte.
+    pub async fn accepts_connections(&self, patience: Duration) -> bool {
+        let connected = timeout(patience, connect(self.address())).await;
+        matches!(connected, Ok(Ok(_)))
     }
 }
 

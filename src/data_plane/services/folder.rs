@@ -1,6 +1,7 @@
 //! The folder of an instance.
 //!
 //! ```text
+//! run/<ref>.functions.<digest>/  of a version of a function, with the same content
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
@@ -11,7 +12,7 @@
 
 use std::{
     fs::{self, DirBuilder, OpenOptions, Permissions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -22,6 +23,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::instance::{FunctionVersion, InstanceId};
 use crate::{
     base::{
         ids::ProjectRef,
@@ -30,6 +32,8 @@ use crate::{
     data_plane::{clusters::Home, service_proxy::upstreams::Service},
 };
 
+/// Largest file of an instance that is read, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode of the outer folder: the instance's account can pass through it.
 const PASSAGE: u32 = 0o711;
 
@@ -40,25 +44,45 @@ pub(super) struct StartedKit {
     pub(super) version: String,
     /// Generation of the project's settings.
     pub(super) settings: i64,
+    /// Digest of the settings: a generation that was not stored may be given again.
+    #[serde(default)]
+    pub(super) digest: String,
+    /// The version, for functions.
+    #[serde(default)]
+    pub(super) function: Option<FunctionVersion>,
 }
 
 /// The paths of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct InstanceFolder {
     outer: PathBuf,
+    /// Whether other instances have the same account.
+    shares_account: bool,
 }
 
 impl InstanceFolder {
-    pub(super) fn of(home: &Home, project: &ProjectRef, service: Service) -> Self {
+    pub(super) fn of(home: &Home, id: &InstanceId) -> Self {
+        Self::named(home, &id.name())
+    }
+
+    /// The folder of this name in the directory of sockets.
+    pub(super) fn named(home: &Home, name: &str) -> Self {
         Self {
-            outer: home.socket_dir(&format!("{project}.{service}")),
+            outer: home.socket_dir(name),
+            shares_account: name.matches('.').count() > 1,
         }
     }
 
     /// Parses the name of a folder in the directory of sockets.
     pub(super) fn parse(name: &str) -> Option<(ProjectRef, Service)> {
         let (project, service) = name.split_once('.')?;
-        Some((project.parse().ok()?, service.parse().ok()?))
+        let (service, digest) = service.split_once('.').unwrap_or((service, ""));
+        let service = service.parse().ok()?;
+        // Only functions have several instances.
+        if (service == Service::Functions) == digest.is_empty() {
+            return None;
+        }
+        Some((project.parse().ok()?, service))
     }
 
     /// The working directory.
@@ -111,9 +135,16 @@ impl InstanceFolder {
         fs::rename(&unfinished, self.inner().join(name))
     }
 
-    /// Reads a file of the instance.
+    /// Reads a file of the instance: a regular one of at most [`FILE_BYTES_MAX`].
     pub(super) fn read(&self, name: &str) -> io::Result<String> {
-        fs::read_to_string(self.inner().join(name))
+        // The instance could have put a link or a pipe in its place.
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+            .open(self.inner().join(name))?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
     }
 
     /// Records the kit of the running process.
@@ -122,6 +153,11 @@ impl InstanceFolder {
         let unfinished = self.outer.join("kit.new");
         fs::write(&unfinished, text)?;
         fs::rename(&unfinished, self.outer.join("kit"))
+    }
+
+    /// Removes the record: the process is not adopted by another Gantry.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_file(self.outer.join("kit")))
     }
 
     /// Returns the recorded kit.
@@ -160,6 +196,9 @@ impl InstanceFolder {
             return false;
         };
         let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        if self.shares_account {
+            return is_same(&cwd, &self.inner()) || self.launched() == Some(pid);
+        }
         // Another Gantry on this machine may have assigned the same user id.
         let is_elsewhere = || is_instance(&cwd);
         is_same(&cwd, &self.inner()) || (uid == Some(live) && !is_elsewhere())
@@ -221,7 +260,16 @@ mod tests {
         let project = "abcdefghijklmnopqrst";
         let parsed = InstanceFolder::parse(&format!("{project}.rest")).unwrap();
         assert_eq!((parsed.0.as_str(), parsed.1), (project, Service::Rest));
-        for other in ["control", project, "abcdefghijklmnopqrst.x", "x.rest"] {
+        let parsed = InstanceFolder::parse(&format!("{project}.functions.0123")).unwrap();
+        assert_eq!(parsed.1, Service::Functions);
+        for other in [
+            "control",
+            project,
+            "abcdefghijklmnopqrst.x",
+            "x.rest",
+            "abcdefghijklmnopqrst.functions",
+            "abcdefghijklmnopqrst.rest.0123",
+        ] {
             assert_eq!(InstanceFolder::parse(other), None, "{other}");
         }
     }
@@ -231,6 +279,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let folder = InstanceFolder {
             outer: place.path().join("x.rest"),
+            shares_account: false,
         };
         let owner = ProcessOwner::new(
             rustix::process::geteuid().as_raw(),
@@ -241,6 +290,8 @@ mod tests {
         let started = StartedKit {
             version: "1".to_owned(),
             settings: 2,
+            digest: "x".to_owned(),
+            function: None,
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

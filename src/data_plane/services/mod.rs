@@ -5,25 +5,33 @@
 //! describes an instance: the configuration and the process table do.
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
-//! - `instance` has the states, `start` starts and stops, `sweep` stops what is idle.
-//! - `folder`, `launch`, `system_calls` and `output`: files, sandbox and output of a process.
+//! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
+//! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
+//!   output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
+//! - `functions`: Edge Functions, their versions, sources and secrets.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
 
+mod c_library;
 mod folder;
+pub mod functions;
 pub mod install;
 mod instance;
 pub mod kit;
 pub mod launch;
-mod output;
+mod limits;
+mod lines;
+pub mod output;
 mod probe;
 pub mod rest;
 pub mod shelf;
 mod start;
+mod stop;
 pub mod sweep;
 mod system_calls;
+mod versions;
 
 use std::{
     collections::HashMap,
@@ -41,13 +49,17 @@ use tokio::{
 };
 
 use self::{
-    instance::{Instance, InstanceId, InstanceState, RunningInstance},
+    functions::{FunctionCache, FunctionLogQueue},
+    instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
+    kit::{InstalledKit, KitError},
+    output::OutputQueue,
     shelf::KitShelf,
+    versions::VersionHistory,
 };
 pub use self::{
     instance::{ServiceUse, Unavailable, UnavailableReason},
     launch::{ServiceLaunchPlan, launch},
-    start::stop_all,
+    stop::stop_all,
 };
 use crate::{
     base::{
@@ -81,16 +93,29 @@ pub struct ServiceOptions {
 }
 
 /// The instances of this process.
-#[derive(Debug)]
 pub struct Services {
-    table: Mutex<HashMap<(ProjectId, Service), Arc<Instance>>>,
+    table: Mutex<HashMap<InstanceKey, Arc<Instance>>>,
+    /// Live versions of functions.
+    pub(crate) functions: FunctionCache,
+    /// Log events of functions that are not stored yet.
+    pub function_log: FunctionLogQueue,
     starts: Semaphore,
     waiting: AtomicUsize,
     /// Notified when settings of a project changed.
     notify: Notify,
+    /// Versions of kits that do not start.
+    versions: VersionHistory,
+    /// Lines that instances wrote.
+    pub output: Arc<OutputQueue>,
     /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
     /// Zero: unknown.
     kits: [AtomicU64; Service::ALL.len()],
+}
+
+impl std::fmt::Debug for Services {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Services").finish_non_exhaustive()
+    }
 }
 
 impl Default for Services {
@@ -98,9 +123,13 @@ impl Default for Services {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
             table: Mutex::default(),
+            functions: FunctionCache::default(),
+            function_log: FunctionLogQueue::default(),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
+            versions: VersionHistory::default(),
+            output: Arc::default(),
             kits: Default::default(),
         }
     }
@@ -124,7 +153,7 @@ impl Services {
     /// process.
     fn instance(&self, id: &InstanceId) -> Arc<Instance> {
         let mut table = self.table.lock();
-        let entry = table.entry((id.project, id.service));
+        let entry = table.entry(id.key());
         entry
             .or_insert_with(|| Arc::new(Instance::new(id.clone())))
             .clone()
@@ -153,7 +182,7 @@ impl Services {
 
     /// Returns the state of a project's service without starting it.
     pub fn state(&self, project: ProjectId, service: Service) -> ServiceState {
-        let found = self.table.lock().get(&(project, service)).cloned();
+        let found = self.table.lock().get(&(project, service, None)).cloned();
         let Some(instance) = found else {
             return ServiceState::Asleep;
         };
@@ -170,7 +199,7 @@ impl Services {
 
     /// Returns the running process of a project's service.
     fn running(&self, project: ProjectId, service: Service) -> Option<Arc<RunningInstance>> {
-        let instance = self.table.lock().get(&(project, service)).cloned()?;
+        let instance = self.table.lock().get(&(project, service, None)).cloned()?;
         instance.running()
     }
 
@@ -204,6 +233,17 @@ impl Drop for WaitingRequest<'_> {
     }
 }
 
+/// Returns the kit that a new instance of a service uses: the newest one that starts.
+fn find_kit(
+    context: &DataPlaneContext,
+    service: Service,
+) -> Result<Option<InstalledKit>, KitError> {
+    let now = context.clock.ticks();
+    let shelf = &context.data_plane_settings.services.shelf;
+    let versions = &context.services.versions;
+    shelf.find_unless(service, |version| versions.is_left(service, version, now))
+}
+
 /// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is
 /// noticed within five seconds.
 pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
@@ -235,6 +275,7 @@ pub async fn acquire(
         project,
         reference: reference.clone(),
         service,
+        function: None,
     };
     let instance = context.services.instance(&id);
     let used = match instance.begin_use(context.clock.ticks()) {

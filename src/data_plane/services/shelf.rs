@@ -47,14 +47,27 @@ impl KitShelf {
     ///
     /// Errors: the problem of the newest version, if none is usable.
     pub fn find(&self, service: Service) -> Result<Option<InstalledKit>, KitError> {
-        let mut problem = None;
+        self.find_unless(service, |_| false)
+    }
+
+    /// Does [`Self::find`], and prefers versions that are not `left`.
+    pub(super) fn find_unless(
+        &self,
+        service: Service,
+        left: impl Fn(&str) -> bool,
+    ) -> Result<Option<InstalledKit>, KitError> {
+        let (mut problem, mut other) = (None, None);
         for version in self.list_service(service)? {
             match version.kit {
+                Ok(kit) if left(&kit.version) => other = other.or(Some(kit)),
                 Ok(kit) => return Ok(Some(kit)),
                 Err(error) => problem = problem.or(Some(error)),
             }
         }
-        problem.map_or(Ok(None), Err)
+        match (other, problem) {
+            (Some(kit), _) => Ok(Some(kit)),
+            (None, problem) => problem.map_or(Ok(None), Err),
+        }
     }
 
     /// Returns all versions of all services, the preferred version of each service first.

@@ -4,22 +4,30 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     process::{Command, Stdio},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal};
+use parking_lot::Mutex;
+use rustix::process::Pid;
 use tokio::time::{sleep, timeout};
 
 use super::{
+    find_kit,
     folder::{InstanceFolder, StartedKit},
-    instance::{AbortOnDrop, Instance, InstanceId, RunningInstance, UnavailableReason},
+    functions,
+    functions::{FunctionLog, PreparedFunction},
+    instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
     kit::InstalledKit,
     launch::ServiceLaunchPlan,
-    output,
-    output::RecentLines,
+    limits, output,
+    output::{OutputReader, OutputTarget},
     probe, rest,
-    rest::{RestSettings, StoredSettings},
+    rest::StoredSettings,
+    stop::{end, end_processes},
 };
 use crate::{
     base::supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
@@ -35,20 +43,8 @@ use crate::{
 
 /// Distance between the user ids of a project and its services. A project's own ids are below.
 const UID_STEP: u32 = 1_000_000;
-/// Processes and threads of an instance.
-const PROCESSES_MAX: u64 = 64;
-/// Size of one file that an instance writes, in bytes.
-const FILE_BYTES_MAX: u64 = 64 << 20;
 /// Interval of polling for readiness.
 const POLL: Duration = Duration::from_millis(5);
-/// Longest time that requests in flight get before an instance is stopped.
-const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// The time that the kernel gets to end a killed process.
-const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Rounds in which left processes are killed. One forked meanwhile appears in the next round.
-const KILL_ROUNDS: usize = 20;
-/// Concurrent stops when all instances are stopped.
-const STOPS_MAX: usize = 16;
 
 /// A start failed.
 #[derive(Debug)]
@@ -56,6 +52,8 @@ pub(super) struct StartFailure {
     pub(super) reason: UnavailableReason,
     /// The cause, for the log and the health check.
     pub(super) why: String,
+    /// Version of the kit, if its program was started.
+    kit: Option<String>,
 }
 
 impl StartFailure {
@@ -67,6 +65,7 @@ impl StartFailure {
         Self {
             reason,
             why: why.to_string(),
+            kit: None,
         }
     }
 }
@@ -82,6 +81,18 @@ pub(super) async fn run(context: DataPlaneContext, instance: Arc<Instance>) {
         Ok(stored) => start(&context, &instance, &stored).await,
         Err(failure) => Err(failure),
     };
+    let InstanceId {
+        project, service, ..
+    } = &instance.id;
+    let version = match &outcome {
+        Ok(running) => Some(&running.kit.version),
+        Err(failure) if failure.reason == UnavailableReason::Failed => failure.kit.as_ref(),
+        Err(_) => None,
+    };
+    if let Some(version) = version {
+        let (versions, now) = (&context.services.versions, context.clock.ticks());
+        versions.record(*service, version, *project, outcome.is_ok(), now);
+    }
     finish(&context, &instance, outcome);
 }
 
@@ -93,7 +104,7 @@ fn finish(
 ) {
     match outcome {
         Ok(running) => publish(context, instance, running),
-        Err(StartFailure { reason, why }) => {
+        Err(StartFailure { reason, why, .. }) => {
             if reason.is_fault() || reason == UnavailableReason::BrokenKit {
                 let InstanceId {
                     reference, service, ..
@@ -136,7 +147,7 @@ async fn start(
             "this process does not hold the lease of the data folder",
         ));
     }
-    let kit = find_kit(context, id.service)?;
+    let kit = kit(context, id.service)?;
     if kit.manifest.needs.postgrest && stored.settings.is_off() {
         return Err(StartFailure::new(
             UnavailableReason::Off,
@@ -149,27 +160,23 @@ async fn start(
             .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error.message()))?;
     }
     let owner = owner(context, id, &kit)?;
-    let folder = InstanceFolder::of(&context.home, &id.reference, id.service);
-    let started = StartedKit {
-        version: kit.version.clone(),
-        settings: stored.generation,
-    };
+    let folder = InstanceFolder::of(&context.home, id);
     let parts = InstanceParts {
         context,
         instance,
         kit,
         owner,
         folder,
-        started,
+        stored,
     };
     if let Some(running) = parts.adopt().await? {
         return Ok(running);
     }
-    parts.launch(&stored.settings).await
+    parts.launch().await
 }
 
-fn find_kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit, StartFailure> {
-    match context.data_plane_settings.services.shelf.find(service) {
+fn kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit, StartFailure> {
+    match find_kit(context, service) {
         Ok(Some(kit)) => Ok(kit),
         Ok(None) => Err(StartFailure::new(
             UnavailableReason::NoKit,
@@ -181,7 +188,7 @@ fn find_kit(context: &DataPlaneContext, service: Service) -> Result<InstalledKit
 
 /// Returns the account of an instance: a user id of its own, derived from the project's, and the
 /// project's group, which may connect to the database's socket.
-fn owner(
+pub(super) fn owner(
     context: &DataPlaneContext,
     id: &InstanceId,
     kit: &InstalledKit,
@@ -220,24 +227,37 @@ struct InstanceParts<'a> {
     kit: InstalledKit,
     owner: ProcessOwner,
     folder: InstanceFolder,
-    started: StartedKit,
+    stored: &'a StoredSettings,
 }
 
 impl InstanceParts<'_> {
+    fn started(&self) -> StartedKit {
+        StartedKit {
+            function: self.instance.id.function.clone(),
+            ..self.stored.started(&self.kit.version)
+        }
+    }
+
     /// Returns the running process of an earlier Gantry if it has the same kit and settings. Ends
     /// any other process of the folder.
     async fn adopt(&self) -> Result<Option<RunningInstance>, StartFailure> {
         let launched = self.folder.launched();
         if let Some(pid) = launched
-            && self.folder.recorded().as_ref() == Some(&self.started)
+            && self.folder.recorded() == Some(self.started())
         {
             let handle = ProcessHandle::open(pid).map_err(failed("watching a service"))?;
             // Checked again: the pid may have been reused before it was opened.
             if let Some(handle) = handle
                 && self.folder.launched() == Some(pid)
             {
-                let lines = Arc::new(RecentLines::default());
-                let running = self.running(pid, handle, lines);
+                let log = match &self.instance.id.function {
+                    Some(function) => {
+                        functions::adopted_log(self.context, &self.instance.id, function).await
+                    }
+                    None => None,
+                };
+                let exceeded = log.as_ref().map(|log| log.exceeded.clone());
+                let running = self.running(pid, handle, self.output(log), exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
                         reference, service, ..
@@ -254,7 +274,7 @@ impl InstanceParts<'_> {
     }
 
     /// Starts a process and waits until it is ready.
-    async fn launch(&self, settings: &RestSettings) -> Result<RunningInstance, StartFailure> {
+    async fn launch(&self) -> Result<RunningInstance, StartFailure> {
         let id = &self.instance.id;
         self.folder
             .create(self.owner)
@@ -264,41 +284,85 @@ impl InstanceParts<'_> {
             let keys = api_keys::accepted_keys(self.context, id.project, &id.reference)
                 .await
                 .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
+            let settings = &self.stored.settings;
             let check =
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
         }
-        let lines = Arc::new(RecentLines::default());
-        let (pid, handle) = self.spawn().await?;
-        let running = self.running(pid, handle, lines);
+        let begun = self.context.clock.ticks();
+        let prepared = self.prepare_function().await?;
+        let log = prepared.as_ref().map(|prepared| {
+            FunctionLog::new(self.context, &self.instance.id, prepared.logged.clone())
+        });
+        // Opened before the program: a pipe without an open end loses its bytes.
+        let output = self.output(log.clone());
+        let (pid, handle) = match self.spawn(prepared.as_ref()).await {
+            Ok(spawned) => spawned,
+            Err(failure) => {
+                let why = output.last_line().await.unwrap_or(failure.why);
+                output.finish().await;
+                return Err(StartFailure { why, ..failure });
+            }
+        };
+        let exceeded = log.as_ref().map(|log| log.exceeded.clone());
+        let running = self.running(pid, handle, output, exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
             (outcome, _) => outcome,
         };
         if let Err(failure) = outcome {
-            let last = running.lines.last();
-            drop(running);
             let _ = end_processes(&self.folder, self.owner).await;
+            let last = running.output.last_line().await;
+            running.output.finish().await;
+            let killed = limits::killed_by_kernel(self.context, id, &self.kit.manifest);
+            let last = killed.or(last);
+            if let Some(log) = &log {
+                log.failed(last.as_deref().unwrap_or(&failure.why));
+            }
+            limits::release(self.context, id).await;
             return Err(StartFailure {
                 why: last.unwrap_or(failure.why),
+                kit: Some(self.kit.version.clone()),
                 ..failure
             });
         }
         self.folder
-            .record(&self.started)
+            .record(&self.started())
             .map_err(failed("recording a service"))?;
+        if let Some(log) = &log {
+            log.booted(self.context.clock.ticks().saturating_sub(begun));
+        }
         Ok(running)
     }
 
+    /// Prepares the version of an instance of functions.
+    async fn prepare_function(&self) -> Result<Option<PreparedFunction>, StartFailure> {
+        let id = &self.instance.id;
+        let Some(function) = &id.function else {
+            return Ok(None);
+        };
+        let place = (&self.folder, self.owner, &self.kit);
+        let prepared = functions::prepare(self.context, id, function, place);
+        Box::pin(prepared).await.map(Some)
+    }
+
     /// Runs the launcher. Returns when it has become the program.
-    async fn spawn(&self) -> Result<(Pid, ProcessHandle), StartFailure> {
+    async fn spawn(
+        &self,
+        function: Option<&PreparedFunction>,
+    ) -> Result<(Pid, ProcessHandle), StartFailure> {
         let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
         let twin = output.try_clone().map_err(failed("opening the output"))?;
         let launcher = &self.context.data_plane_settings.services.launcher;
+        let bounds = self.bounds().await?;
+        let mut plan = self.plan(launcher.sandbox, bounds);
+        if let Some(function) = function {
+            function.apply(&mut plan);
+        }
         let mut command = Command::new(&launcher.program);
         command
-            .args(self.plan(launcher.sandbox).arguments())
+            .args(plan.arguments())
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::null())
@@ -331,7 +395,19 @@ impl InstanceParts<'_> {
         })
     }
 
-    fn plan(&self, sandbox: bool) -> ServiceLaunchPlan {
+    /// Creates the control group of the process.
+    async fn bounds(&self) -> Result<LaunchBounds, StartFailure> {
+        let (context, name) = (self.context.clone(), self.instance.id.name());
+        let (manifest, owner) = (self.kit.manifest.clone(), self.owner);
+        let prepared = tokio::task::spawn_blocking(move || {
+            limits::prepare(context.driver.control_groups(), &name, &manifest, owner)
+        });
+        prepared
+            .await
+            .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))
+    }
+
+    fn plan(&self, sandbox: bool, bounds: LaunchBounds) -> ServiceLaunchPlan {
         let manifest = &self.kit.manifest;
         let inner = self.folder.inner();
         let fill = |text: &String| {
@@ -345,14 +421,7 @@ impl InstanceParts<'_> {
             kit: self.kit.folder.clone(),
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
-            bounds: LaunchBounds {
-                memory_max: Some(manifest.memory_bytes),
-                // Without root, the limit would count the processes of Gantry's own account.
-                processes_max: ids.map(|_| PROCESSES_MAX),
-                file_max: Some(FILE_BYTES_MAX),
-                locked_memory_max: Some(0),
-                ..LaunchBounds::default()
-            },
+            bounds,
             sandbox,
             variables: manifest
                 .environment
@@ -361,16 +430,37 @@ impl InstanceParts<'_> {
                 .collect(),
             program_arguments: manifest.arguments.iter().map(fill).collect(),
             folder: inner,
+            record: true,
+            ..ServiceLaunchPlan::default()
         }
     }
 
-    fn running(&self, pid: Pid, handle: ProcessHandle, lines: Arc<RecentLines>) -> RunningInstance {
+    /// Starts reading the output, which is the log of a function.
+    fn output(&self, log: Option<FunctionLog>) -> OutputReader {
+        if let Some(log) = log {
+            return log.start_reading(&self.folder.output());
+        }
+        let target = OutputTarget {
+            id: self.instance.id.clone(),
+            queue: Arc::clone(&self.context.services.output),
+            clock: self.context.clock.clone(),
+            entropy: self.context.entropy.clone(),
+        };
+        OutputReader::start(&self.folder.output(), target)
+    }
+
+    fn running(
+        &self,
+        pid: Pid,
+        handle: ProcessHandle,
+        output: OutputReader,
+        exceeded: Option<Arc<AtomicBool>>,
+    ) -> RunningInstance {
         let socket = ServerSocket::of_process(
             self.folder.socket(),
             self.owner.uid(),
             pid.as_raw_nonzero().get(),
         );
-        let reader = tokio::spawn(output::read(self.folder.output(), lines.clone()));
         RunningInstance {
             id: self.instance.id.clone(),
             upstream: Arc::new(Upstream::unix(socket.clone())),
@@ -378,17 +468,22 @@ impl InstanceParts<'_> {
             handle,
             pid,
             kit: self.kit.clone(),
-            settings: self.started.settings,
+            settings: Mutex::new(self.stored.clone()),
             folder: self.folder.clone(),
             owner: self.owner,
-            lines,
-            _reader: AbortOnDrop(reader),
+            output,
             keys: AtomicU64::new(0),
+            since: self.context.clock.ticks(),
+            exceeded: exceeded.unwrap_or_default(),
             loading: tokio::sync::Mutex::default(),
         }
     }
 
     async fn is_ready(&self, running: &RunningInstance) -> bool {
+        if running.id.function.is_some() {
+            // A request would run the function.
+            return running.socket.connect().await.is_ok();
+        }
         let ready = &running.kit.manifest.ready;
         probe::head(&running.socket, &ready.path, &[])
             .await
@@ -423,7 +518,14 @@ fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: Runnin
     // Watched after it was published: an end in between is reported as well.
     tokio::spawn(async move {
         let _ = running.handle.ended().await;
-        let why = running.lines.last();
+        let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
+        if killed.is_some() {
+            running.exceeded.store(true, Ordering::Release);
+        }
+        let why = match killed {
+            None => running.output.last_line().await,
+            killed => killed,
+        };
         let why = why.unwrap_or_else(|| "the program ended".to_owned());
         if instance.ended(running.pid, Some(why.clone()), context.clock.ticks()) {
             let InstanceId {
@@ -432,33 +534,6 @@ fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: Runnin
             tracing::warn!(project = %reference, %service, why, "service ended unexpectedly");
         }
     });
-}
-
-/// Stops a running instance: waits for the requests in flight, then ends its processes.
-pub(super) async fn stop(instance: &Arc<Instance>) {
-    if let Some(running) = instance.begin_stop() {
-        end(instance, &running).await;
-        instance.stopped();
-    }
-}
-
-/// Ends the processes of an instance that accepts no more uses.
-async fn end(instance: &Arc<Instance>, running: &Arc<RunningInstance>) {
-    let _ = timeout(DRAIN_MAX, instance.unused()).await;
-    let patience = Duration::from_secs(running.kit.manifest.stop.seconds.into());
-    let ended = async {
-        running.handle.signal(Signal::TERM)?;
-        // After the time, it is killed below.
-        let _ = timeout(patience, running.handle.ended()).await;
-        end_processes(&running.folder, running.owner).await?;
-        running.folder.remove()
-    };
-    if let Err(error) = ended.await {
-        let InstanceId {
-            reference, service, ..
-        } = &instance.id;
-        tracing::warn!(project = %reference, %service, %error, "failed to end a service");
-    }
 }
 
 /// Replaces the process of an instance by one with these settings, and returns the output of the
@@ -470,7 +545,7 @@ pub(super) async fn replace(
 ) -> Result<(), StartFailure> {
     let now = context.clock.ticks();
     if let Some(running) = instance.begin_stop() {
-        end(instance, &running).await;
+        end(context, instance, &running).await;
         instance.restarting();
     } else {
         instance.forget_failure();
@@ -492,38 +567,4 @@ pub(super) async fn replace(
             Err(failure)
         }
     }
-}
-
-/// Stops all instances of this process. Used before all clusters are stopped.
-pub async fn stop_all(context: &DataPlaneContext) {
-    use futures_util::{StreamExt, stream};
-    let stops = context.services.instances();
-    stream::iter(stops)
-        .for_each_concurrent(STOPS_MAX, |instance| async move { stop(&instance).await })
-        .await;
-}
-
-/// Kills the processes of a folder, and all others of its user id if no other program has it.
-pub(super) async fn end_processes(folder: &InstanceFolder, owner: ProcessOwner) -> io::Result<()> {
-    for _ in 0..KILL_ROUNDS {
-        let (listed, uid) = (folder.clone(), owner.own_uid());
-        let pids = tokio::task::spawn_blocking(move || listed.processes(uid))
-            .await
-            .map_err(io::Error::other)??;
-        if pids.is_empty() {
-            return Ok(());
-        }
-        for pid in pids {
-            let Some(handle) = ProcessHandle::open(pid)? else {
-                continue;
-            };
-            // Checked again: the pid may have been reused before it was opened.
-            if !folder.is_process(pid, owner.own_uid()) {
-                continue;
-            }
-            handle.signal(Signal::KILL)?;
-            let _ = timeout(KILL_TIMEOUT, handle.ended()).await;
-        }
-    }
-    Err(io::Error::other("processes are left after SIGKILL"))
 }

@@ -6,9 +6,11 @@ use std::{fs, sync::Arc, time::Duration};
 use tokio::time::interval;
 
 use super::{
+    find_kit,
     folder::InstanceFolder,
+    functions,
     instance::{Instance, InstanceId, RunningInstance},
-    start,
+    limits, rest, start, stop,
 };
 use crate::{
     base::{
@@ -23,12 +25,14 @@ use crate::{
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Rounds of that interval after which projects are read without a notification.
 const PROJECTS_ROUNDS: u32 = 10;
+/// Reads of projects after which unused files of functions are removed.
+const CLEANING_ROUNDS: u32 = 30;
 
 /// Adopts instances, then stops them when necessary. Runs until it is dropped.
 pub async fn run(context: DataPlaneContext) {
     let mut changes = context.reconciler.changes();
     let mut rounds = interval(IDLE_INTERVAL);
-    let mut since_read = 0;
+    let (mut since_read, mut cleanings) = (0, 0_u32);
     let mut adopted = false;
     loop {
         let changed = tokio::select! {
@@ -43,6 +47,13 @@ pub async fn run(context: DataPlaneContext) {
         since_read += 1;
         if changed || since_read >= PROJECTS_ROUNDS {
             since_read = 0;
+            cleanings += 1;
+            if cleanings % CLEANING_ROUNDS == 1
+                && context.lease.leads()
+                && let Err(error) = functions::remove_unused(&context).await
+            {
+                tracing::debug!(%error, "files of functions could not be removed; trying again");
+            }
             if let Err(error) = stop_unwanted(&context).await {
                 tracing::debug!(%error, "projects of services could not be read; trying again");
             }
@@ -59,7 +70,10 @@ pub fn stop_idle(context: &DataPlaneContext) {
             continue;
         };
         let idle = running.kit.manifest.idle.as_millis();
-        if instance
+        if functions::is_too_old(&running, now) {
+            // The next request starts another process.
+            spawn_stop(context, instance);
+        } else if instance
             .idle_since(now)
             .is_some_and(|since| u128::from(since) >= idle)
         {
@@ -67,18 +81,19 @@ pub fn stop_idle(context: &DataPlaneContext) {
                 reference, service, ..
             } = &instance.id;
             tracing::debug!(project = %reference, %service, "idle service stopped");
-            spawn_stop(instance);
+            spawn_stop(context, instance);
         }
     }
 }
 
 /// In a task of its own: requests in flight of one instance must not delay others.
-fn spawn_stop(instance: Arc<Instance>) {
-    tokio::spawn(async move { start::stop(&instance).await });
+fn spawn_stop(context: &DataPlaneContext, instance: Arc<Instance>) {
+    let context = context.clone();
+    tokio::spawn(async move { stop::stop(&context, &instance).await });
 }
 
-/// Stops the instances of projects that are paused or removed, and those that run with outdated
-/// settings or an outdated kit. The next request starts them again.
+/// Stops the instances of projects that are paused or removed, and those of an outdated kit, which
+/// the next request starts again. Brings others to changed settings.
 pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
     let running: Vec<(Arc<Instance>, Arc<RunningInstance>)> = context
         .services
@@ -102,17 +117,21 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         let row = rows
             .iter()
             .find(|row| row.get::<_, i64>(0) == instance.id.project.0);
-        let wanted = match row {
-            None => false,
-            Some(row) => {
-                let status = Status::read(row, 1)?;
-                let rest = instance.id.service == Service::Rest;
-                let outdated = rest && row.get::<_, i64>(2) != process.settings;
-                !ends_services(status) && !outdated && !is_outdated(context, &process)
-            }
+        let Some(row) = row else {
+            spawn_stop(context, instance);
+            continue;
         };
-        if !wanted {
-            spawn_stop(instance);
+        if ends_services(Status::read(row, 1)?)
+            || is_outdated(context, &process)
+            || !functions::is_live(context, &instance.id).await
+        {
+            spawn_stop(context, instance);
+            continue;
+        }
+        let has_other_settings = row.get::<_, i64>(2) != process.settings.lock().generation;
+        if instance.id.service == Service::Rest && has_other_settings {
+            let context = context.clone();
+            tokio::spawn(async move { rest::refresh(&context, &instance).await });
         }
     }
     Ok(())
@@ -137,7 +156,7 @@ fn ends_services(status: Status) -> bool {
 /// Returns whether another version of the kit would be started now.
 fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
     let service = process.id.service;
-    match context.data_plane_settings.services.shelf.find(service) {
+    match find_kit(context, service) {
         Ok(Some(kit)) => kit.version != process.kit.version,
         // A removed or broken kit: the running process is as good as any.
         Ok(None) | Err(_) => false,
@@ -149,29 +168,37 @@ fn is_outdated(context: &DataPlaneContext, process: &RunningInstance) -> bool {
 async fn adopt(context: &DataPlaneContext) -> bool {
     let home = context.home.clone();
     let listed = tokio::task::spawn_blocking(move || {
-        let mut found: Vec<(ProjectRef, Service)> = Vec::new();
+        let mut found: Vec<(String, ProjectRef, Service)> = Vec::new();
         for entry in fs::read_dir(home.socket_dir(""))?.flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
-            found.extend(InstanceFolder::parse(&name));
+            let parsed = InstanceFolder::parse(&name);
+            found.extend(parsed.map(|(reference, service)| (name, reference, service)));
         }
         Ok::<_, std::io::Error>(found)
     });
     let Ok(Ok(found)) = listed.await else {
         return false;
     };
-    for (reference, service) in found {
+    for (name, reference, service) in found {
         let sql = "select id from projects where ref = $1 and node = $2 and desired = 'active'";
         let rows = context
             .db
             .query(sql, &[&reference.as_str(), &context.settings.node])
             .await;
         let Ok(rows) = rows else { return false };
-        let folder = InstanceFolder::of(&context.home, &reference, service);
-        let id = rows.first().map(|row| InstanceId {
+        let folder = InstanceFolder::named(&context.home, &name);
+        let mut id = rows.first().map(|row| InstanceId {
             project: ProjectId(row.get(0)),
             reference: reference.clone(),
             service,
+            function: folder.recorded().and_then(|recorded| recorded.function),
         });
+        if let Some(known) = &id
+            && service == Service::Functions
+            && (known.function.is_none() || !functions::is_live(context, known).await)
+        {
+            id = None;
+        }
         if let Some(id) = id.filter(|_| folder.launched().is_some()) {
             let instance = context.services.instance(&id);
             if instance.begin_start(context.clock.ticks()) {
@@ -184,10 +211,11 @@ async fn adopt(context: &DataPlaneContext) -> bool {
             use std::os::unix::fs::MetadataExt;
             ProcessOwner::new(found.uid(), found.gid())
         });
-        let ended = start::end_processes(&folder, owner).await;
+        let ended = stop::end_processes(&folder, owner).await;
         if let Err(error) = ended.and_then(|()| folder.remove()) {
             tracing::warn!(project = %reference, %service, %error, "failed to remove a left service");
         }
     }
+    limits::remove_stale(context).await;
     true
 }

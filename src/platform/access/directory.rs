@@ -66,6 +66,35 @@ pub enum ResourceName {
     Organization(OrgSlug),
     /// The `{ref}` of the path.
     Project(ProjectRef),
+    /// The `{branch_id_or_ref}` of the path, which stands for the parent of the branch.
+    Branch(BranchKey),
+}
+
+/// The name of a branch in a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum BranchKey {
+    /// Its id.
+    Id(Uuid),
+    /// The reference of its project.
+    Ref(ProjectRef),
+}
+
+impl BranchKey {
+    /// Parses an id or a reference.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Ok(reference) = text.parse() {
+            return Some(Self::Ref(reference));
+        }
+        Uuid::try_parse(text).ok().map(Self::Id)
+    }
+
+    /// Returns the id or the reference.
+    pub fn parts(&self) -> (Option<Uuid>, Option<&ProjectRef>) {
+        match self {
+            Self::Id(id) => (Some(*id), None),
+            Self::Ref(reference) => (None, Some(reference)),
+        }
+    }
 }
 
 /// The resource that a request is about, after it was found and the caller belongs to it.
@@ -119,6 +148,8 @@ pub struct Directory {
     /// Organizations by user and slug, with the user's roles.
     organizations: EpochCache<(UserId, OrgSlug), (Organization, EffectiveRoles)>,
     projects: EpochCache<(UserId, ProjectRef), (Project, EffectiveRoles)>,
+    /// Parents of branches.
+    branches: EpochCache<(UserId, BranchKey), (Project, EffectiveRoles)>,
     /// Names that do not exist or do not belong to the user. The two cases look alike to the user.
     unknown_names: EpochCache<(UserId, ResourceName), ()>,
     lookup_locks: Box<[Mutex<()>]>,
@@ -143,6 +174,7 @@ impl Directory {
             oauth_tokens: EpochCache::new(ENTRIES_MAX),
             organizations: EpochCache::new(ENTRIES_MAX),
             projects: EpochCache::new(ENTRIES_MAX),
+            branches: EpochCache::new(ENTRIES_MAX),
             unknown_names: EpochCache::new(UNKNOWN_NAMES_MAX),
             lookup_locks: (0..LOOKUP_LOCKS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::default(),
@@ -245,6 +277,11 @@ impl Directory {
                 let (project, roles) = self.projects.get(&key, now)?;
                 (Subject::Project(project), roles)
             }
+            ResourceName::Branch(branch) => {
+                let key = (user.id, branch.clone());
+                let (project, roles) = self.branches.get(&key, now)?;
+                (Subject::Project(project), roles)
+            }
         };
         user.sees(&subject).then_some((subject, roles))
     }
@@ -261,6 +298,10 @@ impl Directory {
             }
             ResourceName::Project(reference) => {
                 let found = self.projects.get(&(user.id, reference.clone()), now);
+                found.is_some_and(|(project, _)| !user.sees(&Subject::Project(project)))
+            }
+            ResourceName::Branch(branch) => {
+                let found = self.branches.get(&(user.id, branch.clone()), now);
                 found.is_some_and(|(project, _)| !user.sees(&Subject::Project(project)))
             }
         };
@@ -305,6 +346,10 @@ impl Directory {
                 .project(user.id, reference)
                 .await?
                 .map(|(project, roles)| (Subject::Project(project), roles)),
+            ResourceName::Branch(branch) => self
+                .branch_parent(user.id, branch)
+                .await?
+                .map(|(project, roles)| (Subject::Project(project), roles)),
         };
         if found.is_none() {
             self.unknown_names
@@ -341,7 +386,42 @@ impl Directory {
         Ok(Some(found))
     }
 
-    /// Reads a project. A role on the project adds to the role in its organization.
+    /// Reads the parent of a branch, with the user's role on the parent. The reference of a project
+    /// that is no branch stands for the project itself.
+    async fn branch_parent(
+        &self,
+        user: UserId,
+        branch: &BranchKey,
+    ) -> Result<Option<(Project, EffectiveRoles)>, Error> {
+        let now = self.clock.ticks();
+        let epoch = self.branches.epoch();
+        let (id, reference) = match branch {
+            BranchKey::Id(id) => (Some(id), None),
+            BranchKey::Ref(reference) => (None, Some(reference.as_str())),
+        };
+        let sql = "select p.id, p.organization_id, m.role, r.role, p.ref from projects c \
+                   left join branches b on b.project_id = c.id \
+                   join projects p on p.id = coalesce(b.parent_id, c.id) \
+                   join members m on m.organization_id = p.organization_id and m.user_id = $1 \
+                   left join project_roles r on (r.organization_id, r.user_id, r.project_id) \
+                   = (m.organization_id, m.user_id, p.id) where b.id = $2 or c.ref = $3";
+        let rows = self
+            .db
+            .query(sql, &[&user.0, &id, &reference])
+            .await
+            .context("looking up a branch")?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let reference = row.get::<_, &str>(4).parse();
+        let found = read_project(row, reference.context("reading a project's ref")?)?;
+        self.branches
+            .put((user, branch.clone()), found.clone(), now, epoch);
+        Ok(Some(found))
+    }
+
+    /// Reads a project. A role on the project adds to the role in its organization. A role on the
+    /// parent counts for its branches.
     async fn project(
         &self,
         user: UserId,
@@ -351,8 +431,9 @@ impl Directory {
         let epoch = self.projects.epoch();
         let sql = "select p.id, p.organization_id, m.role, r.role from projects p \
                    join members m on m.organization_id = p.organization_id and m.user_id = $1 \
-                   left join project_roles r on (r.organization_id, r.user_id, r.project_id) = (m.organization_id, m.user_id, p.id) \
-                   where p.ref = $2";
+                   left join branches b on b.project_id = p.id \
+                   left join project_roles r on (r.organization_id, r.user_id, r.project_id) \
+                   = (m.organization_id, m.user_id, coalesce(b.parent_id, p.id)) where p.ref = $2";
         let rows = self
             .db
             .query(sql, &[&user.0, &reference.as_str()])
@@ -361,24 +442,10 @@ impl Directory {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let organization = role(row.get(2))?;
-        let on_project = row.get::<_, Option<&str>>(3).map(role).transpose()?;
-        let roles = EffectiveRoles {
-            organization,
-            subject: on_project.map_or(organization, |role| role.max(organization)),
-        };
-        let project = Project {
-            id: ProjectId(row.get(0)),
-            reference: reference.clone(),
-            organization: OrganizationId(row.get(1)),
-        };
-        self.projects.put(
-            (user, reference.clone()),
-            (project.clone(), roles),
-            now,
-            epoch,
-        );
-        Ok(Some((project, roles)))
+        let found = read_project(row, reference.clone())?;
+        self.projects
+            .put((user, reference.clone()), found.clone(), now, epoch);
+        Ok(Some(found))
     }
 
     /// Clears one of the caches.
@@ -387,9 +454,16 @@ impl Directory {
             Cache::AccessTokens => self.tokens.clear(),
             Cache::OauthTokens => self.oauth_tokens.clear(),
             Cache::Organizations => self.organizations.clear(),
-            Cache::Projects => self.projects.clear(),
+            Cache::Projects => {
+                self.projects.clear();
+                self.branches.clear();
+            }
             Cache::UnknownNames => self.unknown_names.clear(),
-            Cache::ProjectListings | Cache::Hosts | Cache::HostStatus | Cache::ApiKeys => {}
+            Cache::ProjectListings
+            | Cache::Hosts
+            | Cache::HostStatus
+            | Cache::ApiKeys
+            | Cache::Functions => {}
         }
     }
 
@@ -400,6 +474,7 @@ impl Directory {
         self.oauth_tokens.set_trusted(trusted);
         self.organizations.set_trusted(trusted);
         self.projects.set_trusted(trusted);
+        self.branches.set_trusted(trusted);
         self.unknown_names.set_trusted(trusted);
     }
 
@@ -445,6 +520,22 @@ impl Directory {
             let _ = self.uses.try_send(TokenUse { token, address });
         }
     }
+}
+
+/// Reads id, organization, role in the organization and role on the project from a row.
+fn read_project(row: &Row, reference: ProjectRef) -> Result<(Project, EffectiveRoles), Error> {
+    let organization = role(row.get(2))?;
+    let on_project = row.get::<_, Option<&str>>(3).map(role).transpose()?;
+    let roles = EffectiveRoles {
+        organization,
+        subject: on_project.map_or(organization, |role| role.max(organization)),
+    };
+    let project = Project {
+        id: ProjectId(row.get(0)),
+        reference,
+        organization: OrganizationId(row.get(1)),
+    };
+    Ok((project, roles))
 }
 
 /// Returns the id of the organization with this slug. [`Error::NotFound`] if there is none.

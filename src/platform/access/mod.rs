@@ -20,7 +20,7 @@ pub use approval::{OauthApproval, Scopes};
 pub use caller::{CachedCredential, Caller, User};
 pub use decide::{CallerRelation, decide};
 pub use directory::{
-    Directory, Organization, Project, ResourceName, Subject, organization_by_slug,
+    BranchKey, Directory, Organization, Project, ResourceName, Subject, organization_by_slug,
 };
 pub use grant::{Permissions, Reach, TokenGrant};
 pub use permission::{AnyOf, OauthScope, Permission, PermissionLevel};

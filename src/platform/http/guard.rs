@@ -116,7 +116,7 @@ impl GuardedEndpoint {
     /// any other error.
     fn challenge(&self, error: &Error) -> Option<String> {
         let reason = match error {
-            Error::Unauthenticated(CredentialProblem::Missing) => None,
+            Error::Unauthenticated(CredentialProblem::Missing) | Error::SmtpRequired { .. } => None,
             Error::Unauthenticated(_) => Some("error=\"invalid_token\"".to_owned()),
             Error::Forbidden(Denial::Scope(_)) => Some("error=\"insufficient_scope\"".to_owned()),
             _ => return None,

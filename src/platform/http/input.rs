@@ -346,6 +346,79 @@ impl LargeBodyPermit {
     }
 }
 
+/// Time that a request waits for its turn to send a file body.
+const FILE_BODY_WAIT: Duration = Duration::from_secs(20);
+/// Bodies with files of one project in memory, the waiting ones included.
+const FILE_BODIES_OF_PROJECT_MAX: usize = 10;
+
+static FILE_BODIES: Semaphore = Semaphore::const_new(LARGE_BODIES_MAX);
+static FILE_BODIES_OF_PROJECTS: LazyLock<Arc<ConnectionLimit<ProjectId>>> =
+    LazyLock::new(|| ConnectionLimit::new(FILE_BODIES_OF_PROJECT_MAX));
+
+/// A body with files, of up to [`FILE_BODY_BYTES_MAX`], as sent.
+///
+/// At most `LARGE_BODIES_MAX` are in memory. Further requests wait, because clients send several in
+/// parallel.
+pub struct FileBody {
+    /// `Content-Type`, in lower case up to the first semicolon.
+    pub media_type: String,
+    /// `Content-Type` as sent.
+    pub content_type: String,
+    /// The body.
+    pub bytes: Bytes,
+    /// Released when the handler ends.
+    pub permit: (
+        SemaphorePermit<'static>,
+        Option<ConnectionPermit<ProjectId>>,
+    ),
+}
+
+/// Maximum size of a body with files, in bytes.
+pub const FILE_BODY_BYTES_MAX: usize = 20 << 20;
+
+impl Input for FileBody {
+    fn describe(_: &mut OperationDoc) {}
+
+    async fn take(call: &mut Call<'_>) -> Result<Self, Error> {
+        let busy = || Error::Busy {
+            retry: LARGE_BODY_RETRY,
+        };
+        let project = match call.subject {
+            Subject::Project(project) => {
+                let permit = FILE_BODIES_OF_PROJECTS.try_acquire(project.id);
+                Some(permit.ok_or_else(busy)?)
+            }
+            _ => None,
+        };
+        let permit = tokio::time::timeout(FILE_BODY_WAIT, FILE_BODIES.acquire()).await;
+        let permit = permit.ok().and_then(Result::ok).ok_or_else(busy)?;
+        let content_type = call.headers().get(header::CONTENT_TYPE);
+        let content_type = content_type.and_then(|value| value.to_str().ok());
+        let content_type = content_type.unwrap_or_default().to_owned();
+        let essence = content_type.split(';').next().unwrap_or_default();
+        Ok(Self {
+            media_type: essence.trim().to_ascii_lowercase(),
+            content_type,
+            bytes: call.body_within(FILE_BODY_BYTES_MAX).await?,
+            permit: (permit, project),
+        })
+    }
+}
+
+impl FileBody {
+    /// Parses the body as JSON.
+    pub fn json<T: DeserializeOwned + JsonSchema>(&self) -> Result<T, Error> {
+        let mut headers = HeaderMap::new();
+        if let Ok(value) = self.content_type.parse()
+            && !self.content_type.is_empty()
+        {
+            headers.insert(header::CONTENT_TYPE, value);
+        }
+        json::require_json(&headers, &self.bytes)?;
+        json::parse(&self.bytes)
+    }
+}
+
 impl<T: DeserializeOwned + JsonSchema + Send> Input for LargeJson<T> {
     fn describe(described: &mut OperationDoc) {
         described.body_schema::<T>();

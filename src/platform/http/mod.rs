@@ -11,6 +11,7 @@ pub mod endpoint;
 mod guard;
 pub mod input;
 pub(crate) mod json;
+pub mod multipart;
 pub(crate) mod null_bytes;
 pub mod openapi;
 pub mod output;

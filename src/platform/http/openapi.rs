@@ -21,6 +21,8 @@ pub struct OperationDoc {
     body: Option<Value>,
     /// Whether the body is a form.
     form: bool,
+    /// Further media types of the body, with their schemas.
+    media: Vec<(&'static str, Value)>,
     reply: Option<(StatusCode, Option<Value>)>,
     may_be_empty: bool,
 }
@@ -33,6 +35,7 @@ impl OperationDoc {
             parameters: Vec::new(),
             body: None,
             form: false,
+            media: Vec::new(),
             reply: None,
             may_be_empty: false,
         }
@@ -57,6 +60,11 @@ impl OperationDoc {
     pub fn form_schema<T: JsonSchema>(&mut self) {
         self.body_schema::<T>();
         self.form = true;
+    }
+
+    /// Adds a media type of the body with its schema.
+    pub fn body_media(&mut self, media_type: &'static str, schema: Value) {
+        self.media.push((media_type, schema));
     }
 
     pub(super) fn reply_schema<T: JsonSchema>(&mut self, status: StatusCode) {
@@ -222,6 +230,10 @@ fn operation(
             "application/json"
         };
         item["requestBody"] = json!({"required": true, "content": {kind: {"schema": body}}});
+    }
+    for (media_type, schema) in described.media {
+        item["requestBody"]["required"] = true.into();
+        item["requestBody"]["content"][media_type] = json!({ "schema": schema });
     }
     (item, described.schemas)
 }

@@ -6,7 +6,10 @@ use super::{
 };
 use crate::{
     base::ids::{OrgSlug, ProjectRef},
-    platform::{access::ResourceName, rate_limits::LimitKey},
+    platform::{
+        access::{BranchKey, ResourceName},
+        rate_limits::LimitKey,
+    },
 };
 
 /// The target as named by a request, before the lookup of whether it exists.
@@ -14,6 +17,7 @@ pub(super) enum RequestTarget {
     Account,
     Organization(OrgSlug),
     Project(ProjectRef),
+    Branch(BranchKey),
     /// A text that is not a valid slug or project reference.
     Invalid,
 }
@@ -25,6 +29,8 @@ pub(super) enum TargetLocation {
     Organization(usize),
     /// Index of the path segment with the reference of a project.
     Project(usize),
+    /// Index of the path segment with the id or reference of a branch.
+    Branch(usize),
     /// The query, as `ref` or `slug`.
     Query,
     /// Neither path nor query.
@@ -37,6 +43,8 @@ impl TargetLocation {
             LimitKey::Path => {
                 if let Some(index) = place(endpoint, "ref") {
                     Self::Project(index)
+                } else if let Some(index) = place(endpoint, "branch_id_or_ref") {
+                    Self::Branch(index)
                 } else if let Some(index) = place(endpoint, "slug") {
                     Self::Organization(index)
                 } else {
@@ -58,6 +66,10 @@ impl RequestTarget {
             }
             TargetLocation::Organization(index) => {
                 Self::organization(segment(path, index).unwrap_or_default())
+            }
+            TargetLocation::Branch(index) => {
+                let text = segment(path, index).unwrap_or_default();
+                BranchKey::parse(text).map_or(Self::Invalid, Self::Branch)
             }
             TargetLocation::Query => Self::in_query(query),
             TargetLocation::None => Self::Account,
@@ -97,6 +109,7 @@ impl RequestTarget {
             Self::Account | Self::Invalid => None,
             Self::Organization(slug) => Some(ResourceName::Organization(slug)),
             Self::Project(reference) => Some(ResourceName::Project(reference)),
+            Self::Branch(branch) => Some(ResourceName::Branch(branch)),
         }
     }
 }

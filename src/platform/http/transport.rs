@@ -155,7 +155,9 @@ impl Transport {
         (last, last_proto)
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    /// Returns whether an address belongs to a trusted proxy.
+    pub fn trusts(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
         self.trusted_proxies
             .iter()
             .any(|net| net.contains(&address))

@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
+use gantry::{data_plane::service_proxy, platform::http::Transport};
+
 use crate::{
     edge::Gate,
-    support::{TestApp, client::Answer},
+    support::{TestApp, client::Answer, dawn},
 };
 
 async fn usage(gate: &Gate, operation: &str) -> Answer {
@@ -64,19 +66,51 @@ async fn usage_counts_match_requests() {
     assert_eq!(answer["result"], json!([{ "count": 76 }]));
     let sql = "select log_attributes['request.search'] as search, count() as n from logs where source = 'edge_logs' \
                and log_attributes['request.search'] != '' group by search";
-    let found = super::ask(
-        &gate.node,
-        &gate.app.owner,
-        &gate.project,
-        sql,
-        crate::support::dawn(),
-    )
-    .await;
+    let found = super::ask(&gate.node, &gate.app.owner, &gate.project, sql, dawn()).await;
     assert_eq!(
         found,
         [json!({ "search": "?select=*&apikey=[redacted]", "n": 70 })],
         "what lets somebody in is not kept"
     );
+}
+
+#[tokio::test]
+async fn address_and_country_of_a_client_are_logged_only_from_trusted_proxies() {
+    let proxied = Transport {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..Transport::default()
+    };
+    for (transport, logged) in [
+        (proxied, json!({ "client": "192.0.2.7", "country": "DE" })),
+        (
+            Transport::default(),
+            json!({ "client": "127.0.0.1", "country": "" }),
+        ),
+    ] {
+        let mut gate = Gate::over(transport, |_| None, service_proxy::Options::default()).await;
+        gate.node.start();
+        let mut client = gate.client().await;
+        let host = gate.host();
+        client
+            .send(&format!(
+                "GET /rest/v1/pets HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-For: 192.0.2.7\r\nCF-IPCountry: de\r\n\r\n"
+            ))
+            .await;
+        client.answer().await;
+        gate.node.app.analytics.close().await;
+        let sql = "select log_attributes['request.headers.cf_connecting_ip'] as client, \
+                   log_attributes['request.cf.country'] as country from logs where source = 'edge_logs'";
+        let question = super::question(&gate.project, "logs", sql, dawn());
+        let answer = gate
+            .node
+            .get(&question)
+            .as_(&gate.app.owner)
+            .header("x-forwarded-proto", "https")
+            .send()
+            .await
+            .expect(200);
+        assert_eq!(super::rows(&answer), [logged]);
+    }
 }
 
 #[tokio::test]

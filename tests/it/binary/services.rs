@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal};
 
 use super::{
     dev::{reached, request},
-    machine::{Machine, alive, until},
+    machine::{Gantry, Machine, alive, until},
 };
 use crate::services::kits;
 
@@ -25,6 +25,20 @@ fn instances(data: &Path) -> Vec<Pid> {
         .filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
         .filter(is_instance)
         .collect()
+}
+
+/// A line that PostgREST writes at its start and after SIGUSR1.
+const LOADED: &str = "Schema cache loaded";
+
+/// Returns the number of lines with this text in the logs of PostgREST.
+fn logged(gantry: &Gantry, project: &str, text: &str) -> u64 {
+    let sql =
+        format!("select count(*) as n from postgrest_logs where event_message like '%25{text}%25'")
+            .replace(' ', "+");
+    let path = format!("/v1/projects/{project}/analytics/endpoints/logs.all?sql={sql}");
+    let answer = gantry.get(&path);
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()["result"][0]["n"].as_u64().unwrap()
 }
 
 /// The flags of a node with PostgREST.
@@ -50,8 +64,13 @@ fn killed_gantry_finds_its_data_api_again_and_stopped_one_leaves_none() {
     assert_eq!(reached(&first, &project, "/rest/v1/t"), "[{\"n\":42}]");
     let before = instances(&machine.data());
     assert_eq!(before.len(), 1);
+    until("the line of the start", || {
+        (logged(&first, &project, LOADED) == 1).then_some(())
+    });
     first.kill();
     assert!(alive(before[0]));
+    // It writes a line about the signal, which no Gantry reads now.
+    rustix::process::kill_process(before[0], Signal::USR1).unwrap();
     let mut second = machine.dev(&flags);
     let answer = until("the adopted service", || {
         let answer = reached(&second, &project, "/rest/v1/t");
@@ -59,6 +78,8 @@ fn killed_gantry_finds_its_data_api_again_and_stopped_one_leaves_none() {
     });
     assert_eq!(answer, "[{\"n\":42}]");
     assert_eq!(instances(&machine.data()), before, "no second instance");
+    let loaded = || logged(&second, &project, LOADED);
+    until("the line", || (loaded() >= 2).then_some(()));
     assert!(second.stop(Signal::INT).success());
     assert!(instances(&machine.data()).is_empty());
 }

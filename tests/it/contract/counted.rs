@@ -11,7 +11,7 @@ use gantry::{
     },
 };
 
-use super::{Findings, call, callable, is_public, names_subject, spellings};
+use super::{Findings, call, callable, is_public, names_project, names_subject, spellings};
 use crate::support::{
     Actor, Tenant, TestApp,
     client::{Answer, Quota},
@@ -65,7 +65,7 @@ impl Counted<'_> {
     /// Takes one request from the counter of this operation, the owner and the home tenant.
     async fn take(&self) {
         let app = &self.app.app;
-        let scope = if self.endpoint.path.contains("{ref}") {
+        let scope = if names_project(self.endpoint) {
             CounterScope::Project(self.project)
         } else if self.endpoint.path.contains("{slug}") {
             CounterScope::Organization(self.app.home.id)
@@ -157,7 +157,7 @@ impl Counted<'_> {
                 quota(window.requests - 1, window.secs),
             )?;
         }
-        if names_subject(self.endpoint) && self.endpoint.path.contains("{ref}") {
+        if names_subject(self.endpoint) && names_project(self.endpoint) {
             let sibling = Tenant {
                 project: app.stub(app.home.id, self.endpoint.id).await,
                 ..app.home.clone()

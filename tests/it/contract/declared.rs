@@ -163,6 +163,7 @@ fn handlers_take_the_subject_of_their_path() {
             continue; // The guard resolves no subject.
         }
         let named: BTreeSet<_> = placeholders(endpoint.path)
+            .map(|name| name.trim_start_matches("branch_id_or_"))
             .filter(|name| ["ref", "slug"].contains(name))
             .collect();
         let mut asked: BTreeSet<_> = required_placeholders(endpoint).into_iter().collect();
@@ -188,7 +189,7 @@ fn handlers_take_the_subject_of_their_path() {
 fn aliases_have_placeholders_at_the_same_index() {
     let mut found = Findings::default();
     for endpoint in endpoints::all() {
-        for name in ["{ref}", "{slug}"] {
+        for name in ["{ref}", "{slug}", "{branch_id_or_ref}"] {
             let place = |path: &str| path.split('/').position(|segment| segment == name);
             if spellings(endpoint).any(|spelling| place(spelling) != place(endpoint.path)) {
                 found.add(

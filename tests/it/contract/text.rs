@@ -25,7 +25,7 @@ fn described(endpoint: &Endpoint) -> &'static Value {
 /// Returns a request of the owner without the tested text.
 fn request(app: &TestApp, endpoint: &Endpoint, odd_segment: bool, query: &str) -> Call {
     let segment = |part: &str| match part {
-        "{ref}" => app.home.project.to_string(),
+        "{ref}" | "{branch_id_or_ref}" => app.home.project.to_string(),
         "{slug}" => app.home.slug.to_string(),
         name if name.starts_with('{') => if odd_segment { "x%00" } else { "x1" }.to_owned(),
         literal => literal.to_owned(),

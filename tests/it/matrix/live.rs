@@ -178,6 +178,7 @@ impl World {
         let path = endpoint
             .path
             .replace("{ref}", self.app.home.project.as_str())
+            .replace("{branch_id_or_ref}", self.app.home.project.as_str())
             .replace("{slug}", self.app.home.slug.as_str());
         let path: Vec<_> = path
             .split('/')

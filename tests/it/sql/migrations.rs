@@ -42,6 +42,7 @@ async fn apply_migration_records_it() {
         rollback: Some("drop table a".into()),
         idempotency_key: Some("k".into()),
         created_by: Some("me@example.com".into()),
+        ..NewMigration::default()
     };
     let applied = apply(&target, &clock(), &migration, MIGRATION_LIMITS)
         .await

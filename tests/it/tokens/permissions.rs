@@ -290,7 +290,7 @@ async fn revealing_keys_needs_the_secret_permission() {
         .json(&json!({"branch_name": "x"}))
         .send()
         .await
-        .expect(501);
+        .expect(201);
     app.post(&branches)
         .token(&token)
         .json(&json!({"branch_name": "x", "with_data": true}))
@@ -298,13 +298,13 @@ async fn revealing_keys_needs_the_secret_permission() {
         .await
         .expect(403);
     let v2 = branches.replace("/v1/", "/v2/");
-    let body = |with_data: bool| json!({"data": {"type": "branch", "attributes": {"name": "x", "with_data": with_data}}});
+    let body = |with_data: bool| json!({"data": {"type": "branch", "attributes": {"name": "y", "with_data": with_data}}});
     app.post(&v2)
         .token(&token)
         .json(&body(false))
         .send()
         .await
-        .expect(501);
+        .expect(201);
     let refused = app
         .post(&v2)
         .token(&token)

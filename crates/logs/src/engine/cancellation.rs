@@ -16,21 +16,18 @@ use datafusion::{
     },
     common::{
         DataFusionError, Result, internal_err,
-        tree_node::{Transformed, TreeNode as _, TreeNodeRecursion},
+        tree_node::{Transformed, TreeNode as _},
     },
-    execution::{SendableRecordBatchStream, TaskContext},
+    execution::TaskContext,
     logical_expr::ColumnarValue,
     physical_expr::PhysicalExpr,
     physical_plan::{
-        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
-        ReplaceChildrenOptions,
+        ExecutionPlan,
         joins::{HashJoinExec, NestedLoopJoinExec, NestedLoopJoinExecBuilder, utils::JoinFilter},
-        stream::RecordBatchStreamAdapter,
     },
 };
-use futures_util::StreamExt as _;
 
-use super::single_child;
+use super::batch_hook::{BatchCheck, BatchHook, BatchHookExec};
 
 /// Cancelled as soon as the guard that created it is dropped.
 #[derive(Debug, Clone)]
@@ -68,10 +65,8 @@ pub(super) fn with_cancellation(
             return Ok(Transformed::no(node));
         }
         let input = with_cancellable_filter(node, cancellation)?;
-        Ok(Transformed::yes(Arc::new(CancellableExec {
-            input,
-            cancellation: cancellation.clone(),
-        }) as _))
+        let hook = Arc::new(cancellation.clone());
+        Ok(Transformed::yes(BatchHookExec::around(input, hook)))
     });
     Ok(wrapped?.data)
 }
@@ -109,70 +104,14 @@ fn cancellable_filter(filter: &JoinFilter, cancellation: &CancellationToken) -> 
     )
 }
 
-/// Checks for cancellation after each batch.
-#[derive(Debug)]
-struct CancellableExec {
-    input: Arc<dyn ExecutionPlan>,
-    cancellation: CancellationToken,
-}
-
-impl DisplayAs for CancellableExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl ExecutionPlan for CancellableExec {
+impl BatchHook for CancellationToken {
     fn name(&self) -> &'static str {
         "CancellableExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self {
-            input: single_child(children)?,
-            cancellation: self.cancellation.clone(),
-        }))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(
-            children,
-            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-        )
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
-        let cancellation = self.cancellation.clone();
-        let input = self.input.execute(partition, context)?;
-        let schema = input.schema();
-        let batches = input.map(move |batch| cancellation.check().and(batch));
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+    fn open(&self, _: &TaskContext) -> BatchCheck {
+        let cancellation = self.clone();
+        Box::new(move |_| cancellation.check())
     }
 }
 

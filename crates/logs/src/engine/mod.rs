@@ -7,6 +7,7 @@
 
 mod admission;
 mod aggregates;
+mod batch_hook;
 mod budget;
 mod cancellation;
 mod count_keys;

@@ -1,6 +1,6 @@
 //! Memory of operators that the engine does not charge to the budget of a query.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use datafusion::{
     arrow::{
@@ -9,18 +9,15 @@ use datafusion::{
     },
     common::{
         Result,
-        tree_node::{Transformed, TreeNode as _, TreeNodeRecursion},
+        tree_node::{Transformed, TreeNode as _},
     },
-    execution::{SendableRecordBatchStream, TaskContext, memory_pool::MemoryConsumer},
-    physical_expr::PhysicalExpr,
+    execution::{TaskContext, memory_pool::MemoryConsumer},
     physical_plan::{
-        ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties,
-        ReplaceChildrenOptions, stream::RecordBatchStreamAdapter, windows::WindowAggExec,
+        ChildrenPropertiesMode, ExecutionPlan, ReplaceChildrenOptions, windows::WindowAggExec,
     },
 };
-use futures_util::StreamExt as _;
 
-use super::single_child;
+use super::batch_hook::{BatchCheck, BatchHook, BatchHookExec};
 
 /// Charges the input of windows over whole partitions, which keep all batches until their end.
 pub(super) fn of_windows(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
@@ -30,8 +27,8 @@ pub(super) fn of_windows(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Executi
         };
         let input = Arc::clone(window.input());
         let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
-        let charged =
-            Arc::clone(&node).replace_children(vec![Arc::new(ChargedExec { input })], options)?;
+        let input = BatchHookExec::around(input, Arc::new(WindowCharge));
+        let charged = Arc::clone(&node).replace_children(vec![input], options)?;
         Ok(Transformed::yes(charged))
     });
     Ok(wrapped?.data)
@@ -39,70 +36,16 @@ pub(super) fn of_windows(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn Executi
 
 /// Charges every batch to the budget until the stream is dropped.
 #[derive(Debug)]
-struct ChargedExec {
-    input: Arc<dyn ExecutionPlan>,
-}
+struct WindowCharge;
 
-impl DisplayAs for ChargedExec {
-    fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl ExecutionPlan for ChargedExec {
+impl BatchHook for WindowCharge {
     fn name(&self) -> &'static str {
         "ChargedExec"
     }
 
-    fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
-    }
-
-    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.input]
-    }
-
-    fn apply_expressions(
-        &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
-    ) -> Result<TreeNodeRecursion> {
-        Ok(TreeNodeRecursion::Continue)
-    }
-
-    fn replace_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-        _: ReplaceChildrenOptions,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self {
-            input: single_child(children)?,
-        }))
-    }
-
-    fn with_new_children(
-        self: Arc<Self>,
-        children: Vec<Arc<dyn ExecutionPlan>>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
-        self.replace_children(
-            children,
-            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
-        )
-    }
-
-    fn execute(
-        &self,
-        partition: usize,
-        context: Arc<TaskContext>,
-    ) -> Result<SendableRecordBatchStream> {
+    fn open(&self, context: &TaskContext) -> BatchCheck {
         let reservation = MemoryConsumer::new("window").register(context.memory_pool());
-        let input = self.input.execute(partition, context)?;
-        let schema = input.schema();
-        let batches = input.map(move |batch| {
-            let batch = batch?;
-            reservation.try_grow(batch_bytes(&batch))?;
-            Ok(batch)
-        });
-        Ok(Box::pin(RecordBatchStreamAdapter::new(schema, batches)))
+        Box::new(move |batch| reservation.try_grow(batch_bytes(batch)))
     }
 }
 

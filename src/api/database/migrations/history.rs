@@ -213,6 +213,16 @@ impl HistoryTransaction {
         }
     }
 
+    /// Returns the version of a migration that is applied now.
+    async fn next_version(&mut self, clock: &Clock) -> Result<String, Error> {
+        let latest = first(
+            &mut self.session,
+            r#"select version from supabase_migrations.schema_migrations
+               where version ~ '^[0-9]{14}$' order by version collate "C" desc limit 1"#,
+        );
+        version::next(clock.now(), latest.await?.as_deref())
+    }
+
     /// Inserts the migration's row and returns its version.
     pub(super) async fn record(
         &mut self,
@@ -220,18 +230,24 @@ impl HistoryTransaction {
         migration: &NewMigration,
         fingerprint: &str,
     ) -> Result<String, Error> {
-        let latest = first(
-            &mut self.session,
-            r#"select version from supabase_migrations.schema_migrations
-               where version ~ '^[0-9]{14}$' order by version collate "C" desc limit 1"#,
-        );
-        let version = version::next(clock.now(), latest.await?.as_deref())?;
+        let version = match &migration.version {
+            Some(version) => version.clone(),
+            None => self.next_version(clock).await?,
+        };
+        let statements = match &migration.statements {
+            Some(statements) => serde_json::to_string(statements),
+            None => serde_json::to_string(&[&migration.query]),
+        };
+        let statements = statements.context("recording a migration")?;
         let insert = "insert into supabase_migrations.schema_migrations
                           (version, statements, name, created_by, idempotency_key, rollback)
-                      values ($1, array[$2::text], $3, $4, $5, case when $6::text is not null then array[$6::text] end)";
+                      values ($1, array(
+                          select e.value from pg_catalog.json_array_elements_text($2::json)
+                          with ordinality as e (value, number) order by e.number
+                      ), $3, $4, $5, case when $6::text is not null then array[$6::text] end)";
         let values = [
             Some(version.as_str()),
-            Some(&migration.query),
+            Some(&statements),
             migration.name.as_deref(),
             migration.created_by.as_deref(),
             migration.idempotency_key.as_deref(),

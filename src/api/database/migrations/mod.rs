@@ -7,6 +7,7 @@
 
 pub mod operations;
 pub mod rehearsal;
+pub mod replay;
 
 mod attempts;
 mod history;
@@ -92,6 +93,10 @@ pub struct NewMigration {
     pub idempotency_key: Option<String>,
     /// E-mail address of the user.
     pub created_by: Option<String>,
+    /// Version of a migration that another project has. Otherwise the next one is generated.
+    pub version: Option<String>,
+    /// The statements to record. Otherwise the query is recorded as one.
+    pub statements: Option<Vec<String>>,
 }
 
 /// Properties of a migration to change. `None` keeps a property.
@@ -185,16 +190,23 @@ pub async fn get(
         .next();
     let row: Row = serde_json::from_str(&found.ok_or(Error::NotFound)?)
         .context("reading a row of a history")?;
-    let texts =
-        |list: Option<Vec<Option<String>>>| list.map(|texts| texts.into_iter().flatten().collect());
-    Ok(MigrationRecord {
-        version: row.version,
-        name: row.name,
-        statements: texts(row.statements),
-        rollback: texts(row.rollback),
-        created_by: row.created_by,
-        idempotency_key: row.idempotency_key,
-    })
+    Ok(row.into())
+}
+
+impl From<Row> for MigrationRecord {
+    fn from(row: Row) -> Self {
+        let texts = |list: Option<Vec<Option<String>>>| {
+            list.map(|texts| texts.into_iter().flatten().collect())
+        };
+        Self {
+            version: row.version,
+            name: row.name,
+            statements: texts(row.statements),
+            rollback: texts(row.rollback),
+            created_by: row.created_by,
+            idempotency_key: row.idempotency_key,
+        }
+    }
 }
 
 /// Applies `migration` and records it.

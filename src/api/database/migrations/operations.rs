@@ -128,6 +128,7 @@ impl MigrationRequest {
             rollback,
             idempotency_key,
             created_by,
+            ..NewMigration::default()
         })
     }
 }

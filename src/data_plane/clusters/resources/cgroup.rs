@@ -139,7 +139,11 @@ impl ControlGroups {
 
     /// Creates the group of a cluster, or updates the limits of an existing one. Returns its
     /// folders.
-    pub(super) fn make(&self, cluster: &str, limits: &ResourceLimits) -> io::Result<Vec<PathBuf>> {
+    pub(in crate::data_plane) fn make(
+        &self,
+        cluster: &str,
+        limits: &ResourceLimits,
+    ) -> io::Result<Vec<PathBuf>> {
         let folders = self.folders(cluster);
         for folder in &folders {
             absorb(fs::create_dir(folder), io::ErrorKind::AlreadyExists)?;
@@ -243,14 +247,17 @@ impl ControlGroups {
     }
 
     /// Removes the group of a cluster. Fails if it contains live processes.
-    pub(super) fn remove(&self, cluster: &str) -> io::Result<()> {
+    pub(in crate::data_plane) fn remove(&self, cluster: &str) -> io::Result<()> {
         self.folders(cluster)
             .iter()
             .try_for_each(|folder| remove(folder))
     }
 
     /// Removes groups of this data folder without a `known` cluster, and kills their processes.
-    pub(super) fn remove_stale(&self, known: &dyn Fn(&str) -> bool) -> io::Result<()> {
+    pub(in crate::data_plane) fn remove_stale(
+        &self,
+        known: &dyn Fn(&str) -> bool,
+    ) -> io::Result<()> {
         for parent in self.parents() {
             for entry in fs::read_dir(parent)? {
                 let entry = entry?;

@@ -150,6 +150,7 @@ impl Resources {
             processes_max: run_as.own_uid().map(|_| self.limits.processes),
             file_max: Some(self.limits.file_bytes),
             locked_memory_max: Some(self.limits.locked_memory_bytes),
+            ..LaunchBounds::default()
         }
     }
 

@@ -4,6 +4,7 @@
 //! key set for a symmetric secret. After each load, `KeySetCheck` proves that the new set is in
 //! use and that its text is no secret.
 
+mod reload;
 mod settings;
 
 use std::{io, sync::atomic::Ordering, time::Duration};
@@ -15,7 +16,10 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 pub use self::settings::{RestSettings, RestSettingsUpdate, get, update};
-pub(super) use self::settings::{StoredSettings, stored};
+pub(super) use self::{
+    reload::refresh,
+    settings::{StoredSettings, stored},
+};
 use super::{
     ServiceState,
     folder::InstanceFolder,
@@ -27,6 +31,7 @@ use crate::{
     base::{clock::Entropy, ids::ProjectId, supervisor::ProcessOwner},
     data_plane::{
         api_keys::{AcceptedKeys, TokenKey},
+        clusters::ServerSocket,
         context::DataPlaneContext,
         projects,
         service_proxy::upstreams::Service,
@@ -146,7 +151,7 @@ pub(super) struct KeySetCheck {
 impl KeySetCheck {
     fn new(entropy: &Entropy, keys: &AcceptedKeys) -> Self {
         let probe = TokenKey::new("probe", mint(entropy));
-        let text = key_set(&keys.token_keys(), &probe);
+        let text = key_set(keys, &probe);
         // Valid for a day: the key itself is replaced with the set.
         let claims = json!({"role": "anon", "exp": 253_402_300_799_i64}).to_string();
         Self {
@@ -162,14 +167,20 @@ impl KeySetCheck {
         running: &RunningInstance,
         keys: &AcceptedKeys,
     ) -> Result<(), StartFailure> {
+        self.judge(&running.socket).await?;
+        running.keys.store(keys.id(), Ordering::Release);
+        Ok(())
+    }
+
+    async fn judge(&self, socket: &ServerSocket) -> Result<(), StartFailure> {
         let fault = |why: &str| StartFailure::new(UnavailableReason::Failed, why);
         let judged = async {
-            while self.status(running, &self.own).await != Some(true) {
+            while Self::status(socket, &self.own).await != Some(true) {
                 sleep(POLL).await;
             }
             loop {
                 // No answer while PostgREST connects again, as it does after its start.
-                match self.status(running, &self.of_text).await {
+                match Self::status(socket, &self.of_text).await {
                     Some(accepts_text) => return accepts_text,
                     None => sleep(POLL).await,
                 }
@@ -181,14 +192,13 @@ impl KeySetCheck {
         if accepts_text {
             return Err(fault("the text of the key set is accepted as a secret"));
         }
-        running.keys.store(keys.id(), Ordering::Release);
         Ok(())
     }
 
     /// Returns whether the process accepts a token. `None`: it gave no answer about it.
-    async fn status(&self, running: &RunningInstance, token: &SecretString) -> Option<bool> {
+    async fn status(socket: &ServerSocket, token: &SecretString) -> Option<bool> {
         let bearer = format!("Bearer {}", token.expose_secret());
-        let status = probe::head(&running.socket, "/", &[(AUTHORIZATION, &bearer)]).await;
+        let status = probe::head(socket, "/", &[(AUTHORIZATION, &bearer)]).await;
         match status.ok()? {
             StatusCode::UNAUTHORIZED => Some(false),
             StatusCode::SERVICE_UNAVAILABLE => None,
@@ -218,14 +228,10 @@ pub(crate) fn mint(entropy: &Entropy) -> SecretString {
     SecretString::from(URL_SAFE_NO_PAD.encode(entropy.bytes::<32>()))
 }
 
-/// Formats a key set (RFC 7517) of symmetric keys.
-fn key_set(keys: &[&TokenKey], probe: &TokenKey) -> SecretString {
-    let keys: Vec<_> = keys
-        .iter()
-        .copied()
-        .chain([probe])
-        .map(TokenKey::to_json)
-        .collect();
+/// Formats a key set (RFC 7517).
+fn key_set(keys: &AcceptedKeys, probe: &TokenKey) -> SecretString {
+    let mut keys = keys.verification_keys();
+    keys.push(probe.to_json());
     SecretString::from(json!({ "keys": keys }).to_string())
 }
 
@@ -258,25 +264,42 @@ fn config(parts: &ConfigParts<'_>) -> SecretString {
         password.expose_secret()
     );
     let pool = settings.db_pool.unwrap_or(AUTOMATIC_POOL);
-    let texts = [
-        ("db-uri", uri.as_str()),
-        ("db-schemas", &settings.db_schema),
-        ("db-extra-search-path", &settings.db_extra_search_path),
-        ("db-anon-role", "anon"),
-        ("jwt-secret", &format!("@{folder}/{KEYS}")),
-        ("openapi-server-proxy-uri", public_url),
-        ("server-unix-socket", &format!("{folder}/s")),
-        ("log-level", "error"),
+    let fixed = [
+        text("db-uri", &uri),
+        text("db-anon-role", "anon"),
+        text("jwt-secret", &format!("@{folder}/{KEYS}")),
+        text("openapi-server-proxy-uri", public_url),
+        text("server-unix-socket", &format!("{folder}/s")),
+        text("log-level", "error"),
+        format!("db-pool = {pool}"),
     ];
-    let mut lines: Vec<String> = texts
-        .iter()
-        .map(|(name, value)| format!("{name} = {}", quoted(value)))
-        .collect();
-    lines.push(format!("db-pool = {pool}"));
+    with_settings(&fixed.join("\n"), settings)
+}
+
+/// Returns a configuration with other settings, of those that can change without a restart.
+fn with_settings(config: &str, settings: &RestSettings) -> SecretString {
+    let mut changed = vec![
+        text("db-schemas", &settings.db_schema),
+        text("db-extra-search-path", &settings.db_extra_search_path),
+    ];
     if settings.max_rows > 0 {
-        lines.push(format!("db-max-rows = {}", settings.max_rows));
+        changed.push(format!("db-max-rows = {}", settings.max_rows));
     }
+    let is_fixed = |line: &&str| {
+        let name = line.split(' ').next().unwrap_or_default();
+        !CHANGEABLE.contains(&name)
+    };
+    let fixed = config.lines().filter(is_fixed).map(str::to_owned);
+    let lines: Vec<String> = fixed.chain(changed).collect();
     SecretString::from(lines.join("\n") + "\n")
+}
+
+/// Names of the settings that can change without a restart.
+const CHANGEABLE: [&str; 3] = ["db-schemas", "db-extra-search-path", "db-max-rows"];
+
+/// Formats a setting of the configuration.
+fn text(name: &str, value: &str) -> String {
+    format!("{name} = {}", quoted(value))
 }
 
 /// Quotes a value of the configuration. Control characters are rejected with the settings.
@@ -311,15 +334,62 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
+        let changed = RestSettings {
+            db_schema: "api".to_owned(),
+            max_rows: 0,
+            ..settings
+        };
+        let changed = with_settings(text, &changed);
+        let changed = changed.expose_secret();
+        assert!(changed.contains("\ndb-schemas = \"api\"\n"), "{changed}");
+        assert!(!changed.contains("db-max-rows"), "{changed}");
+        assert_eq!(changed.lines().next(), text.lines().next(), "the password");
+        assert_eq!(changed.lines().count(), text.lines().count() - 1);
+    }
+
+    /// Serves statuses for requests with a bearer token, on a socket of this process.
+    fn serve(
+        path: &std::path::Path,
+        status: impl Fn(&str) -> u16 + Send + 'static,
+    ) -> ServerSocket {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::UnixListener::bind(path).unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = vec![0; 8192];
+                let read = stream.read(&mut request).await.unwrap();
+                let request = String::from_utf8_lossy(&request[..read]).into_owned();
+                let token = request.split("Bearer ").nth(1).unwrap();
+                let status = status(token.lines().next().unwrap());
+                let answer = format!("HTTP/1.1 {status} x\r\nContent-Length: 0\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let pid = rustix::process::getpid().as_raw_nonzero().get();
+        let uid = rustix::process::geteuid().as_raw();
+        ServerSocket::of_process(path.to_owned(), uid, pid)
+    }
+
+    #[tokio::test]
+    async fn process_that_accepts_the_text_of_the_key_set_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let check = KeySetCheck::new(&Entropy::system(), &AcceptedKeys::for_tests(&[]));
+        let open = serve(&place.path().join("open"), |_| 200);
+        let failure = check.judge(&open).await.unwrap_err();
+        assert!(failure.why.contains("accepted as a secret"), "{failure:?}");
+        let own = check.own.expose_secret().to_owned();
+        let strict = move |token: &str| if token == own { 200 } else { 401 };
+        let strict = serve(&place.path().join("strict"), strict);
+        check.judge(&strict).await.unwrap();
+        let other = KeySetCheck::new(&Entropy::system(), &AcceptedKeys::for_tests(&[]));
+        let failure = other.judge(&strict).await.unwrap_err();
+        assert!(failure.why.contains("not loaded"), "{failure:?}");
     }
 
     #[test]
     fn key_set_is_json_of_all_keys() {
-        let (one, probe) = (
-            TokenKey::new("gantry", SecretString::from("x".repeat(43))),
-            TokenKey::new("probe", SecretString::from("y".repeat(43))),
-        );
-        let text = key_set(&[&one], &probe);
+        let probe = TokenKey::new("probe", SecretString::from("y".repeat(43)));
+        let text = key_set(&AcceptedKeys::for_tests(&[]), &probe);
         let value: serde_json::Value = serde_json::from_str(text.expose_secret()).unwrap();
         let keys = value["keys"].as_array().unwrap();
         assert_eq!((keys.len(), &keys[0]["kty"]), (2, &json!("oct")));

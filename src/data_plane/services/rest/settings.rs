@@ -1,7 +1,11 @@
 //! The settings of a project's Data API: stored, and put into effect before they are stored.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
 
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::reload::{self, ReloadFailure};
 use crate::{
     base::{
         db::Db,
@@ -14,9 +18,10 @@ use crate::{
         projects::Status,
         service_proxy::upstreams::Service,
         services::{
+            folder::StartedKit,
             has_kit,
-            instance::{Instance, InstanceId, UnavailableReason},
-            probe, start,
+            instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
+            start, stop,
         },
     },
     platform::{access::Project, audit::Recorder, tables::Table},
@@ -52,9 +57,14 @@ impl Default for RestSettings {
 }
 
 impl RestSettings {
+    /// Returns the first exposed schema, which requests without a profile use.
+    pub(super) fn first_schema(&self) -> &str {
+        names(&self.db_schema).next().unwrap_or_default()
+    }
+
     /// Returns whether the Data API is off.
     pub fn is_off(&self) -> bool {
-        names(&self.db_schema).next().is_none()
+        self.first_schema().is_empty()
     }
 
     fn describe(&self) -> Value {
@@ -125,6 +135,19 @@ pub(in crate::data_plane::services) struct StoredSettings {
     pub(in crate::data_plane::services) generation: i64,
 }
 
+impl StoredSettings {
+    /// Returns the record of a process with these settings.
+    pub(in crate::data_plane::services) fn started(&self, kit_version: &str) -> StartedKit {
+        let text = self.settings.describe().to_string();
+        StartedKit {
+            version: kit_version.to_owned(),
+            settings: self.generation,
+            digest: hex::encode(Sha256::digest(text)),
+            function: None,
+        }
+    }
+}
+
 const READ: &str = "select db_schema, max_rows, db_extra_search_path, db_pool, generation from rest_settings where project_id = $1";
 
 /// Reads the settings of a project.
@@ -171,6 +194,7 @@ pub async fn update(
         project: project.id,
         reference: project.reference.clone(),
         service: Service::Rest,
+        function: None,
     };
     let instance = context.services.instance(&id);
     let _one = instance.replacing.lock().await;
@@ -180,15 +204,15 @@ pub async fn update(
         generation: before.generation + 1,
     };
     if !after.settings.is_off() && runs_here(context, project).await? {
-        try_out(context, &instance, &after).await?;
+        try_out(context, &instance, &before, &after).await?;
     }
     if let Err(error) = store(context, project, &before, &after, audit).await {
         // The next request starts it with the stored settings.
-        start::stop(&instance).await;
+        stop::stop(context, &instance).await;
         return Err(error);
     }
     if after.settings.is_off() {
-        start::stop(&instance).await;
+        stop::stop(context, &instance).await;
     }
     instance.forget_failure();
     context.table_changed(Table::RestSettings);
@@ -260,11 +284,44 @@ async fn store(
     transaction.commit().await.context(doing)
 }
 
-/// Replaces the running process by one with these settings. If it does not start, the next request
-/// starts one with the stored settings.
+/// Puts settings into effect: in the running process, if it can change them without a restart and
+/// confirms them, otherwise in a new one.
+///
+/// Errors: [`Error::Rejected`] with the message of PostgREST. The previous settings are in effect
+/// then, at the latest with the next request.
 async fn try_out(
     context: &DataPlaneContext,
-    instance: &std::sync::Arc<Instance>,
+    instance: &Arc<Instance>,
+    before: &StoredSettings,
+    after: &StoredSettings,
+) -> Result<(), Error> {
+    if let Some(running) = instance.running()
+        && can_reload(&running, before, after)
+    {
+        match reload::reload(context, &running, after).await {
+            Ok(()) => return Ok(()),
+            Err(ReloadFailure::Refused(why)) => return Err(Error::Rejected(why.into())),
+            Err(ReloadFailure::Unconfirmed(why)) => {
+                let project = &running.id.reference;
+                tracing::warn!(%project, why, "settings were not confirmed; restarting the service");
+            }
+        }
+    }
+    restart(context, instance, before, after).await
+}
+
+fn can_reload(running: &RunningInstance, before: &StoredSettings, after: &StoredSettings) -> bool {
+    running.kit.manifest.needs.postgrest
+        && *running.settings.lock() == *before
+        && reload::is_reloadable(before, after)
+}
+
+/// Replaces the running process by one with these settings. If it does not start, the next request
+/// starts one with the stored settings.
+async fn restart(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    before: &StoredSettings,
     after: &StoredSettings,
 ) -> Result<(), Error> {
     match start::replace(context, instance, after).await {
@@ -282,11 +339,10 @@ async fn try_out(
     let Some(running) = instance.running() else {
         return Ok(());
     };
-    let schema = names(&after.settings.db_schema).next().unwrap_or_default();
-    let status = probe::head(&running.socket, "/", &[("accept-profile", schema)]).await;
-    if status.is_ok_and(|status| status == hyper::StatusCode::NOT_ACCEPTABLE) {
-        start::stop(instance).await;
-        let why = format!("PostgREST does not expose the schema {schema} with these settings");
+    if before.settings.db_schema != after.settings.db_schema
+        && let Err(ReloadFailure::Refused(why)) = reload::check_schema(&running, after).await
+    {
+        stop::stop(context, instance).await;
         return Err(Error::Rejected(why.into()));
     }
     Ok(())

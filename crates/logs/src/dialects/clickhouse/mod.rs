@@ -175,8 +175,8 @@ const VALUES: &[FunctionSpec] = &[
         translator.round(call, scope)
     }),
     scalar("sqrt", (1, 1), Type::Float, "power({0:f}, 0.5)"),
-    scalar("pow", (2, 2), Type::Float, "power({0:f}, {1:f})"),
-    scalar("power", (2, 2), Type::Float, "power({0:f}, {1:f})"),
+    scalar("pow", (2, 2), Type::Float, "float_power({0:f}, {1:f})"),
+    scalar("power", (2, 2), Type::Float, "float_power({0:f}, {1:f})"),
     scalar("log", (1, 1), Type::Float, "ln({0:f})"),
     scalar("log10", (1, 1), Type::Float, "log10({0:f})"),
     scalar("intDiv", (2, 2), Type::Integer, "({0:i} / {1:i})"),

@@ -162,19 +162,19 @@ pub(super) const FUNCTIONS: &[FunctionSpec] = &[
         "fromUnixTimestamp",
         (1, 1),
         Type::Seconds,
-        "arrow_cast({0:i}, 'Timestamp(Second, None)')",
+        "arrow_cast(greatest(least({0:i}, 4294967295), 0), 'Timestamp(Second, None)')",
     ),
     scalar(
         "fromUnixTimestamp64Milli",
         (1, 1),
         Type::Timestamp,
-        "arrow_cast(to_timestamp_millis({0:i}), 'Timestamp(Microsecond, None)')",
+        "arrow_cast(to_timestamp_millis(least({0:i}, 253402300799999)), 'Timestamp(Microsecond, None)')",
     ),
     scalar(
         "fromUnixTimestamp64Micro",
         (1, 1),
         Type::Timestamp,
-        "to_timestamp_micros({0:i})",
+        "to_timestamp_micros(least({0:i}, 253402300799999999))",
     ),
     special(
         "formatDateTime",

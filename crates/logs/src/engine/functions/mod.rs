@@ -144,6 +144,7 @@ fn definitions() -> Vec<BatchFunction> {
         ),
         new("parse_integer", Texts, integer, numbers::parse_integer),
         new("float_text", Any, text, numbers::float_text),
+        new("float_power", Any, float.clone(), numbers::float_power),
         new("round_even", Any, float, numbers::round_even),
         new("start_of", Any, seconds, start_of),
     ]

@@ -59,6 +59,18 @@ pub(super) fn integer_wrapped(args: &[ColumnarValue], rows: usize) -> Result<Arr
     Ok(Arc::new(wrapped))
 }
 
+/// `float_power(base, exponent)`: infinite where the engine's own function fails, as for 0 and -1.
+pub(super) fn float_power(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
+    let bases = cast(&array(args, 0, rows)?, &DataType::Float64)?;
+    let exponents = cast(&array(args, 1, rows)?, &DataType::Float64)?;
+    let bases = bases.as_primitive::<Float64Type>().iter();
+    let powers: Float64Array = bases
+        .zip(exponents.as_primitive::<Float64Type>())
+        .map(|(base, exponent)| Some(base?.powf(exponent?)))
+        .collect();
+    Ok(Arc::new(powers))
+}
+
 /// `round_even(number, places)`: rounds halves to even digits.
 pub(super) fn round_even(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
     let numbers = cast(&array(args, 0, rows)?, &DataType::Float64)?;

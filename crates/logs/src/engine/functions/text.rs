@@ -3,14 +3,14 @@
 //! A cut through a character leaves bytes that are no UTF-8. They are replaced by U+FFFD, because
 //! neither the engine nor JSON can represent them.
 
-use std::{ops::Range, sync::Arc};
+use std::{iter, ops::Range, sync::Arc};
 
 use datafusion::{
     arrow::array::{Array as _, ArrayRef, Int64Array, ListBuilder, StringBuilder},
     common::Result,
     logical_expr::ColumnarValue,
 };
-use regex::Regex;
+use regex::{Captures, Regex};
 
 use super::{
     OUTPUT_BYTES_MAX, OUTPUT_ITEMS_MAX, OutputBudget, build_texts, integers, literal,
@@ -147,7 +147,7 @@ pub(super) fn ascii_upper(args: &[ColumnarValue], rows: usize) -> Result<ArrayRe
 
 /// The first groups of all matches, or the whole matches of a pattern without groups.
 pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<ArrayRef> {
-    let skips_empty = literal(args, 1)?.starts_with("(?s)");
+    let is_clickhouse = literal(args, 1)?.starts_with("(?s)");
     let texts = texts(args, 0, rows)?;
     let pattern = pattern(args, 1)?;
     let group = usize::from(pattern.captures_len() > 1);
@@ -159,11 +159,13 @@ pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<A
             lists.append_null();
             continue;
         }
-        for captures in pattern.captures_iter(texts.value(row)) {
-            // ClickHouse stops at the first empty match.
-            if skips_empty && captures.get_match().is_empty() {
-                break;
-            }
+        let text = texts.value(row);
+        let matches: &mut dyn Iterator<Item = Captures<'_>> = if is_clickhouse {
+            &mut matches_until_empty(&pattern, text)
+        } else {
+            &mut pattern.captures_iter(text)
+        };
+        for captures in matches {
             let found = captures.get(group).map_or("", |found| found.as_str());
             items.take(1)?;
             bytes.take(found.len())?;
@@ -172,6 +174,24 @@ pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<A
         lists.append(true);
     }
     Ok(Arc::new(lists.finish()))
+}
+
+/// Returns matches as `ClickHouse` does: each is searched in the rest of the text, and the first
+/// empty match is the end.
+fn matches_until_empty<'text>(
+    pattern: &Regex,
+    text: &'text str,
+) -> impl Iterator<Item = Captures<'text>> {
+    let mut rest = text;
+    iter::from_fn(move || {
+        let captures = pattern.captures(rest)?;
+        let found = captures.get_match();
+        if found.is_empty() {
+            return None;
+        }
+        rest = &rest[found.end()..];
+        Some(captures)
+    })
 }
 
 /// Whether a pattern has no characters beside flags.

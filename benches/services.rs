@@ -1,0 +1,446 @@
+//! `cargo bench --profile requests --bench services -- KITS`: the Data API of a real `gantry dev`,
+//! with PostgREST from the folder `KITS` (as for `--services-dir`).
+//!
+//! Each figure is a ratio of two measurements of one run, interleaved: through the service proxy
+//! and straight to the socket of PostgREST; straight, and the same SQL by prepared statements; the
+//! first request to a stopped instance and a process started by hand; with and without exchange of
+//! a key. Then the memory of an instance.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+#![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+
+mod dev;
+
+use std::{
+    env, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use dev::{Dev, Outcome, PASSWORD, free_port};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
+    task::JoinSet,
+    time::sleep,
+};
+use tokio_postgres::{Client, NoTls};
+use tokio_rustls::TlsConnector;
+
+/// Requests per connection and round.
+const REQUESTS: usize = 400;
+const ROUNDS: usize = 5;
+/// Starts of an instance. More failures in ten minutes make Gantry wait a minute.
+const STARTS: usize = 4;
+const PATH: &str = "/todos?select=*";
+
+fn main() -> Outcome<()> {
+    let kits = env::args().skip(1).find(|argument| argument != "--bench");
+    let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(Path::new(&kits)))
+}
+
+async fn run(kits: &Path) -> Outcome<()> {
+    let place = tempfile::tempdir_in("/tmp")?;
+    let setup = Setup::new(place.path(), kits).await?;
+    setup.latency().await?;
+    setup.exchange().await?;
+    setup.starts(kits).await?;
+    println!(
+        "memory of an instance after use: {} kB proportional; of Gantry: {} kB resident",
+        proportional_memory(setup.instance()?)?,
+        setup.gantry.memory()?
+    );
+    Ok(())
+}
+
+/// A project with a table, and its addresses.
+struct Setup {
+    gantry: Dev,
+    project: String,
+    folder: PathBuf,
+    edge: SocketAddr,
+    tls: TlsConnector,
+    host: String,
+    publishable: String,
+    anon: String,
+}
+
+impl Setup {
+    async fn new(place: &Path, kits: &Path) -> Outcome<Self> {
+        let key = KeyPair::generate()?;
+        let names = vec!["*.projects.test".to_owned()];
+        let certificate = CertificateParams::new(names)?.self_signed(&key)?;
+        let at = |name: &str| place.join(name).display().to_string();
+        fs::write(at("cert.pem"), certificate.pem())?;
+        fs::write(at("key.pem"), key.serialize_pem())?;
+        let edge = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+        let home = place.join("home");
+        let gantry = Dev::start(
+            &home,
+            &[
+                "--project-domain",
+                "projects.test",
+                "--edge-https-listen",
+                &edge.to_string(),
+                "--edge-tls-cert",
+                &at("cert.pem"),
+                "--edge-tls-key",
+                &at("key.pem"),
+                "--services-dir",
+                &kits.display().to_string(),
+            ],
+        )?;
+        let project = gantry.project()?;
+        let keys = loop {
+            let path = format!("/v1/projects/{project}/api-keys?reveal=true");
+            let answer = gantry.send("GET", &path, "")?;
+            if answer.starts_with("HTTP/1.1 200") {
+                break answer;
+            }
+            sleep(Duration::from_millis(100)).await;
+        };
+        let after = |before: &str, text: &str| {
+            let from = text.split(before).nth(1)?;
+            Some(from.split('"').next()?.to_owned())
+        };
+        let publishable = after("\"api_key\":\"sb_publishable_", &keys).ok_or("no key")?;
+        let anon = after("\"api_key\":\"ey", &keys).ok_or("no legacy key")?;
+        let sql = "{\"query\": \"create table todos (id int, task text); grant select on todos to anon; \
+                   insert into todos values (1, 'look at the tall cranes')\"}";
+        let path = format!("/v1/projects/{project}/database/query");
+        while !gantry.send("POST", &path, sql)?.starts_with("HTTP/1.1 201") {
+            sleep(Duration::from_millis(100)).await;
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(at("cert.pem"))?)?;
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let tls =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let tls = tls.with_root_certificates(roots).with_no_client_auth();
+        let setup = Self {
+            folder: home.join("run").join(format!("{project}.rest")),
+            host: format!("{project}.projects.test"),
+            publishable: format!("sb_publishable_{publishable}"),
+            anon: format!("ey{anon}"),
+            tls: TlsConnector::from(Arc::new(tls)),
+            gantry,
+            project,
+            edge,
+        };
+        setup.first_request().await?;
+        Ok(setup)
+    }
+
+    /// A request through the service proxy with these header lines.
+    fn through(&self, headers: &str) -> Arc<str> {
+        let host = &self.host;
+        format!("GET /rest/v1{PATH} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n").into()
+    }
+
+    async fn edge(&self) -> Outcome<tokio_rustls::client::TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.edge).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(self.host.clone())?;
+        Ok(self.tls.connect(name, stream).await?)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("i/s")
+    }
+
+    /// Sends a request until it succeeds, and returns the time.
+    async fn first_request(&self) -> Outcome<Duration> {
+        let began = Instant::now();
+        let request = self.through(&format!("apikey: {}", self.publishable));
+        loop {
+            let mut stream = self.edge().await?;
+            if repeat(&mut stream, &request, 1).await.is_ok() {
+                return Ok(began.elapsed());
+            }
+            if began.elapsed() > Duration::from_secs(30) {
+                return Err("the Data API does not start".into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn instance(&self) -> Outcome<i32> {
+        let record = fs::read_to_string(self.folder.join("launched"))?;
+        Ok(record.split(' ').next().unwrap_or_default().parse()?)
+    }
+
+    /// Compares three ways to the same rows.
+    async fn latency(&self) -> Outcome<()> {
+        let keyed = self.through(&format!("apikey: {}", self.publishable));
+        let straight: Arc<str> = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").into();
+        let database = self.database().await?;
+        for connections in [1, 32] {
+            let (mut edge, mut own, mut sql) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                let mut streams = Vec::new();
+                for _ in 0..connections {
+                    streams.push(self.edge().await?);
+                }
+                edge.extend(load(streams, &keyed).await?);
+                let mut streams = Vec::new();
+                for _ in 0..connections {
+                    streams.push(UnixStream::connect(self.socket()).await?);
+                }
+                own.extend(load(streams, &straight).await?);
+                if connections == 1 {
+                    sql.extend(transactions(&database).await?);
+                }
+            }
+            let (edge, own) = (median(edge), median(own));
+            println!(
+                "{connections} connections, p50: through the proxy {edge:.3} ms, straight {own:.3} ms, ratio {:.2}",
+                edge / own
+            );
+            if !sql.is_empty() {
+                let sql = median(sql);
+                println!(
+                    "the same SQL, prepared: {sql:.3} ms, ratio of straight {:.2}",
+                    own / sql
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn database(&self) -> Outcome<Client> {
+        let folder = self.folder.with_file_name(&self.project);
+        let mut config = tokio_postgres::Config::new();
+        config
+            .host_path(folder)
+            .user("postgres")
+            .password(PASSWORD)
+            .dbname("postgres");
+        let (client, connection) = config.connect(NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+
+    /// Compares the processor time of the proxy with a key that is exchanged and one that is not.
+    async fn exchange(&self) -> Outcome<()> {
+        let exchanged = self.through(&format!("apikey: {}", self.publishable));
+        let unchanged = self.through(&format!(
+            "apikey: {0}\r\nAuthorization: Bearer {0}",
+            self.anon
+        ));
+        let (mut with, mut without) = (0, 0);
+        for _ in 0..ROUNDS {
+            for (request, ticks) in [(&exchanged, &mut with), (&unchanged, &mut without)] {
+                let mut streams = Vec::new();
+                for _ in 0..32 {
+                    streams.push(self.edge().await?);
+                }
+                let began = processor_ticks(self.gantry.pid())?;
+                load(streams, request).await?;
+                *ticks += processor_ticks(self.gantry.pid())? - began;
+            }
+        }
+        println!(
+            "processor time of the proxy with exchange of a key / with a legacy key: {:.2}",
+            f64::from(with) / f64::from(without)
+        );
+        Ok(())
+    }
+
+    /// Compares first requests to a stopped instance with processes that are started by hand.
+    async fn starts(&self, kits: &Path) -> Outcome<()> {
+        let program = program(kits)?;
+        let config = fs::read_to_string(self.folder.join("i/rest.conf"))?;
+        let (mut ours, mut own) = (Vec::new(), Vec::new());
+        for _ in 0..STARTS {
+            let config = if ours.is_empty() {
+                config.clone()
+            } else {
+                fs::read_to_string(self.folder.join("i/rest.conf"))?
+            };
+            own.push(millis(self.by_hand(&program, &config).await?));
+            let pid = rustix::process::Pid::from_raw(self.instance()?).ok_or("no pid")?;
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+            // Gantry waits up to eight seconds after repeated failures.
+            sleep(Duration::from_secs(9)).await;
+            ours.push(millis(self.first_request().await?));
+        }
+        let (ours, own) = (median(ours), median(own));
+        println!(
+            "first request to a stopped instance {ours:.0} ms, to a process started by hand {own:.0} ms, ratio {:.2}",
+            ours / own
+        );
+        Ok(())
+    }
+
+    /// Starts the program with the configuration of the instance and another socket. Returns the
+    /// time to a row.
+    async fn by_hand(&self, program: &Path, config: &str) -> Outcome<Duration> {
+        let place = tempfile::tempdir_in("/tmp")?;
+        let socket = place.path().join("s");
+        let lines: Vec<String> = config
+            .lines()
+            .map(|line| match line.split(' ').next() {
+                Some("server-unix-socket") => {
+                    format!("server-unix-socket = \"{}\"", socket.display())
+                }
+                _ => line.to_owned(),
+            })
+            .collect();
+        let file = place.path().join("rest.conf");
+        fs::write(&file, lines.join("\n"))?;
+        let began = Instant::now();
+        let _process = Process(
+            Command::new(program)
+                .arg(&file)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?,
+        );
+        let request: Arc<str> = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").into();
+        loop {
+            if let Ok(mut stream) = UnixStream::connect(&socket).await
+                && repeat(&mut stream, &request, 1).await.is_ok()
+            {
+                return Ok(began.elapsed());
+            }
+            if began.elapsed() > Duration::from_secs(30) {
+                return Err("the process does not start".into());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// A process that ends with the value.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns PostgREST in a folder of kits.
+fn program(kits: &Path) -> Outcome<PathBuf> {
+    for version in fs::read_dir(kits.join("rest"))?.flatten() {
+        let program = version.path().join("bin/postgrest");
+        if program.exists() {
+            return Ok(program);
+        }
+    }
+    Err("no PostgREST in the folder of kits".into())
+}
+
+/// Repeats a request over each connection, and returns the times in milliseconds.
+async fn load<S>(streams: Vec<S>, request: &Arc<str>) -> Outcome<Vec<f64>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut clients = JoinSet::new();
+    for mut stream in streams {
+        let request = Arc::clone(request);
+        clients.spawn(async move { repeat(&mut stream, &request, REQUESTS).await });
+    }
+    let mut all = Vec::new();
+    while let Some(times) = clients.join_next().await {
+        all.extend(times??);
+    }
+    Ok(all)
+}
+
+async fn repeat<S>(stream: &mut S, request: &str, count: usize) -> std::io::Result<Vec<f64>>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut buffer = vec![0; 16 * 1024];
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let began = Instant::now();
+        stream.write_all(request.as_bytes()).await?;
+        let mut read = 0;
+        // The body comes in chunks from PostgREST and ends with an empty one.
+        while !buffer[..read].ends_with(b"0\r\n\r\n") && !buffer[..read].ends_with(b"}]") {
+            match stream.read(&mut buffer[read..]).await? {
+                0 => return Err(std::io::Error::other("closed")),
+                more => read += more,
+            }
+            if read > 12 && !buffer.starts_with(b"HTTP/1.1 200") {
+                let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+                return Err(std::io::Error::other(text));
+            }
+        }
+        times.push(millis(began.elapsed()));
+    }
+    Ok(times)
+}
+
+/// Runs the SQL of a request to PostgREST, prepared.
+async fn transactions(database: &Client) -> Outcome<Vec<f64>> {
+    let settings = database
+        .prepare(
+            "select set_config('search_path', '\"public\", \"extensions\"', true), \
+             set_config('role', 'anon', true), set_config('request.jwt.claims', $1, true), \
+             set_config('request.method', 'GET', true), set_config('request.path', $2, true), \
+             set_config('request.headers', '{}', true), set_config('request.cookies', '{}', true)",
+        )
+        .await?;
+    let rows = database
+        .prepare(
+            "with source as (select t.* from public.todos t limit 1000) \
+             select null::bigint, count(s), coalesce(json_agg(s), '[]')::text, \
+             nullif(current_setting('response.headers', true), ''), \
+             nullif(current_setting('response.status', true), '') from (select * from source) s",
+        )
+        .await?;
+    let mut times = Vec::with_capacity(REQUESTS);
+    for _ in 0..REQUESTS {
+        let began = Instant::now();
+        database.batch_execute("begin read only").await?;
+        database
+            .query(&settings, &[&"{\"role\":\"anon\"}", &"/todos"])
+            .await?;
+        database.query(&rows, &[]).await?;
+        database.batch_execute("commit").await?;
+        times.push(millis(began.elapsed()));
+    }
+    Ok(times)
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
+}
+
+/// Processor time of a process, in clock ticks.
+fn processor_ticks(pid: u32) -> Outcome<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, rest) = stat.rsplit_once(") ").ok_or("no name")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    Ok(fields[11].parse::<u32>()? + fields[12].parse::<u32>()?)
+}
+
+/// Memory of a process, with shared pages divided by their users, in kB.
+fn proportional_memory(pid: i32) -> Outcome<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let line = line.ok_or("no Pss")?;
+    Ok(line.trim().trim_end_matches(" kB").parse()?)
+}

@@ -1,0 +1,256 @@
+//! Branches of projects: projects that are made from another and can be merged back (decision
+//! 0099).
+//!
+//! A branch is a project of its own, with ref, keys and host. Its row in `branches` names the
+//! parent. The default branch stands for the parent itself. All changes that take a while are
+//! [`runs`], which the [`runner`] drives.
+
+pub mod action_runs;
+pub mod ledger;
+pub mod lifecycle;
+pub mod operations;
+pub mod runner;
+pub mod runs;
+mod target;
+pub mod v2;
+
+use chrono::{DateTime, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use self::target::BranchTarget;
+use crate::{
+    api::{context::ApiContext, projects::timestamp},
+    base::{
+        error::{Context, Error},
+        ids::{OrganizationId, ProjectId, ProjectRef},
+    },
+    data_plane::projects::Status,
+    platform::access::Project,
+};
+
+/// Maximum number of branches of a project, besides the default branch.
+const BRANCHES_MAX: i64 = 20;
+/// Message of a project without branches. Clients recognise its text.
+const DISABLED: &str = "Preview branching is not enabled for this project.";
+
+/// Progress of a branch on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+#[expect(missing_docs, reason = "the names of the contract")]
+pub enum BranchStatus {
+    CreatingProject,
+    RunningMigrations,
+    MigrationsPassed,
+    MigrationsFailed,
+    FunctionsDeployed,
+    FunctionsFailed,
+}
+
+impl BranchStatus {
+    const ALL: [Self; 6] = [
+        Self::CreatingProject,
+        Self::RunningMigrations,
+        Self::MigrationsPassed,
+        Self::MigrationsFailed,
+        Self::FunctionsDeployed,
+        Self::FunctionsFailed,
+    ];
+
+    /// Name on the wire and in the control database.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CreatingProject => "CREATING_PROJECT",
+            Self::RunningMigrations => "RUNNING_MIGRATIONS",
+            Self::MigrationsPassed => "MIGRATIONS_PASSED",
+            Self::MigrationsFailed => "MIGRATIONS_FAILED",
+            Self::FunctionsDeployed => "FUNCTIONS_DEPLOYED",
+            Self::FunctionsFailed => "FUNCTIONS_FAILED",
+        }
+    }
+
+    fn read(name: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|status| status.name() == name);
+        found
+            .ok_or(name.to_owned())
+            .context("reading a branch's status")
+    }
+}
+
+/// A branch on the wire. Absent values are left out, because clients reject `null`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BranchResponse")]
+pub struct BranchView {
+    id: Uuid,
+    name: String,
+    project_ref: ProjectRef,
+    parent_project_ref: ProjectRef,
+    is_default: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git_branch: Option<String>,
+    persistent: bool,
+    /// Progress of the last run.
+    #[schemars(extend("deprecated" = true))]
+    status: BranchStatus,
+    created_at: String,
+    updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    review_requested_at: Option<String>,
+    with_data: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notify_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deletion_scheduled_at: Option<String>,
+    /// Status of the project that the branch is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    preview_project_status: Option<Status>,
+}
+
+/// A branch as stored, with the refs of its project and its parent.
+#[derive(Debug)]
+struct BranchRow {
+    id: Uuid,
+    project: Project,
+    parent: Project,
+    name: String,
+    git_branch: Option<String>,
+    is_default: bool,
+    persistent: bool,
+    with_data: bool,
+    status: BranchStatus,
+    notify_url: Option<String>,
+    fork: Vec<String>,
+    review_requested_at: Option<DateTime<Utc>>,
+    deletion_scheduled_at: Option<DateTime<Utc>>,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+    project_status: Status,
+}
+
+macro_rules! select_branches {
+    ($rest:literal) => {
+        concat!(
+            "select b.id, b.project_id, c.ref, c.organization_id, b.parent_id, p.ref, p.organization_id, b.name, b.git_branch, \
+             b.is_default, b.persistent, b.with_data, b.status, b.notify_url, b.fork, \
+             b.review_requested_at, b.deletion_scheduled_at, \
+             b.created_at, b.updated_at, c.status from branches b join projects c on c.id = \
+             b.project_id \
+             join projects p on p.id = b.parent_id ",
+            $rest
+        )
+    };
+}
+use select_branches;
+
+impl BranchRow {
+    fn read(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            id: row.get(0),
+            project: project(row, 1)?,
+            parent: project(row, 4)?,
+            name: row.get(7),
+            git_branch: row.get(8),
+            is_default: row.get(9),
+            persistent: row.get(10),
+            with_data: row.get(11),
+            status: BranchStatus::read(row.get(12))?,
+            notify_url: row.get(13),
+            fork: row.get(14),
+            review_requested_at: row.get(15),
+            deletion_scheduled_at: row.get(16),
+            created_at: row.get(17),
+            updated_at: row.get(18),
+            project_status: Status::read(row, 19)?,
+        })
+    }
+
+    fn view(self) -> BranchView {
+        BranchView {
+            id: self.id,
+            name: self.name,
+            project_ref: self.project.reference,
+            parent_project_ref: self.parent.reference,
+            is_default: self.is_default,
+            git_branch: self.git_branch,
+            persistent: self.persistent,
+            status: self.status,
+            created_at: timestamp(self.created_at),
+            updated_at: timestamp(self.updated_at),
+            review_requested_at: self.review_requested_at.map(timestamp),
+            with_data: self.with_data,
+            notify_url: self.notify_url,
+            deletion_scheduled_at: self.deletion_scheduled_at.map(timestamp),
+            preview_project_status: Some(self.project_status),
+        }
+    }
+}
+
+/// Reads id, ref and organization of a project from three columns.
+fn project(row: &Row, at: usize) -> Result<Project, Error> {
+    let reference = row.get::<_, &str>(at + 1).parse();
+    Ok(Project {
+        id: ProjectId(row.get(at)),
+        reference: reference.context("reading a project's ref")?,
+        organization: OrganizationId(row.get(at + 2)),
+    })
+}
+
+/// Returns the branch that a request names. The guard has checked the caller's rights on `parent`.
+async fn find(
+    context: &ApiContext,
+    parent: &Project,
+    target: &BranchTarget,
+) -> Result<BranchRow, Error> {
+    let sql = select_branches!("where b.parent_id = $1 and (b.id = $2 or c.ref = $3)");
+    let (id, reference) = target.0.parts();
+    let reference = reference.map(ProjectRef::as_str);
+    let rows = context
+        .db
+        .query(sql, &[&parent.id.0, &id, &reference])
+        .await
+        .context("reading a branch")?;
+    match rows.first() {
+        Some(row) => BranchRow::read(row),
+        None if reference == Some(parent.reference.as_str()) => Err(absent(context, parent).await?),
+        None => Err(Error::NotFound),
+    }
+}
+
+/// Returns the error of a project without a default branch, or of a removed branch.
+async fn absent(context: &ApiContext, project: &Project) -> Result<Error, Error> {
+    let sql = "select from projects where id = $1 and desired <> 'removed'";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    Ok(if rows.context("reading a project")?.is_empty() {
+        Error::NotFound
+    } else {
+        Error::Unprocessable(DISABLED.into())
+    })
+}
+
+/// Returns the branch of this name. Fails as [`list`] if the project has no branches.
+async fn by_name(context: &ApiContext, parent: &Project, name: &str) -> Result<BranchView, Error> {
+    let branches = list(context, parent).await?;
+    let found = branches.into_iter().find(|branch| branch.name == name);
+    found.ok_or(Error::NotFound)
+}
+
+/// Lists the branches of a project: the default branch, then the others, oldest first.
+///
+/// Errors: 422 if the project has none, also for a branch; clients take it for an empty list.
+async fn list(context: &ApiContext, project: &Project) -> Result<Vec<BranchView>, Error> {
+    let sql =
+        select_branches!("where b.parent_id = $1 order by b.is_default desc, b.created_at, b.id");
+    let rows = context
+        .db
+        .query(sql, &[&project.id.0])
+        .await
+        .context("listing branches")?;
+    if rows.is_empty() {
+        return Err(Error::Unprocessable(DISABLED.into()));
+    }
+    rows.iter()
+        .map(|row| Ok(BranchRow::read(row)?.view()))
+        .collect()
+}

@@ -1,0 +1,259 @@
+//! Keys that sign the tokens of a project's users: typed, so that a key set is never written from
+//! text that came in.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::ProjectId,
+    },
+    data_plane::context::DataPlaneContext,
+};
+
+/// Largest number of keys of a project that are read.
+const KEYS_MAX: i64 = 100;
+/// Length of a coordinate on the curve P-256, in bytes.
+const COORDINATE_BYTES: usize = 32;
+/// Lengths of an RSA modulus, in bytes: 2048 to 4096 bits.
+const MODULUS_BYTES: std::ops::RangeInclusive<usize> = 256..=512;
+/// Largest public exponent, in bytes.
+const EXPONENT_BYTES_MAX: usize = 8;
+/// Shortest secret of a symmetric key, in bytes.
+pub(super) const SECRET_BYTES_MIN: usize = 32;
+
+/// The state of a signing key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SigningKeyState {
+    /// Trusted, and used after the next rotation.
+    Standby,
+    /// Signs new tokens.
+    InUse,
+    /// Trusted, but not used for new tokens.
+    PreviouslyUsed,
+    /// Not trusted.
+    Revoked,
+}
+
+impl SigningKeyState {
+    /// Parses the state in the control database and in the contract.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "standby" => Self::Standby,
+            "in_use" => Self::InUse,
+            "previously_used" => Self::PreviouslyUsed,
+            "revoked" => Self::Revoked,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether tokens of a key in this state are accepted.
+    pub const fn is_trusted(self) -> bool {
+        !matches!(self, Self::Revoked)
+    }
+}
+
+/// The part of a signing key that verifies tokens.
+#[derive(Debug, Clone)]
+pub enum VerificationKey {
+    /// A point on the curve P-256, for ES256. Coordinates are in base64url.
+    Ec {
+        /// First coordinate.
+        x: String,
+        /// Second coordinate.
+        y: String,
+    },
+    /// An RSA key, for RS256. Numbers are in base64url.
+    Rsa {
+        /// The modulus.
+        n: String,
+        /// The public exponent.
+        e: String,
+    },
+    /// A shared secret, for HS256: it also signs.
+    Symmetric(SecretString),
+}
+
+impl VerificationKey {
+    /// Parses a public key (RFC 7517) with exactly the expected lengths. Private members and all
+    /// others are left out.
+    pub fn of_public_jwk(jwk: &Value) -> Option<Self> {
+        let text = |name: &str| jwk.get(name)?.as_str();
+        let number = |name: &str| {
+            let value = text(name)?;
+            let bytes = URL_SAFE_NO_PAD.decode(value).ok()?;
+            Some((value.to_owned(), bytes.len()))
+        };
+        match text("kty")? {
+            "EC" if text("crv") == Some("P-256") => {
+                let ((x, x_bytes), (y, y_bytes)) = (number("x")?, number("y")?);
+                let is_point = x_bytes == COORDINATE_BYTES && y_bytes == COORDINATE_BYTES;
+                is_point.then_some(Self::Ec { x, y })
+            }
+            "RSA" => {
+                let ((n, n_bytes), (e, e_bytes)) = (number("n")?, number("e")?);
+                let is_key =
+                    MODULUS_BYTES.contains(&n_bytes) && (1..=EXPONENT_BYTES_MAX).contains(&e_bytes);
+                is_key.then_some(Self::Rsa { n, e })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A key that signs tokens of a project's users.
+#[derive(Debug, Clone)]
+pub struct SigningKey {
+    /// Its id, which is the `kid` of its tokens.
+    pub id: Uuid,
+    /// Its state.
+    pub state: SigningKeyState,
+    /// The part that verifies.
+    pub key: VerificationKey,
+}
+
+impl SigningKey {
+    /// Returns the key for a service that verifies tokens (RFC 7517). A symmetric key is a secret.
+    pub fn to_json(&self) -> Value {
+        let kid = self.id.to_string();
+        match &self.key {
+            VerificationKey::Ec { x, y } => json!({
+                "kty": "EC", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "ES256",
+                "ext": true, "crv": "P-256", "x": x, "y": y,
+            }),
+            VerificationKey::Rsa { n, e } => json!({
+                "kty": "RSA", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "RS256",
+                "ext": true, "n": n, "e": e,
+            }),
+            VerificationKey::Symmetric(secret) => json!({
+                "kty": "oct", "kid": kid, "alg": "HS256",
+                "k": URL_SAFE_NO_PAD.encode(secret.expose_secret()),
+            }),
+        }
+    }
+
+    /// Returns the public key, unless the key is symmetric or revoked.
+    pub fn public_jwk(&self) -> Option<Value> {
+        let is_public = !matches!(self.key, VerificationKey::Symmetric(_));
+        (is_public && self.state.is_trusted()).then(|| self.to_json())
+    }
+
+    /// Returns whether services may accept tokens of the key.
+    pub(super) fn is_accepted(&self) -> bool {
+        let is_strong = match &self.key {
+            VerificationKey::Symmetric(secret) => secret.expose_secret().len() >= SECRET_BYTES_MIN,
+            _ => true,
+        };
+        is_strong && self.state.is_trusted()
+    }
+}
+
+/// Returns the place of a signing key's secret part, to which it is sealed.
+fn seal_context(project: ProjectId, id: Uuid) -> String {
+    format!("project {project} signing key {id}")
+}
+
+/// Reads the signing keys of a project, oldest first. Rows that are no valid key are left out.
+pub(super) async fn read(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<Vec<SigningKey>, Error> {
+    let sql = "select id, state, public_jwk, sealed from signing_keys where project_id = $1 \
+               and state <> 'revoked' order by created_at, id limit $2";
+    let rows = context.db.query(sql, &[&project.0, &KEYS_MAX]).await;
+    let rows = rows.context("reading a project's signing keys")?;
+    let mut keys = Vec::new();
+    for row in &rows {
+        let id: Uuid = row.get(0);
+        let key = if let Some(jwk) = row.get::<_, Option<Value>>(2) {
+            VerificationKey::of_public_jwk(&jwk)
+        } else {
+            let place = seal_context(project, id);
+            let secret = context.settings.sealing.open(&place, row.get(3))?;
+            Some(VerificationKey::Symmetric(secret))
+        };
+        let state = SigningKeyState::parse(row.get(1));
+        let Some((state, key)) = state.zip(key) else {
+            tracing::warn!(%project, %id, "signing key is invalid and not used");
+            continue;
+        };
+        keys.push(SigningKey { id, state, key });
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jwk() -> Value {
+        let coordinate = URL_SAFE_NO_PAD.encode([7; COORDINATE_BYTES]);
+        json!({"kty": "EC", "crv": "P-256", "x": coordinate, "y": coordinate, "d": "secret"})
+    }
+
+    #[test]
+    fn only_public_keys_of_known_form_are_parsed() {
+        let key = SigningKey {
+            id: Uuid::nil(),
+            state: SigningKeyState::Standby,
+            key: VerificationKey::of_public_jwk(&jwk()).unwrap(),
+        };
+        let public = key.public_jwk().unwrap();
+        assert_eq!((&public["kty"], &public["x"]), (&json!("EC"), &jwk()["x"]));
+        assert_eq!(public["kid"], Uuid::nil().to_string());
+        assert_eq!(public.get("d"), None, "private members never leave");
+        let rsa = |n: usize| {
+            let number = URL_SAFE_NO_PAD.encode(vec![1; n]);
+            json!({"kty": "RSA", "n": number, "e": "AQAB"})
+        };
+        assert!(VerificationKey::of_public_jwk(&rsa(256)).is_some());
+        let mut short = jwk();
+        short["x"] = json!("AAAA");
+        let mut curve = jwk();
+        curve["crv"] = json!("P-384");
+        let secret = json!({"kty": "oct", "k": "c2VjcmV0"});
+        for bad in [
+            short,
+            curve,
+            rsa(128),
+            rsa(1024),
+            secret,
+            json!("text"),
+            json!({}),
+        ] {
+            assert!(VerificationKey::of_public_jwk(&bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn revoked_and_weak_keys_are_not_accepted() {
+        let of = |state, key| SigningKey {
+            id: Uuid::nil(),
+            state,
+            key,
+        };
+        let secret = |length| VerificationKey::Symmetric("s".repeat(length).into());
+        let public = || VerificationKey::of_public_jwk(&jwk()).unwrap();
+        for (text, trusted) in [
+            ("standby", true),
+            ("in_use", true),
+            ("previously_used", true),
+            ("revoked", false),
+        ] {
+            let state = SigningKeyState::parse(text).unwrap();
+            assert_eq!(of(state, public()).is_accepted(), trusted, "{text}");
+            assert_eq!(
+                of(state, public()).public_jwk().is_some(),
+                trusted,
+                "{text}"
+            );
+            assert_eq!(of(state, secret(32)).is_accepted(), trusted, "{text}");
+            assert!(of(state, secret(32)).public_jwk().is_none());
+            assert!(!of(state, secret(31)).is_accepted());
+        }
+        assert_eq!(SigningKeyState::parse("lost"), None);
+    }
+}

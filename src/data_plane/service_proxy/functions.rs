@@ -1,0 +1,310 @@
+//! Requests to Edge Functions that Gantry runs: authorization, and their errors.
+
+use std::sync::Arc;
+
+use hyper::{
+    HeaderMap, Method, Response, StatusCode,
+    header::{self, HeaderValue},
+    http::request::Parts,
+};
+
+use super::{
+    api_key_check::KEY_BYTES_MAX,
+    connection::ClientConnection,
+    key_exchange::ServiceCredential,
+    rejection::RequestRejection,
+    routes::Route,
+    upstreams::{Service, Upstream},
+};
+use crate::data_plane::{
+    api_keys::{AcceptedKeys, TokenProblem},
+    services,
+    services::{
+        ServiceUse, Unavailable, UnavailableReason,
+        functions::{self, live_functions},
+    },
+};
+
+/// Beginning of generated keys.
+const KEY_PREFIX: &str = "sb_";
+/// Header field with the code of an error.
+const ERROR_CODE: &str = "sb-error-code";
+/// Times that a request looks for the live version, if versions change meanwhile.
+const ROUNDS_MAX: usize = 3;
+
+/// The reason why a request to a function is not authorized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FunctionAuthProblem {
+    /// The request has neither a token nor a key.
+    NoHeader,
+    /// The key is not of the project.
+    WrongKey,
+    /// The token is not accepted.
+    Token(TokenProblem),
+}
+
+impl FunctionAuthProblem {
+    /// The code of the hosted platform.
+    pub(super) const fn code(self) -> &'static str {
+        match self {
+            Self::NoHeader => "UNAUTHORIZED_NO_AUTH_HEADER",
+            Self::WrongKey => "UNAUTHORIZED_INVALID_API_KEY",
+            Self::Token(TokenProblem::Format) => "UNAUTHORIZED_INVALID_JWT_FORMAT",
+            Self::Token(TokenProblem::Legacy) => "UNAUTHORIZED_LEGACY_JWT",
+            Self::Token(TokenProblem::Asymmetric) => "UNAUTHORIZED_ASYMMETRIC_JWT",
+            Self::Token(TokenProblem::Unsupported(_)) => "UNAUTHORIZED_UNSUPPORTED_TOKEN_ALGORITHM",
+        }
+    }
+
+    /// The message of the hosted platform.
+    pub(super) fn message(self) -> String {
+        match self {
+            Self::NoHeader => "Missing authorization header".to_owned(),
+            Self::WrongKey => "Invalid API key".to_owned(),
+            Self::Token(TokenProblem::Format) => "Invalid JWT format".to_owned(),
+            Self::Token(TokenProblem::Legacy | TokenProblem::Asymmetric) => {
+                "Invalid JWT".to_owned()
+            }
+            Self::Token(TokenProblem::Unsupported(algorithm)) => {
+                format!("Unsupported JWT algorithm {algorithm}")
+            }
+        }
+    }
+}
+
+/// Authorizes a request to a function, and starts the function if necessary.
+pub(super) async fn admit(
+    connection: &ClientConnection,
+    route: &Route,
+    rest: &str,
+    parts: &Parts,
+) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
+    let context = &connection.context;
+    if !is_method(&parts.method) {
+        return Err(RequestRejection::Method);
+    }
+    let slug = rest.trim_start_matches('/').split('/').next();
+    let slug = slug.unwrap_or_default();
+    let project = (route.project, &route.reference);
+    for _ in 0..ROUNDS_MAX {
+        let live = live_functions(context, route.project)
+            .await
+            .map_err(|_| RequestRejection::KeysUnknown)?;
+        let has_kit = services::has_kit(context, Service::Functions);
+        if live.is_empty() && !has_kit {
+            return Err(RequestRejection::NotConfigured(Service::Functions));
+        }
+        let function = live.get(slug).ok_or(RequestRejection::NoFunction)?;
+        let keys = context
+            .service_proxy
+            .api_keys
+            .accepted(context, route)
+            .await?;
+        if parts.method != Method::OPTIONS {
+            let now = context.clock.now().timestamp();
+            authorize(&parts.headers, &keys, function.verify_jwt, now)
+                .map_err(RequestRejection::FunctionAuth)?;
+        }
+        let environment = (live.environment, &*keys);
+        let used = functions::acquire(context, project, function, environment).await;
+        // A version that was replaced meanwhile must not answer.
+        if !functions::is_current(context, route.project, function, live.environment).await {
+            continue;
+        }
+        let used = used.map_err(|unavailable| {
+            RequestRejection::Unavailable(Service::Functions, unavailable)
+        })?;
+        return Ok((
+            used.upstream().clone(),
+            Some(used),
+            ServiceCredential::Unchanged,
+        ));
+    }
+    let unavailable = Unavailable {
+        reason: UnavailableReason::Starting,
+        retry_secs: 1,
+    };
+    Err(RequestRejection::Unavailable(
+        Service::Functions,
+        unavailable,
+    ))
+}
+
+/// Returns whether functions are called with this method.
+fn is_method(method: &Method) -> bool {
+    [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ]
+    .contains(method)
+}
+
+/// Checks the credentials of a request. A key that is not of the project is rejected even where no
+/// token is needed.
+fn authorize(
+    headers: &HeaderMap,
+    keys: &AcceptedKeys,
+    verify_jwt: bool,
+    now: i64,
+) -> Result<(), FunctionAuthProblem> {
+    let single = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => {
+                let text = value.to_str().ok();
+                let text = text.filter(|text| text.len() <= KEY_BYTES_MAX * 16);
+                text.map(Some).ok_or(FunctionAuthProblem::WrongKey)
+            }
+            (Some(_), Some(_)) => Err(FunctionAuthProblem::WrongKey),
+        }
+    };
+    let key = single("apikey")?.filter(|key| !key.is_empty());
+    let authorization = single(header::AUTHORIZATION.as_str())?;
+    let bearer = authorization.and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    let mut is_key = false;
+    for sent in [key, bearer].into_iter().flatten() {
+        if keys.contains(sent) {
+            is_key = true;
+        } else if sent.starts_with(KEY_PREFIX) {
+            return Err(FunctionAuthProblem::WrongKey);
+        }
+    }
+    if !verify_jwt {
+        return Ok(());
+    }
+    match (authorization, bearer) {
+        (None, _) if is_key => Ok(()),
+        (None, _) => match key {
+            // A token in the place of a key.
+            Some(key) => keys
+                .check_token(key, now)
+                .map_err(FunctionAuthProblem::Token),
+            None => Err(FunctionAuthProblem::NoHeader),
+        },
+        (Some(_), None) => Err(FunctionAuthProblem::Token(TokenProblem::Format)),
+        (Some(_), Some(token)) if keys.contains(token) => Ok(()),
+        (Some(_), Some(token)) => keys
+            .check_token(token, now)
+            .map_err(FunctionAuthProblem::Token),
+    }
+}
+
+/// Returns the error of a request after the end of the process.
+pub(super) async fn end_of_process(used: &ServiceUse) -> RequestRejection {
+    if used.end_exceeded().await {
+        RequestRejection::FunctionExceeded
+    } else {
+        RequestRejection::FunctionEnded
+    }
+}
+
+/// Adjusts the response of a function as the hosted platform does: pages are shown as text on the
+/// projects' own domain, and errors have a code.
+pub(super) fn adjust<B>(response: &mut Response<B>, method: &Method, own_domain: bool) {
+    let is_error = response.status().is_server_error();
+    let status = response.status();
+    let headers = response.headers_mut();
+    let is_page = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("text/html")
+        });
+    if own_domain && *method == Method::GET && is_page {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    }
+    if is_error && status != StatusCode::SWITCHING_PROTOCOLS && !headers.contains_key(ERROR_CODE) {
+        headers.insert(ERROR_CODE, HeaderValue::from_static("EDGE_FUNCTION_ERROR"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_judged_by_the_published_table() {
+        let keys = AcceptedKeys::for_tests(&[("sb_publishable_p", "anon")]);
+        let of = |verify_jwt: bool, sent: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in sent {
+                headers.append(*name, value.parse().unwrap());
+            }
+            authorize(&headers, &keys, verify_jwt, 0).map_err(FunctionAuthProblem::code)
+        };
+        let (key, wrong) = (("apikey", "sb_publishable_p"), ("apikey", "sb_secret_x"));
+        let token = ("authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.eA");
+        for (sent, expected, open) in [
+            (&[][..], Err("UNAUTHORIZED_NO_AUTH_HEADER"), Ok(())),
+            (&[key], Ok(()), Ok(())),
+            (
+                &[("authorization", "Bearer sb_publishable_p")],
+                Ok(()),
+                Ok(()),
+            ),
+            (
+                &[wrong],
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+            ),
+            (
+                &[key, ("authorization", "Bearer sb_secret_x")],
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+            ),
+            (
+                &[("authorization", "Basic x")],
+                Err("UNAUTHORIZED_INVALID_JWT_FORMAT"),
+                Ok(()),
+            ),
+            (
+                &[("authorization", "Bearer x")],
+                Err("UNAUTHORIZED_INVALID_JWT_FORMAT"),
+                Ok(()),
+            ),
+            (&[key, token], Err("UNAUTHORIZED_LEGACY_JWT"), Ok(())),
+            (
+                &[key, key],
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+                Err("UNAUTHORIZED_INVALID_API_KEY"),
+            ),
+        ] {
+            assert_eq!(of(true, sent), expected, "{sent:?}");
+            assert_eq!(of(false, sent), open, "{sent:?}");
+        }
+    }
+
+    #[test]
+    fn pages_are_text_and_errors_have_a_code() {
+        let of = |status: u16, media: &'static str, method: Method, own: bool| {
+            let response = Response::builder()
+                .status(status)
+                .header("content-type", media);
+            let mut response = response.body(()).unwrap();
+            adjust(&mut response, &method, own);
+            let headers = response.headers();
+            (
+                headers["content-type"].clone(),
+                headers.contains_key(ERROR_CODE),
+            )
+        };
+        let page = "text/html; charset=utf-8";
+        assert_eq!(of(200, page, Method::GET, true).0, "text/plain");
+        assert_eq!(of(200, page, Method::GET, false).0, page);
+        assert_eq!(of(200, page, Method::POST, true).0, page);
+        assert!(of(503, "text/x", Method::GET, true).1);
+        assert!(!of(404, "text/x", Method::GET, true).1);
+    }
+}

@@ -1,0 +1,44 @@
+//! Edge Functions: rows, source files and secrets.
+//!
+//! A function has versions. A version is referred to by its number, its files by the id of its
+//! deployment. Files are written before the row, so no row names incomplete files; files without a
+//! row are removed later.
+//!
+//! - `live` caches the live versions, `run` starts their processes as `process` prepares them, and
+//!   `limits` ends those that use too much.
+//! - `output` makes log events of their lines.
+//! - `deploy` stores an uploaded version.
+//! - `sources` has names and folders of files, `eszip` reads bundles.
+//! - `versions` stores functions and versions, `secrets` the variables of their environment.
+
+mod clean;
+mod deploy;
+pub mod eszip;
+mod limits;
+mod live;
+mod output;
+mod process;
+mod run;
+pub mod secrets;
+pub mod sources;
+mod versions;
+
+pub(super) use self::{
+    clean::remove_unused,
+    output::FunctionLog,
+    process::PreparedFunction,
+    run::{adopted_log, is_live, is_too_old, prepare},
+};
+pub use self::{
+    deploy::{DeployRule, FunctionUpload, deploy, public_root, version_folder},
+    limits::watch,
+    output::{FunctionLogQueue, FunctionLogRow},
+    versions::{
+        FunctionChange, FunctionRecord, FunctionSlug, VersionSwitch, get, list, remove, switch,
+        update,
+    },
+};
+pub(crate) use self::{
+    live::{FunctionCache, live_functions},
+    run::{acquire, is_current},
+};

@@ -1,0 +1,457 @@
+//! The process of a function: packages, environment and arguments.
+//!
+//! The packages of a version are fetched once, by the runtime itself in the sandbox of the
+//! function, before its first start. It executes no module of the function then.
+
+use std::{
+    fs, io,
+    os::unix::fs::{PermissionsExt, chown},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value, json};
+use tokio::{
+    io::AsyncReadExt,
+    time::{Instant, timeout_at},
+};
+use uuid::Uuid;
+
+use super::{live::LiveFunction, output::LoggedFunction, secrets, sources::VersionFolder};
+use crate::{
+    base::{ids::ProjectRef, supervisor::ProcessOwner},
+    data_plane::{
+        api_keys,
+        context::DataPlaneContext,
+        services::{
+            folder::InstanceFolder,
+            instance::{FunctionVersion, InstanceId, UnavailableReason},
+            kit::InstalledKit,
+            launch::ServiceLaunchPlan,
+            start::StartFailure,
+        },
+    },
+};
+
+/// Argument of a kit that stands for the options and the first module of a function.
+pub(in crate::data_plane::services) const FUNCTION: &str = "{function}";
+/// TCP ports that functions may connect to.
+const EGRESS_PORTS: &[u16] = &[80, 443, 465, 587, 5432, 6543];
+/// Processes and threads of all functions of a project.
+pub(in crate::data_plane::services) const PROCESSES_MAX: u64 = 2048;
+/// Open descriptors of a function.
+pub(in crate::data_plane::services) const DESCRIPTORS_MAX: u64 = 512;
+/// Longest time in which packages are fetched.
+const FETCH_MAX: Duration = Duration::from_mins(1);
+/// Largest message of the runtime that is kept, in bytes.
+const MESSAGE_BYTES_MAX: u64 = 16 << 10;
+/// Size of one file that is fetched, in bytes.
+const FETCHED_FILE_BYTES_MAX: u64 = 256 << 20;
+/// Name of the file that marks fetched packages. It contains the version of the kit.
+const FETCHED: &str = "fetched";
+/// The module that runs before those of a function.
+const PRELOAD: &str = include_str!("preload.ts");
+
+/// A function that is about to start.
+pub(in crate::data_plane::services) struct PreparedFunction {
+    folder: VersionFolder,
+    arguments: Vec<String>,
+    /// Data segment and private mappings of the process, in bytes.
+    memory_bytes: u64,
+    pub(in crate::data_plane::services) logged: LoggedFunction,
+}
+
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> StartFailure {
+    move |error| StartFailure::new(UnavailableReason::Failed, format!("{doing}: {error}"))
+}
+
+impl PreparedFunction {
+    /// Adds the function to the plan of its kit.
+    pub(in crate::data_plane::services) fn apply(&self, plan: &mut ServiceLaunchPlan) {
+        let source = self.folder.source();
+        let (source, cache) = (source.to_string_lossy(), self.folder.cache());
+        let inner = plan.folder.to_string_lossy().into_owned();
+        let options = [
+            format!("--allow-read={source},{inner}"),
+            format!("--allow-write={inner}"),
+        ];
+        let mut arguments = Vec::new();
+        for argument in std::mem::take(&mut plan.program_arguments) {
+            if argument == FUNCTION {
+                arguments.extend(options.iter().cloned());
+                arguments.extend(self.arguments.iter().cloned());
+            } else {
+                arguments.push(argument);
+            }
+        }
+        plan.program_arguments = arguments;
+        plan.variables.push(format!("DENO_DIR={}", cache.display()));
+        plan.functions = true;
+        plan.ports = EGRESS_PORTS.to_vec();
+        plan.read.push(self.folder.source());
+        // Its compiled code and its own files.
+        plan.write.extend([cache, plan.folder.clone()]);
+        // The runtime reserves more addresses than memory.
+        plan.bounds.memory_max = None;
+        plan.bounds.data_max = Some(self.memory_bytes);
+        plan.bounds.descriptors_max = Some(DESCRIPTORS_MAX);
+        plan.bounds.processes_max = plan.bounds.processes_max.map(|_| PROCESSES_MAX);
+    }
+}
+
+/// Fetches packages if necessary, and writes the files of a new process into its folder.
+pub(in crate::data_plane::services) async fn prepare(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+    function: &FunctionVersion,
+    live: &LiveFunction,
+    (folder, owner, kit): (&InstanceFolder, ProcessOwner, &InstalledKit),
+) -> Result<PreparedFunction, StartFailure> {
+    let version = VersionFolder::of(&context.home, &id.reference, function.deployment);
+    let modules = FunctionModules {
+        entrypoint: live.entrypoint.clone(),
+        import_map: live.import_map.clone(),
+    };
+    let plan = FetchPlan {
+        context,
+        folder: &version,
+        kit,
+        owner,
+    };
+    plan.fetch(&modules)
+        .await
+        .map_err(|why| StartFailure::new(UnavailableReason::Failed, why))?;
+    let execution = context.entropy.uuid();
+    let variables = variables(context, id, live, execution)
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
+    let settings = SecretString::from(
+        json!({"variables": variables, "gateway": null, "node": uses_node(&version.source())})
+            .to_string(),
+    );
+    folder
+        .write("settings.json", settings.expose_secret(), owner)
+        .and_then(|()| folder.write("preload.ts", PRELOAD, owner))
+        .map_err(failed("writing the settings of a function"))?;
+    Ok(PreparedFunction {
+        arguments: modules.arguments(&version),
+        memory_bytes: kit.manifest.memory_bytes,
+        folder: version,
+        logged: LoggedFunction {
+            function: live.id,
+            slug: live.slug.clone(),
+            version: live.version,
+            execution,
+        },
+    })
+}
+
+/// Returns the environment of a function: variables of the platform, then secrets.
+async fn variables(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+    live: &LiveFunction,
+    execution: Uuid,
+) -> Result<Map<String, Value>, crate::base::error::Error> {
+    let keys = api_keys::key_values(context, id.project, &id.reference).await?;
+    let of = |keys: &[(String, SecretString)]| {
+        let values = keys
+            .iter()
+            .map(|(name, key)| (name.clone(), Value::from(key.expose_secret())));
+        Value::Object(values.collect()).to_string()
+    };
+    let mut all = Map::new();
+    for (name, value) in secrets::open(context, id.project).await? {
+        all.insert(name, value.expose_secret().into());
+    }
+    let deployment = deployment_id(&id.reference, live);
+    for (name, value) in [
+        ("SUPABASE_URL", public_url(context, &id.reference)),
+        ("SUPABASE_PUBLISHABLE_KEYS", of(&keys.publishable)),
+        ("SUPABASE_SECRET_KEYS", of(&keys.secret)),
+        ("SUPABASE_JWKS", json!({"keys": []}).to_string()),
+        ("SUPABASE_FUNCTION_SLUG", live.slug.clone()),
+        ("SB_REGION", "local".to_owned()),
+        ("SB_EXECUTION_ID", execution.to_string()),
+        ("DENO_DEPLOYMENT_ID", deployment),
+    ] {
+        all.insert(name.to_owned(), value.into());
+    }
+    if let Some([anon, service_role]) = keys.legacy {
+        for (name, key) in [
+            ("SUPABASE_ANON_KEY", anon),
+            ("SUPABASE_SERVICE_ROLE_KEY", service_role),
+        ] {
+            all.insert(name.to_owned(), key.expose_secret().into());
+        }
+    }
+    Ok(all)
+}
+
+fn deployment_id(project: &ProjectRef, live: &LiveFunction) -> String {
+    format!("{project}_{}_{}", live.id, live.version)
+}
+
+/// The address of a project's services.
+fn public_url(context: &DataPlaneContext, project: &ProjectRef) -> String {
+    let port = context.service_proxy.https_port();
+    let port = port
+        .filter(|port| *port != 443)
+        .map(|port| format!(":{port}"))
+        .unwrap_or_default();
+    format!(
+        "https://{project}.{}{port}",
+        context.settings.project_domain
+    )
+}
+
+/// Returns whether a module uses modules of Node.js. Their servers listen by calls of their own.
+fn uses_node(source: &Path) -> bool {
+    let mut folders = vec![source.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(folder) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(_) => {
+                    let text = fs::read(entry.path()).unwrap_or_default();
+                    let has = |text: &str, needle: &str| text.contains(needle);
+                    let text = String::from_utf8_lossy(&text);
+                    if has(&text, "node:") || has(&text, "npm:") {
+                        return true;
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+    }
+    false
+}
+
+/// The modules that a version begins with.
+pub(super) struct FunctionModules {
+    pub(super) entrypoint: String,
+    pub(super) import_map: Option<String>,
+}
+
+impl FunctionModules {
+    /// Returns the options of an import map, and the path of the first module.
+    fn arguments(&self, folder: &VersionFolder) -> Vec<String> {
+        let path = |name: &str| folder.source().join(name).to_string_lossy().into_owned();
+        let mut arguments = Vec::new();
+        if let Some(map) = &self.import_map {
+            let name = map.rsplit('/').next().unwrap_or(map);
+            let is_config = matches!(name, "deno.json" | "deno.jsonc");
+            let option = if is_config {
+                "--config"
+            } else {
+                "--import-map"
+            };
+            arguments.push(format!("{option}={}", path(map)));
+        }
+        arguments.push(path(&self.entrypoint));
+        arguments
+    }
+}
+
+/// A version with packages to fetch.
+pub(super) struct FetchPlan<'a> {
+    pub(super) context: &'a DataPlaneContext,
+    pub(super) folder: &'a VersionFolder,
+    pub(super) kit: &'a InstalledKit,
+    pub(super) owner: ProcessOwner,
+}
+
+impl FetchPlan<'_> {
+    /// Fetches the packages of a version, unless this version of the kit did so.
+    ///
+    /// Errors: the message of the runtime.
+    pub(super) async fn fetch(&self, modules: &FunctionModules) -> Result<(), String> {
+        let marker = self.folder.path().join(FETCHED);
+        if fs::read_to_string(&marker).is_ok_and(|version| version == self.kit.version) {
+            return Ok(());
+        }
+        let (folder, owner) = (self.folder.clone(), self.owner);
+        let prepared = tokio::task::spawn_blocking(move || hand_over(&folder, owner));
+        let prepared = prepared.await.map_err(|error| error.to_string())?;
+        prepared.map_err(|error| format!("preparing the files of a function: {error}"))?;
+        self.run(modules).await?;
+        let unfinished = marker.with_extension("new");
+        fs::write(&unfinished, &self.kit.version)
+            .and_then(|()| fs::rename(&unfinished, &marker))
+            .map_err(|error| format!("preparing the files of a function: {error}"))
+    }
+
+    async fn run(&self, modules: &FunctionModules) -> Result<(), String> {
+        let launcher = &self.context.data_plane_settings.services.launcher;
+        let cannot = |error: io::Error| format!("running the bundler: {error}");
+        let (read, write) = io::pipe().map_err(cannot)?;
+        let twin = write.try_clone().map_err(cannot)?;
+        let mut command = Command::new(&launcher.program);
+        command
+            .args(self.plan(modules, launcher.sandbox).arguments())
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(write)
+            .stderr(twin);
+        let deadline = Instant::now() + FETCH_MAX;
+        let child = launcher.run(command).await;
+        let child = child.map_err(|error| format!("running the bundler: {error}"))?;
+        let mut child = KilledOnDrop(child);
+        let reader = tokio::net::unix::pipe::Receiver::from_owned_fd(read.into());
+        let reader = reader.map_err(cannot)?;
+        let mut text = Vec::new();
+        let mut bounded = reader.take(MESSAGE_BYTES_MAX);
+        // Ends when the program has ended, or has written too much.
+        let ended = timeout_at(deadline, bounded.read_to_end(&mut text)).await;
+        if ended.is_err() {
+            return Err("Bundle generation timed out".to_owned());
+        }
+        let waited = timeout_at(deadline, async {
+            loop {
+                match child.0.try_wait() {
+                    Ok(None) => tokio::time::sleep(Duration::from_millis(5)).await,
+                    other => return other,
+                }
+            }
+        });
+        match waited.await {
+            Ok(Ok(Some(status))) if status.success() => Ok(()),
+            Err(_) => Err("Bundle generation timed out".to_owned()),
+            _ => Err(self.without_paths(&String::from_utf8_lossy(&text))),
+        }
+    }
+
+    /// Returns a message without the place of the sources on this machine.
+    fn without_paths(&self, text: &str) -> String {
+        let place = format!("{}/", self.folder.path().display());
+        let text = text.replace(&place, "");
+        let text: String = text
+            .chars()
+            .filter(|c| *c == '\n' || !c.is_control())
+            .collect();
+        let text = text.trim();
+        if text.is_empty() {
+            return "the modules could not be loaded".to_owned();
+        }
+        text.to_owned()
+    }
+
+    fn plan(&self, modules: &FunctionModules, sandbox: bool) -> ServiceLaunchPlan {
+        let ids = self.owner.ids();
+        let mut variables = vec![
+            format!("DENO_DIR={}", self.folder.cache().display()),
+            "DENO_NO_UPDATE_CHECK=1".to_owned(),
+            "DENO_TLS_CA_STORE=system".to_owned(),
+            "NO_COLOR=1".to_owned(),
+        ];
+        // The way to the registry, as npm and Deno read it.
+        for name in [
+            "NPM_CONFIG_REGISTRY",
+            "JSR_URL",
+            "HTTPS_PROXY",
+            "HTTP_PROXY",
+            "NO_PROXY",
+            "https_proxy",
+            "http_proxy",
+            "no_proxy",
+            "SSL_CERT_FILE",
+            "DENO_CERT",
+        ] {
+            if let Ok(value) = std::env::var(name) {
+                variables.push(format!("{name}={value}"));
+            }
+        }
+        let mut arguments: Vec<String> = [
+            "cache",
+            "--quiet",
+            "--no-lock",
+            "--no-check",
+            "--node-modules-dir=none",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        arguments.extend(modules.arguments(self.folder));
+        let mut plan = ServiceLaunchPlan {
+            program: self.kit.program(),
+            kit: self.kit.folder.clone(),
+            folder: self.folder.cache(),
+            record: false,
+            uid: ids.map(|(uid, _)| uid),
+            gid: ids.map(|(_, gid)| gid),
+            read: vec![self.folder.source()],
+            write: vec![self.folder.cache()],
+            ports: registry_ports(&variables),
+            functions: true,
+            sandbox,
+            variables,
+            program_arguments: arguments,
+            ..ServiceLaunchPlan::default()
+        };
+        plan.bounds.data_max = Some(self.kit.manifest.memory_bytes * 2);
+        plan.bounds.descriptors_max = Some(DESCRIPTORS_MAX);
+        plan.bounds.processes_max = ids.map(|_| PROCESSES_MAX);
+        plan.bounds.file_max = Some(FETCHED_FILE_BYTES_MAX);
+        plan
+    }
+}
+
+/// Ports of the registries and proxies in variables, besides those of HTTP.
+fn registry_ports(variables: &[String]) -> Vec<u16> {
+    let mut ports = vec![80, 443];
+    for variable in variables {
+        let value = variable.split_once('=').map(|(_, value)| value);
+        let url = value.and_then(|value| url::Url::parse(value).ok());
+        ports.extend(url.and_then(|url| url.port()));
+    }
+    ports
+}
+
+/// A process that is killed and collected on drop.
+struct KilledOnDrop(std::process::Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Lets the account of a project's functions read the sources and write the cache. The sources
+/// remain Gantry's, so that a function cannot change them.
+fn hand_over(folder: &VersionFolder, owner: ProcessOwner) -> io::Result<()> {
+    let cache = folder.cache();
+    match fs::create_dir(&cache) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o700))?;
+    owner.own(&cache)?;
+    let Some((_, gid)) = owner.ids() else {
+        return Ok(());
+    };
+    let mut paths: Vec<PathBuf> = vec![folder.source()];
+    give(folder.path(), gid, 0o750)?;
+    while let Some(path) = paths.pop() {
+        if fs::symlink_metadata(&path)?.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                paths.push(entry?.path());
+            }
+            give(&path, gid, 0o750)?;
+        } else {
+            give(&path, gid, 0o640)?;
+        }
+    }
+    Ok(())
+}
+
+fn give(path: &Path, gid: u32, mode: u32) -> io::Result<()> {
+    chown(path, None, Some(gid))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}

@@ -1,0 +1,261 @@
+//! Secrets of a project's functions: sealed rows. Each change raises the number of the environment,
+//! by which running functions are replaced.
+
+use chrono::{DateTime, Utc};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tokio_postgres::Transaction;
+
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::ProjectId,
+    },
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{
+        access::{Project, credential::SecretDigest},
+        audit::Recorder,
+        notifications,
+        tables::Table,
+    },
+};
+
+/// Secrets of a project.
+const SECRETS_MAX: i64 = 100;
+/// Longest name, in characters.
+pub const NAME_CHARS_MAX: usize = 256;
+/// Longest value, in characters.
+pub const VALUE_CHARS_MAX: usize = 24_576;
+/// Prefix of the variables that the platform sets.
+pub const RESERVED_PREFIX: &str = "SUPABASE_";
+
+/// A secret to store.
+pub struct NewSecret {
+    /// The name of the variable.
+    pub name: String,
+    /// Its value.
+    pub value: SecretString,
+}
+
+/// A stored secret without its value.
+#[derive(Debug)]
+pub struct SecretEntry {
+    /// The name of the variable.
+    pub name: String,
+    /// SHA-256 of the value.
+    pub digest: Vec<u8>,
+    /// Time of the last change.
+    pub updated_at: DateTime<Utc>,
+}
+
+/// Returns the secrets of a project by name.
+pub async fn list(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<Vec<SecretEntry>, Error> {
+    let sql = "select name, digest, updated_at from function_secrets where project_id = $1 \
+               order by name limit $2";
+    let rows = context.db.query(sql, &[&project.id.0, &SECRETS_MAX]).await;
+    let rows = rows.context("listing secrets")?;
+    let read = |row: &tokio_postgres::Row| SecretEntry {
+        name: row.get(0),
+        digest: row.get(1),
+        updated_at: row.get(2),
+    };
+    Ok(rows.iter().map(read).collect())
+}
+
+/// Stores secrets, all or none. Existing ones of the same names are replaced.
+pub async fn set(
+    context: &DataPlaneContext,
+    project: &Project,
+    secrets: &[NewSecret],
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "storing secrets";
+    check(secrets)?;
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    next_environment(&transaction, project.id).await?;
+    let sql = "insert into function_secrets (project_id, name, sealed, digest, updated_at) \
+               values ($1, $2, $3, $4, $5) on conflict (project_id, name) do update set \
+               sealed = excluded.sealed, digest = excluded.digest, updated_at = excluded.updated_at";
+    for secret in secrets {
+        let place = seal_context(project.id, &secret.name);
+        let sealing = &context.settings.sealing;
+        let sealed = sealing.seal(&context.entropy, &place, &secret.value)?;
+        let digest = SecretDigest::of(secret.value.expose_secret());
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [
+            &project.id.0,
+            &secret.name,
+            &sealed,
+            &digest.as_bytes(),
+            &now,
+        ];
+        transaction.execute(sql, &values).await.context(doing)?;
+    }
+    let sql = "select count(*) from function_secrets where project_id = $1";
+    let count = transaction.query_one(sql, &[&project.id.0]).await;
+    if count.context(doing)?.get::<_, i64>(0) > SECRETS_MAX {
+        let text = format!("You can only store {SECRETS_MAX} secrets per project at maximum.");
+        return Err(Error::Rejected(text.into()));
+    }
+    let names: Vec<&str> = secrets.iter().map(|secret| secret.name.as_str()).collect();
+    let entry = Some(json!({ "names": names }));
+    audit
+        .write_in(&transaction, 201, (None, entry), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    announce(context).await
+}
+
+/// Deletes secrets. Names without a secret are ignored.
+pub async fn remove(
+    context: &DataPlaneContext,
+    project: &Project,
+    names: &[String],
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "deleting secrets";
+    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    next_environment(&transaction, project.id).await?;
+    let sql = "delete from function_secrets where project_id = $1 and name = any($2)";
+    let deleted = transaction.execute(sql, &[&project.id.0, &names]).await;
+    deleted.context(doing)?;
+    let entry = Some(json!({ "names": names }));
+    audit
+        .write_in(&transaction, 200, (entry, None), now)
+        .await?;
+    transaction.commit().await.context(doing)?;
+    announce(context).await
+}
+
+/// All nodes use the new environment before the request is answered.
+async fn announce(context: &DataPlaneContext) -> Result<(), Error> {
+    context.table_changed(Table::FunctionEnvironments);
+    notifications::settle(&context.db).await
+}
+
+fn check(secrets: &[NewSecret]) -> Result<(), Error> {
+    for (index, secret) in secrets.iter().enumerate() {
+        let invalid =
+            |field: &str, problem: String| Err(Error::invalid(format!("{index}.{field}"), problem));
+        let too_big = |max: usize| format!("Too big: expected string to have <={max} characters");
+        let name = &secret.name;
+        if name.is_empty() {
+            return invalid(
+                "name",
+                "Too small: expected string to have >=1 characters".into(),
+            );
+        }
+        if name.chars().count() > NAME_CHARS_MAX {
+            return invalid("name", too_big(NAME_CHARS_MAX));
+        }
+        if name.starts_with(RESERVED_PREFIX) {
+            let text = format!("Secret name must not start with the {RESERVED_PREFIX} prefix.");
+            return invalid("name", text);
+        }
+        // No process can have such a variable.
+        if name.contains(['=', '\0']) {
+            return invalid("name", "must not contain = or NUL".into());
+        }
+        let value = secret.value.expose_secret();
+        if value.chars().count() > VALUE_CHARS_MAX {
+            return invalid("value", too_big(VALUE_CHARS_MAX));
+        }
+        if value.contains('\0') {
+            return invalid("value", "must not contain NUL".into());
+        }
+    }
+    Ok(())
+}
+
+/// Raises the number of a project's environment, and locks it until the end of the transaction.
+async fn next_environment(transaction: &Transaction<'_>, project: ProjectId) -> Result<(), Error> {
+    let doing = "changing the environment of functions";
+    // A removal of the project waits for this lock and then deletes the rows.
+    let sql = "select from projects where id = $1 and desired <> 'removed' for share";
+    let found = transaction.query_opt(sql, &[&project.0]).await;
+    found.context(doing)?.ok_or_else(projects::removed)?;
+    let sql = "insert into function_environments as e (project_id, generation) values ($1, 1) \
+               on conflict (project_id) do update set generation = e.generation + 1";
+    let raised = transaction.execute(sql, &[&project.0]).await;
+    raised.context(doing).map(drop)
+}
+
+/// Returns the variables of a project, opened.
+pub(in crate::data_plane::services) async fn open(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<Vec<(String, SecretString)>, Error> {
+    let sql = "select name, sealed from function_secrets where project_id = $1 limit $2";
+    let rows = context.db.query(sql, &[&project.0, &SECRETS_MAX]).await;
+    let rows = rows.context("reading secrets")?;
+    let mut all = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let name: String = row.get(0);
+        let place = seal_context(project, &name);
+        let value = context.settings.sealing.open(&place, row.get(1))?;
+        all.push((name, value));
+    }
+    Ok(all)
+}
+
+/// Authenticated context of a sealed value.
+fn seal_context(project: ProjectId, name: &str) -> String {
+    format!("project {project} function secret {name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values_are_checked_with_their_place() {
+        let of = |name: &str, value: &str| {
+            let secret = |name: &str, value: &str| NewSecret {
+                name: name.to_owned(),
+                value: value.to_owned().into(),
+            };
+            check(&[secret("FINE", "x"), secret(name, value)]).map_err(|error| match error {
+                Error::Invalid { field, problem } => format!("{field}: {problem}"),
+                other => other.to_string(),
+            })
+        };
+        let long = "é".repeat(VALUE_CHARS_MAX);
+        for (name, value) in [
+            ("A", ""),
+            ("supabase_x", "1"),
+            ("A", &long),
+            ("with space", "a\nb"),
+        ] {
+            of(name, value).unwrap();
+        }
+        let cases = [
+            ("", "x", "1.name: Too small"),
+            (
+                &"x".repeat(257),
+                "x",
+                "1.name: Too big: expected string to have <=256 characters",
+            ),
+            (
+                "SUPABASE_URL",
+                "x",
+                "1.name: Secret name must not start with the SUPABASE_ prefix.",
+            ),
+            ("A=B", "x", "1.name: must not"),
+            (
+                "A",
+                &format!("{long}x"),
+                "1.value: Too big: expected string to have <=24576 characters",
+            ),
+        ];
+        for (name, value, expected) in cases {
+            let error = of(name, value).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Edge Functions with the real runtime: deployment, calls, secrets, limits and logs.
+
+use std::sync::Arc;
+
+use gantry::{
+    app::Settings,
+    base::ids::ProjectRef,
+    data_plane::{
+        service_proxy::upstreams::Service,
+        services::{self, ServiceOptions, shelf::KitShelf},
+    },
+    platform::http::Transport,
+};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::{kits_with, until};
+use crate::{
+    edge::{Answer, Gate},
+    functions::form,
+    support::{
+        TestApp,
+        machine::{Machine, host},
+        settings,
+    },
+};
+
+/// A node that runs functions of the home project.
+struct Functions {
+    gate: Gate,
+    project: ProjectRef,
+    publishable: String,
+    anon: String,
+}
+
+impl Functions {
+    async fn new() -> Self {
+        let kits = kits_with(Service::Functions);
+        let app = TestApp::new().await;
+        let machine = Arc::new(Machine::new().await);
+        let options = Settings {
+            services: ServiceOptions {
+                shelf: KitShelf::new(None, kits),
+                launcher: host().launcher,
+            },
+            ..settings(Transport::default(), Uuid::from_u128(12))
+        };
+        let mut node = app.another_in_real_time(options, machine);
+        node.start();
+        let created = node.post("/v1/projects").as_(&app.owner);
+        let created = created.json(&app.new_project("functions")).send().await;
+        let project = created.expect(201).json()["ref"].clone();
+        let project: ProjectRef = project.as_str().unwrap().parse().unwrap();
+        let healthy = gantry::data_plane::projects::Status::ActiveHealthy;
+        node.until(&project, healthy).await;
+        let path = format!("/v1/projects/{project}/api-keys?reveal=true");
+        let keys = node
+            .get(&path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json();
+        let key = |field: &str, value: &str| {
+            let all = keys.as_array().unwrap();
+            let found = all.iter().find(|key| key[field] == value).unwrap();
+            found["api_key"].as_str().unwrap().to_owned()
+        };
+        Self {
+            publishable: key("type", "publishable"),
+            anon: key("id", "anon"),
+            gate: Gate::of(app, node, project.clone()).await,
+            project,
+        }
+    }
+
+    fn at(&self, rest: &str) -> String {
+        format!("/v1/projects/{}{rest}", self.project)
+    }
+
+    /// Deploys a function that needs no token.
+    async fn deploy(&self, slug: &str, text: &str, status: u16) -> Value {
+        self.deploy_files(slug, false, &[("index.ts", text)], status)
+            .await
+    }
+
+    async fn deploy_files(
+        &self,
+        slug: &str,
+        verify_jwt: bool,
+        files: &[(&str, &str)],
+        status: u16,
+    ) -> Value {
+        let metadata = json!({"entrypoint_path": "index.ts", "verify_jwt": verify_jwt});
+        let path = self.at(&format!("/functions/deploy?slug={slug}"));
+        let call = self.gate.node.post(&path).as_(&self.gate.app.owner);
+        form(call, &metadata, files)
+            .send()
+            .await
+            .expect(status)
+            .json()
+    }
+
+    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut lines = String::new();
+        for (name, value) in headers {
+            lines.extend([name, ": ", value, "\r\n"]);
+        }
+        let mut client = self.gate.client().await;
+        let host = self.gate.host();
+        let text = format!("{method} /functions/v1{path} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n");
+        client.send(&text).await;
+        client.answer().await
+    }
+
+    /// Calls a function and returns status and body.
+    async fn call(&self, path: &str) -> (u16, String) {
+        let answer = self.send("GET", path, &[]).await;
+        (
+            answer.status,
+            String::from_utf8_lossy(&answer.body).into_owned(),
+        )
+    }
+
+    async fn set_secret(&self, value: &str) {
+        let call = self
+            .gate
+            .node
+            .post(&self.at("/secrets"))
+            .as_(&self.gate.app.owner);
+        let body = json!([{"name": "GREETING", "value": value}]);
+        call.json(&body).send().await.expect(201);
+    }
+
+    async fn stop(mut self) {
+        services::stop_all(&self.gate.node.app).await;
+        self.gate.node.stop().await;
+    }
+}
+
+const HELLO: &str = r#"
+import { greet } from "./lib/greet.ts";
+console.log("loaded");
+Deno.serve({ port: 9999 }, async (request: Request): Promise<Response> => {
+  const url = new URL(request.url);
+  const data = url.pathname.endsWith("/file")
+    ? await Deno.readTextFile(new URL("./data.txt", import.meta.url)) : "";
+  console.error("called", url.pathname);
+  return Response.json({
+    path: url.pathname, host: url.host, greeting: greet(Deno.env.get("GREETING")), data,
+    names: Object.keys(Deno.env.toObject()).sort(), body: await request.text(),
+  });
+});"#;
+
+#[tokio::test]
+async fn deployed_function_answers_with_its_environment_and_files() {
+    let floor = Functions::new().await;
+    let files = [
+        ("index.ts", HELLO),
+        (
+            "lib/greet.ts",
+            "export const greet = (name?: string) => `hello ${name}`;",
+        ),
+        ("data.txt", "static"),
+    ];
+    let deployed = floor.deploy_files("hello", true, &files, 201).await;
+    assert_eq!(deployed["version"], 1);
+    let key = ("apikey", floor.publishable.as_str());
+    let answer = floor.send("GET", "/hello/file?x=1", &[key]).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let body = answer.json();
+    assert_eq!(body["path"], "/hello/file");
+    assert_eq!(
+        (&body["greeting"], &body["data"]),
+        (&json!("hello undefined"), &json!("static"))
+    );
+    let names: Vec<&str> = body["names"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for name in [
+        "SUPABASE_URL",
+        "SUPABASE_ANON_KEY",
+        "SUPABASE_SERVICE_ROLE_KEY",
+        "SUPABASE_PUBLISHABLE_KEYS",
+        "SUPABASE_SECRET_KEYS",
+        "SB_EXECUTION_ID",
+        "DENO_DEPLOYMENT_ID",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    for name in ["PATH", "HOME", "DENO_DIR"] {
+        assert!(!names.contains(&name), "{name}: {names:?}");
+    }
+    // A secret is in the environment of the next call.
+    floor.set_secret("world").await;
+    let answer = floor.send("GET", "/hello", &[key]).await.json();
+    assert_eq!(answer["greeting"], "hello world");
+    for (headers, code) in [
+        (&[][..], "UNAUTHORIZED_NO_AUTH_HEADER"),
+        (&[("apikey", "sb_secret_x")], "UNAUTHORIZED_INVALID_API_KEY"),
+        (
+            &[key, ("authorization", "Bearer x")],
+            "UNAUTHORIZED_INVALID_JWT_FORMAT",
+        ),
+    ] {
+        let answer = floor.send("GET", "/hello", headers).await;
+        assert_eq!((answer.status, &answer.json()["code"]), (401, &json!(code)));
+        assert!(
+            answer
+                .head
+                .contains(&format!("sb-error-code: {}", code.to_lowercase()))
+        );
+    }
+    let bearer = format!("Bearer {}", floor.anon);
+    let answer = floor
+        .send("GET", "/hello", &[("authorization", &bearer)])
+        .await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(floor.send("OPTIONS", "/hello", &[]).await.status, 200);
+    let absent = floor.send("OPTIONS", "/absent", &[]).await;
+    assert_eq!(
+        (absent.status, &absent.json()["code"]),
+        (404, &json!("NOT_FOUND"))
+    );
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn new_version_answers_after_its_deployment() {
+    let floor = Functions::new().await;
+    for version in 1..=3 {
+        let text = format!("Deno.serve(() => new Response('{version}'))");
+        floor.deploy("swap", &text, 201).await;
+        assert_eq!(floor.call("/swap").await, (200, version.to_string()));
+    }
+    // A text that is no module changes nothing.
+    let refused = floor.deploy("swap", "import './absent.ts'", 400).await;
+    assert!(
+        refused["message"].as_str().unwrap().contains("absent.ts"),
+        "{refused}"
+    );
+    assert_eq!(floor.call("/swap").await, (200, "3".to_owned()));
+    let path = floor.at("/functions/swap");
+    let call = floor.gate.node.delete(&path).as_(&floor.gate.app.owner);
+    call.send().await.expect(200);
+    assert_eq!(floor.call("/swap").await.0, 404);
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn failures_have_the_published_codes_and_end_with_their_request() {
+    let floor = Functions::new().await;
+    let text = r#"
+        export default { async fetch(request: Request) {
+            const path = new URL(request.url).pathname;
+            if (path.endsWith("/throw")) throw new Error("thrown");
+            if (path.endsWith("/reject")) Promise.reject(new Error("stray"));
+            if (path.endsWith("/exit")) Deno.exit(3);
+            if (path.endsWith("/loop")) for (;;) {}
+            if (path.endsWith("/heap")) { const all = []; for (;;) all.push("x".repeat(1000) + all.length); }
+            if (path.endsWith("/page")) return new Response("<p>", { headers: { "content-type": "text/html" } });
+            return new Response("fine");
+        } };"#;
+    floor.deploy("faults", text, 201).await;
+    let code = async |path: &str| {
+        let answer = floor.send("GET", path, &[]).await;
+        (
+            answer.status,
+            answer.json()["code"].as_str().unwrap().to_owned(),
+        )
+    };
+    assert_eq!(
+        code("/faults/throw").await,
+        (500, "EDGE_FUNCTION_ERROR".to_owned())
+    );
+    assert_eq!(floor.call("/faults/reject").await, (200, "fine".to_owned()));
+    let page = floor.send("GET", "/faults/page", &[]).await;
+    assert!(page.head.contains("content-type: text/plain"), "{page:?}");
+    assert_eq!(code("/faults/exit").await, (500, "WORKER_ERROR".to_owned()));
+    until(async || floor.call("/faults").await == (200, "fine".to_owned())).await;
+    assert_eq!(
+        code("/faults/loop").await,
+        (546, "WORKER_RESOURCE_LIMIT".to_owned())
+    );
+    until(async || floor.call("/faults").await == (200, "fine".to_owned())).await;
+    assert_eq!(
+        code("/faults/heap").await,
+        (546, "WORKER_RESOURCE_LIMIT".to_owned())
+    );
+    until(async || floor.call("/faults").await == (200, "fine".to_owned())).await;
+    floor
+        .deploy("broken", "throw new Error('at boot')", 201)
+        .await;
+    assert_eq!(code("/broken").await, (503, "BOOT_ERROR".to_owned()));
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn sandbox_denies_files_programs_and_private_networks() {
+    let floor = Functions::new().await;
+    let text = r#"
+        const attempt = async (work: () => unknown) => {
+            try { await work(); return "allowed"; } catch (error) { return (error as Error).name; }
+        };
+        Deno.serve(async () => Response.json({
+            passwd: await attempt(() => Deno.readTextFile("/etc/passwd")),
+            settings: await attempt(() => Deno.readTextFile("settings.json")),
+            root: await attempt(() => [...Deno.readDirSync("/")]),
+            source: await attempt(() => Deno.writeTextFile(new URL("./index.ts", import.meta.url), "x")),
+            run: await attempt(() => new Deno.Command("/bin/true").output()),
+            ffi: await attempt(() => Deno.dlopen("/lib/x86_64-linux-gnu/libc.so.6", {})),
+            loopback: await attempt(() => Deno.connect({ hostname: "127.0.0.1", port: 443 })),
+            mapped: await attempt(() => Deno.connect({ hostname: "::ffff:127.0.0.1", port: 443 })),
+            metadata: await attempt(() => fetch("http://169.254.169.254/")),
+            module: await attempt(() => import("https://deno.land/std/version.ts")),
+        }));"#;
+    floor.deploy("walls", text, 201).await;
+    let (status, body) = floor.call("/walls").await;
+    assert_eq!(status, 200, "{body}");
+    let attempts: Value = serde_json::from_str(&body).unwrap();
+    for (name, outcome) in attempts.as_object().unwrap() {
+        assert_ne!(outcome, "allowed", "{name}: {attempts}");
+    }
+    floor.stop().await;
+}
