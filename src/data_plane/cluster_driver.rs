@@ -64,7 +64,7 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Copies the data directory of another, running cluster, isolated from it. Leaves an existing
     /// data directory unchanged.
     ///
-    /// Errors: [`ClusterError::Unsupported`](super::clusters::ClusterError::Unsupported) from a
+    /// Errors: [`ClusterError::Unsupported`] from a
     /// driver without servers.
     async fn create_copy(&self, _: &CopySpec) -> Result<CopyReport> {
         Err(ClusterError::Unsupported("copies of clusters"))
@@ -100,7 +100,7 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
 
     /// Checks settings with the server's own program, without changing the cluster.
     ///
-    /// Errors: [`ClusterError::Setting`](super::clusters::ClusterError::Setting) with PostgreSQL's
+    /// Errors: [`ClusterError::Setting`] with PostgreSQL's
     /// message if the settings are invalid.
     async fn check_settings(&self, project: &ProjectRef, settings: &ServerSettings) -> Result<()>;
 
@@ -121,7 +121,7 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Opens a superuser session in database `postgres`. If the owner closed that database to
     /// connections, it is opened again first.
     ///
-    /// Errors: [`ClusterError::Unsupported`](super::clusters::ClusterError::Unsupported) from a
+    /// Errors: [`ClusterError::Unsupported`] from a
     /// driver without servers.
     async fn admin_session(&self, project: &ProjectRef) -> Result<Client>;
 

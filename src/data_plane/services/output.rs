@@ -1,7 +1,7 @@
 //! The output of an instance: lines from its FIFO, for messages and for the project's logs.
 //!
 //! The launcher opens the FIFO for reading and writing, so the program can write while no Gantry
-//! reads: the kernel keeps up to [`PIPE_BYTES`], then writing waits. Bytes are copied from the FIFO
+//! reads: the kernel keeps up to `PIPE_BYTES`, then writing waits. Bytes are copied from the FIFO
 //! first, and removed from it after their lines are stored. A killed Gantry therefore loses no
 //! line; the next one may store the last lines again.
 
