@@ -1,6 +1,6 @@
 //! Keys that a project's services accept, and the tokens that they are exchanged for.
 
-use aws_lc_rs::{constant_time, hmac};
+use aws_lc_rs::constant_time;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
@@ -50,7 +50,12 @@ impl TokenKey {
         json!({"kty": "oct", "kid": self.id, "alg": "HS256", "k": secret})
     }
 
-    fn is_long_enough(&self) -> bool {
+    /// Returns the secret.
+    pub(super) fn secret(&self) -> &SecretString {
+        &self.secret
+    }
+
+    pub(super) fn is_long_enough(&self) -> bool {
         self.secret.expose_secret().len() >= SECRET_BYTES_MIN
     }
 }
@@ -95,19 +100,6 @@ pub enum KeyExchange {
     IsToken,
     /// A token that services accept for a short time.
     Token(SecretString),
-}
-
-/// The reason why a token is not accepted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TokenProblem {
-    /// It is not a JSON web token.
-    Format,
-    /// It is signed with the legacy algorithm, and is not valid.
-    Legacy,
-    /// It is signed with a key pair, and is not valid.
-    Asymmetric,
-    /// Its algorithm is not supported.
-    Unsupported(&'static str),
 }
 
 /// The keys of a project in clear text, for the environment of its functions.
@@ -172,9 +164,9 @@ pub struct AcceptedKeys {
     /// The key that signs exchanged tokens. It never leaves the node.
     service: Option<TokenKey>,
     /// The key of legacy keys, while they are accepted.
-    legacy: Option<TokenKey>,
+    pub(super) legacy: Option<TokenKey>,
     /// Keys that sign tokens of the project's users.
-    signing: Vec<SigningKey>,
+    pub(super) signing: Vec<SigningKey>,
     id: u64,
 }
 
@@ -238,54 +230,6 @@ impl AcceptedKeys {
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
         u64::from_le_bytes(id)
-    }
-
-    /// Checks a token of a user or a legacy key (RFC 7519). `now` is in seconds since 1970.
-    pub fn check_token(&self, token: &str, now: i64) -> Result<(), TokenProblem> {
-        let parts: Vec<&str> = token.split('.').collect();
-        let [header, claims, signature] = parts[..] else {
-            return Err(TokenProblem::Format);
-        };
-        let part = |text: &str| {
-            URL_SAFE_NO_PAD
-                .decode(text)
-                .map_err(|_| TokenProblem::Format)
-        };
-        let header: Value =
-            serde_json::from_slice(&part(header)?).map_err(|_| TokenProblem::Format)?;
-        match header["alg"].as_str().ok_or(TokenProblem::Format)? {
-            "HS256" => {}
-            "ES256" | "RS256" => return Err(TokenProblem::Asymmetric),
-            "none" => return Err(TokenProblem::Unsupported("none")),
-            "HS384" => return Err(TokenProblem::Unsupported("HS384")),
-            "HS512" => return Err(TokenProblem::Unsupported("HS512")),
-            _ => return Err(TokenProblem::Unsupported("of this token")),
-        }
-        let legacy = self.legacy.as_ref().filter(|key| key.is_long_enough());
-        let legacy = legacy.ok_or(TokenProblem::Legacy)?;
-        let secret = legacy.secret.expose_secret().as_bytes();
-        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-        let signed = &token[..token.len() - signature.len() - 1];
-        let signature = part(signature).map_err(|_| TokenProblem::Legacy)?;
-        hmac::verify(&key, signed.as_bytes(), &signature).map_err(|_| TokenProblem::Legacy)?;
-        let claims: Option<Value> = part(claims)
-            .ok()
-            .and_then(|claims| serde_json::from_slice(&claims).ok());
-        let claims = claims
-            .filter(Value::is_object)
-            .ok_or(TokenProblem::Legacy)?;
-        let time = |name: &str| match &claims[name] {
-            Value::Null => Ok(None),
-            value => value.as_f64().map(Some).ok_or(TokenProblem::Legacy),
-        };
-        #[expect(clippy::cast_precision_loss, reason = "seconds are below 2^53")]
-        let now = now as f64;
-        let is_over = time("exp")?.is_some_and(|exp| exp <= now);
-        let is_early = time("nbf")?.is_some_and(|nbf| nbf > now);
-        if is_over || is_early {
-            return Err(TokenProblem::Legacy);
-        }
-        Ok(())
     }
 
     /// Returns the public keys of the project as a key set (RFC 7517), which anyone may read.
@@ -426,6 +370,15 @@ impl AcceptedKeys {
         }
     }
 
+    /// Keys that only verify tokens.
+    pub(super) fn verifying_for_tests(legacy: Option<TokenKey>, signing: Vec<SigningKey>) -> Self {
+        Self {
+            legacy,
+            signing,
+            ..Self::default()
+        }
+    }
+
     /// The role of an exchanged token.
     pub(crate) fn role_for_tests(token: &str) -> Option<String> {
         let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
@@ -485,46 +438,6 @@ mod tests {
         let claims = token_claims(template.as_object().unwrap(), 60);
         let claims: Value = serde_json::from_str(&claims).unwrap();
         assert_eq!(claims, json!({"role": "x", "iat": 60, "exp": 180}));
-    }
-
-    #[test]
-    fn token_is_judged_by_its_algorithm_signature_and_time() {
-        let legacy = TokenKey::new("legacy", "l".repeat(43).into());
-        let other = TokenKey::new("legacy", "o".repeat(43).into());
-        let sign = |key: &TokenKey, claims: &str| key.sign(claims).expose_secret().to_owned();
-        let fine = sign(&legacy, r#"{"role":"authenticated","exp":200}"#);
-        let of_alg = |alg: &str| {
-            let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{alg}"}}"#));
-            format!("{header}.e30.{}", URL_SAFE_NO_PAD.encode("x"))
-        };
-        let keys = AcceptedKeys {
-            legacy: Some(legacy.clone()),
-            ..keys()
-        };
-        for (token, expected) in [
-            (fine.clone(), Ok(())),
-            (sign(&legacy, "{}"), Ok(())),
-            (sign(&legacy, r#"{"exp":100}"#), Err(TokenProblem::Legacy)),
-            (sign(&legacy, r#"{"exp":"x"}"#), Err(TokenProblem::Legacy)),
-            (sign(&legacy, r#"{"nbf":101}"#), Err(TokenProblem::Legacy)),
-            (sign(&other, "{}"), Err(TokenProblem::Legacy)),
-            (format!("{fine}x"), Err(TokenProblem::Legacy)),
-            (of_alg("HS256"), Err(TokenProblem::Legacy)),
-            (of_alg("ES256"), Err(TokenProblem::Asymmetric)),
-            (of_alg("RS256"), Err(TokenProblem::Asymmetric)),
-            (of_alg("none"), Err(TokenProblem::Unsupported("none"))),
-            (
-                of_alg("PS256"),
-                Err(TokenProblem::Unsupported("of this token")),
-            ),
-            ("a.b.c".to_owned(), Err(TokenProblem::Format)),
-            ("a.b".to_owned(), Err(TokenProblem::Format)),
-            (String::new(), Err(TokenProblem::Format)),
-        ] {
-            assert_eq!(keys.check_token(&token, 100), expected, "{token}");
-        }
-        let disabled = super::tests::keys();
-        assert_eq!(disabled.check_token(&fine, 100), Err(TokenProblem::Legacy));
     }
 
     #[test]

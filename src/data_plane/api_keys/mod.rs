@@ -5,6 +5,7 @@ mod accepted;
 mod format;
 mod replacements;
 mod signing;
+mod tokens;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -17,10 +18,11 @@ use uuid::Uuid;
 pub(crate) use self::accepted::key_values;
 use self::format::LegacyKey;
 pub use self::{
-    accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
+    accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
     format::Kind,
     replacements::replacements,
     signing::{SigningKey, SigningKeyState, VerificationKey},
+    tokens::TokenProblem,
 };
 use crate::{
     base::{
