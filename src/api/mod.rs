@@ -2,7 +2,6 @@
 
 pub mod accounts;
 pub mod audit_log;
-pub mod auth_settings;
 pub mod branches;
 pub mod context;
 pub mod data_api;
@@ -19,9 +18,14 @@ pub mod oauth;
 pub mod organizations;
 pub mod planned;
 
+pub mod project_config;
 pub mod projects;
 pub mod rate_limits;
 pub mod reference;
+pub mod service_settings;
+pub mod signing_keys;
 pub mod snippets;
+pub mod storage_buckets;
 pub mod temporary_access;
+pub mod third_party_auth;
 pub mod tokens;

@@ -38,7 +38,7 @@ fn message(title: &str, instead: &str) -> String {
 /// Returns the gerund of a verb that a title begins with.
 fn gerund(verb: &str) -> String {
     match verb {
-        "Get" | "Set" | "Shut" => format!("{verb}ting"),
+        "Get" | "Set" => format!("{verb}ting"),
         "Transfer" => "Transferring".to_owned(),
         _ => format!("{}ing", verb.strip_suffix('e').unwrap_or(verb)),
     }
@@ -46,40 +46,16 @@ fn gerund(verb: &str) -> String {
 
 planned! {
     Get "/v1/branches/{branch_id_or_ref}/diff" [] "v1-diff-a-branch" "Compare a branch with its parent" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
-    Get "/v1/organizations/{slug}/entitlements" [] "v1-get-organization-entitlements" "List an organization's entitlements" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get a project claim of an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim a project for an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/billing/addons" [] "v1-list-project-addons" "List a project's add-ons" Billing, pat_only(&[&[P::InfraAddOnsRead]]), STANDARD;
-    Patch "/v1/projects/{ref}/billing/addons" [] "v1-apply-project-addon" "Apply an add-on to a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
-    Delete "/v1/projects/{ref}/billing/addons/{addon_variant}" [] "v1-remove-project-addon" "Remove an add-on from a project" Billing, pat_only(&[&[P::InfraAddOnsWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-get-project-signing-keys" "List a project's signing keys" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/signing-keys" [] "v1-create-project-signing-key" "Create a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-get-legacy-signing-key" "Get the legacy signing key" Auth, needs(&[&[P::AuthSigningKeysRead]], S::SecretsRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/signing-keys/legacy" [] "v1-create-legacy-signing-key" "Create a signing key from the legacy JWT secret" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Delete "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-remove-project-signing-key" "Remove a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-get-project-signing-key" "Get a signing key" Auth, pat_only(&[&[P::AuthSigningKeysRead]]), STANDARD;
-    Patch "/v1/projects/{ref}/config/auth/signing-keys/{id}" [] "v1-update-project-signing-key" "Update a signing key" Auth, needs(&[&[P::AuthSigningKeysWrite]], S::SecretsWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-list-all-sso-provider" "List SSO providers" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Post "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-create-a-sso-provider" "Create an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Delete "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-delete-a-sso-provider" "Delete an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-get-a-sso-provider" "Get an SSO provider" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
     Put "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-update-a-sso-provider" "Update an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/third-party-auth" [] "v1-list-project-tpa-integrations" "List third-party auth integrations" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/third-party-auth" [] "v1-create-project-tpa-integration" "Create a third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Delete "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-delete-project-tpa-integration" "Delete a third-party auth integration" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/third-party-auth/{tpa_id}" [] "v1-get-project-tpa-integration" "Get a third-party auth integration" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Get "/v1/projects/{ref}/config/disk" [] "v1-get-database-disk" "Get the configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
-    Post "/v1/projects/{ref}/config/disk" [] "v1-modify-database-disk" "Update the configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/disk/autoscale" [] "v1-get-project-disk-autoscale-config" "Get the autoscaling configuration of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD;
-    Get "/v1/projects/{ref}/config/disk/util" [] "v1-get-disk-utilization" "Get the utilization of a project's disk" Projects, pat_only(&[&[P::InfraDiskConfigRead]]), STANDARD, instead "Use GET /v1/projects/{ref}/analytics/endpoints/metrics instead.";
-    Get "/v1/projects/{ref}/config/realtime" [] "v1-get-realtime-config" "Get a project's Realtime configuration" Realtime, pat_only(&[&[P::RealtimeConfigRead]]), STANDARD;
-    Patch "/v1/projects/{ref}/config/realtime" [] "v1-update-realtime-config" "Update a project's Realtime configuration" Realtime, pat_only(&[&[P::RealtimeConfigWrite]]), STANDARD;
-    Post "/v1/projects/{ref}/config/realtime/shutdown" [] "v1-shutdown-realtime" "Shut down a project's Realtime connections" Realtime, pat_only(&[&[P::RealtimeConfigWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/storage" [] "v1-get-storage-config" "Get a project's Storage configuration" Storage, pat_only(&[&[P::StorageConfigRead]]), STANDARD;
-    Patch "/v1/projects/{ref}/config/storage" [] "v1-update-storage-config" "Update a project's Storage configuration" Storage, pat_only(&[&[P::StorageConfigWrite]]), STANDARD;
     Get "/v1/projects/{ref}/database/backups" [] "v1-list-all-backups" "List backups" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore" [] "v1-restore-physical-backup" "Restore a physical backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore-pitr" [] "v1-restore-pitr-backup" "Restore a database to a point in time" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
@@ -89,13 +65,8 @@ planned! {
     Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update the backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo changes since a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
-    Get "/v1/projects/{ref}/pgsodium" [] "v1-get-pgsodium-config" "Get the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsRead), STANDARD;
-    Put "/v1/projects/{ref}/pgsodium" [] "v1-update-pgsodium-config" "Update the pgsodium configuration" Secrets, needs(&[&[P::ProjectAdminWrite]], S::SecretsWrite), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/remove" [] "v1-remove-a-read-replica" "Remove a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/readonly" [] "v1-get-readonly-mode-status" "Get the status of read-only mode" Database, needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead), STANDARD, instead "Use POST /v1/projects/{ref}/database/query with `show default_transaction_read_only` instead.";
-    Post "/v1/projects/{ref}/readonly/temporary-disable" [] "v1-disable-readonly-mode-temporarily" "Disable read-only mode temporarily" Database, needs(&[&[P::DatabaseReadonlyConfigWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/storage/buckets" [] "v1-list-all-buckets" "List storage buckets" Storage, needs(&[&[P::StorageRead]], S::StorageRead), STANDARD;
     Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade a project's PostgreSQL version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD, instead "Create a project with the new version by POST /v1/projects, and move the data with pg_dump and psql instead.";
     Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Check whether a project's PostgreSQL version can be upgraded" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
     Get "/v1/projects/{ref}/upgrade/status" [] "v1-get-postgres-upgrade-status" "Get the status of a PostgreSQL upgrade" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
@@ -118,7 +89,6 @@ planned! {
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Post "/v2/projects/{ref}/compute/{name}/deploy" [] "v2-deploy-a-compute-instance" "Deploy a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Post "/v2/projects/{ref}/compute/{name}/uploads" [] "v2-create-compute-instance-upload" "Create an upload for a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
-    Get "/v2/projects/{ref}/config" [] "v2-get-project-config" "Get a project's configuration" Projects, pat_only(&[&[P::DatabaseConfigRead, P::DatabaseRead, P::DatabaseSslConfigRead, P::DatabaseNetworkRestrictionsRead, P::AuthConfigRead, P::DataApiConfigRead, P::RealtimeConfigRead, P::StorageConfigRead]]), STANDARD, instead "Use GET /v1/projects/{ref}/config/database/postgres, /ssl-enforcement and /network-restrictions instead.";
     Get "/v2/projects/{ref}/notebooks" [] "v2-list-notebooks" "List notebooks" Notebooks, needs(&[&[P::ProjectNotebooksRead]], S::DatabaseRead), STANDARD;
     Post "/v2/projects/{ref}/notebooks" [] "v2-create-notebook" "Create a notebook" Notebooks, needs(&[&[P::ProjectNotebooksWrite]], S::DatabaseWrite), STANDARD;
     Delete "/v2/projects/{ref}/notebooks/{id}" [] "v2-delete-notebook" "Delete a notebook" Notebooks, needs(&[&[P::ProjectNotebooksWrite]], S::DatabaseWrite), STANDARD;
@@ -166,9 +136,8 @@ mod tests {
             .iter()
             .map(|endpoint| gerund(endpoint.summary.split(' ').next().unwrap()))
             .collect();
-        let expected = "Applying Checking Claiming Comparing Creating Deleting Deploying Disabling \
-            Downloading Getting Listing Previewing Removing Restoring Retrying Reviewing \
-            Setting Shutting Testing Transferring Undoing Updating Upgrading";
+        let expected = "Checking Claiming Comparing Creating Deleting Deploying Downloading Getting \
+            Listing Previewing Removing Restoring Retrying Reviewing Setting Testing Transferring Undoing Updating Upgrading";
         let expected: BTreeSet<_> = expected.split_whitespace().map(str::to_owned).collect();
         assert_eq!(gerunds, expected);
     }

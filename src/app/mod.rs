@@ -35,7 +35,7 @@ use crate::{
         service_proxy::upstreams::Upstreams,
         services,
         services::ServiceOptions,
-        temporary_access,
+        temporary_access, third_party_auth,
     },
     platform::{
         access::{Directory, call_log, last_used},
@@ -120,6 +120,7 @@ impl Settings {
             service_proxy: self.service_proxy,
             services: self.services,
             dns: self.dns,
+            outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
         };
         let api = ApiSettings {
@@ -247,6 +248,7 @@ impl Background {
         tasks.spawn(hostnames::hostname_reconciler::run(app.data_plane.clone()));
         logs::spawn(&app, &mut tasks);
         tasks.spawn(log_drains::run(app.context.clone()));
+        tasks.spawn(third_party_auth::run(app.data_plane.clone()));
         tasks.spawn(branches::runner::run(app.context.clone()));
         let kinds = endpoints::all()
             .iter()

@@ -136,6 +136,8 @@ async fn install_one(
     common: &EngineOptions,
 ) -> anyhow::Result<()> {
     let home = common.control.home();
+    // An engine can be installed before the first start.
+    Home::create(&home)?;
     let engine = match (name.source, from) {
         (EngineSource::Archive, Some(from)) => {
             let engines = Home::engines_of(&home);

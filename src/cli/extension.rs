@@ -16,7 +16,9 @@ use crate::{
     app::config::{ControlOptions, ExtensionOptions},
     cli::{output::Output, serve},
     data_plane::clusters::{
-        Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions, debian, extensions,
+        Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions,
+        bundled::{self, BundledExtension},
+        debian, extensions,
     },
 };
 
@@ -189,7 +191,31 @@ fn rows_of(engine: &Engine, options: &LayoutOptions) -> anyhow::Result<Vec<Exten
             digest: digest(&files)?,
         });
     }
+    let present = sources.keys().map(String::as_str).collect();
+    for extension in bundled::missing_from(&present) {
+        rows.push(bundled_row(engine, extension));
+    }
+    rows.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(rows)
+}
+
+/// Returns the row of a bundled extension.
+fn bundled_row(engine: &Engine, extension: &BundledExtension) -> ExtensionRow {
+    let mut files = extension.files(false);
+    files.sort();
+    let mut hash = Sha256::new();
+    for (name, text) in &files {
+        add_file(&mut hash, name.as_bytes(), text.as_bytes());
+    }
+    ExtensionRow {
+        engine: engine.text().to_owned(),
+        name: extension.name.to_owned(),
+        version: extension.version.to_owned(),
+        rule: ExtensionRule::Permitted,
+        creatable: true,
+        origin: "gantry".to_owned(),
+        digest: format!("sha256:{}", hex::encode(hash.finalize())),
+    }
 }
 
 /// Returns the library of an extension, if it has the extension's name.
@@ -217,12 +243,17 @@ fn digest(files: &[&Path]) -> anyhow::Result<String> {
     for file in files {
         let content = fs::read(file).with_context(|| file.display().to_string())?;
         let name = file.file_name().unwrap_or_default().as_encoded_bytes();
-        for part in [name, &content] {
-            hash.update(part.len().to_le_bytes());
-            hash.update(part);
-        }
+        add_file(&mut hash, name, &content);
     }
     Ok(format!("sha256:{}", hex::encode(hash.finalize())))
+}
+
+/// Adds the name and the content of a file to a digest.
+fn add_file(hash: &mut Sha256, name: &[u8], content: &[u8]) {
+    for part in [name, content] {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
 }
 
 fn install(
@@ -295,7 +326,16 @@ fn explain(name: &str, major: u16, common: &ExtensionArguments) -> anyhow::Resul
         .all()
         .iter()
         .find(|engine| engine.major() == major);
-    if engine.is_some_and(|engine| engine.has_extension(name)) {
+    let has = |extension: &str| engine.is_some_and(|engine| engine.has_extension(extension));
+    let mut bundled = bundled::BUNDLED.iter();
+    let bundled = bundled.find(|extension| extension.name == name);
+    let needed = bundled.and_then(|extension| extension.requires);
+    if let Some(needed) = needed.filter(|needed| !has(needed) && !has(name)) {
+        anyhow::bail!(
+            "{name} comes with Gantry and needs {needed}; see: gantry extension install {needed}"
+        );
+    }
+    if bundled.is_some() || has(name) {
         return common.output.print(&json!({"installed": true}), || {
             format!("{name} is already installed for PostgreSQL {major}")
         });

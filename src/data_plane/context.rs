@@ -31,6 +31,7 @@ use crate::{
     base::{
         error::{Context, Error},
         ids::ProjectRef,
+        net::outbound::OutboundPolicy,
     },
     platform::{
         context::{ChangeListener, PlatformContext},
@@ -61,6 +62,8 @@ pub struct DataPlaneSettings {
     pub services: ServiceOptions,
     /// DNS resolver.
     pub dns: Arc<dyn Dns>,
+    /// Networks for requests to addresses that customers choose.
+    pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
 }

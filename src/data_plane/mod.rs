@@ -1,7 +1,6 @@
 //! Runs the clusters of projects and carries traffic to them. Declares no operations.
 
 pub mod api_keys;
-pub mod auth_settings;
 pub mod cluster_driver;
 pub mod clusters;
 pub mod context;
@@ -12,5 +11,7 @@ pub mod metrics;
 pub mod postgres_proxy;
 pub mod projects;
 pub mod service_proxy;
+pub mod service_settings;
 pub mod services;
 pub mod temporary_access;
+pub mod third_party_auth;

@@ -193,10 +193,12 @@ tables! {
     ProjectKeyChecks = "project_key_checks", PUBLISHED, &[Cache::Hosts], &[], ProjectRemoval::Delete;
     /// Keys that sign tokens of projects' users.
     SigningKeys = "signing_keys", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
+    /// Other sign-in services. Projects accept their tokens.
+    ThirdPartyAuth = "third_party_auth", PUBLISHED, &[Cache::ApiKeys], &[], ProjectRemoval::Delete;
     /// Settings of projects' Data APIs.
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
-    /// Settings of projects' Auth services.
-    AuthSettings = "auth_settings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Settings of projects' Auth, Storage and Realtime services.
+    ServiceSettings = "service_settings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.

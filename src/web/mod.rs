@@ -66,6 +66,8 @@ static PAGES: &[&Endpoint] = &[
     &projects::CREATE,
     &projects::SHOW,
     &projects::REVEAL_KEYS,
+    &projects::BRANCHES,
+    &projects::FUNCTIONS,
     &projects::LOGS,
     &projects::USAGE,
     &projects::INGEST_KEYS,

@@ -3,6 +3,7 @@ import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
 import cli from './cli.mjs';
 import conformance from './conformance.mjs';
 import connect from './connect.mjs';
+import histories from './histories.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
 import { mcp } from './mcp.mjs';
@@ -19,6 +20,7 @@ const suites = {
   cli,
   conformance,
   connect,
+  histories,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
   // A version that older set-ups of assistants still use.

@@ -164,14 +164,23 @@ async function scenarios(server, tally, session) {
     assert.match(keys, /eyJ/);
     assert.doesNotMatch(keys, /sb_secret_|service_role/);
   });
-  for (const [name, args] of [
-    ['list_edge_functions', { project_id }],
-    ['list_storage_buckets', { project_id }],
-  ]) {
-    await tally.scenario(`mcp: ${name} reports that it is not built`, async () => {
-      assert.match(await session.refusal(name, args), /is not built yet/);
+  await tally.scenario('mcp: deploy_edge_function, list_edge_functions, get_edge_function', async () => {
+    const content = "Deno.serve(() => new Response('hello'));\n";
+    await session.tool('deploy_edge_function', {
+      project_id,
+      name: 'hello',
+      entrypoint_path: 'index.ts',
+      verify_jwt: false,
+      files: [{ name: 'index.ts', content }],
     });
-  }
+    const listed = JSON.stringify(await session.tool('list_edge_functions', { project_id }));
+    assert.match(listed, /"slug":"hello"/);
+    const found = JSON.stringify(await session.tool('get_edge_function', { project_id, function_slug: 'hello' }));
+    assert.match(found, /new Response/);
+  });
+  await tally.scenario('mcp: list_storage_buckets reports that it is not built', async () => {
+    assert.match(await session.refusal('list_storage_buckets', { project_id }), /is not built yet/);
+  });
   await tally.scenario('mcp: create_branch, list_branches, merge_branch, rebase_branch, reset_branch, delete_branch', async () => {
     const cost = await session.tool('get_cost', { type: 'branch', organization_id });
     const { confirmation_id } = await session.tool('confirm_cost', cost);

@@ -46,7 +46,7 @@ async fn auth_settings_are_merged_and_keep_secrets_sealed() {
     assert_eq!(patched["smtp_pass"].as_str().unwrap().len(), 64);
 
     let sql = "select coalesce(string_agg(t::text, ''), '') from \
-               (select to_jsonb(s) as t from auth_settings s union all \
+               (select to_jsonb(s) as t from service_settings s union all \
                 select to_jsonb(a) from audit_entries a) rows";
     let rows = app.app.db.query(sql, &[]).await.unwrap();
     let stored: String = rows[0].get(0);

@@ -9,6 +9,7 @@ mod damaged_logs;
 mod dev;
 mod drains;
 mod help;
+mod installation;
 mod lease;
 mod machine;
 mod operator;

@@ -10,7 +10,10 @@ use gantry::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::support::{TestApp, client::Answer, machine::PATIENCE};
+use crate::{
+    functions,
+    support::{TestApp, client::Answer, machine::PATIENCE},
+};
 
 async fn post(app: &TestApp, path: &str, body: &Value) -> Answer {
     app.post(path).as_(&app.owner).json(body).send().await
@@ -472,4 +475,98 @@ async fn branches_are_hidden_from_other_tenants_and_roles() {
             answer.send().await.expect(403);
         }
     }
+}
+
+/// Deploys a function with one file to a project.
+async fn deploy(app: &TestApp, project: &str, slug: &str, text: &str) {
+    let path = format!("/v1/projects/{project}/functions/deploy?slug={slug}");
+    let metadata = json!({"entrypoint_path": "index.ts"});
+    let call = app.post(&path).as_(&app.owner);
+    functions::form(call, &metadata, &[("index.ts", text)])
+        .send()
+        .await
+        .expect(201);
+}
+
+/// Returns slug and version of the functions of a project.
+async fn deployed(app: &TestApp, project: &str) -> Value {
+    let path = format!("/v1/projects/{project}/functions");
+    let listed = get(app, &path).await.expect(200).json();
+    let listed = listed.as_array().unwrap();
+    listed
+        .iter()
+        .map(|one| json!([one["slug"], one["version"]]))
+        .collect()
+}
+
+#[tokio::test]
+async fn functions_follow_a_branch_and_return_with_its_merge() {
+    let app = TestApp::running().await;
+    let parent = app.real_project().await.to_string();
+    deploy(
+        &app,
+        &parent,
+        "greet",
+        "Deno.serve(() => new Response('1'))",
+    )
+    .await;
+    deploy(
+        &app,
+        &parent,
+        "other",
+        "Deno.serve(() => new Response('o'))",
+    )
+    .await;
+    let made = branch(
+        &app,
+        &parent,
+        &json!({"branch_name": "one", "secrets": {"TOKEN": "of-the-branch"}}),
+    )
+    .await;
+    let own = reference(&made);
+    until_finished(&app).await;
+    assert_eq!(
+        deployed(&app, &own).await,
+        json!([["greet", 1], ["other", 1]])
+    );
+    let secrets = get(&app, &format!("/v1/projects/{own}/secrets")).await;
+    assert_eq!(secrets.expect(200).json()[0]["name"], "TOKEN");
+    let secrets = get(&app, &format!("/v1/projects/{parent}/secrets")).await;
+    assert_eq!(secrets.expect(200).json(), json!([]));
+
+    deploy(&app, &own, "greet", "Deno.serve(() => new Response('2'))").await;
+    deploy(&app, &own, "new", "Deno.serve(() => new Response('n'))").await;
+    // Changed meanwhile in production: the branch must not bring the old one back.
+    deploy(
+        &app,
+        &parent,
+        "other",
+        "Deno.serve(() => new Response('p'))",
+    )
+    .await;
+    post(&app, &format!("/v1/branches/{own}/merge"), &json!({}))
+        .await
+        .expect(201);
+    until_finished(&app).await;
+    assert_eq!(
+        deployed(&app, &parent).await,
+        json!([["greet", 2], ["new", 1], ["other", 2]])
+    );
+    let path = format!("/v1/projects/{parent}/functions/greet/body");
+    let body = app
+        .get(&path)
+        .as_(&app.owner)
+        .header("accept", "multipart/form-data");
+    let body = body.send().await.expect(200);
+    assert!(body.text().contains("Response('2')"));
+
+    post(&app, &format!("/v1/branches/{own}/push"), &json!({}))
+        .await
+        .expect(201);
+    until_finished(&app).await;
+    assert_eq!(
+        deployed(&app, &own).await,
+        json!([["greet", 2], ["new", 1], ["other", 2]]),
+        "only the one that production changed"
+    );
 }

@@ -155,6 +155,25 @@ async fn owner_creates_and_uses_every_permitted_extension() {
             .batch_execute("drop extension citext; create extension citext schema elsewhere; comment on extension citext is 'x'")
             .await
             .unwrap();
+        // Members belong to the superuser, the extension to its creator.
+        let moved = "alter extension citext set schema public; alter extension \"citext\" set schema elsewhere";
+        owner.batch_execute(moved).await.unwrap();
+        let schema =
+            "select extnamespace::regnamespace::text from pg_extension where extname = 'citext'";
+        let schema: String = owner.query_one(schema, &[]).await.unwrap().get(0);
+        assert_eq!(schema, "elsewhere");
+        for (sql, expected) in [
+            ("alter extension supabase_vault set schema public", "42501"),
+            ("alter extension citext set schema pg_catalog", "42501"),
+            (
+                "set role anon; alter extension citext set schema public",
+                "42501",
+            ),
+        ] {
+            let (code, ..) = refusal(owner.batch_execute(sql).await);
+            owner.batch_execute("reset role").await.unwrap();
+            assert_eq!(code, expected, "{sql} on {}", engine.text());
+        }
         let own = owner
             .query_one(
                 "select rolsuper from pg_roles where rolname = current_user",

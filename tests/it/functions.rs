@@ -14,7 +14,7 @@ use crate::support::{TestApp, client::Call};
 const ESZIP: &str = "application/vnd.denoland.eszip";
 
 /// Returns an application that runs the home project.
-async fn app() -> TestApp {
+pub(crate) async fn app() -> TestApp {
     let app = TestApp::new().await;
     let sql = "update projects set node = $2 where ref = $1";
     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =

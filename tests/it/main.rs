@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod access;
+mod addons;
 mod advisors;
 mod analytics;
 mod audit;
@@ -35,10 +36,13 @@ mod pool;
 mod projects;
 mod resources;
 mod router;
+mod service_settings;
 mod services;
 mod settings;
+mod signing_keys;
 mod snippets;
 mod sql;
+mod storage_buckets;
 mod support;
 mod temporary_access;
 mod tidy;

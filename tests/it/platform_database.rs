@@ -1,6 +1,7 @@
 //! The contents of a new project's database: schemas, roles and functions of the platform.
 
 mod behaviour;
+mod bundled;
 mod choices;
 mod conformance;
 mod histories;

@@ -506,6 +506,31 @@ async fn disk_limit_makes_project_read_only_then_stops_it() {
         "{refused:?}"
     );
 
+    // The owner switches it off for a while.
+    let read_only = format!("{path}/readonly");
+    let status = app.get(&read_only).as_(&app.owner).send().await;
+    assert_eq!(status.expect(200).json()["enabled"], true);
+    let disable = format!("{read_only}/temporary-disable");
+    let disabled = app.post(&disable).as_(&app.owner).send().await;
+    disabled.expect(201);
+    watchdog::look(&app.app, Disk::IfDue).await.unwrap();
+    watchdog::look(&app.app, Disk::Always).await.unwrap();
+    let status = app.get(&read_only).as_(&app.owner).send().await;
+    let status = status.expect(200).json();
+    assert_eq!(
+        (&status["enabled"], &status["override_enabled"]),
+        (&json!(false), &json!(true))
+    );
+    let writer = app.machine.connect(&project, "postgres").await.unwrap();
+    let sql = "create table other (); drop table other";
+    writer.batch_execute(sql).await.unwrap();
+    let sql_end = "update projects set writable_until = $1 returning 1";
+    let now = app.app.clock.now();
+    app.app.db.query(sql_end, &[&now]).await.unwrap();
+    watchdog::look(&app.app, Disk::Always).await.unwrap();
+    let writer = app.machine.connect(&project, "postgres").await.unwrap();
+    writer.batch_execute(sql).await.unwrap_err();
+
     // The owner frees space, and the project is writable again.
     owner
         .batch_execute("begin; set transaction read write; truncate filler; commit")

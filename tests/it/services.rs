@@ -10,6 +10,7 @@ mod limits;
 mod postgrest;
 mod settings;
 mod supervisor;
+mod third_party;
 
 pub(crate) use self::postgrest::{kits, kits_with};
 

@@ -57,10 +57,6 @@ const SLEEPS: &[(&str, &str)] = &[
         "the end of a child is polled, as its output has ended",
     ),
     (
-        "src/data_plane/services/instance.rs",
-        "no event for the last line of an ended program",
-    ),
-    (
         "src/data_plane/clusters/resources/cgroup.rs",
         "no event for an empty control group",
     ),

@@ -23,6 +23,7 @@ use crate::{
     data_plane::{
         api_keys,
         projects::{InstanceSize, Status, major, removed, verifier},
+        services::functions::secrets::{self, NewSecret},
     },
     platform::{access::Project, audit::Recorder, tables::Table},
 };
@@ -45,6 +46,8 @@ pub(super) struct NewBranch {
     pub(super) size: Option<InstanceSize>,
     pub(super) engine: Option<String>,
     pub(super) notify_url: Option<String>,
+    /// Secrets of its functions.
+    pub(super) secrets: Vec<NewSecret>,
 }
 
 /// Properties of a branch to change. `None` keeps a property.
@@ -237,6 +240,7 @@ async fn insert_branch(
         )
         .await
         .map_err(|error| duplicate(error, &new.name))?;
+    secrets::set_in(context, transaction, project, &new.secrets, now).await?;
     let run = NewRun {
         kind: RunKind::Create,
         project,

@@ -15,7 +15,10 @@ use super::{
 use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, names},
-    data_plane::projects::{InstanceSize, Status},
+    data_plane::{
+        projects::{InstanceSize, Status},
+        services::functions::secrets::NewSecret,
+    },
     platform::{
         access::{AnyOf, Case, OauthScope as S, Permission as P, Project, needs},
         audit::Recorder,
@@ -97,7 +100,8 @@ static CREATE: Endpoint = Endpoint {
     handler: || mount(create).sample(r#"{"branch_name": "develop"}"#),
 };
 
-#[derive(Debug, Deserialize, JsonSchema)]
+/// No `Debug`, because it contains secrets.
+#[derive(Deserialize, JsonSchema)]
 #[schemars(rename = "CreateBranchBody")]
 struct CreateBranchRequest {
     #[schemars(length(min = 1, max = 200))]
@@ -116,7 +120,7 @@ struct CreateBranchRequest {
     #[expect(dead_code, reason = "accepted from clients")]
     release_channel: Option<String>,
     postgres_engine: Option<String>,
-    /// Secrets of Edge Functions. Not supported; must be empty.
+    /// Secrets of the branch's functions: values by name.
     secrets: Option<BTreeMap<String, String>>,
     /// Copy the data of the parent, too.
     #[serde(default)]
@@ -129,10 +133,11 @@ impl CreateBranchRequest {
         names::check("branch_name", &self.branch_name, NAME_MAX)?;
         check_git_branch(self.git_branch.as_deref())?;
         check_url(self.notify_url.as_deref())?;
-        if self.secrets.is_some_and(|secrets| !secrets.is_empty()) {
-            let text = "is not supported by this server, because it runs no Edge Functions";
-            return Err(Error::invalid("secrets", text));
-        }
+        let secret = |(name, value): (String, String)| NewSecret {
+            name,
+            value: value.into(),
+        };
+        let secrets = self.secrets.unwrap_or_default();
         Ok(NewBranch {
             name: self.branch_name,
             git_branch: self.git_branch.filter(|name| !name.is_empty()),
@@ -142,6 +147,7 @@ impl CreateBranchRequest {
             size: self.desired_instance_size,
             engine: self.postgres_engine,
             notify_url: self.notify_url,
+            secrets: secrets.into_iter().map(secret).collect(),
         })
     }
 }

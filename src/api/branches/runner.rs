@@ -40,6 +40,7 @@ use crate::{
         clusters::CopyReport,
         database_session::session::SessionLimits,
         projects::{Status, target},
+        services::{functions, functions::CopyScope},
     },
     platform::{access::Project, tables::Table},
 };
@@ -429,11 +430,29 @@ async fn complete(
         .context("writing a branch")?;
     exited(context, run, &[RunStep::Migrate]).await?;
     set_status(context, branch, BranchStatus::MigrationsPassed).await?;
-    exited(context, run, &[RunStep::Seed, RunStep::Deploy]).await?;
+    exited(context, run, &[RunStep::Seed]).await?;
+    deploy(context, run, branch).await?;
     set_status(context, branch, BranchStatus::FunctionsDeployed).await?;
     runs::log(context, &run.id, "finished").await?;
     runs::finish(context, &run.id).await?;
     Ok(RunState::Finished)
+}
+
+/// Copies functions in the direction of the run. A merge copies those that the branch changed.
+async fn deploy(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> Result<(), Error> {
+    runs::set_step(context, &run.id, RunStep::Deploy, StepStatus::Running).await?;
+    let (source, destination, scope) = match run.kind {
+        RunKind::Merge => (&branch.project, &branch.parent, CopyScope::Changed),
+        RunKind::Create | RunKind::Reset | RunKind::Push => {
+            (&branch.parent, &branch.project, CopyScope::All)
+        }
+    };
+    let copied = functions::copy(context, source, destination, scope).await?;
+    if !copied.is_empty() {
+        let line = format!("functions copied: {}", copied.join(", "));
+        runs::log(context, &run.id, &line).await?;
+    }
+    exited(context, run, &[RunStep::Deploy]).await
 }
 
 /// Ends a run after a failed migration. After a merge the branch itself is as it was.

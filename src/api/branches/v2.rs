@@ -193,6 +193,7 @@ async fn create(
         size: attributes.desired_instance_size,
         engine: None,
         notify_url: attributes.notify_url,
+        secrets: Vec::new(),
     };
     let branch = lifecycle::create(&context, &project, new, &audit).await?;
     Ok(Created(branch.into()))

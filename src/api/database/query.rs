@@ -7,6 +7,7 @@ use crate::{
     base::error::{Context as _, Error},
     data_plane::database_session::{
         DATABASE, OWNER, READER, json,
+        segments::{MigrationPlan, SegmentCuts},
         session::{ConnectTarget, DatabaseSession, QueryOutput, SessionLimits},
         statements,
         statements::TransactionScript,
@@ -66,10 +67,44 @@ async fn run(
     limits: SessionLimits,
 ) -> Result<Bytes, Error> {
     let answer = match parameters {
-        [] => session.simple_query(text).await?,
+        [] => match separable(text) {
+            Some(plan) => run_separately(&mut session, text, &plan).await?,
+            None => session.simple_query(text).await?,
+        },
         parameters => with_parameters(&mut session, text, parameters).await?,
     };
     print(session, answer, limits).await
+}
+
+/// Returns the statements of a text that enables row level security on a table of the platform and
+/// has further statements. The project's database permits the former only as a query of its own.
+/// `None` for other texts, and for those that are not one transaction.
+fn separable(text: &str) -> Option<MigrationPlan<'_>> {
+    // Spares most texts the parser.
+    if !text.to_ascii_lowercase().contains("row level security") {
+        return None;
+    }
+    let plan = MigrationPlan::parse(text, &SegmentCuts::default()).ok()?;
+    let is_needed = plan.has_platform_row_security() && plan.statements().count() > 1;
+    (is_needed && plan.whole().is_some()).then_some(plan)
+}
+
+/// Runs statements one by one in a transaction. Returns the last result with rows.
+async fn run_separately(
+    session: &mut DatabaseSession,
+    text: &str,
+    plan: &MigrationPlan<'_>,
+) -> Result<QueryOutput, Error> {
+    session.simple_query("begin").await?;
+    let mut last = None;
+    for part in plan.statements() {
+        let output = session.query_statement(text, part.clone()).await?;
+        if last.is_none() || !output.rows.columns.is_empty() {
+            last = Some(output);
+        }
+    }
+    let committed = session.simple_query("commit").await?;
+    Ok(last.unwrap_or(committed))
 }
 
 async fn with_parameters(

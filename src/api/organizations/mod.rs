@@ -1,5 +1,6 @@
 //! Organizations and their members.
 
+pub mod entitlements;
 pub mod invitation_operations;
 pub mod invitations;
 pub mod members;

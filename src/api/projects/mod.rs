@@ -1,5 +1,7 @@
 //! Operations on projects: create, list, read, rename and delete.
 
+pub mod addons;
+pub mod disk;
 pub mod health;
 pub mod listing;
 pub mod operations;

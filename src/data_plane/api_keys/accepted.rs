@@ -1,6 +1,6 @@
 //! Keys that a project's services accept, and the tokens that they are exchanged for.
 
-use aws_lc_rs::constant_time;
+use aws_lc_rs::{constant_time, hmac};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
 use secrecy::{ExposeSecret, SecretString};
@@ -11,14 +11,14 @@ use super::{
     ClaimsTemplate, KEYS_MAX, Kind,
     format::{LegacyKey, sign_hs256},
     jwt_secret_seal_context, key_seal_context, ring, signing,
-    signing::{SECRET_BYTES_MIN, SigningKey},
+    signing::{SECRET_BYTES_MIN, SigningKey, SigningKeyState},
 };
 use crate::{
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::context::DataPlaneContext,
+    data_plane::{context::DataPlaneContext, third_party_auth},
     platform::access::{Project, credential::SecretDigest},
 };
 
@@ -50,12 +50,12 @@ impl TokenKey {
         json!({"kty": "oct", "kid": self.id, "alg": "HS256", "k": secret})
     }
 
-    /// Returns the secret.
-    pub(super) fn secret(&self) -> &SecretString {
-        &self.secret
+    fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.expose_secret().as_bytes());
+        hmac::verify(&key, message, signature).is_ok()
     }
 
-    pub(super) fn is_long_enough(&self) -> bool {
+    fn is_long_enough(&self) -> bool {
         self.secret.expose_secret().len() >= SECRET_BYTES_MIN
     }
 }
@@ -98,8 +98,23 @@ pub enum KeyExchange {
     Unknown,
     /// The key is a token itself.
     IsToken,
+    /// The key is a disabled legacy key.
+    Disabled,
     /// A token that services accept for a short time.
     Token(SecretString),
+}
+
+/// The reason why a token is not accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenProblem {
+    /// It is not a JSON web token.
+    Format,
+    /// It is signed with the legacy algorithm, and is not valid.
+    Legacy,
+    /// It is signed with a key pair, and is not valid.
+    Asymmetric,
+    /// Its algorithm is not supported.
+    Unsupported(&'static str),
 }
 
 /// The keys of a project in clear text, for the environment of its functions.
@@ -164,9 +179,13 @@ pub struct AcceptedKeys {
     /// The key that signs exchanged tokens. It never leaves the node.
     service: Option<TokenKey>,
     /// The key of legacy keys, while they are accepted.
-    pub(super) legacy: Option<TokenKey>,
+    legacy: Option<TokenKey>,
     /// Keys that sign tokens of the project's users.
-    pub(super) signing: Vec<SigningKey>,
+    signing: Vec<SigningKey>,
+    /// Public keys of other sign-in services, as JSON (RFC 7517).
+    third_party: Vec<Value>,
+    /// Digests of the signed parts of disabled legacy keys with a secret that is still trusted.
+    disabled: Vec<SecretDigest>,
     id: u64,
 }
 
@@ -187,10 +206,23 @@ impl AcceptedKeys {
         )
     }
 
+    /// Returns whether a token is a disabled legacy key. Its signature is not compared, because it
+    /// can be encoded in several ways.
+    pub(crate) fn is_disabled(&self, token: &str) -> bool {
+        let Some((signed, _)) = token.rsplit_once('.') else {
+            return false;
+        };
+        !self.disabled.is_empty() && self.disabled.contains(&SecretDigest::of(signed))
+    }
+
     /// Exchanges a key for a token, which is signed once a minute. `now` is in seconds since 1970.
     pub fn exchange(&self, key: &str, now: i64) -> KeyExchange {
         let Some(found) = self.find(key) else {
-            return KeyExchange::Unknown;
+            return if self.is_disabled(key) {
+                KeyExchange::Disabled
+            } else {
+                KeyExchange::Unknown
+            };
         };
         let (KeyGrant::Claims(claims), Some(service)) = (&found.grant, &self.service) else {
             return KeyExchange::IsToken;
@@ -215,6 +247,7 @@ impl AcceptedKeys {
         symmetric
             .map(TokenKey::to_json)
             .chain(signing.map(SigningKey::to_json))
+            .chain(self.third_party.iter().cloned())
             .collect()
     }
 
@@ -227,9 +260,64 @@ impl AcceptedKeys {
         for digest in digests {
             hash.update(digest);
         }
+        hash.update([u8::from(self.disabled.is_empty())]);
         let mut id = [0; 8];
         id.copy_from_slice(&hash.finalize()[..8]);
         u64::from_le_bytes(id)
+    }
+
+    /// Checks a token of a user or a legacy key (RFC 7519). `now` is in seconds since 1970.
+    pub fn check_token(&self, token: &str, now: i64) -> Result<(), TokenProblem> {
+        let parts: Vec<&str> = token.split('.').collect();
+        let [header, claims, signature] = parts[..] else {
+            return Err(TokenProblem::Format);
+        };
+        let part = |text: &str| {
+            URL_SAFE_NO_PAD
+                .decode(text)
+                .map_err(|_| TokenProblem::Format)
+        };
+        let header: Value =
+            serde_json::from_slice(&part(header)?).map_err(|_| TokenProblem::Format)?;
+        let algorithm = header["alg"].as_str().ok_or(TokenProblem::Format)?;
+        let invalid = match algorithm {
+            "HS256" => TokenProblem::Legacy,
+            "ES256" | "RS256" => TokenProblem::Asymmetric,
+            "none" => return Err(TokenProblem::Unsupported("none")),
+            "HS384" => return Err(TokenProblem::Unsupported("HS384")),
+            "HS512" => return Err(TokenProblem::Unsupported("HS512")),
+            _ => return Err(TokenProblem::Unsupported("of this token")),
+        };
+        let signed = &token[..token.len() - signature.len() - 1];
+        let signature = part(signature).map_err(|_| invalid)?;
+        let kid = header["kid"].as_str();
+        let legacy = self.legacy.as_ref().filter(|key| key.is_long_enough());
+        let is_legacy = algorithm == "HS256"
+            && legacy.is_some_and(|key| key.has_signed(signed.as_bytes(), &signature));
+        let is_signed = is_legacy
+            || self
+                .signing
+                .iter()
+                .any(|key| key.has_signed(algorithm, kid, signed.as_bytes(), &signature));
+        if !is_signed || self.is_disabled(token) {
+            return Err(invalid);
+        }
+        let claims: Option<Value> = part(claims)
+            .ok()
+            .and_then(|claims| serde_json::from_slice(&claims).ok());
+        let claims = claims.filter(Value::is_object).ok_or(invalid)?;
+        let time = |name: &str| match &claims[name] {
+            Value::Null => Ok(None),
+            value => value.as_f64().map(Some).ok_or(invalid),
+        };
+        #[expect(clippy::cast_precision_loss, reason = "seconds are below 2^53")]
+        let now = now as f64;
+        let is_over = time("exp")?.is_some_and(|exp| exp <= now);
+        let is_early = time("nbf")?.is_some_and(|nbf| nbf > now);
+        if is_over || is_early {
+            return Err(invalid);
+        }
+        Ok(())
     }
 
     /// Returns the public keys of the project as a key set (RFC 7517), which anyone may read.
@@ -281,19 +369,31 @@ pub async fn accepted_keys(
         service: Some(TokenKey::new("gantry", service)),
         ..AcceptedKeys::default()
     };
-    if ring.get(1) {
-        let secret = context
-            .settings
-            .sealing
-            .open(&jwt_secret_seal_context(project), ring.get(0))?;
-        accepted
-            .keys
-            .extend(LegacyKey::ALL.map(|legacy: LegacyKey| {
-                let key = legacy.sign(reference, &secret, ring.get(2));
-                AcceptedKey::new(SecretDigest::of(key.expose_secret()), KeyGrant::Legacy)
-            }));
+    let signing = signing::read(context, project).await?;
+    let is_enabled: bool = ring.get(1);
+    // Of a project that moved to signing keys, the key's state rules and not the switch.
+    let is_trusted = signing
+        .legacy
+        .map_or(is_enabled, SigningKeyState::is_trusted);
+    if is_trusted {
+        let sealing = &context.settings.sealing;
+        let secret = sealing.open(&jwt_secret_seal_context(project), ring.get(0))?;
+        for legacy in LegacyKey::ALL {
+            let key = legacy.sign(reference, &secret, ring.get(2));
+            let key = key.expose_secret();
+            if is_enabled {
+                let digest = SecretDigest::of(key);
+                accepted
+                    .keys
+                    .push(AcceptedKey::new(digest, KeyGrant::Legacy));
+            } else if let Some((signed, _)) = key.rsplit_once('.') {
+                accepted.disabled.push(SecretDigest::of(signed));
+            }
+        }
         accepted.legacy = Some(TokenKey::new("legacy", secret));
     }
+    accepted.signing = signing.trusted;
+    accepted.third_party = third_party_auth::accepted(context, project).await?;
     let sql = "select digest, kind, template from api_keys where project_id = $1 limit $2";
     let made = context
         .db
@@ -313,7 +413,6 @@ pub async fn accepted_keys(
             .keys
             .push(AcceptedKey::new(digest, KeyGrant::Claims(claims)));
     }
-    accepted.signing = signing::read(context, project).await?;
     accepted.id = identify(&accepted.verification_keys());
     Ok(accepted)
 }
@@ -370,15 +469,6 @@ impl AcceptedKeys {
         }
     }
 
-    /// Keys that only verify tokens.
-    pub(super) fn verifying_for_tests(legacy: Option<TokenKey>, signing: Vec<SigningKey>) -> Self {
-        Self {
-            legacy,
-            signing,
-            ..Self::default()
-        }
-    }
-
     /// The role of an exchanged token.
     pub(crate) fn role_for_tests(token: &str) -> Option<String> {
         let part = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
@@ -403,6 +493,8 @@ mod tests {
             service: Some(TokenKey::new("gantry", "k".repeat(43).into())),
             legacy: Some(TokenKey::new("legacy", "short".into())),
             signing: Vec::new(),
+            third_party: Vec::new(),
+            disabled: Vec::new(),
             id: 1,
         }
     }
@@ -438,6 +530,46 @@ mod tests {
         let claims = token_claims(template.as_object().unwrap(), 60);
         let claims: Value = serde_json::from_str(&claims).unwrap();
         assert_eq!(claims, json!({"role": "x", "iat": 60, "exp": 180}));
+    }
+
+    #[test]
+    fn token_is_judged_by_its_algorithm_signature_and_time() {
+        let legacy = TokenKey::new("legacy", "l".repeat(43).into());
+        let other = TokenKey::new("legacy", "o".repeat(43).into());
+        let sign = |key: &TokenKey, claims: &str| key.sign(claims).expose_secret().to_owned();
+        let fine = sign(&legacy, r#"{"role":"authenticated","exp":200}"#);
+        let of_alg = |alg: &str| {
+            let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"{alg}"}}"#));
+            format!("{header}.e30.{}", URL_SAFE_NO_PAD.encode("x"))
+        };
+        let keys = AcceptedKeys {
+            legacy: Some(legacy.clone()),
+            ..keys()
+        };
+        for (token, expected) in [
+            (fine.clone(), Ok(())),
+            (sign(&legacy, "{}"), Ok(())),
+            (sign(&legacy, r#"{"exp":100}"#), Err(TokenProblem::Legacy)),
+            (sign(&legacy, r#"{"exp":"x"}"#), Err(TokenProblem::Legacy)),
+            (sign(&legacy, r#"{"nbf":101}"#), Err(TokenProblem::Legacy)),
+            (sign(&other, "{}"), Err(TokenProblem::Legacy)),
+            (format!("{fine}x"), Err(TokenProblem::Legacy)),
+            (of_alg("HS256"), Err(TokenProblem::Legacy)),
+            (of_alg("ES256"), Err(TokenProblem::Asymmetric)),
+            (of_alg("RS256"), Err(TokenProblem::Asymmetric)),
+            (of_alg("none"), Err(TokenProblem::Unsupported("none"))),
+            (
+                of_alg("PS256"),
+                Err(TokenProblem::Unsupported("of this token")),
+            ),
+            ("a.b.c".to_owned(), Err(TokenProblem::Format)),
+            ("a.b".to_owned(), Err(TokenProblem::Format)),
+            (String::new(), Err(TokenProblem::Format)),
+        ] {
+            assert_eq!(keys.check_token(&token, 100), expected, "{token}");
+        }
+        let disabled = super::tests::keys();
+        assert_eq!(disabled.check_token(&fine, 100), Err(TokenProblem::Legacy));
     }
 
     #[test]

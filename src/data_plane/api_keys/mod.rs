@@ -3,9 +3,10 @@
 
 mod accepted;
 mod format;
+mod private_jwk;
 mod replacements;
+pub mod rotation;
 mod signing;
-mod tokens;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
@@ -18,11 +19,10 @@ use uuid::Uuid;
 pub(crate) use self::accepted::key_values;
 use self::format::LegacyKey;
 pub use self::{
-    accepted::{AcceptedKeys, KeyExchange, TokenKey, accepted_keys, jwt_secret},
+    accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
     format::Kind,
     replacements::replacements,
     signing::{SigningKey, SigningKeyState, VerificationKey},
-    tokens::TokenProblem,
 };
 use crate::{
     base::{
@@ -312,11 +312,10 @@ pub async fn enable_legacy(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let before = lock(&transaction, project.id).await?;
+    rotation::check_legacy_switch(&transaction, project.id, enabled).await?;
+    let sql = "update key_rings set legacy_enabled = $2 where project_id = $1";
     transaction
-        .execute(
-            "update key_rings set legacy_enabled = $2 where project_id = $1",
-            &[&project.id.0, &enabled],
-        )
+        .execute(sql, &[&project.id.0, &enabled])
         .await
         .context(doing)?;
     let entry = |enabled: bool| Some(json!({"legacy_enabled": enabled}));

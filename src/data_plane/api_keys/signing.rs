@@ -1,8 +1,17 @@
 //! Keys that sign the tokens of a project's users: typed, so that a key set is never written from
 //! text that came in.
 
+use aws_lc_rs::{
+    hmac,
+    signature::{
+        ECDSA_P256_SHA256_FIXED, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+        RsaPublicKeyComponents, UnparsedPublicKey,
+    },
+};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -14,8 +23,8 @@ use crate::{
     data_plane::context::DataPlaneContext,
 };
 
-/// Largest number of keys of a project that are read.
-const KEYS_MAX: i64 = 100;
+/// Largest number of keys of a project, in all states.
+pub(super) const KEYS_MAX: i64 = 50;
 /// Length of a coordinate on the curve P-256, in bytes.
 const COORDINATE_BYTES: usize = 32;
 /// Lengths of an RSA modulus, in bytes: 2048 to 4096 bits.
@@ -26,7 +35,9 @@ const EXPONENT_BYTES_MAX: usize = 8;
 pub(super) const SECRET_BYTES_MIN: usize = 32;
 
 /// The state of a signing key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum SigningKeyState {
     /// Trusted, and used after the next rotation.
     Standby,
@@ -39,6 +50,27 @@ pub enum SigningKeyState {
 }
 
 impl SigningKeyState {
+    /// Returns the name in the control database and in the contract.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Standby => "standby",
+            Self::InUse => "in_use",
+            Self::PreviouslyUsed => "previously_used",
+            Self::Revoked => "revoked",
+        }
+    }
+
+    /// Returns whether a client can move a key from this state to another. A key leaves
+    /// [`Self::InUse`] only when another one takes its place.
+    pub const fn can_become(self, next: Self) -> bool {
+        matches!(
+            (self, next),
+            (Self::Standby, Self::InUse | Self::PreviouslyUsed)
+                | (Self::PreviouslyUsed, Self::Standby | Self::Revoked)
+                | (Self::Revoked, Self::Standby)
+        )
+    }
+
     /// Parses the state in the control database and in the contract.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
@@ -73,11 +105,94 @@ pub enum VerificationKey {
         /// The public exponent.
         e: String,
     },
-    /// A shared secret, for HS256: it also signs.
+    /// A shared secret in base64url, for HS256: it also signs.
     Symmetric(SecretString),
 }
 
 impl VerificationKey {
+    /// Returns the algorithm of its tokens.
+    const fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Ec { .. } => "ES256",
+            Self::Rsa { .. } => "RS256",
+            Self::Symmetric(_) => "HS256",
+        }
+    }
+
+    /// Returns whether a signature of a token (RFC 7518 §3) is one of this key.
+    fn has_signed(&self, message: &[u8], signature: &[u8]) -> bool {
+        let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+        match self {
+            Self::Ec { x, y } => {
+                let point = [&[4], &bytes(x)[..], &bytes(y)].concat();
+                let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point);
+                key.verify(message, signature).is_ok()
+            }
+            Self::Rsa { n, e } => {
+                let key = RsaPublicKeyComponents {
+                    n: bytes(n),
+                    e: bytes(e),
+                };
+                let algorithm = &RSA_PKCS1_2048_8192_SHA256;
+                key.verify(algorithm, message, signature).is_ok()
+            }
+            Self::Symmetric(secret) => {
+                let key = hmac::Key::new(hmac::HMAC_SHA256, &bytes(secret.expose_secret()));
+                hmac::verify(&key, message, signature).is_ok()
+            }
+        }
+    }
+
+    /// Returns the key as JSON (RFC 7517). A symmetric key is a secret.
+    pub(in crate::data_plane) fn to_jwk(&self, kid: Option<&str>) -> Value {
+        let mut jwk = match self {
+            Self::Ec { x, y } => json!({
+                "kty": "EC", "use": "sig", "key_ops": ["verify"], "alg": "ES256", "ext": true,
+                "crv": "P-256", "x": x, "y": y,
+            }),
+            Self::Rsa { n, e } => json!({
+                "kty": "RSA", "use": "sig", "key_ops": ["verify"], "alg": "RS256", "ext": true,
+                "n": n, "e": e,
+            }),
+            Self::Symmetric(secret) => json!({
+                "kty": "oct", "alg": "HS256", "k": secret.expose_secret(),
+            }),
+        };
+        if let Some(kid) = kid {
+            jwk["kid"] = json!(kid);
+        }
+        jwk
+    }
+
+    /// Returns whether a public key can verify signatures, for instance that its point is on the
+    /// curve. Services reject a whole key set for one invalid key.
+    pub(in crate::data_plane) fn is_valid(&self) -> bool {
+        let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text).unwrap_or_default();
+        match self {
+            Self::Ec { x, y } => {
+                let point = [&[4], &bytes(x)[..], &bytes(y)].concat();
+                ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).is_ok()
+            }
+            Self::Rsa { n, e } => {
+                let key = RsaPublicKeyComponents {
+                    n: bytes(n),
+                    e: bytes(e),
+                };
+                let algorithm = &RSA_PKCS1_2048_8192_SHA256;
+                key.to_parsed_public_key(algorithm).is_ok()
+            }
+            Self::Symmetric(_) => false,
+        }
+    }
+
+    /// Parses the part of a private or public key that verifies. A symmetric key is its own.
+    pub(super) fn of_jwk(jwk: &Value) -> Option<Self> {
+        match jwk.get("k").and_then(Value::as_str) {
+            Some(secret) => Some(Self::Symmetric(secret.into())),
+            None => Self::of_public_jwk(jwk),
+        }
+    }
+
     /// Parses a public key (RFC 7517) with exactly the expected lengths. Private members and all
     /// others are left out.
     pub fn of_public_jwk(jwk: &Value) -> Option<Self> {
@@ -118,21 +233,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// Returns the key for a service that verifies tokens (RFC 7517). A symmetric key is a secret.
     pub fn to_json(&self) -> Value {
-        let kid = self.id.to_string();
-        match &self.key {
-            VerificationKey::Ec { x, y } => json!({
-                "kty": "EC", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "ES256",
-                "ext": true, "crv": "P-256", "x": x, "y": y,
-            }),
-            VerificationKey::Rsa { n, e } => json!({
-                "kty": "RSA", "kid": kid, "use": "sig", "key_ops": ["verify"], "alg": "RS256",
-                "ext": true, "n": n, "e": e,
-            }),
-            VerificationKey::Symmetric(secret) => json!({
-                "kty": "oct", "kid": kid, "alg": "HS256",
-                "k": URL_SAFE_NO_PAD.encode(secret.expose_secret()),
-            }),
-        }
+        self.key.to_jwk(Some(&self.id.to_string()))
     }
 
     /// Returns the public key, unless the key is symmetric or revoked.
@@ -141,10 +242,26 @@ impl SigningKey {
         (is_public && self.state.is_trusted()).then(|| self.to_json())
     }
 
+    /// Returns whether a token is signed by this key. `kid` is that of the token's header.
+    pub(super) fn has_signed(
+        &self,
+        algorithm: &str,
+        kid: Option<&str>,
+        message: &[u8],
+        signature: &[u8],
+    ) -> bool {
+        self.is_accepted()
+            && self.key.algorithm() == algorithm
+            && kid.is_none_or(|kid| kid == self.id.to_string())
+            && self.key.has_signed(message, signature)
+    }
+
     /// Returns whether services may accept tokens of the key.
     pub(super) fn is_accepted(&self) -> bool {
         let is_strong = match &self.key {
-            VerificationKey::Symmetric(secret) => secret.expose_secret().len() >= SECRET_BYTES_MIN,
+            VerificationKey::Symmetric(secret) => URL_SAFE_NO_PAD
+                .decode(secret.expose_secret())
+                .is_ok_and(|secret| secret.len() >= SECRET_BYTES_MIN),
             _ => true,
         };
         is_strong && self.state.is_trusted()
@@ -152,37 +269,54 @@ impl SigningKey {
 }
 
 /// Returns the place of a signing key's secret part, to which it is sealed.
-fn seal_context(project: ProjectId, id: Uuid) -> String {
+pub(super) fn seal_context(project: ProjectId, id: Uuid) -> String {
     format!("project {project} signing key {id}")
 }
 
-/// Reads the signing keys of a project, oldest first. Rows that are no valid key are left out.
+/// The signing keys of a project.
+#[derive(Debug, Default)]
+pub(super) struct SigningKeys {
+    /// Keys in all states but revoked.
+    pub(super) trusted: Vec<SigningKey>,
+    /// State of the key with the secret of legacy API keys, if the project has such a key.
+    pub(super) legacy: Option<SigningKeyState>,
+}
+
+/// Reads the trusted signing keys of a project, oldest first, and the state of the legacy key if
+/// there is one. Rows that are no valid key are left out.
 pub(super) async fn read(
     context: &DataPlaneContext,
     project: ProjectId,
-) -> Result<Vec<SigningKey>, Error> {
-    let sql = "select id, state, public_jwk, sealed from signing_keys where project_id = $1 \
-               and state <> 'revoked' order by created_at, id limit $2";
+) -> Result<SigningKeys, Error> {
+    let sql = "select id, state, public_jwk, sealed, is_legacy from signing_keys \
+               where project_id = $1 and (state <> 'revoked' or is_legacy) \
+               order by created_at, id limit $2";
     let rows = context.db.query(sql, &[&project.0, &KEYS_MAX]).await;
     let rows = rows.context("reading a project's signing keys")?;
-    let mut keys = Vec::new();
+    let mut found = SigningKeys::default();
     for row in &rows {
         let id: Uuid = row.get(0);
         let key = if let Some(jwk) = row.get::<_, Option<Value>>(2) {
             VerificationKey::of_public_jwk(&jwk)
         } else {
             let place = seal_context(project, id);
-            let secret = context.settings.sealing.open(&place, row.get(3))?;
-            Some(VerificationKey::Symmetric(secret))
+            let jwk = context.settings.sealing.open(&place, row.get(3))?;
+            let jwk = serde_json::from_str(jwk.expose_secret()).ok();
+            jwk.as_ref().and_then(VerificationKey::of_jwk)
         };
         let state = SigningKeyState::parse(row.get(1));
+        if row.get(4) {
+            found.legacy = state;
+        }
         let Some((state, key)) = state.zip(key) else {
             tracing::warn!(%project, %id, "signing key is invalid and not used");
             continue;
         };
-        keys.push(SigningKey { id, state, key });
+        if state.is_trusted() {
+            found.trusted.push(SigningKey { id, state, key });
+        }
     }
-    Ok(keys)
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -235,7 +369,8 @@ mod tests {
             state,
             key,
         };
-        let secret = |length| VerificationKey::Symmetric("s".repeat(length).into());
+        let secret =
+            |length| VerificationKey::Symmetric(URL_SAFE_NO_PAD.encode("s".repeat(length)).into());
         let public = || VerificationKey::of_public_jwk(&jwk()).unwrap();
         for (text, trusted) in [
             ("standby", true),
@@ -255,5 +390,24 @@ mod tests {
             assert!(!of(state, secret(31)).is_accepted());
         }
         assert_eq!(SigningKeyState::parse("lost"), None);
+    }
+
+    #[test]
+    fn states_change_as_the_contract_allows() {
+        use SigningKeyState::{InUse, PreviouslyUsed, Revoked, Standby};
+        let allowed = [
+            (Standby, InUse),
+            (Standby, PreviouslyUsed),
+            (PreviouslyUsed, Standby),
+            (PreviouslyUsed, Revoked),
+            (Revoked, Standby),
+        ];
+        for state in [Standby, InUse, PreviouslyUsed, Revoked] {
+            assert_eq!(SigningKeyState::parse(state.name()), Some(state));
+            for next in [Standby, InUse, PreviouslyUsed, Revoked] {
+                let expected = allowed.contains(&(state, next));
+                assert_eq!(state.can_become(next), expected, "{state:?} {next:?}");
+            }
+        }
     }
 }

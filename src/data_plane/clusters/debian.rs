@@ -22,6 +22,9 @@ pub const MAJOR: u16 = 17;
 /// Name of the source in the record of the engine.
 const SOURCE: &str = "debian-13";
 const PINNED: &str = include_str!("recipes/engines/debian-17.txt");
+/// Number of the list of packages of one version of PostgreSQL, part of the folder's name: an
+/// installation of an earlier list is kept beside it.
+const REVISION: u16 = 2;
 /// Places of the packages after the mirrors of this machine: the public mirror, and the archive of
 /// past versions, for when a mirror has only a newer one.
 const PUBLIC: [&str; 2] = [
@@ -138,7 +141,8 @@ pub fn mirrors(root: &Path) -> Vec<Url> {
     mirrors
 }
 
-/// Installs the engine into `<engines>/<version>-debian13`. An existing installation is kept.
+/// Installs the engine into `<engines>/<version>-debian13.<revision>`. An existing installation is
+/// kept.
 pub async fn install(
     engines: &Path,
     mirrors: &[Url],
@@ -148,7 +152,7 @@ pub async fn install(
     let architecture = architecture()?;
     let packages = pinned(architecture.name);
     let version = version(&packages)?;
-    let place = engines.join(format!("{version}-debian13"));
+    let place = engines.join(format!("{version}-debian13.{REVISION}"));
     let programs = Path::new("usr/lib/postgresql")
         .join(MAJOR.to_string())
         .join("bin");
@@ -305,6 +309,12 @@ mod tests {
             assert!(amd64.iter().any(|name| name == needed), "{needed}");
         }
         assert!(version(&pinned("amd64")).unwrap().starts_with("17."));
+        let digest = hex::encode(&Sha256::digest(PINNED)[..4]);
+        assert_eq!(
+            (digest.as_str(), REVISION),
+            ("af0486e0", 2),
+            "a changed list of packages needs another revision"
+        );
     }
 
     #[test]

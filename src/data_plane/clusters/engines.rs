@@ -23,7 +23,7 @@ pub const DEFAULT_MAJOR: u16 = 17;
 
 /// Extensions that existing applications use most and that are not part of PostgreSQL. Of two
 /// installations of one version, the one with more of them is used.
-const PREFERRED: [&str; 2] = ["vector", "pg_cron"];
+const PREFERRED: [&str; 3] = ["vector", "pg_cron", "postgis"];
 
 /// Use of versions before 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //! operator's extensions or of the list makes another layout, which is used at the next start.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, Permissions},
     os::unix::fs::{MetadataExt, PermissionsExt, symlink},
     path::{Path, PathBuf},
@@ -20,14 +20,14 @@ use std::{
 use sha2::{Digest, Sha256};
 
 use super::{
-    At, ClusterError, Engine, Result, elf,
+    At, ClusterError, Engine, Result, bundled, elf,
     extensions::{ExtensionPolicy, ExtensionRule, is_library, with_trust},
     files,
 };
 use crate::base::clock::Entropy;
 
 /// Version of the rules by which a layout is made.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 /// Mode of folders and programs.
 const OPEN: u32 = 0o755;
 /// Programs that find other files relative to themselves.
@@ -284,6 +284,12 @@ fn name(
     for name in options.policy.added() {
         add(name.as_bytes());
     }
+    for extension in bundled::BUNDLED {
+        for (name, text) in extension.files(true) {
+            add(name.as_bytes());
+            add(text.as_bytes());
+        }
+    }
     let mut inputs = Vec::new();
     for folder in [
         from.programs.clone(),
@@ -339,6 +345,15 @@ fn fill(
             copy(path, &libraries.join(name))?;
         } else {
             sources.insert(name.clone(), path.clone());
+        }
+    }
+    let present: BTreeSet<&str> = sources.keys().map(String::as_str).collect();
+    for extension in bundled::missing_from(&present) {
+        for (name, text) in extension.files(true) {
+            // Scripts without a control file would be updates of another version.
+            if !present.contains(name.as_str()) {
+                write_file(&share.join("extension").join(name), &text)?;
+            }
         }
     }
     for (name, path) in sources {
@@ -429,7 +444,11 @@ fn controlled(file: &str) -> Option<&str> {
 
 fn write_control(from: &Path, to: &Path, trusted: bool) -> Result<()> {
     let text = files::read_bounded(from, CONTROL_BYTES_MAX).at("reading", from)?;
-    fs::write(to, with_trust(&text, trusted)).at("writing", to)?;
+    write_file(to, &with_trust(&text, trusted))
+}
+
+fn write_file(to: &Path, text: &str) -> Result<()> {
+    fs::write(to, text).at("writing", to)?;
     fs::set_permissions(to, Permissions::from_mode(0o644)).at("opening up", to)
 }
 

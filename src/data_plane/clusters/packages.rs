@@ -59,18 +59,47 @@ impl PackageFilter {
             }
             // Compilation to machine code needs LLVM, which is larger than everything else.
             ["usr", "lib", "postgresql", of, "lib", name]
-                if *of == major && is_library(name) && !name.starts_with("llvmjit") =>
+                if *of == major
+                    && is_library(name)
+                    && is_complete(name)
+                    && !name.starts_with("llvmjit") =>
             {
                 Some(parts.iter().collect())
+            }
+            ["usr", "share", "postgresql", of, "extension", name] if *of == major => {
+                let folder: PathBuf = parts[..parts.len() - 1].iter().collect();
+                is_complete(name).then(|| folder.join(without_alternative(name)))
             }
             ["usr", "share", "postgresql", of, first, ..] if *of == major && *first != "man" => {
                 Some(parts.iter().collect())
             }
+            // Coordinate systems of PostGIS. The library finds them relative to the program.
+            ["usr", "share", "proj", _] => Some(parts.iter().collect()),
             ["usr", "share", "doc", package, "copyright"] => {
                 Some(Path::new("licenses").join(package))
             }
             _ => None,
         }
+    }
+}
+
+/// Returns whether the libraries of an extension's file are among the packages. Those of rasters
+/// and of solids are several times larger than everything else.
+fn is_complete(name: &str) -> bool {
+    !name.starts_with("postgis_raster") && !name.starts_with("postgis_sfcgal")
+}
+
+/// Returns the name of a control file after the configuration of its package, which chooses among
+/// alternatives: `postgis.control` of `postgis-3.control`.
+fn without_alternative(name: &str) -> String {
+    let stem = name.strip_suffix(".control").unwrap_or_default();
+    match stem.rsplit_once('-') {
+        Some((extension, version))
+            if !extension.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            format!("{extension}.control")
+        }
+        _ => name.to_owned(),
     }
 }
 
@@ -182,6 +211,20 @@ mod tests {
                 "./usr/share/postgresql/17/extension/vector.control",
                 Some("usr/share/postgresql/17/extension/vector.control"),
             ),
+            (
+                "./usr/share/postgresql/17/extension/postgis-3.control",
+                Some("usr/share/postgresql/17/extension/postgis.control"),
+            ),
+            (
+                "./usr/share/postgresql/17/extension/uuid-ossp.control",
+                Some("usr/share/postgresql/17/extension/uuid-ossp.control"),
+            ),
+            (
+                "./usr/share/postgresql/17/extension/postgis_raster-3.control",
+                None,
+            ),
+            ("./usr/lib/postgresql/17/lib/postgis_sfcgal-3.so", None),
+            ("./usr/share/proj/proj.db", Some("usr/share/proj/proj.db")),
             ("./usr/share/doc/libc6/copyright", Some("licenses/libc6")),
             ("/usr/share/doc/libc6/copyright", None),
             ("./etc/passwd", None),

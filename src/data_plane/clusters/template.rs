@@ -80,6 +80,7 @@ pub(super) const GRANTS: &str = concat!(
     include_str!("recipes/extensions/background.sql"),
     include_str!("recipes/extensions/refusals.sql"),
     include_str!("recipes/extensions/access.sql"),
+    include_str!("recipes/extensions/relocation.sql"),
     include_str!("recipes/extensions/triggers.sql"),
 );
 

@@ -227,6 +227,17 @@ impl DatabaseSession {
             .tag)
     }
 
+    /// Like [`DatabaseSession::execute_statement`], but returns the rows.
+    pub(crate) async fn query_statement(
+        &mut self,
+        sql: &str,
+        part: Range<usize>,
+    ) -> Result<QueryOutput, Error> {
+        let start = part.start;
+        self.encode(|out| frontend::query(&sql[part], out))?;
+        self.exchange_at(sql, start, QueryProtocol::Simple).await
+    }
+
     /// Parses one statement as `name`. Returns the types of its parameters.
     pub async fn prepare(&mut self, name: &str, sql: &str) -> Result<Vec<Oid>, Error> {
         self.encode(|out| frontend::parse(name, sql, [], out))?;

@@ -46,6 +46,16 @@ pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status,
     Status::read(rows.first().ok_or(Error::NotFound)?, 0)
 }
 
+/// Returns the major version of a project's PostgreSQL.
+pub async fn engine_major(context: &DataPlaneContext, project: &Project) -> Result<u16, Error> {
+    let doing = "reading a project's version";
+    let sql = "select engine from projects where id = $1 and desired <> 'removed'";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    let rows = rows.context(doing)?;
+    let version = rows.first().ok_or_else(removed)?.get(0);
+    major(version).ok_or("no version").context(doing)
+}
+
 /// Returns the major version of a stored version: 15 for `15.18`, 17 for `17beta1`.
 pub(crate) fn major(version: &str) -> Option<u16> {
     let end = version

@@ -73,6 +73,14 @@ struct Watched {
     settled_at: Option<DateTime<Utc>>,
     warning: Option<String>,
     read_only: bool,
+    /// Time until which the owner switched read-only mode off.
+    writable_until: Option<DateTime<Utc>>,
+}
+
+impl Watched {
+    fn is_kept_writable(&self, now: DateTime<Utc>) -> bool {
+        self.writable_until.is_some_and(|until| until > now)
+    }
 }
 
 /// When a round measures disk space.
@@ -130,8 +138,11 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
             if let Some(measured) = measured.remove(&project.project) {
                 look_at_processes(context, project, seen, measured).await?;
             }
+            let is_kept_writable = project.is_kept_writable(context.clock.now());
             if measure_disk {
                 look_at_disk(context, project, seen).await?;
+            } else if project.read_only && is_kept_writable {
+                set_read_only(context, project, false).await?;
             }
             tell(context, project, seen).await
         };
@@ -143,7 +154,7 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
 }
 
 async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
-    let sql = "select id, ref, generation, settled_at, resource_warning, read_only from projects \
+    let sql = "select id, ref, generation, settled_at, resource_warning, read_only, writable_until from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
     let rows = context
         .db
@@ -162,6 +173,7 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
                 settled_at: row.get(3),
                 warning: row.get(4),
                 read_only: row.get(5),
+                writable_until: row.get(6),
             })
         })
         .collect()
@@ -305,6 +317,25 @@ fn note(
     seen.event = Some((context.clock.ticks(), event));
 }
 
+async fn set_read_only(
+    context: &DataPlaneContext,
+    project: &Watched,
+    read_only: bool,
+) -> Result<(), Error> {
+    context
+        .driver
+        .set_read_only(&project.project, read_only)
+        .await
+        .context("making a project read-only or writable")?;
+    let sql = "update projects set read_only = $2 where id = $1";
+    context
+        .db
+        .query(sql, &[&project.id.0, &read_only])
+        .await
+        .context("writing that a project is read-only")?;
+    Ok(())
+}
+
 /// Measures a project's disk space and makes the project read-only, writable or stopped according
 /// to its limits.
 async fn look_at_disk(
@@ -334,19 +365,10 @@ async fn look_at_disk(
         tracing::warn!(project = %project.project, bytes = usage.bytes, inodes = usage.inodes, ?level, "the project's disk is full or nearly full");
         context.data_plane_metrics.clusters.reached(bound);
     }
-    let read_only = level >= DiskLevel::ReadOnly;
+    let is_kept_writable = project.is_kept_writable(context.clock.now());
+    let read_only = level >= DiskLevel::ReadOnly && !is_kept_writable;
     if read_only != project.read_only {
-        context
-            .driver
-            .set_read_only(&project.project, read_only)
-            .await
-            .context("making a project read-only or writable")?;
-        let sql = "update projects set read_only = $2 where id = $1";
-        context
-            .db
-            .query(sql, &[&project.id.0, &read_only])
-            .await
-            .context("writing that a project is read-only")?;
+        set_read_only(context, project, read_only).await?;
     }
     let begun = project
         .settled_at

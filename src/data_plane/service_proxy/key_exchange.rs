@@ -84,6 +84,7 @@ pub(super) fn exchange(
         return Err(RequestRejection::WrongKey);
     }
     let exchanged = |key: &str| match keys.exchange(key, now) {
+        KeyExchange::Disabled => Err(RequestRejection::WrongKey),
         KeyExchange::Unknown if key.starts_with(KEY_PREFIX) => Err(RequestRejection::WrongKey),
         // The service judges it: it may be a token of a key that it trusts.
         KeyExchange::Unknown | KeyExchange::IsToken => {
@@ -91,6 +92,9 @@ pub(super) fn exchange(
         }
         KeyExchange::Token(token) => Ok(ServiceCredential::Token(token)),
     };
+    if bearer.is_some_and(|token| keys.is_disabled(token)) {
+        return Err(RequestRejection::WrongKey);
+    }
     // Judged first: a wrong key is refused next to any token.
     let of_key = key.as_deref().map(exchanged).transpose()?;
     match (bearer, of_key) {

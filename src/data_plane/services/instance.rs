@@ -51,10 +51,6 @@ const PAUSE_MAX: Ticks = 60_000;
 
 /// Longest time until the process behind a broken connection has ended.
 const END_MAX: Duration = Duration::from_secs(1);
-/// Longest time until the last lines of an ended process were read.
-const LAST_LINES_MAX: Duration = Duration::from_millis(50);
-/// Interval of polling for them.
-const END_POLL: Duration = Duration::from_millis(5);
 /// Pause after a start that failed for a reason outside the program, in milliseconds.
 const OTHER_PAUSE: Ticks = 1000;
 
@@ -464,14 +460,11 @@ impl ServiceUse {
 
     /// Waits a moment for the end of the process. Returns whether it used too many resources.
     pub async fn end_exceeded(&self) -> bool {
-        // The last lines of its output are read at the same time.
-        let _ = tokio::time::timeout(END_MAX, self.running.handle.ended()).await;
-        let lines = async {
-            while !self.has_exceeded() {
-                tokio::time::sleep(END_POLL).await;
-            }
-        };
-        let _ = tokio::time::timeout(LAST_LINES_MAX, lines).await;
+        let ended = tokio::time::timeout(END_MAX, self.running.handle.ended()).await;
+        if ended.is_ok() {
+            // Its last lines tell the reason.
+            self.running.output.last_line().await;
+        }
         self.has_exceeded()
     }
 

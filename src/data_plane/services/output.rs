@@ -10,7 +10,7 @@ use std::{
     fs::File,
     io,
     os::fd::OwnedFd,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -145,16 +145,16 @@ pub(super) struct OutputReader {
 
 impl OutputReader {
     /// Starts reading the FIFO at this path.
-    pub(super) fn start(path: PathBuf, target: OutputTarget) -> Self {
-        Self::spawn(path.clone(), |lines, stop, progress| {
-            let opened = Reading::open(&path, target, lines);
+    pub(super) fn start(path: &Path, target: OutputTarget) -> Self {
+        Self::spawn(path, |lines, stop, progress| {
+            let opened = Reading::open(path, target, lines);
             async move { opened?.run(&stop, &progress).await }
         })
     }
 
     /// Starts a task that reads a FIFO into the lines until it is told to stop, then the rest.
     pub(super) fn spawn<F>(
-        path: PathBuf,
+        path: &Path,
         read: impl FnOnce(Arc<RecentLines>, Arc<Notify>, watch::Sender<ReadingState>) -> F,
     ) -> Self
     where
@@ -163,6 +163,7 @@ impl OutputReader {
         let (lines, stop) = (Arc::new(RecentLines::default()), Arc::new(Notify::new()));
         let (sender, progress) = watch::channel(ReadingState::Reading);
         let reading = read(Arc::clone(&lines), Arc::clone(&stop), sender);
+        let path = path.to_owned();
         let task = tokio::spawn(async move {
             if let Err(error) = reading.await {
                 let path = path.display();
@@ -381,7 +382,7 @@ fn whole_lines(copied: &[u8]) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{io::Write, path::PathBuf};
 
     use rustix::fs::{CWD, FileType, Mode};
 
@@ -429,7 +430,7 @@ mod tests {
         let queue = Arc::new(OutputQueue::default());
         queue.collect();
         program.write_all(b"one\ntwo\nhal").unwrap();
-        let reader = OutputReader::start(path.clone(), target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let first = batch(&queue).await;
         assert_eq!(texts(&first), ["one", "two"]);
         program.write_all(b"seen\n").unwrap();
@@ -440,7 +441,7 @@ mod tests {
         drop(reader);
         drop(first);
         program.write_all(b"half\n").unwrap();
-        let reader = OutputReader::start(path, target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let second = batch(&queue).await;
         assert_eq!(texts(&second), ["one", "two", "halseen", "half"]);
         second.stored.send(()).unwrap();
@@ -458,7 +459,7 @@ mod tests {
         let (_place, path) = fifo();
         let mut program = open(&path).unwrap();
         let queue = Arc::new(OutputQueue::default());
-        let reader = OutputReader::start(path, target(&queue));
+        let reader = OutputReader::start(&path, target(&queue));
         let written = tokio::task::spawn_blocking(move || {
             (0..400_000).try_for_each(|n| writeln!(program, "line {n}"))
         });

@@ -444,7 +444,7 @@ impl InstanceParts<'_> {
     /// Starts reading the output, which is the log of a function.
     fn output(&self, log: Option<FunctionLog>) -> OutputReader {
         if let Some(log) = log {
-            return log.start_reading(self.folder.output());
+            return log.start_reading(&self.folder.output());
         }
         let target = OutputTarget {
             id: self.instance.id.clone(),
@@ -452,7 +452,7 @@ impl InstanceParts<'_> {
             clock: self.context.clock.clone(),
             entropy: self.context.entropy.clone(),
         };
-        OutputReader::start(self.folder.output(), target)
+        OutputReader::start(&self.folder.output(), target)
     }
 
     /// Listens for the requests of a function to the services of its project.

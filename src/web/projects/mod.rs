@@ -1,7 +1,9 @@
-//! Projects: create, show, pause, restore, restart, delete, logs, usage, ingest keys, log drains,
-//! hostname.
+//! Projects: create, show, pause, restore, restart, delete, branches, functions, logs, usage,
+//! ingest keys, log drains, hostname.
 
 mod actions;
+mod branches;
+mod functions;
 mod hostname;
 mod ingest_keys;
 mod log_drains;
@@ -17,6 +19,8 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    branches::BRANCHES,
+    functions::FUNCTIONS,
     hostname::HOSTNAME,
     ingest_keys::{ADD_INGEST_KEY, DELETE_INGEST_KEY, INGEST_KEYS},
     log_drains::LOG_DRAINS,

@@ -56,9 +56,36 @@ struct ApiKeyEntry {
     text: String,
 }
 
+/// Services on the page, and their labels.
+const SERVICES: [(&str, &str); 4] = [
+    ("rest", "Data API"),
+    ("auth", "Auth"),
+    ("storage", "Storage"),
+    ("realtime", "Realtime"),
+];
+
 #[derive(Deserialize)]
 struct HealthEntry {
+    name: String,
+    status: String,
     error: Option<String>,
+}
+
+/// A service behind the project's address.
+struct ServiceLine {
+    label: &'static str,
+    health: HealthEntry,
+}
+
+impl ServiceLine {
+    /// Returns the label and style class of the state.
+    fn state(&self) -> (&'static str, &'static str) {
+        match self.health.status.as_str() {
+            "ACTIVE_HEALTHY" => ("Available", "good"),
+            "COMING_UP" => ("Starting", "busy"),
+            _ => ("Not available", "idle"),
+        }
+    }
 }
 
 #[derive(Template)]
@@ -75,6 +102,9 @@ pub(super) struct Page {
     can_reveal_keys: PermissionCheck,
     keys: Vec<ApiKeyEntry>,
     revealed: bool,
+    services: Vec<ServiceLine>,
+    /// Permitted pages on branches and functions: last segment of the path, and label.
+    development: Vec<(&'static str, &'static str)>,
     /// Permitted monitoring pages: last segment of the path, and label.
     monitoring: Vec<(&'static str, &'static str)>,
     hostname: Option<HostnameResponse>,
@@ -154,7 +184,9 @@ pub(super) async fn load(
         can_reveal_keys,
         keys: Vec::new(),
         revealed: reveal,
-        monitoring: monitoring_pages(visitor, reference).await?,
+        services: Vec::new(),
+        development: permitted_pages(visitor, reference, &DEVELOPMENT).await?,
+        monitoring: permitted_pages(visitor, reference, &MONITORING).await?,
         hostname: None,
         permission,
         problem,
@@ -164,12 +196,15 @@ pub(super) async fn load(
         return Ok(page);
     }
     if visitor.check("GET", &at("/health")).await?.is_allowed() {
-        page.cause = unless_rejected(
-            visitor
-                .get::<Vec<HealthEntry>>(&at("/health?services=db&timeout_ms=500"))
-                .await,
-        )?
-        .and_then(|services| services.into_iter().find_map(|service| service.error));
+        let path = at("/health?services=db,rest,auth,storage,realtime&timeout_ms=500");
+        let health = unless_rejected(visitor.get::<Vec<HealthEntry>>(&path).await)?;
+        for health in health.unwrap_or_default() {
+            let service = SERVICES.iter().find(|(name, _)| *name == health.name);
+            match service {
+                Some((_, label)) => page.services.push(ServiceLine { label, health }),
+                None => page.cause = health.error,
+            }
+        }
     }
     if page.can_connect.is_allowed() {
         let poolers = unless_rejected(
@@ -201,30 +236,37 @@ pub(super) async fn load(
     Ok(page)
 }
 
-/// Returns the monitoring pages that the visitor may see.
-async fn monitoring_pages(
+/// A page: last segment of its path, label, and the operation that it needs.
+type LinkedPage = (&'static str, &'static str, &'static str);
+
+/// Pages on branches and functions.
+const DEVELOPMENT: [LinkedPage; 2] = [
+    ("branches", "Branches", "branches"),
+    ("functions", "Functions", "functions"),
+];
+
+/// Pages on logs.
+const MONITORING: [LinkedPage; 4] = [
+    ("logs", "Logs", "analytics/endpoints/logs"),
+    ("usage", "Usage", "analytics/endpoints/usage.api-counts"),
+    ("ingest-keys", "Ingest keys", "analytics/ingest-keys"),
+    ("log-drains", "Log drains", "analytics/log-drains/health"),
+];
+
+/// Returns path and label of the pages that the visitor may see.
+async fn permitted_pages(
     visitor: &Visitor,
     reference: &ProjectRef,
+    pages: &[LinkedPage],
 ) -> Result<Vec<(&'static str, &'static str)>, Error> {
-    let mut pages = Vec::new();
-    for (page, label, operation) in [
-        ("logs", "Logs", "endpoints/logs"),
-        ("usage", "Usage", "endpoints/usage.api-counts"),
-        ("ingest-keys", "Ingest keys", "ingest-keys"),
-        ("log-drains", "Log drains", "log-drains/health"),
-    ] {
-        if visitor
-            .check(
-                "GET",
-                &format!("/v1/projects/{reference}/analytics/{operation}"),
-            )
-            .await?
-            .is_allowed()
-        {
-            pages.push((page, label));
+    let mut permitted = Vec::new();
+    for (page, label, operation) in pages {
+        let path = format!("/v1/projects/{reference}/{operation}");
+        if visitor.check("GET", &path).await?.is_allowed() {
+            permitted.push((*page, *label));
         }
     }
-    Ok(pages)
+    Ok(permitted)
 }
 
 /// Returns nothing if the status of the project does not permit the operation.

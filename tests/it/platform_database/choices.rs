@@ -75,3 +75,32 @@ async fn health_names_the_parts_of_the_platform_that_are_missing() {
         format!("the platform's schemas are not complete: {conflict}")
     );
 }
+
+#[tokio::test]
+async fn query_that_enables_row_level_security_of_the_platform_is_one_transaction() {
+    let app = TestApp::running().await;
+    let project = app.real_project().await;
+    let path = format!("/v1/projects/{project}/database/query");
+    let query = async |text: &str| {
+        let answer = app
+            .post(&path)
+            .as_(&app.owner)
+            .json(&json!({"query": text}));
+        answer.send().await
+    };
+    let enable = "alter table storage.objects enable row level security";
+    let text = format!(
+        "-- Files\n{enable};\ncreate policy one on storage.objects using (true);\nselect 1 as one;\nset local work_mem = '5MB'"
+    );
+    let rows = query(&text).await.expect(201).json();
+    assert_eq!(rows, json!([{"one": 1}]));
+    let failing =
+        format!("create policy two on storage.objects using (true);\n{enable};\nselect missing");
+    let error = query(&failing).await.expect(400).json();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("LINE 3: select missing"), "{message}");
+    let policies =
+        "select string_agg(policyname, ',') as names from pg_policies where tablename = 'objects'";
+    let rows = query(policies).await.expect(201).json();
+    assert_eq!(rows, json!([{"names": "one"}]));
+}

@@ -69,7 +69,7 @@ pub(super) struct DataApi {
     pub(super) publishable: String,
     pub(super) secret: String,
     anon: String,
-    service_role: String,
+    pub(super) service_role: String,
 }
 
 const SCHEMA: &str = "
@@ -214,7 +214,7 @@ impl DataApi {
 }
 
 /// Signs a token as a client library for tests does.
-fn user_token(secret: &str, sub: &str) -> String {
+pub(super) fn user_token(secret: &str, sub: &str) -> String {
     use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
     let claims = json!({"role": "authenticated", "sub": sub, "exp": 4_000_000_000_u64});
     let signed = [json!({"alg": "HS256", "typ": "JWT"}), claims]

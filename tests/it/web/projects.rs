@@ -4,7 +4,7 @@ use gantry::base::ids::ProjectRef;
 use serde_json::{Value, json};
 
 use super::browser::{Browser, olga, signed_in};
-use crate::support::TestApp;
+use crate::{functions, support::TestApp};
 
 const NEW: &str = "/projects/new";
 
@@ -456,4 +456,70 @@ async fn log_drains_page_shows_the_state_of_deliveries() {
         .says("<dd>43</dd>");
     let project = format!("/projects/{}", app.home.project);
     browser.get(&project).await.expect(200).says("Log drains");
+}
+
+#[tokio::test]
+async fn branches_page_shows_branches_and_runs() {
+    let app = TestApp::new().await;
+    let mut browser = olga(&app).await;
+    let path = format!("/projects/{}/branches", app.home.project);
+    browser.get(&path).await.expect(200).says("No branches");
+    let body = json!({"branch_name": "feature <one>", "with_data": true});
+    let made = app
+        .post(&app.at("/branches"))
+        .as_(&app.owner)
+        .json(&body)
+        .send()
+        .await
+        .expect(201)
+        .json();
+    let page = browser.get(&path).await.expect(200);
+    page.says("feature &#60;one&#62;")
+        .says("with data")
+        .says("default branch")
+        .says("Action runs")
+        .says(made["project_ref"].as_str().unwrap())
+        .says("hx-trigger=\"every 2s\"");
+    let project = format!("/projects/{}", app.home.project);
+    browser.get(&project).await.expect(200).says(">Branches<");
+}
+
+#[tokio::test]
+async fn functions_page_lists_functions_and_names_of_secrets() {
+    let app = functions::app().await;
+    let mut browser = olga(&app).await;
+    let path = format!("/projects/{}/functions", app.home.project);
+    browser
+        .get(&path)
+        .await
+        .expect(200)
+        .says("No functions")
+        .says("No secrets");
+    let secrets = json!([{"name": "GREETING", "value": "a-hidden-value"}]);
+    app.post(&app.at("/secrets"))
+        .as_(&app.owner)
+        .json(&secrets)
+        .send()
+        .await
+        .expect(201);
+    let files = [("index.ts", "Deno.serve(() => new Response('hello'));")];
+    let metadata =
+        json!({"name": "Hello <you>", "entrypoint_path": "index.ts", "verify_jwt": false});
+    functions::form(
+        app.post(&app.at("/functions/deploy?slug=hello"))
+            .as_(&app.owner),
+        &metadata,
+        &files,
+    )
+    .send()
+    .await
+    .expect(201);
+    let page = browser.get(&path).await.expect(200);
+    let page = page
+        .says("Hello &#60;you&#62;")
+        .says("/functions/v1/hello")
+        .says("open to all requests")
+        .says("GREETING")
+        .says("/logs?preset=own");
+    assert!(!page.html.contains("a-hidden-value"));
 }

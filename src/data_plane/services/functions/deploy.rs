@@ -102,13 +102,14 @@ pub async fn deploy(
         entrypoint,
         import_map,
         bundle_sha256,
+        copied_from: None,
         live: upload.live,
     };
     let (written, sources) = (folder.clone(), upload.sources);
     blocking(move || written.write(&sources, bundle.as_deref())).await?;
     let stored = async {
         run::try_out(context, project, &new, base.next_version()).await?;
-        versions::publish(context, project, &base, new, audit).await
+        versions::publish(context, project, &base, new, Some(audit)).await
     };
     let published = stored.await;
     run::settle(context, deployment);
@@ -134,7 +135,7 @@ pub async fn version_folder(
 }
 
 /// Checks that the files of a project lie in the data folder of this process.
-async fn check_node(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
+pub(super) async fn check_node(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
     let sql = "select node from projects where id = $1 and desired <> 'removed'";
     let rows = context.db.query(sql, &[&project.id.0]).await;
     let rows = rows.context("reading a project's node")?;
@@ -149,7 +150,7 @@ async fn check_node(context: &DataPlaneContext, project: &Project) -> Result<(),
     })
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -12,6 +12,7 @@
 //! - `versions` stores functions and versions, `secrets` the variables of their environment.
 
 mod clean;
+mod copies;
 mod deploy;
 pub mod eszip;
 mod limits;
@@ -30,6 +31,7 @@ pub(super) use self::{
     run::{adopted_log, is_live, is_too_old, prepare},
 };
 pub use self::{
+    copies::{CopyScope, copy},
     deploy::{DeployRule, FunctionUpload, deploy, public_root, version_folder},
     limits::watch,
     output::{FunctionLogQueue, FunctionLogRow},

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -195,11 +195,11 @@ impl FunctionLog {
     }
 
     /// Starts reading the output of a process.
-    pub(in crate::data_plane::services) fn start_reading(self, path: PathBuf) -> OutputReader {
-        OutputReader::spawn(path.clone(), |lines, stop, progress| {
+    pub(in crate::data_plane::services) fn start_reading(self, path: &Path) -> OutputReader {
+        OutputReader::spawn(path, |lines, stop, progress| {
             let opened = pipe::OpenOptions::new()
                 .read_write(true)
-                .open_receiver(&path);
+                .open_receiver(path);
             async move {
                 let mut rate = EventRate::default();
                 let each = |line: &str| {

@@ -30,6 +30,7 @@ pub const VALUE_CHARS_MAX: usize = 24_576;
 pub const RESERVED_PREFIX: &str = "SUPABASE_";
 
 /// A secret to store.
+#[derive(Debug)]
 pub struct NewSecret {
     /// The name of the variable.
     pub name: String,
@@ -73,34 +74,10 @@ pub async fn set(
     audit: &Recorder,
 ) -> Result<(), Error> {
     let doing = "storing secrets";
-    check(secrets)?;
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    next_environment(&transaction, project.id).await?;
-    let sql = "insert into function_secrets (project_id, name, sealed, digest, updated_at) \
-               values ($1, $2, $3, $4, $5) on conflict (project_id, name) do update set \
-               sealed = excluded.sealed, digest = excluded.digest, updated_at = excluded.updated_at";
-    for secret in secrets {
-        let place = seal_context(project.id, &secret.name);
-        let sealing = &context.settings.sealing;
-        let sealed = sealing.seal(&context.entropy, &place, &secret.value)?;
-        let digest = SecretDigest::of(secret.value.expose_secret());
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [
-            &project.id.0,
-            &secret.name,
-            &sealed,
-            &digest.as_bytes(),
-            &now,
-        ];
-        transaction.execute(sql, &values).await.context(doing)?;
-    }
-    let sql = "select count(*) from function_secrets where project_id = $1";
-    let count = transaction.query_one(sql, &[&project.id.0]).await;
-    if count.context(doing)?.get::<_, i64>(0) > SECRETS_MAX {
-        let text = format!("You can only store {SECRETS_MAX} secrets per project at maximum.");
-        return Err(Error::Rejected(text.into()));
-    }
+    set_in(context, &transaction, project.id, secrets, now).await?;
     let names: Vec<&str> = secrets.iter().map(|secret| secret.name.as_str()).collect();
     let entry = Some(json!({ "names": names }));
     audit
@@ -108,6 +85,38 @@ pub async fn set(
         .await?;
     transaction.commit().await.context(doing)?;
     announce(context).await
+}
+
+/// Stores secrets in a transaction.
+pub async fn set_in(
+    context: &DataPlaneContext,
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+    secrets: &[NewSecret],
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    let doing = "storing secrets";
+    check(secrets)?;
+    next_environment(transaction, project).await?;
+    let sql = "insert into function_secrets (project_id, name, sealed, digest, updated_at) \
+               values ($1, $2, $3, $4, $5) on conflict (project_id, name) do update set \
+               sealed = excluded.sealed, digest = excluded.digest, updated_at = excluded.updated_at";
+    for secret in secrets {
+        let place = seal_context(project, &secret.name);
+        let sealing = &context.settings.sealing;
+        let sealed = sealing.seal(&context.entropy, &place, &secret.value)?;
+        let digest = SecretDigest::of(secret.value.expose_secret());
+        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
+            [&project.0, &secret.name, &sealed, &digest.as_bytes(), &now];
+        transaction.execute(sql, &values).await.context(doing)?;
+    }
+    let sql = "select count(*) from function_secrets where project_id = $1";
+    let count = transaction.query_one(sql, &[&project.0]).await;
+    if count.context(doing)?.get::<_, i64>(0) > SECRETS_MAX {
+        let text = format!("You can only store {SECRETS_MAX} secrets per project at maximum.");
+        return Err(Error::Rejected(text.into()));
+    }
+    Ok(())
 }
 
 /// Deletes secrets. Names without a secret are ignored.

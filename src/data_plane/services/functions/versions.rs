@@ -82,6 +82,8 @@ pub struct FunctionRecord {
     pub import_map: Option<String>,
     /// SHA-256 of the uploaded bundle in hex.
     pub bundle_sha256: Option<String>,
+    /// The deployment in another project that it is a copy of.
+    pub copied_from: Option<Uuid>,
     /// Time of the first version.
     pub created_at: DateTime<Utc>,
     /// Time of the last change.
@@ -102,6 +104,7 @@ impl FunctionRecord {
             entrypoint: row.get(8),
             import_map: row.get(9),
             bundle_sha256: row.get(10),
+            copied_from: row.get(11),
         }
     }
 
@@ -117,7 +120,8 @@ macro_rules! records {
     ($version:literal, $rest:literal) => {
         concat!(
             "select f.id, f.slug, f.created_at, f.updated_at, v.version, v.deployment, v.name, \
-             v.verify_jwt, v.entrypoint, v.import_map, v.bundle_sha256 from functions f \
+             v.verify_jwt, v.entrypoint, v.import_map, v.bundle_sha256, v.copied_from \
+             from functions f \
              join function_versions v on v.function_id = f.id and v.version = ",
             $version,
             " where f.project_id = $1 ",
@@ -229,11 +233,14 @@ pub(super) struct NewFunctionVersion {
     pub(super) import_map: Option<String>,
     /// SHA-256 of the uploaded bundle in hex.
     pub(super) bundle_sha256: Option<String>,
+    /// The deployment in another project that it is a copy of.
+    pub(super) copied_from: Option<Uuid>,
     /// Whether the version becomes live. Otherwise [`switch`] makes it so.
     pub(super) live: bool,
 }
 
 /// Stores a version, and makes it live if requested. A version that is not live yet is replaced.
+/// `audit` has the status of the response.
 ///
 /// Errors: [`Error::Conflict`] if the function changed since `base` was read.
 pub(super) async fn publish(
@@ -241,7 +248,7 @@ pub(super) async fn publish(
     project: &Project,
     base: &Publication,
     new: NewFunctionVersion,
-    (audit, status): (&Recorder, i16),
+    audit: Option<(&Recorder, i16)>,
 ) -> Result<FunctionRecord, Error> {
     let doing = "storing a function";
     let now = context.clock.now();
@@ -266,9 +273,9 @@ pub(super) async fn publish(
         [&new.id, &version, &new.live, &OLDER_VERSIONS_KEPT];
     transaction.execute(sql, &replaced).await.context(doing)?;
     let sql = "insert into function_versions (function_id, version, deployment, name, verify_jwt, \
-               entrypoint, import_map, bundle_sha256, created_at) \
-               values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 9] = [
+               entrypoint, import_map, bundle_sha256, copied_from, created_at) \
+               values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+    let values: [&(dyn tokio_postgres::types::ToSql + Sync); 10] = [
         &new.id,
         &version,
         &new.deployment,
@@ -277,6 +284,7 @@ pub(super) async fn publish(
         &new.entrypoint,
         &new.import_map,
         &new.bundle_sha256,
+        &new.copied_from,
         &now,
     ];
     transaction.execute(sql, &values).await.context(doing)?;
@@ -291,10 +299,12 @@ pub(super) async fn publish(
         .await
         .context(doing)?;
     let record = FunctionRecord::read(&row);
-    let entry = Some(record.describe());
-    audit
-        .write_in(&transaction, status, (None, entry), now)
-        .await?;
+    if let Some((audit, status)) = audit {
+        let entry = Some(record.describe());
+        audit
+            .write_in(&transaction, status, (None, entry), now)
+            .await?;
+    }
     transaction.commit().await.context(doing)?;
     announce(context).await?;
     Ok(record)

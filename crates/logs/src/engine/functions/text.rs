@@ -176,7 +176,7 @@ pub(super) fn regex_extract_all(args: &[ColumnarValue], rows: usize) -> Result<A
     Ok(Arc::new(lists.finish()))
 }
 
-/// Returns matches as ClickHouse does: each is searched in the rest of the text, and the first
+/// Returns matches as `ClickHouse` does: each is searched in the rest of the text, and the first
 /// empty match is the end.
 fn matches_until_empty<'text>(
     pattern: &Regex,

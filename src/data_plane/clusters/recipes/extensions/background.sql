@@ -11,7 +11,7 @@ begin
     for foreign_function in
         select p.oid from pg_proc p join pg_roles r on r.oid = p.proowner
         where p.pronamespace = 'extensions'::regnamespace and not r.rolsuper
-            and p.proname in ('explain_missing_extension', 'grant_extension_access', 'check_cron_job')
+            and p.proname in ('explain_missing_extension', 'grant_extension_access', 'check_cron_job', 'move_extension')
     loop
         execute format('drop function %s cascade', foreign_function);
     end loop;

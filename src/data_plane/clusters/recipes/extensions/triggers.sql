@@ -1,4 +1,4 @@
--- Both run in every session, also with session_replication_role = replica, and belong to the superuser.
+-- All run in every session, also with session_replication_role = replica, and belong to the superuser.
 do $$
 begin
     if not exists (select from pg_event_trigger where evtname = 'explain_missing_extension') then
@@ -9,6 +9,11 @@ begin
         create event trigger grant_extension_access on ddl_command_end when tag in ('CREATE EXTENSION', 'ALTER EXTENSION')
             execute function extensions.grant_extension_access();
     end if;
+    if not exists (select from pg_event_trigger where evtname = 'move_extension') then
+        create event trigger move_extension on ddl_command_start when tag in ('ALTER EXTENSION')
+            execute function extensions.move_extension();
+    end if;
+    alter event trigger move_extension enable always;
     alter event trigger explain_missing_extension enable always;
     alter event trigger grant_extension_access enable always;
 end

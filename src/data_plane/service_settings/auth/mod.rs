@@ -1,67 +1,16 @@
-//! The settings of a project's Auth service. Each is declared once: validation, storage, responses
-//! and the OpenAPI schemas derive from the declaration.
+//! The settings of a project's Auth service.
+
+mod validation;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::{Value, json};
 
-/// The type of a value, with its bounds.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum ValueType {
-    /// `true` or `false`.
-    Boolean,
-    /// An integer within these bounds.
-    Integer(i64, i64),
-    /// A number that is not negative.
-    Number,
-    /// A text.
-    Text(TextForm),
-}
-
-/// The form of a text.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum TextForm {
-    /// Any text.
-    Any,
-    /// One of these texts.
-    OneOf(&'static [&'static str]),
-    /// A text that is not empty and has no comma.
-    WithoutComma,
-    /// An email address.
-    Email,
-    /// A time in RFC 3339.
-    Time,
-    /// Names of letters, digits, `_` and `-`, separated by commas.
-    Names,
-    /// `phone=code` pairs of digits, separated by commas.
-    PhoneCodes,
-}
-
-/// The effect of `null` in an update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NullEffect {
-    /// The setting becomes `null`.
-    Unset,
-    /// The setting gets its default.
-    Default,
-    /// The update is rejected.
-    Rejected,
-}
-
-/// One setting of the Auth service.
-#[derive(Debug, Clone)]
-pub struct AuthSetting {
-    /// The type of its value.
-    pub value_type: ValueType,
-    /// The value of a project that never set it.
-    pub default: Value,
-    /// The effect of `null` in an update.
-    pub null: NullEffect,
-    /// Whether it is stored sealed, and answered as a digest.
-    pub is_secret: bool,
-    /// Whether clients cannot change it.
-    pub is_read_only: bool,
-}
+use super::{
+    EffectiveSettings, SettingsCatalog,
+    setting::{NullEffect, ServiceSetting, TextForm, ValueType},
+};
+use crate::base::error::Error;
 
 /// Largest 16-bit and 32-bit integer.
 const SMALL: i64 = 32_767;
@@ -269,9 +218,22 @@ const READ_ONLY: [&str; 3] = [
     "saml_allow_encrypted_assertions",
 ];
 
+/// The catalog of the Auth service.
+pub static AUTH: SettingsCatalog = SettingsCatalog {
+    service: "auth",
+    settings: || &AUTH_SETTINGS,
+    // Clients send it, and it has no effect (contract `behaviour-2.md` §5.1).
+    ignored: &["jwt_secret"],
+    check,
+};
+
+fn check(settings: &EffectiveSettings<'_>, changed: &[&str]) -> Result<(), Error> {
+    validation::AuthRules(settings.0).check(changed)
+}
+
 /// All settings by name.
-pub static AUTH_SETTINGS: LazyLock<BTreeMap<String, AuthSetting>> = LazyLock::new(|| {
-    let mut catalog = Catalog::default();
+static AUTH_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock::new(|| {
+    let mut catalog = AuthCatalog::default();
     catalog.add_providers();
     catalog.add_hooks();
     catalog.add_emails();
@@ -280,9 +242,9 @@ pub static AUTH_SETTINGS: LazyLock<BTreeMap<String, AuthSetting>> = LazyLock::ne
 });
 
 #[derive(Default)]
-struct Catalog(BTreeMap<String, AuthSetting>);
+struct AuthCatalog(BTreeMap<String, ServiceSetting>);
 
-impl Catalog {
+impl AuthCatalog {
     fn add(&mut self, name: String, value_type: ValueType, default: Value) {
         let null = if RESET_BY_NULL.contains(&name.as_str()) {
             NullEffect::Default
@@ -291,7 +253,7 @@ impl Catalog {
         } else {
             NullEffect::Unset
         };
-        let setting = AuthSetting {
+        let setting = ServiceSetting {
             value_type,
             default,
             null,
@@ -302,9 +264,9 @@ impl Catalog {
         debug_assert!(previous.is_none(), "a setting is declared twice");
     }
 
-    fn add_secret(&mut self, name: String) {
-        self.add(name.clone(), TEXT, Value::Null);
-        if let Some(setting) = self.0.get_mut(&name) {
+    fn add_secret(&mut self, name: &str) {
+        self.add(name.to_owned(), TEXT, Value::Null);
+        if let Some(setting) = self.0.get_mut(name) {
             setting.is_secret = true;
         }
     }
@@ -314,7 +276,7 @@ impl Catalog {
             let name = |field: &str| format!("external_{provider}_{field}");
             self.add(name("enabled"), BOOLEAN, json!(false));
             self.add(name("client_id"), TEXT, Value::Null);
-            self.add_secret(name("secret"));
+            self.add_secret(&name("secret"));
             for field in fields {
                 match *field {
                     "email_optional" | "skip_nonce_check" => {
@@ -330,7 +292,7 @@ impl Catalog {
         for hook in HOOKS {
             self.add(format!("hook_{hook}_enabled"), BOOLEAN, json!(false));
             self.add(format!("hook_{hook}_uri"), TEXT, Value::Null);
-            self.add_secret(format!("hook_{hook}_secrets"));
+            self.add_secret(&format!("hook_{hook}_secrets"));
         }
     }
 
@@ -361,7 +323,7 @@ impl Catalog {
 
     fn add_single_settings(&mut self) {
         for secret in SECRETS {
-            self.add_secret(secret.to_owned());
+            self.add_secret(secret);
         }
         for text in TEXTS {
             self.add(text.to_owned(), TEXT, Value::Null);
@@ -423,3 +385,6 @@ impl Catalog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! Operations on a project's disk space and on its read-only mode.
+//!
+//! The operator bounds the disk space of all projects; nothing else can be changed.
+
+use std::sync::Arc;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    api::context::ApiContext,
+    base::error::{Context, Error},
+    data_plane::{clusters::ClusterError, projects},
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs, pat_only},
+        audit::Recorder,
+        http::{Endpoint, Json, Tag, Verb, mount, output::CreatedEmpty},
+        rate_limits::STANDARD,
+    },
+};
+
+/// Endpoints of disk space and read-only mode.
+pub static ENDPOINTS: &[&Endpoint] = &[
+    &GET,
+    &UPDATE,
+    &GET_AUTOSCALE,
+    &GET_USE,
+    &GET_READ_ONLY,
+    &DISABLE_READ_ONLY,
+];
+
+/// Bytes of a gigabyte, as disks are sold and as the contract counts.
+const GB: u64 = 1 << 30;
+/// Time for which read-only mode is off.
+const WRITABLE_TIME: TimeDelta = TimeDelta::minutes(15);
+/// Performance that the contract requires in answers. Nothing here enforces it.
+const IOPS: u32 = 3000;
+const THROUGHPUT: u32 = 125;
+/// Most files that are counted.
+const INODES_MAX: u64 = 1_000_000;
+
+/// Disk space of a project, in bytes.
+struct DiskSpace {
+    size: u64,
+    used: u64,
+    available: u64,
+}
+
+async fn measure(context: &ApiContext, project: &Project) -> Result<DiskSpace, Error> {
+    let doing = "measuring disk space";
+    projects::status(context, project.id).await?;
+    let usage = context
+        .driver
+        .disk_usage(&project.reference, INODES_MAX)
+        .await;
+    // A project that is not created yet has no files.
+    let used = match usage {
+        Err(ClusterError::Missing(_)) => 0,
+        usage => usage.context(doing)?.bytes,
+    };
+    let (free, _) = context.driver.free_space().unwrap_or_default();
+    let limits = context.driver.resource_limits();
+    // Without a limit, the project can use the file system.
+    let size = limits.map_or(used.saturating_add(free), |limits| limits.disk_hard_bytes);
+    Ok(DiskSpace {
+        size,
+        used,
+        available: size.saturating_sub(used).min(free),
+    })
+}
+
+static GET: Endpoint = Endpoint {
+    id: "v1-get-database-disk",
+    summary: "Get the configuration of a project's disk",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/disk",
+    aliases: &[],
+    access: pat_only(&[&[P::InfraDiskConfigRead]]),
+    limit: &STANDARD,
+    handler: || mount(get),
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+enum DiskType {
+    Gp3,
+    Io2,
+}
+
+/// Attributes of a disk.
+#[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+struct DiskAttributes {
+    r#type: DiskType,
+    /// Operations a second. Not enforced.
+    #[schemars(range(min = 1))]
+    iops: u32,
+    /// The limit of the project's disk space.
+    #[schemars(range(min = 1))]
+    size_gb: u64,
+    /// Throughput. Not enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    throughput_mibps: Option<u32>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiskResponse")]
+struct DiskConfig {
+    attributes: DiskAttributes,
+}
+
+async fn get(project: Project, context: ApiContext) -> Result<Json<DiskConfig>, Error> {
+    let space = measure(&context, &project).await?;
+    let attributes = DiskAttributes {
+        r#type: DiskType::Gp3,
+        iops: IOPS,
+        size_gb: (space.size / GB).max(1),
+        throughput_mibps: Some(THROUGHPUT),
+    };
+    Ok(Json(DiskConfig { attributes }))
+}
+
+static UPDATE: Endpoint = Endpoint {
+    id: "v1-modify-database-disk",
+    summary: "Update the configuration of a project's disk",
+    tag: Tag::Projects,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/config/disk",
+    aliases: &[],
+    access: pat_only(&[&[P::InfraDiskConfigWrite]]),
+    limit: &STANDARD,
+    handler: || {
+        mount(update).sample(r#"{"attributes": {"type": "gp3", "iops": 3000, "size_gb": 8}}"#)
+    },
+};
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[schemars(rename = "DiskRequestBody")]
+struct DiskUpdate {
+    attributes: DiskAttributes,
+}
+
+async fn update(
+    project: Project,
+    context: ApiContext,
+    Json(update): Json<DiskUpdate>,
+) -> Result<CreatedEmpty, Error> {
+    let DiskAttributes {
+        r#type,
+        iops,
+        size_gb,
+        throughput_mibps,
+    } = update.attributes;
+    let is_positive = iops > 0 && size_gb > 0 && throughput_mibps != Some(0);
+    if !is_positive {
+        return Err(Error::invalid(
+            "attributes",
+            "Too small: expected number to be >0",
+        ));
+    }
+    let space = measure(&context, &project).await?;
+    let is_same = r#type == DiskType::Gp3
+        && iops == IOPS
+        && size_gb == (space.size / GB).max(1)
+        && throughput_mibps.is_none_or(|it| it == THROUGHPUT);
+    if is_same {
+        return Ok(CreatedEmpty);
+    }
+    Err(Error::Rejected(
+        "The operator of this server bounds disk space for all projects; ask for a higher limit"
+            .into(),
+    ))
+}
+
+static GET_AUTOSCALE: Endpoint = Endpoint {
+    id: "v1-get-project-disk-autoscale-config",
+    summary: "Get the autoscaling configuration of a project's disk",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/disk/autoscale",
+    aliases: &[],
+    access: pat_only(&[&[P::InfraDiskConfigRead]]),
+    limit: &STANDARD,
+    handler: || mount(get_autoscale),
+};
+
+/// Disks do not grow: every field is `null`.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "DiskAutoscaleConfig")]
+struct DiskAutoscale {
+    growth_percent: Option<u32>,
+    min_increment_gb: Option<u32>,
+    max_size_gb: Option<u32>,
+}
+
+async fn get_autoscale(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<DiskAutoscale>, Error> {
+    projects::status(&context, project.id).await?;
+    Ok(Json(DiskAutoscale::default()))
+}
+
+static GET_USE: Endpoint = Endpoint {
+    id: "v1-get-disk-utilization",
+    summary: "Get the utilization of a project's disk",
+    tag: Tag::Projects,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/disk/util",
+    aliases: &[],
+    access: pat_only(&[&[P::InfraDiskConfigRead]]),
+    limit: &STANDARD,
+    handler: || mount(get_use),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "DiskUtilMetricsResponse")]
+struct DiskUtilization {
+    timestamp: DateTime<Utc>,
+    metrics: DiskMetrics,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(inline)]
+struct DiskMetrics {
+    /// The limit of the project, or what it could use of the file system.
+    #[serde(rename = "fs_size_bytes")]
+    size: u64,
+    #[serde(rename = "fs_avail_bytes")]
+    available: u64,
+    /// Measured space of the project's files.
+    #[serde(rename = "fs_used_bytes")]
+    used: u64,
+}
+
+async fn get_use(project: Project, context: ApiContext) -> Result<Json<DiskUtilization>, Error> {
+    let space = measure(&context, &project).await?;
+    Ok(Json(DiskUtilization {
+        timestamp: context.clock.now(),
+        metrics: DiskMetrics {
+            size: space.size,
+            available: space.available,
+            used: space.used,
+        },
+    }))
+}
+
+static GET_READ_ONLY: Endpoint = Endpoint {
+    id: "v1-get-readonly-mode-status",
+    summary: "Get the status of read-only mode",
+    tag: Tag::Database,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/readonly",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseReadonlyConfigRead]], S::DatabaseRead),
+    limit: &STANDARD,
+    handler: || mount(get_read_only),
+};
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ReadOnlyStatusResponse")]
+struct ReadOnlyStatus {
+    /// Whether the project is read-only, because its disk space is used up.
+    enabled: bool,
+    /// Whether read-only mode is switched off for now.
+    override_enabled: bool,
+    /// End of the time for which read-only mode was switched off last. 1970 if it never was.
+    override_active_until: DateTime<Utc>,
+}
+
+async fn get_read_only(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<ReadOnlyStatus>, Error> {
+    let sql = "select read_only, writable_until from projects \
+               where id = $1 and desired <> 'removed'";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    let rows = rows.context("reading whether a project is read-only")?;
+    let row = rows.first().ok_or_else(projects::removed)?;
+    let until: Option<DateTime<Utc>> = row.get(1);
+    Ok(Json(ReadOnlyStatus {
+        enabled: row.get(0),
+        override_enabled: until.is_some_and(|until| until > context.clock.now()),
+        override_active_until: until.unwrap_or(DateTime::UNIX_EPOCH),
+    }))
+}
+
+static DISABLE_READ_ONLY: Endpoint = Endpoint {
+    id: "v1-disable-readonly-mode-temporarily",
+    summary: "Disable read-only mode temporarily",
+    tag: Tag::Database,
+    method: Verb::Post,
+    path: "/v1/projects/{ref}/readonly/temporary-disable",
+    aliases: &[],
+    access: needs(&[&[P::DatabaseReadonlyConfigWrite]], S::DatabaseWrite),
+    limit: &STANDARD,
+    handler: || mount(disable_read_only),
+};
+
+/// Permits writing for 15 minutes. The watchdog carries it out in its next round.
+async fn disable_read_only(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+) -> Result<CreatedEmpty, Error> {
+    let doing = "disabling read-only mode";
+    let now = context.clock.now();
+    let until = now + WRITABLE_TIME;
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let sql = "update projects set writable_until = $2 where id = $1 and desired <> 'removed'";
+    let updated = transaction.execute(sql, &[&project.id.0, &until]).await;
+    if updated.context(doing)? == 0 {
+        return Err(projects::removed());
+    }
+    let change = (None, Some(json!({ "writable_until": until })));
+    audit.write_in(&transaction, 201, change, now).await?;
+    transaction.commit().await.context(doing)?;
+    Ok(CreatedEmpty)
+}

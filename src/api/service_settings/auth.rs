@@ -1,0 +1,78 @@
+//! Operations on the settings of a project's Auth service.
+
+use std::sync::Arc;
+
+use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
+use crate::{
+    api::context::ApiContext,
+    base::error::Error,
+    data_plane::{
+        service_settings,
+        service_settings::{AUTH, SettingsCatalog},
+    },
+    platform::{
+        access::{OauthScope as S, Permission as P, Project, needs},
+        audit::Recorder,
+        http::{Endpoint, Json, Tag, Verb, mount},
+        rate_limits::STANDARD,
+    },
+};
+
+/// Endpoints of the Auth settings.
+pub static ENDPOINTS: &[&Endpoint] = &[&GET, &UPDATE];
+
+/// The Auth service.
+struct AuthService;
+
+impl ConfiguredService for AuthService {
+    const CATALOG: &'static SettingsCatalog = &AUTH;
+    const DOCUMENT: &'static str = "AuthConfigResponse";
+    const UPDATE: &'static str = "UpdateAuthConfigBody";
+}
+
+static GET: Endpoint = Endpoint {
+    id: "v1-get-auth-service-config",
+    summary: "Get a project's Auth configuration",
+    tag: Tag::Auth,
+    method: Verb::Get,
+    path: "/v1/projects/{ref}/config/auth",
+    aliases: &[],
+    access: needs(&[&[P::AuthConfigRead]], S::AuthRead),
+    limit: &STANDARD,
+    handler: || mount(get),
+};
+
+async fn get(
+    project: Project,
+    context: ApiContext,
+) -> Result<Json<ConfigDocument<AuthService>>, Error> {
+    let settings = service_settings::get(&context, &project, &AUTH).await?;
+    Ok(Json(ConfigDocument::new(
+        settings.document(&project.reference),
+    )))
+}
+
+static UPDATE: Endpoint = Endpoint {
+    id: "v1-update-auth-service-config",
+    summary: "Update a project's Auth configuration",
+    tag: Tag::Auth,
+    method: Verb::Patch,
+    path: "/v1/projects/{ref}/config/auth",
+    aliases: &[],
+    access: needs(&[&[P::AuthConfigWrite, P::ProjectAdminWrite]], S::AuthWrite),
+    limit: &STANDARD,
+    handler: || mount(update).sample(r#"{"site_url": "https://app.example.com", "jwt_exp": 3600}"#),
+};
+
+async fn update(
+    project: Project,
+    context: ApiContext,
+    audit: Arc<Recorder>,
+    Json(change): Json<ConfigUpdate<AuthService>>,
+) -> Result<Json<ConfigDocument<AuthService>>, Error> {
+    let change = &change.settings;
+    let settings = service_settings::update(&context, &project, &AUTH, change, &audit).await?;
+    Ok(Json(ConfigDocument::new(
+        settings.document(&project.reference),
+    )))
+}

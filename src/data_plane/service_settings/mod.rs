@@ -1,0 +1,297 @@
+//! Settings of a project's services, for instance Auth and Storage: stored per project, secrets
+//! sealed.
+//!
+//! - `setting` has the type of one setting, and the check of its values.
+//! - Each service has a [`SettingsCatalog`], which declares its settings and their dependencies.
+//! - `paths` converts between nested documents and names such as `features.s3Protocol.enabled`.
+
+mod auth;
+mod paths;
+pub mod pgsodium;
+mod realtime;
+pub mod setting;
+mod storage;
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::hmac;
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value, json};
+use tokio_postgres::{Row, Transaction};
+
+pub use self::{auth::AUTH, realtime::REALTIME, storage::STORAGE};
+use self::{
+    pgsodium::PGSODIUM,
+    setting::{NullEffect, ServiceSetting, check_value},
+};
+use crate::{
+    base::{
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{context::DataPlaneContext, projects},
+    platform::{access::Project, audit::Recorder},
+};
+
+/// Maximum size of the settings of one service of a project, in bytes of JSON.
+const SETTINGS_BYTES_MAX: usize = 1024 * 1024;
+
+/// The settings of one service, each declared once.
+pub struct SettingsCatalog {
+    /// Name of the service in the control database.
+    pub service: &'static str,
+    /// Every setting by name. Names of nested settings have dots.
+    pub settings: fn() -> &'static BTreeMap<String, ServiceSetting>,
+    /// Names that clients send without effect.
+    ignored: &'static [&'static str],
+    /// Checks dependencies between settings. The second argument has the names in the update.
+    check: fn(&EffectiveSettings<'_>, &[&str]) -> Result<(), Error>,
+}
+
+/// Every catalog.
+pub static CATALOGS: [&SettingsCatalog; 4] = [&AUTH, &STORAGE, &REALTIME, &PGSODIUM];
+
+/// The values of all settings while an update is checked. Secrets are in clear.
+struct EffectiveSettings<'a>(&'a BTreeMap<String, Value>);
+
+/// The settings of a service that a project has set. No `Debug`, because it contains secrets.
+#[derive(Clone)]
+pub struct ServiceSettings {
+    catalog: &'static SettingsCatalog,
+    values: BTreeMap<String, Value>,
+    secrets: BTreeMap<String, SecretString>,
+    generation: i64,
+}
+
+impl ServiceSettings {
+    /// Returns the defaults.
+    pub fn new(catalog: &'static SettingsCatalog) -> Self {
+        Self {
+            catalog,
+            values: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            generation: 0,
+        }
+    }
+
+    /// Returns the document of a response: every setting, secrets as digests.
+    pub fn document(&self, reference: &ProjectRef) -> Map<String, Value> {
+        paths::nest(self.valued(|secret| digest(reference, secret)))
+    }
+
+    /// Returns every setting by name, secrets in clear.
+    fn effective(&self) -> BTreeMap<String, Value> {
+        self.valued(str::to_owned)
+    }
+
+    /// Returns a secret in clear.
+    fn secret(&self, name: &str) -> Option<&SecretString> {
+        self.secrets.get(name)
+    }
+
+    fn valued(&self, show: impl Fn(&str) -> String) -> BTreeMap<String, Value> {
+        let mut all = BTreeMap::new();
+        for (name, setting) in (self.catalog.settings)() {
+            let value = match self.secrets.get(name) {
+                Some(secret) => Value::String(show(secret.expose_secret())),
+                None => self.values.get(name).unwrap_or(&setting.default).clone(),
+            };
+            all.insert(name.clone(), value);
+        }
+        all
+    }
+
+    /// Applies an update. Absent settings stay as they are.
+    fn update(&self, reference: &ProjectRef, update: &Map<String, Value>) -> Result<Self, Error> {
+        let settings = (self.catalog.settings)();
+        let mut update = paths::flatten(settings, update)?;
+        for name in self.catalog.ignored {
+            update.remove(*name);
+        }
+        let mut after = self.clone();
+        after.generation += 1;
+        for (name, value) in &update {
+            let setting = settings
+                .get(name)
+                .filter(|setting| !setting.is_read_only)
+                .ok_or_else(|| Error::invalid(name.clone(), "Unrecognized key"))?;
+            after.set(reference, name, setting, value)?;
+        }
+        let changed: Vec<&str> = update.keys().map(String::as_str).collect();
+        (self.catalog.check)(&EffectiveSettings(&after.effective()), &changed)?;
+        if json!(after.effective()).to_string().len() > SETTINGS_BYTES_MAX {
+            return Err(Error::Rejected(
+                "The settings of a project have at most 1 MiB; shorten the templates".into(),
+            ));
+        }
+        Ok(after)
+    }
+
+    fn set(
+        &mut self,
+        reference: &ProjectRef,
+        name: &str,
+        setting: &ServiceSetting,
+        value: &Value,
+    ) -> Result<(), Error> {
+        if value.is_null() {
+            match setting.null {
+                NullEffect::Unset => self.values.insert(name.to_owned(), Value::Null),
+                NullEffect::Default => self.values.remove(name),
+                NullEffect::Rejected => return check_value(name, setting.value_type, value),
+            };
+            self.secrets.remove(name);
+            return Ok(());
+        }
+        check_value(name, setting.value_type, value)?;
+        if !setting.is_secret {
+            self.values.insert(name.to_owned(), value.clone());
+            return Ok(());
+        }
+        let secret = value.as_str().unwrap_or_default();
+        // A client that writes back the document it read sends digests.
+        let is_unchanged = self
+            .secrets
+            .get(name)
+            .is_some_and(|stored| digest(reference, stored.expose_secret()) == secret);
+        if !is_unchanged {
+            self.values.remove(name);
+            self.secrets.insert(name.to_owned(), secret.into());
+        }
+        Ok(())
+    }
+
+    /// Returns what the audit log shows of the settings with these names.
+    fn describe(&self, names: &[String]) -> Value {
+        let mut shown = self.valued(|_| "[redacted]".to_owned());
+        shown.retain(|name, _| names.contains(name));
+        Value::Object(paths::nest(shown))
+    }
+}
+
+/// Returns the form of a secret in responses: HMAC-SHA256 with the project's ref as key, in hex.
+/// Clients compare it with the digest of their own value.
+fn digest(reference: &ProjectRef, secret: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, reference.as_str().as_bytes());
+    hex::encode(hmac::sign(&key, secret.as_bytes()))
+}
+
+const SELECT: &str = "select settings, secrets, generation from service_settings \
+                      where project_id = $1 and service = $2";
+
+/// Returns the settings of a service of a project.
+pub async fn get(
+    context: &DataPlaneContext,
+    project: &Project,
+    catalog: &'static SettingsCatalog,
+) -> Result<ServiceSettings, Error> {
+    let rows = context
+        .db
+        .query(SELECT, &[&project.id.0, &catalog.service])
+        .await;
+    match rows.context("reading the settings of a service")?.first() {
+        Some(row) => stored(context, project.id, catalog, row),
+        None => Ok(ServiceSettings::new(catalog)),
+    }
+}
+
+fn stored(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    catalog: &'static SettingsCatalog,
+    row: &Row,
+) -> Result<ServiceSettings, Error> {
+    let doing = "reading the settings of a service";
+    let values = serde_json::from_value(row.get(0)).context(doing)?;
+    let mut secrets = BTreeMap::new();
+    if let Some(sealed) = row.get::<_, Option<&[u8]>>(1) {
+        let sealing = &context.settings.sealing;
+        let opened = sealing.open(&seal_context(project, catalog), sealed)?;
+        let texts: BTreeMap<String, String> =
+            serde_json::from_str(opened.expose_secret()).context(doing)?;
+        for (name, secret) in texts {
+            secrets.insert(name, SecretString::from(secret));
+        }
+    }
+    Ok(ServiceSettings {
+        catalog,
+        values,
+        secrets,
+        generation: row.get(2),
+    })
+}
+
+fn seal_context(project: ProjectId, catalog: &SettingsCatalog) -> String {
+    format!("{} settings of {}", catalog.service, project.0)
+}
+
+/// Changes settings of a service. Either every change is stored or none.
+///
+/// Errors: [`Error::Invalid`] with the name of the setting, and [`Error::SmtpRequired`].
+pub async fn update(
+    context: &DataPlaneContext,
+    project: &Project,
+    catalog: &'static SettingsCatalog,
+    update: &Map<String, Value>,
+    audit: &Recorder,
+) -> Result<ServiceSettings, Error> {
+    let doing = "changing the settings of a service";
+    let names: Vec<String> = paths::flatten((catalog.settings)(), update)?
+        .into_keys()
+        .collect();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Serializes updates of one project. Its removal waits, and then deletes the row.
+    let sql = "select from projects where id = $1 and desired <> 'removed' for no key update";
+    let found = transaction.query_opt(sql, &[&project.id.0]).await;
+    found.context(doing)?.ok_or_else(projects::removed)?;
+    let row = transaction
+        .query_opt(SELECT, &[&project.id.0, &catalog.service])
+        .await;
+    let before = match row.context(doing)? {
+        Some(row) => stored(context, project.id, catalog, &row)?,
+        None => ServiceSettings::new(catalog),
+    };
+    let after = before.update(&project.reference, update)?;
+    store(context, &transaction, project.id, &after).await?;
+    let change = (Some(before.describe(&names)), Some(after.describe(&names)));
+    let now = context.clock.now();
+    audit.write_in(&transaction, 200, change, now).await?;
+    transaction.commit().await.context(doing)?;
+    Ok(after)
+}
+
+async fn store(
+    context: &DataPlaneContext,
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+    after: &ServiceSettings,
+) -> Result<(), Error> {
+    let doing = "storing the settings of a service";
+    let texts: BTreeMap<&String, &str> = after
+        .secrets
+        .iter()
+        .map(|(name, secret)| (name, secret.expose_secret()))
+        .collect();
+    let secrets = SecretString::from(serde_json::to_string(&texts).context(doing)?);
+    let sealing = &context.settings.sealing;
+    let place = seal_context(project, after.catalog);
+    let sealed = sealing.seal(&context.entropy, &place, &secrets)?;
+    let sql = "insert into service_settings (project_id, service, settings, secrets, generation) \
+               values ($1, $2, $3, $4, $5) on conflict (project_id, service) do update set \
+               settings = excluded.settings, secrets = excluded.secrets, \
+               generation = excluded.generation";
+    let service = after.catalog.service;
+    let settings = json!(after.values);
+    transaction
+        .execute(
+            sql,
+            &[&project.0, &service, &settings, &sealed, &after.generation],
+        )
+        .await
+        .context(doing)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+//! The settings of a project's Storage service.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use serde_json::{Value, json};
+
+use super::{
+    SettingsCatalog,
+    setting::{ServiceSetting, TextForm, ValueType},
+};
+
+/// The catalog of the Storage service.
+pub static STORAGE: SettingsCatalog = SettingsCatalog {
+    service: "storage",
+    settings: || &STORAGE_SETTINGS,
+    ignored: &[],
+    check: |_, _| Ok(()),
+};
+
+/// Largest 32-bit integer.
+const LARGE: i64 = 2_147_483_647;
+/// Largest file, in bytes: 500 GiB.
+const FILE_BYTES_MAX: i64 = 536_870_912_000;
+
+const BOOLEAN: ValueType = ValueType::Boolean;
+const COUNT: ValueType = ValueType::Integer(0, LARGE);
+const TEXT: ValueType = ValueType::Text(TextForm::Any);
+
+/// All settings by name.
+static STORAGE_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock::new(|| {
+    let target = ValueType::Text(TextForm::OneOf(&["main", "canary"]));
+    let settings: [(&str, ValueType, Value); 11] = [
+        (
+            "fileSizeLimit",
+            ValueType::Integer(0, FILE_BYTES_MAX),
+            json!(52_428_800),
+        ),
+        (
+            "features.imageTransformation.enabled",
+            BOOLEAN,
+            json!(false),
+        ),
+        ("features.s3Protocol.enabled", BOOLEAN, json!(true)),
+        ("features.icebergCatalog.enabled", BOOLEAN, json!(false)),
+        ("features.icebergCatalog.maxNamespaces", COUNT, json!(10)),
+        ("features.icebergCatalog.maxTables", COUNT, json!(10)),
+        ("features.icebergCatalog.maxCatalogs", COUNT, json!(2)),
+        ("features.vectorBuckets.enabled", BOOLEAN, json!(false)),
+        ("features.vectorBuckets.maxBuckets", COUNT, json!(10)),
+        ("features.vectorBuckets.maxIndexes", COUNT, json!(5)),
+        ("external.upstreamTarget", target, json!("main")),
+    ];
+    let facts: [(&str, ValueType, Value); 4] = [
+        ("capabilities.list_v2", BOOLEAN, json!(true)),
+        ("capabilities.iceberg_catalog", BOOLEAN, json!(false)),
+        // The schema that the platform creates in each database has the objects of this migration.
+        ("migrationVersion", TEXT, json!("operation-ergonomics")),
+        ("databasePoolMode", TEXT, json!("recycled")),
+    ];
+    let mut all = BTreeMap::new();
+    for (name, value_type, default) in settings {
+        all.insert(name.to_owned(), ServiceSetting::new(value_type, default));
+    }
+    for (name, value_type, default) in facts {
+        let fact = ServiceSetting::new(value_type, default).read_only();
+        all.insert(name.to_owned(), fact);
+    }
+    all
+});

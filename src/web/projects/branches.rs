@@ -1,0 +1,197 @@
+//! Branches of a project, and their last action runs.
+
+use askama::Template;
+use chrono::{DateTime, Utc};
+use serde::Deserialize;
+
+use super::ProjectResponse;
+use crate::{
+    api::branches::{BranchStatus, runs::StepStatus},
+    base::{error::Error, ids::ProjectRef},
+    data_plane::projects::Status,
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
+    web::{
+        Layout, PageResponse, Visitor, labels, labels::Timestamp, page, path::PathProject,
+        permissions::PermissionCheck,
+    },
+};
+
+pub(in crate::web) static BRANCHES: Endpoint = page(
+    "page-branches",
+    "Branches of a project",
+    Verb::Get,
+    "/projects/{project}/branches",
+    Access::Caller,
+    || mount(list),
+);
+
+/// Number of runs on the page: the smallest page of the operation.
+const RUNS: usize = 10;
+
+#[derive(Deserialize)]
+struct BranchEntry {
+    name: String,
+    project_ref: ProjectRef,
+    is_default: bool,
+    persistent: bool,
+    with_data: bool,
+    status: BranchStatus,
+    created_at: DateTime<Utc>,
+    deletion_scheduled_at: Option<DateTime<Utc>>,
+    preview_project_status: Option<Status>,
+}
+
+#[derive(Deserialize)]
+struct RunEntry {
+    id: String,
+    run_steps: Vec<StepEntry>,
+    created_at: DateTime<Utc>,
+}
+
+#[derive(Deserialize)]
+struct StepEntry {
+    name: String,
+    status: StepStatus,
+}
+
+impl StepEntry {
+    /// Returns the label and style class of the status.
+    fn state(&self) -> (&'static str, &'static str) {
+        match self.status {
+            StepStatus::Created => ("Waiting", "idle"),
+            StepStatus::Exited => ("Done", "good"),
+            StepStatus::Dead => ("Failed", "bad"),
+            StepStatus::Paused => ("Paused", "idle"),
+            StepStatus::Running | StepStatus::Restarting | StepStatus::Removing => {
+                ("Running", "busy")
+            }
+        }
+    }
+}
+
+struct BranchLine {
+    branch: BranchEntry,
+    created: Timestamp,
+    removed: Option<Timestamp>,
+}
+
+impl BranchLine {
+    /// Returns the label and style class of the state: of the project unless it is healthy.
+    fn state(&self) -> (&'static str, &'static str) {
+        match (self.branch.preview_project_status, self.branch.status) {
+            (Some(Status::ActiveHealthy) | None, BranchStatus::CreatingProject) => {
+                ("Creating", "busy")
+            }
+            (Some(Status::ActiveHealthy) | None, BranchStatus::RunningMigrations) => {
+                ("Running migrations", "busy")
+            }
+            (Some(Status::ActiveHealthy) | None, BranchStatus::MigrationsFailed) => {
+                ("Migrations failed", "bad")
+            }
+            (Some(Status::ActiveHealthy) | None, BranchStatus::FunctionsFailed) => {
+                ("Functions failed", "bad")
+            }
+            (
+                Some(Status::ActiveHealthy) | None,
+                BranchStatus::MigrationsPassed | BranchStatus::FunctionsDeployed,
+            ) => ("Healthy", "good"),
+            (Some(status), _) => labels::status_label(status),
+        }
+    }
+}
+
+struct RunLine {
+    run: RunEntry,
+    /// Name of the branch.
+    branch: String,
+    created: Timestamp,
+}
+
+#[derive(Template)]
+#[template(path = "project_branches.html")]
+struct Page {
+    layout: Layout,
+    project: ProjectResponse,
+    can_list: PermissionCheck,
+    branches: Vec<BranchLine>,
+    runs: Vec<RunLine>,
+}
+
+impl Page {
+    /// Returns whether a state is changing, so that the page reloads.
+    fn is_changing(&self) -> bool {
+        let is_busy = |(_, style)| style == "busy";
+        let mut steps = self.runs.iter().flat_map(|line| &line.run.run_steps);
+        self.branches.iter().any(|line| is_busy(line.state()))
+            || steps.any(|step| is_busy(step.state()))
+    }
+}
+
+async fn list(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    let project = ProjectResponse::load(&visitor, &reference).await?;
+    let operation = format!("/v1/projects/{reference}/branches");
+    let can_list = visitor.check("GET", &operation).await?;
+    let now = visitor.context.clock.now();
+    let mut page = Page {
+        layout: visitor.layout(),
+        project,
+        can_list,
+        branches: Vec::new(),
+        runs: Vec::new(),
+    };
+    if !page.can_list.is_allowed() {
+        return PageResponse::page(&page);
+    }
+    let branches: Vec<BranchEntry> = match visitor.get(&operation).await {
+        // The project has no branches.
+        Err(Error::Unprocessable(_)) => Vec::new(),
+        branches => branches?,
+    };
+    page.branches = branches
+        .into_iter()
+        .map(|branch| line(branch, now))
+        .collect();
+    page.runs = runs(&visitor, &page.branches, now).await?;
+    PageResponse::page(&page)
+}
+
+/// Returns the last runs of all branches, newest first. A run is listed by the project that it
+/// changes.
+async fn runs(
+    visitor: &Visitor,
+    branches: &[BranchLine],
+    now: DateTime<Utc>,
+) -> Result<Vec<RunLine>, Error> {
+    let mut lines = Vec::new();
+    for BranchLine { branch, .. } in branches {
+        let operation = format!("/v1/projects/{}/actions", branch.project_ref);
+        if !visitor.check("GET", &operation).await?.is_allowed() {
+            continue;
+        }
+        let path = format!("{operation}?limit={RUNS}");
+        let runs: Vec<RunEntry> = visitor.get(&path).await?;
+        lines.extend(runs.into_iter().map(|run| RunLine {
+            branch: branch.name.clone(),
+            created: Timestamp::new(run.created_at, now),
+            run,
+        }));
+    }
+    lines.sort_by_key(|line| std::cmp::Reverse(line.run.created_at));
+    lines.truncate(RUNS);
+    Ok(lines)
+}
+
+fn line(branch: BranchEntry, now: DateTime<Utc>) -> BranchLine {
+    let at = |at| Timestamp::new(at, now);
+    BranchLine {
+        created: at(branch.created_at),
+        removed: branch.deletion_scheduled_at.map(at),
+        branch,
+    }
+}
