@@ -29,7 +29,8 @@ fn is_due(scope: CopyScope, source: &FunctionRecord, destination: Option<&Functi
             || source.copied_from == Some(destination.deployment)
     });
     let is_unchanged = source.copied_from.is_some();
-    !is_same && !(scope == CopyScope::Changed && is_unchanged)
+    let is_unneeded = scope == CopyScope::Changed && is_unchanged;
+    !is_same && !is_unneeded
 }
 
 /// Copies live functions to another project, where they become live. Other functions of the
