@@ -74,7 +74,20 @@ fn event(row: &Row) -> Event {
         number(&mut all, "response.headers.content_length", length);
     }
     let source = if row.service == Some(Service::Functions) {
-        text(&mut all, "function_id", function(&row.path));
+        if let Some(function) = &row.function {
+            let (id, version) = (function.id, function.version);
+            text(&mut all, "function_id", id.to_string());
+            text(
+                &mut all,
+                "deployment_id",
+                format!("{identifier}_{id}_{version}"),
+            );
+            text(&mut all, "version", version.to_string());
+            text(&mut all, "slug", function.slug.clone());
+        } else {
+            // An upstream of the operator runs it, and only its name is known.
+            text(&mut all, "function_id", slug(&row.path));
+        }
         text(&mut all, "project_ref", identifier);
         text(&mut all, "request.pathname", &row.path);
         number(
@@ -96,7 +109,7 @@ fn event(row: &Row) -> Event {
 }
 
 /// Returns the name of a function: `hello` of `/functions/v1/hello/there`.
-fn function(path: &str) -> &str {
+fn slug(path: &str) -> &str {
     path.strip_prefix("/functions/v1/")
         .and_then(|rest| rest.split('/').next())
         .unwrap_or_default()
@@ -108,7 +121,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::data_plane::service_proxy::log::ResponseFields;
+    use crate::data_plane::service_proxy::log::{CalledFunction, ResponseFields};
 
     #[test]
     fn a_request_becomes_a_line_with_the_contracts_keys() {
@@ -127,6 +140,7 @@ mod tests {
             referer: None,
             client_info: Some("js/2".to_owned()),
             country: Some("DE".to_owned()),
+            function: None,
             response: ResponseFields {
                 content_type: Some("application/json".to_owned()),
                 content_length: Some(17),
@@ -183,5 +197,24 @@ mod tests {
             (line.source, line.attributes.text("function_id")),
             (Source::FunctionEdge, Some("hello"))
         );
+        let row = Row {
+            function: Some(CalledFunction {
+                id: Uuid::from_u128(1),
+                slug: "hello".to_owned(),
+                version: 3,
+            }),
+            ..row
+        };
+        let all = event(&row).attributes;
+        let id = Uuid::from_u128(1).to_string();
+        let deployment = format!("abcdefghijklmnopqrst_{id}_3");
+        for (key, value) in [
+            ("function_id", id.as_str()),
+            ("deployment_id", deployment.as_str()),
+            ("version", "3"),
+            ("slug", "hello"),
+        ] {
+            assert_eq!(all.text(key), Some(value), "{key}");
+        }
     }
 }

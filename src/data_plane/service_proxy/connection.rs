@@ -11,7 +11,11 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::server::Acceptor;
 use smol_str::SmolStr;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
 use tokio_rustls::{LazyConfigAcceptor, server::TlsStream};
 
 use super::{
@@ -42,11 +46,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// Time that a client gets to answer a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client connection after the TLS handshake.
+/// A client connection, after the TLS handshake if there is one.
 pub(super) struct ClientConnection {
     pub(super) context: DataPlaneContext,
     pub(super) peer: SocketAddr,
-    /// Server name of the TLS handshake, in lower case.
+    /// Server name of the TLS handshake, or the host of the socket, in lower case.
     pub(super) name: SmolStr,
     /// Idle connections to upstreams, of the same worker thread.
     pub(super) pool: Arc<UpstreamPool>,
@@ -170,7 +174,23 @@ async fn accept_tls(
     Ok((stream, name))
 }
 
-async fn serve_http1(client: ClientConnection, stream: FramingGuard<TlsStream<CoalescingStream>>) {
+/// Serves a connection of this machine, without TLS, for the host `name`, until it ends.
+pub(super) async fn serve_plain(
+    context: &DataPlaneContext,
+    stream: UnixStream,
+    from: (SocketAddr, ConnectionPermits),
+    pool: Arc<UpstreamPool>,
+    name: SmolStr,
+) {
+    let (stream, ambiguous) = FramingGuard::new(stream);
+    let client = ClientConnection::new(context, from, pool, name, ambiguous);
+    serve_http1(client, stream).await;
+}
+
+async fn serve_http1<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    client: ClientConnection,
+    stream: FramingGuard<S>,
+) {
     let context = client.context.clone();
     let client = Arc::new(client);
     let service = service_fn(move |request: Request<Incoming>| respond(client.clone(), request));

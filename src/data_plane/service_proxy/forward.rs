@@ -69,6 +69,7 @@ pub(super) struct Forwarded<'a> {
 struct Destination {
     route: Option<Arc<Route>>,
     service: Option<Service>,
+    function: Option<log::CalledFunction>,
 }
 
 /// Status of a request if the client left before the answer, as in nginx.
@@ -185,7 +186,8 @@ async fn admit<'a>(
             (upstream, None, ServiceCredential::Unchanged)
         }
         None if requested == Service::Functions => {
-            Box::pin(functions::admit(connection, &route, rest, parts)).await?
+            let called = &mut destination.function;
+            Box::pin(functions::admit(connection, &route, rest, parts, called)).await?
         }
         None if services::has_kit(&connection.context, requested) => {
             Box::pin(admit_to_instance(
@@ -487,6 +489,7 @@ impl RequestRecord {
             referer: self.referer,
             client_info,
             country: self.country,
+            function: destination.function,
             status,
             response,
             took_millis: context.clock.ticks().saturating_sub(self.started_at),

@@ -12,6 +12,7 @@ use super::{
     api_key_check::KEY_BYTES_MAX,
     connection::ClientConnection,
     key_exchange::ServiceCredential,
+    log::CalledFunction,
     rejection::RequestRejection,
     routes::Route,
     upstreams::{Service, Upstream},
@@ -72,12 +73,14 @@ impl FunctionAuthProblem {
     }
 }
 
-/// Authorizes a request to a function, and starts the function if necessary.
+/// Authorizes a request to a function, and starts the function if necessary. Sets `called` once the
+/// function is known.
 pub(super) async fn admit(
     connection: &ClientConnection,
     route: &Route,
     rest: &str,
     parts: &Parts,
+    called: &mut Option<CalledFunction>,
 ) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
     let context = &connection.context;
     if !is_method(&parts.method) {
@@ -95,6 +98,11 @@ pub(super) async fn admit(
             return Err(RequestRejection::NotConfigured(Service::Functions));
         }
         let function = live.get(slug).ok_or(RequestRejection::NoFunction)?;
+        *called = Some(CalledFunction {
+            id: function.id,
+            slug: function.slug.clone(),
+            version: function.version,
+        });
         let keys = context
             .service_proxy
             .api_keys

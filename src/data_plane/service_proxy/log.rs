@@ -36,11 +36,24 @@ pub struct Row {
     pub client_info: Option<String>,
     /// Country of the client, if a trusted proxy names it.
     pub country: Option<String>,
+    /// The function that answered, if Gantry runs it.
+    pub function: Option<CalledFunction>,
     /// 499 if the client left before the answer.
     pub status: StatusCode,
     pub response: ResponseFields,
     /// Time until the response head was available, in milliseconds.
     pub took_millis: u64,
+}
+
+/// A version of a function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CalledFunction {
+    /// Id of the function.
+    pub id: Uuid,
+    /// Its name in paths.
+    pub slug: String,
+    /// Number of the version.
+    pub version: i32,
 }
 
 /// Header values of a response.

@@ -5,6 +5,7 @@
 //! - `forward` validates a request with `request` and forwards it; `tunnel` forwards WebSockets.
 //! - `routes` maps host names to projects, `upstreams` names the addresses of services, and
 //!   `upstream_pool` keeps idle connections to them.
+//! - `gateway` serves the functions of a project without TLS.
 //! - `worker_threads` run each connection on one thread.
 //!
 //! Nothing that a client sends is trusted. If the operator enables it, `api_key_check` requires an
@@ -19,6 +20,7 @@ mod framing;
 mod functions;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gateway;
 pub mod key_checks;
 mod key_exchange;
 pub mod log;
@@ -55,6 +57,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+pub(in crate::data_plane) use self::gateway::FunctionGateway;
 pub use self::tls::WildcardCertificate;
 
 use self::{
@@ -84,8 +87,8 @@ pub const ADDRESS_CONNECTIONS_MAX: usize = 500;
 /// Time that in-flight requests get to finish on shutdown.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Permits of a connection: one of all connections, one of its address block.
-type ConnectionPermits = (OwnedSemaphorePermit, ConnectionPermit<IpNet>);
+/// Permits of a connection: one of all connections of its listener, one of its address block.
+type ConnectionPermits = (OwnedSemaphorePermit, Option<ConnectionPermit<IpNet>>);
 
 /// Options of the service proxy.
 #[derive(Debug, Clone, Default)]
@@ -335,13 +338,18 @@ fn serve_connection(
                 .addresses
                 .try_acquire(bans::network_of(peer.ip())),
         );
+    let permits = permits.map(|(all, own)| (all, Some(own)));
     let (Some(permits), Some(workers)) = (permits, context.service_proxy.workers.get()) else {
         return context.data_plane_metrics.service_proxy.connection("full");
     };
     let context = context.clone();
     match purpose {
         ListenerPurpose::Https(tls) => {
-            workers.serve(connections, stream, move |stream, pool| async move {
+            let Ok(stream) = stream.into_std() else {
+                return;
+            };
+            let register = move || TcpStream::from_std(stream);
+            workers.serve(connections, register, move |stream, pool| async move {
                 connection::serve(&context, stream, (peer, permits), &tls, pool).await;
             });
         }

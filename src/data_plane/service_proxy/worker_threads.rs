@@ -6,7 +6,6 @@
 use std::{io, sync::Arc, thread};
 
 use tokio::{
-    net::TcpStream,
     runtime::{Builder, Handle},
     sync::oneshot,
     task::JoinSet,
@@ -42,11 +41,14 @@ impl WorkerThreads {
 
     /// Serves a connection on the thread with the fewest connections, with that thread's upstream
     /// pool.
-    pub(super) fn serve<F: Future<Output = ()> + Send + 'static>(
+    ///
+    /// `register` makes the stream on that thread, and registers it with its runtime. If it fails,
+    /// the connection is closed.
+    pub(super) fn serve<S: Send + 'static, F: Future<Output = ()> + Send + 'static>(
         &self,
         connections: &mut JoinSet<()>,
-        stream: TcpStream,
-        serve: impl FnOnce(TcpStream, Arc<UpstreamPool>) -> F + Send + 'static,
+        register: impl FnOnce() -> io::Result<S> + Send + 'static,
+        serve: impl FnOnce(S, Arc<UpstreamPool>) -> F + Send + 'static,
     ) {
         let Some(worker) = self
             .0
@@ -57,13 +59,8 @@ impl WorkerThreads {
         };
         let pool = worker.pool.clone();
         let load = worker.load.clone();
-        // The stream is registered again with the worker's runtime. If that fails, the stream is
-        // closed.
-        let Ok(stream) = stream.into_std() else {
-            return;
-        };
         let served = async move {
-            if let Ok(stream) = TcpStream::from_std(stream) {
+            if let Ok(stream) = register() {
                 serve(stream, pool).await;
             }
             drop(load);
@@ -108,9 +105,17 @@ impl WorkerThread {
 mod tests {
     use std::collections::HashMap;
 
-    use tokio::{net::TcpListener, sync::mpsc};
+    use tokio::{
+        net::{TcpListener, TcpStream},
+        sync::mpsc,
+    };
 
     use super::*;
+
+    fn registered(stream: TcpStream) -> impl FnOnce() -> io::Result<TcpStream> + Send + 'static {
+        let stream = stream.into_std();
+        move || TcpStream::from_std(stream?)
+    }
 
     #[tokio::test]
     async fn connections_are_balanced_and_stay_on_their_thread() {
@@ -132,7 +137,8 @@ mod tests {
             );
             let (stream, _) = listener.accept().await.unwrap();
             let sender = sender.clone();
-            workers.serve(&mut connections, stream, move |stream, _| async move {
+            let register = registered(stream);
+            workers.serve(&mut connections, register, move |stream, _| async move {
                 let before = thread::current().id();
                 // Resolves when the client closes the connection.
                 stream.readable().await.unwrap();
@@ -156,13 +162,10 @@ mod tests {
             .await
             .unwrap();
         let mut connections = JoinSet::new();
-        workers.serve(
-            &mut connections,
-            listener.accept().await.unwrap().0,
-            |stream, _| async move {
-                let _ = stream.readable().await;
-            },
-        );
+        let register = registered(listener.accept().await.unwrap().0);
+        workers.serve(&mut connections, register, |stream, _| async move {
+            let _ = stream.readable().await;
+        });
         drop(workers);
         assert!(
             connections

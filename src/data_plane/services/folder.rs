@@ -5,6 +5,7 @@
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
+//!                     g          socket to the project's services, for functions
 //!                     output     FIFO of the program's output
 //!                     i/         working directory and configuration; the instance's own account
 //!                     i/s        its Unix socket
@@ -93,6 +94,11 @@ impl InstanceFolder {
     /// The Unix socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.inner().join("s")
+    }
+
+    /// The socket by which a function reaches the services of its project.
+    pub(super) fn gateway(&self) -> PathBuf {
+        self.outer.join("g")
     }
 
     /// The FIFO of the program's output.

@@ -35,7 +35,10 @@ use crate::{
     data_plane::{
         api_keys::AcceptedKeys,
         clusters::ServerSocket,
-        service_proxy::upstreams::{Service, Upstream},
+        service_proxy::{
+            FunctionGateway,
+            upstreams::{Service, Upstream},
+        },
     },
 };
 
@@ -173,6 +176,8 @@ pub(super) struct RunningInstance {
     pub(super) since: Ticks,
     /// Set when it is killed for its use of resources.
     pub(super) exceeded: Arc<AtomicBool>,
+    /// The way of a function to the services of its project. Held until the process has ended.
+    pub(super) _gateway: Option<FunctionGateway>,
     /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
 }

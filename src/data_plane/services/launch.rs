@@ -50,6 +50,9 @@ pub struct ServiceLaunchPlan {
     /// A further folder that the instance may change.
     #[arg(long = "write", value_name = "DIR")]
     pub write: Vec<PathBuf>,
+    /// A Unix socket that the instance may connect to.
+    #[arg(long = "connect", value_name = "PATH")]
+    pub connect: Vec<PathBuf>,
     /// A TCP port that the instance may connect to.
     #[arg(long = "port")]
     pub ports: Vec<u16>,
@@ -88,7 +91,11 @@ impl ServiceLaunchPlan {
             "--folder".into(),
             self.folder.clone().into(),
         ];
-        for (flag, paths) in [("--read", &self.read), ("--write", &self.write)] {
+        for (flag, paths) in [
+            ("--read", &self.read),
+            ("--write", &self.write),
+            ("--connect", &self.connect),
+        ] {
             for path in paths {
                 arguments.extend([flag.into(), path.clone().into()]);
             }
@@ -161,6 +168,11 @@ impl ServiceLaunchPlan {
             (names.iter().map(PathBuf::from).collect(), read),
             (self.read.clone(), read),
             (self.write.clone(), change),
+            // Kernels that do not know the second right permit all sockets, subject to their modes.
+            (
+                self.connect.clone(),
+                AccessFs::ReadFile | AccessFs::ResolveUnix,
+            ),
         ];
         Sandbox {
             files: rules
@@ -214,6 +226,7 @@ mod tests {
                 folder: "/f".into(),
                 read: vec!["/r 1".into(), "/r2".into()],
                 write: vec!["/w".into()],
+                connect: vec!["/g".into()],
                 ports: vec![80, 443],
                 functions: sandbox,
                 record: sandbox,

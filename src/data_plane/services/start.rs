@@ -37,7 +37,10 @@ use crate::{
         context::DataPlaneContext,
         projects,
         projects::reconciler,
-        service_proxy::upstreams::{Service, Upstream},
+        service_proxy::{
+            FunctionGateway,
+            upstreams::{Service, Upstream},
+        },
     },
 };
 
@@ -257,7 +260,8 @@ impl InstanceParts<'_> {
                     None => None,
                 };
                 let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-                let running = self.running(pid, handle, self.output(log), exceeded);
+                let held = (self.output(log), self.gateway()?);
+                let running = self.running(pid, handle, held, exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
                         reference, service, ..
@@ -291,6 +295,8 @@ impl InstanceParts<'_> {
         }
         let begun = self.context.clock.ticks();
         let prepared = self.prepare_function().await?;
+        // Modules of a function may send requests before the program is ready.
+        let gateway = self.gateway()?;
         let log = prepared.as_ref().map(|prepared| {
             FunctionLog::new(self.context, &self.instance.id, prepared.logged.clone())
         });
@@ -305,7 +311,7 @@ impl InstanceParts<'_> {
             }
         };
         let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-        let running = self.running(pid, handle, output, exceeded);
+        let running = self.running(pid, handle, (output, gateway), exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
@@ -449,11 +455,23 @@ impl InstanceParts<'_> {
         OutputReader::start(&self.folder.output(), target)
     }
 
+    /// Listens for the requests of a function to the services of its project.
+    fn gateway(&self) -> Result<Option<FunctionGateway>, StartFailure> {
+        let id = &self.instance.id;
+        if id.function.is_none() {
+            return Ok(None);
+        }
+        let path = self.folder.gateway();
+        FunctionGateway::listen(self.context, &id.reference, &path, self.owner)
+            .map(Some)
+            .map_err(failed("listening for a function"))
+    }
+
     fn running(
         &self,
         pid: Pid,
         handle: ProcessHandle,
-        output: OutputReader,
+        (output, gateway): (OutputReader, Option<FunctionGateway>),
         exceeded: Option<Arc<AtomicBool>>,
     ) -> RunningInstance {
         let socket = ServerSocket::of_process(
@@ -475,6 +493,7 @@ impl InstanceParts<'_> {
             keys: AtomicU64::new(0),
             since: self.context.clock.ticks(),
             exceeded: exceeded.unwrap_or_default(),
+            _gateway: gateway,
             loading: tokio::sync::Mutex::default(),
         }
     }

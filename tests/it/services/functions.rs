@@ -326,3 +326,49 @@ async fn sandbox_denies_files_programs_and_private_networks() {
     }
     floor.stop().await;
 }
+
+#[tokio::test]
+async fn function_reaches_the_services_of_its_own_project_only() {
+    let floor = Functions::new().await;
+    let other = "Deno.serve(async (request) => Response.json({ method: request.method, \
+                 key: request.headers.get('apikey'), text: await request.text() }))";
+    floor.deploy("other", other, 201).await;
+    let text = r#"
+        const base = Deno.env.get("SUPABASE_URL")!;
+        const key = JSON.parse(Deno.env.get("SUPABASE_PUBLISHABLE_KEYS")!).default;
+        const target = `${base}/functions/v1/other`;
+        const init = { method: "POST", headers: { apikey: key }, body: "hello" };
+        const early = await fetch(target, init).then((response) => response.json());
+        Deno.serve(async () => {
+            const status = async (sent: Promise<Response>) => (await sent).status;
+            const byRequest = await (await fetch(new Request(target, init))).json();
+            const absent = await status(fetch(`${base}/functions/v1/absent`));
+            const wrong = { ...init, headers: { apikey: "sb_secret_wrong" } };
+            const refused = await status(fetch(target, wrong));
+            const path = Deno.cwd().replace(/\/i$/, "/g");
+            const connection = await Deno.connect({ transport: "unix", path });
+            const host = new URL(base).hostname.replace(/^[a-z]+/, "zzzzzzzzzzzzzzzzzzzz");
+            const fields = `Host: ${host}\r\nConnection: close\r\n\r\n`;
+            const head = `GET /functions/v1/other HTTP/1.1\r\n${fields}`;
+            await connection.write(new TextEncoder().encode(head));
+            const foreign = (await new Response(connection.readable).text()).split(" ")[1];
+            return Response.json({ early, byRequest, absent, refused, foreign });
+        });"#;
+    floor.deploy("caller", text, 201).await;
+    let (status, body) = floor.call("/caller").await;
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let answered = json!({"method": "POST", "key": floor.publishable, "text": "hello"});
+    assert_eq!(
+        (&body["early"], &body["byRequest"]),
+        (&answered, &answered),
+        "{body}"
+    );
+    assert_eq!(
+        (&body["absent"], &body["refused"]),
+        (&json!(404), &json!(401)),
+        "{body}"
+    );
+    assert_eq!(body["foreign"], "421", "{body}");
+    floor.stop().await;
+}

@@ -58,6 +58,8 @@ const PRELOAD: &str = include_str!("preload.ts");
 pub(in crate::data_plane::services) struct PreparedFunction {
     folder: VersionFolder,
     arguments: Vec<String>,
+    /// The socket to the services of the project.
+    gateway: PathBuf,
     /// Data segment and private mappings of the process, in bytes.
     memory_bytes: u64,
     pub(in crate::data_plane::services) logged: LoggedFunction,
@@ -73,9 +75,11 @@ impl PreparedFunction {
         let source = self.folder.source();
         let (source, cache) = (source.to_string_lossy(), self.folder.cache());
         let inner = plan.folder.to_string_lossy().into_owned();
+        let gateway = self.gateway.to_string_lossy();
+        // The runtime asks for both rights to connect to a socket.
         let options = [
-            format!("--allow-read={source},{inner}"),
-            format!("--allow-write={inner}"),
+            format!("--allow-read={source},{inner},{gateway}"),
+            format!("--allow-write={inner},{gateway}"),
         ];
         let mut arguments = Vec::new();
         for argument in std::mem::take(&mut plan.program_arguments) {
@@ -91,6 +95,7 @@ impl PreparedFunction {
         plan.functions = true;
         plan.ports = EGRESS_PORTS.to_vec();
         plan.read.push(self.folder.source());
+        plan.connect.push(self.gateway.clone());
         // Its compiled code and its own files.
         plan.write.extend([cache, plan.folder.clone()]);
         // The runtime reserves more addresses than memory.
@@ -127,16 +132,20 @@ pub(in crate::data_plane::services) async fn prepare(
     let variables = variables(context, id, live, execution)
         .await
         .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
-    let settings = SecretString::from(
-        json!({"variables": variables, "gateway": null, "node": uses_node(&version.source())})
-            .to_string(),
-    );
+    let gateway = folder.gateway();
+    let settings = json!({
+        "variables": variables,
+        "gateway": gateway.to_string_lossy(),
+        "node": uses_node(&version.source()),
+    });
+    let settings = SecretString::from(settings.to_string());
     folder
         .write("settings.json", settings.expose_secret(), owner)
         .and_then(|()| folder.write("preload.ts", PRELOAD, owner))
         .map_err(failed("writing the settings of a function"))?;
     Ok(PreparedFunction {
         arguments: modules.arguments(&version),
+        gateway,
         memory_bytes: kit.manifest.memory_bytes,
         folder: version,
         logged: LoggedFunction {
@@ -156,6 +165,8 @@ async fn variables(
     execution: Uuid,
 ) -> Result<Map<String, Value>, crate::base::error::Error> {
     let keys = api_keys::key_values(context, id.project, &id.reference).await?;
+    let accepted = api_keys::accepted_keys(context, id.project, &id.reference).await?;
+    let public_keys = accepted.public_key_set();
     let of = |keys: &[(String, SecretString)]| {
         let values = keys
             .iter()
@@ -171,7 +182,7 @@ async fn variables(
         ("SUPABASE_URL", public_url(context, &id.reference)),
         ("SUPABASE_PUBLISHABLE_KEYS", of(&keys.publishable)),
         ("SUPABASE_SECRET_KEYS", of(&keys.secret)),
-        ("SUPABASE_JWKS", json!({"keys": []}).to_string()),
+        ("SUPABASE_JWKS", public_keys.to_string()),
         ("SUPABASE_FUNCTION_SLUG", live.slug.clone()),
         ("SB_REGION", "local".to_owned()),
         ("SB_EXECUTION_ID", execution.to_string()),

@@ -1,0 +1,117 @@
+//! The socket by which a function reaches the services of its own project: a function has no way to
+//! private addresses, and the public address of this server may be one.
+//!
+//! Each process of a function has a socket of its own, which only its account may connect to.
+//! Requests must name the host of the project; others get 421.
+
+use std::{
+    fs::{self, Permissions},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    sync::Arc,
+};
+
+use smol_str::SmolStr;
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet},
+};
+
+use super::{DRAIN, connection};
+use crate::{
+    base::{
+        ids::ProjectRef,
+        net::{accept, accept::Listener},
+        supervisor::ProcessOwner,
+    },
+    data_plane::context::DataPlaneContext,
+};
+
+/// Concurrent connections of one process. Further ones are closed.
+const CONNECTIONS_MAX: usize = 64;
+/// Address of a function in logs. It is never that of a trusted proxy, so that a function cannot
+/// name another one.
+const ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// A listening socket. Its connections end when it is dropped.
+#[derive(Debug)]
+pub(in crate::data_plane) struct FunctionGateway(JoinHandle<()>);
+
+impl Drop for FunctionGateway {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl FunctionGateway {
+    /// Listens at `path` for the processes of `owner`. A socket of an earlier server is replaced:
+    /// processes keep its path. Its folder must not be writable for a tenant.
+    pub(in crate::data_plane) fn listen(
+        context: &DataPlaneContext,
+        project: &ProjectRef,
+        path: &Path,
+        owner: ProcessOwner,
+    ) -> io::Result<Self> {
+        // As short as the name of the socket: the length of its path is limited.
+        let unfinished = path.with_file_name("n");
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&unfinished)?;
+        fs::set_permissions(&unfinished, Permissions::from_mode(0o600))?;
+        owner.own(&unfinished)?;
+        fs::rename(&unfinished, path)?;
+        let domain = &context.settings.project_domain;
+        let name = format!("{project}.{domain}").to_ascii_lowercase();
+        let serving = run(context.clone(), name.into(), listener);
+        Ok(Self(tokio::spawn(serving)))
+    }
+}
+
+/// The socket of one process.
+struct GatewaySocket(UnixListener);
+
+impl Listener for GatewaySocket {
+    type Stream = UnixStream;
+    type Peer = ();
+
+    async fn accept(&self) -> io::Result<(UnixStream, ())> {
+        let (stream, _) = self.0.accept().await?;
+        Ok((stream, ()))
+    }
+}
+
+/// Accepts connections until shutdown.
+async fn run(context: DataPlaneContext, name: SmolStr, listener: UnixListener) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let serve = |connections: &mut JoinSet<()>, stream: UnixStream, ()| {
+        let permit = permits.clone().try_acquire_owned();
+        let (Ok(permit), Some(workers)) = (permit, context.service_proxy.workers.get()) else {
+            return;
+        };
+        let Ok(stream) = stream.into_std() else {
+            return;
+        };
+        let (context, name) = (context.clone(), name.clone());
+        workers.serve(
+            connections,
+            move || UnixStream::from_std(stream),
+            move |stream, pool| async move {
+                let from = (ADDRESS, (permit, None));
+                connection::serve_plain(&context, stream, from, pool, name).await;
+            },
+        );
+    };
+    accept::accept_until_shutdown(
+        "functions",
+        GatewaySocket(listener),
+        &context.service_proxy.shutdown,
+        DRAIN,
+        serve,
+    )
+    .await;
+}
