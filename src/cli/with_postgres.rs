@@ -28,6 +28,9 @@ const TEMPLATES_VARIABLE: &str = "GANTRY_TEST_TEMPLATES";
 /// Environment variable for the command: folder with installed PostgreSQL versions.
 const ENGINES_VARIABLE: &str = "GANTRY_TEST_ENGINES";
 
+/// The newest version that can be installed: tests of all versions include it.
+const FURTHER_MAJOR: u16 = 18;
+
 #[derive(Debug, Args)]
 pub(super) struct WithPostgres {
     /// Folder with the programs of PostgreSQL.
@@ -91,8 +94,9 @@ impl WithPostgres {
         outcome
     }
 
-    /// Returns the PostgreSQL versions for projects. Installs the default version if it is missing;
-    /// when the registry cannot be reached, the command runs with the installed versions.
+    /// Returns the PostgreSQL versions for projects. Installs the default version and
+    /// [`FURTHER_MAJOR`] if they are missing; when the registry cannot be reached, the command runs
+    /// with the installed versions.
     async fn engines(&self) -> anyhow::Result<Engines> {
         std::fs::create_dir_all(&self.engines)?;
         // Servers of all accounts run these programs; only this account may write them.
@@ -104,17 +108,24 @@ impl WithPostgres {
                 )
             })?;
         let installed = || Installed::find(self.postgres_bin.as_deref(), &self.engines);
-        if self.postgres_bin.is_none() && !installed()?.has_vector(DEFAULT_MAJOR) {
-            let best = EngineName::best(DEFAULT_MAJOR);
-            if let Err(error) = engine::install_into(&self.engines, best, Release::Pinned).await {
-                anstream::eprintln!(
-                    "installing {best} failed; projects use another version: {error:#}"
-                );
+        if self.postgres_bin.is_none() {
+            let found = installed()?;
+            if !found.has_vector(DEFAULT_MAJOR) {
+                self.install(EngineName::best(DEFAULT_MAJOR)).await;
+            }
+            if !found.all().iter().any(|it| it.major() == FURTHER_MAJOR) {
+                self.install(EngineName::npm(FURTHER_MAJOR)).await;
             }
         }
         let options = LayoutOptions::beside(&self.engines);
         let laid_out = installed()?.laid_out(&options, &Entropy::system());
         Ok(laid_out.offer(OldVersions::Offered)?)
+    }
+
+    async fn install(&self, name: EngineName) {
+        if let Err(error) = engine::install_into(&self.engines, name, Release::Pinned).await {
+            anstream::eprintln!("installing {name} failed; the command runs without it: {error:#}");
+        }
     }
 }
 
