@@ -3,7 +3,7 @@
 
 mod accepted;
 mod format;
-mod issuer;
+pub(crate) mod issuer;
 mod private_jwk;
 mod replacements;
 pub mod rotation;
@@ -17,11 +17,8 @@ use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 use uuid::Uuid;
 
+pub(crate) use self::accepted::key_values;
 use self::format::LegacyKey;
-pub(crate) use self::{
-    accepted::key_values,
-    issuer::{IssuerKeys, issuer_keys},
-};
 pub use self::{
     accepted::{AcceptedKeys, KeyExchange, TokenKey, TokenProblem, accepted_keys, jwt_secret},
     format::Kind,

@@ -1,14 +1,57 @@
-//! Publishing a started process, and replacing it by one with other settings.
+//! The settings of a process, publishing it, and replacing it by one with other settings.
 
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
+    environment,
     instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
-    limits, start,
-    start::{StartFailure, StartSettings},
+    limits, rest,
+    rest::StoredSettings,
+    start,
+    start::StartFailure,
     stop::end,
 };
-use crate::data_plane::context::DataPlaneContext;
+use crate::data_plane::{
+    context::DataPlaneContext, service_proxy::upstreams::Service, service_settings::ServiceSettings,
+};
+
+/// The settings that a process is started with. No `Debug`, because they may contain secrets.
+pub(super) enum StartSettings {
+    /// Those of a Data API, or none.
+    DataApi(StoredSettings),
+    /// Those of a program that reads them from its environment.
+    Environment(Box<ServiceSettings>),
+}
+
+impl StartSettings {
+    /// Returns the settings of a Data API. For others, its defaults with their generation.
+    pub(super) fn of_data_api(&self) -> StoredSettings {
+        match self {
+            Self::DataApi(stored) => stored.clone(),
+            Self::Environment(settings) => StoredSettings {
+                generation: settings.generation(),
+                ..StoredSettings::default()
+            },
+        }
+    }
+
+    /// Reads the stored settings of a service.
+    pub(super) async fn stored(
+        context: &DataPlaneContext,
+        id: &InstanceId,
+    ) -> Result<Self, StartFailure> {
+        if let Some(settings) = environment::stored(context, id).await? {
+            return Ok(Self::Environment(Box::new(settings)));
+        }
+        if id.service != Service::Rest {
+            return Ok(Self::DataApi(StoredSettings::default()));
+        }
+        let stored = rest::stored(&context.db, id.project).await;
+        stored
+            .map(Self::DataApi)
+            .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))
+    }
+}
 
 /// Publishes a started process, and notes its end.
 pub(super) fn publish(

@@ -28,7 +28,9 @@ use super::{
     limits, output,
     output::{OutputReader, OutputTarget},
     ports::ReservedPort,
-    probe, replace, rest,
+    probe, replace,
+    replace::StartSettings,
+    rest,
     rest::StoredSettings,
     stop::end_processes,
 };
@@ -47,7 +49,6 @@ use crate::{
             FunctionGateway,
             upstreams::{Service, Upstream, UpstreamAddress},
         },
-        service_settings::ServiceSettings,
     },
 };
 
@@ -126,29 +127,6 @@ fn finish(
     }
 }
 
-/// The settings that a process is started with. No `Debug`, because they may contain secrets.
-pub(super) enum StartSettings {
-    /// Those of a Data API, or none.
-    DataApi(StoredSettings),
-    /// Those of a program that reads them from its environment.
-    Environment(Box<ServiceSettings>),
-}
-
-impl StartSettings {
-    async fn stored(context: &DataPlaneContext, id: &InstanceId) -> Result<Self, StartFailure> {
-        if let Some(settings) = environment::stored(context, id).await? {
-            return Ok(Self::Environment(Box::new(settings)));
-        }
-        if id.service != Service::Rest {
-            return Ok(Self::DataApi(StoredSettings::default()));
-        }
-        let stored = rest::stored(&context.db, id.project).await;
-        stored
-            .map(Self::DataApi)
-            .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))
-    }
-}
-
 /// Starts a process with these settings, or adopts the one that runs with them.
 pub(super) async fn start(
     context: &DataPlaneContext,
@@ -169,13 +147,7 @@ pub(super) async fn start(
         ));
     }
     let kit = kit(context, id.service)?;
-    let stored = match settings {
-        StartSettings::DataApi(stored) => stored.clone(),
-        StartSettings::Environment(settings) => StoredSettings {
-            generation: settings.generation(),
-            ..StoredSettings::default()
-        },
-    };
+    let stored = settings.of_data_api();
     if kit.manifest.needs.postgrest && stored.settings.is_off() {
         return Err(StartFailure::new(
             UnavailableReason::Off,
@@ -522,9 +494,10 @@ impl InstanceParts<'_> {
         if !self.listens_on_port() {
             return Ok(None);
         }
-        let port = self.context.services.ports.reserve(&self.context.entropy);
-        let failure = || StartFailure::new(UnavailableReason::Full, "no port is free");
-        port.map(Some).ok_or_else(failure)
+        let found = self.context.services.ports.reserve(&self.context.entropy);
+        found
+            .map(Some)
+            .ok_or_else(|| StartFailure::new(UnavailableReason::Full, "no port is free"))
     }
 
     /// Starts reading the output, which is the log of a function.
@@ -600,8 +573,8 @@ impl InstanceParts<'_> {
             // A request would run the function.
             return socket.connect().await.is_ok();
         }
-        let ready = probe::is_ready(&running.address, &running.kit.manifest.ready).await;
-        ready.is_ok_and(|is_ready| is_ready)
+        let ready = &running.kit.manifest.ready;
+        matches!(probe::is_ready(&running.address, ready).await, Ok(true))
     }
 
     /// Waits until the program answers. Fails at once if it ends.

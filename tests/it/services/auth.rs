@@ -354,15 +354,24 @@ async fn health_tells_the_truth_and_idle_process_is_stopped() {
 async fn restarted_gantry_adopts_the_process_with_its_port() {
     let mut api = AuthApi::new().await;
     drop(api.acquire_on(&api.gate.node).await);
-    let pid = api.pid();
+    let first = api.pid();
     api.gate.node.kill();
-    let second = node(&api.gate.app, &api.gate.node.machine, &api.kits);
+    let again = || node(&api.gate.app, &api.gate.node.machine, &api.kits);
+    let pid = |node: &Node| node.app.services.pid(api.id, Service::Auth);
+    // Without the service proxy, the public address is another one.
+    let mut second = again();
     lease::claim(&second.app).await.unwrap();
-    let used = api.acquire_on(&second).await;
-    assert_eq!(second.app.services.pid(api.id, Service::Auth), pid);
+    drop(api.acquire_on(&second).await);
+    assert_ne!(pid(&second), first, "its environment is outdated");
+    let replaced = pid(&second);
+    second.kill();
+    let third = again();
+    lease::claim(&third.app).await.unwrap();
+    let used = api.acquire_on(&third).await;
+    assert_eq!(pid(&third), replaced, "one process");
     assert!(get(&used, "/environment").await.contains("GOTRUE_"));
     drop(used);
-    services::stop_all(&second.app).await;
+    services::stop_all(&third.app).await;
 }
 
 #[tokio::test]

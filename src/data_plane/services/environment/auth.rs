@@ -4,8 +4,7 @@ use secrecy::SecretString;
 
 use super::{plain, secret};
 use crate::data_plane::{
-    api_keys,
-    api_keys::IssuerKeys,
+    api_keys::issuer::{IssuerKeys, issuer_keys},
     context::DataPlaneContext,
     service_settings::{ServiceSettings, setting::RenderedVariable},
     services::{
@@ -27,7 +26,7 @@ pub(super) async fn variables(
     id: &InstanceId,
     settings: &ServiceSettings,
 ) -> Result<(Vec<RenderedVariable>, u64), StartFailure> {
-    let keys = api_keys::issuer_keys(context, id.project, &id.reference)
+    let keys = issuer_keys(context, id.project, &id.reference)
         .await
         .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
     let Some(keys) = keys else {

@@ -29,7 +29,7 @@ use crate::{
     },
 };
 
-/// Returns the settings of a service whose program reads them from its environment.
+/// Returns the settings of a service with a program that reads them from its environment.
 const fn catalog(service: Service) -> Option<&'static SettingsCatalog> {
     match service {
         Service::Auth => Some(&AUTH),

@@ -15,8 +15,8 @@ use crate::{
         services::{
             instance::{Instance, InstanceId, UnavailableReason},
             replace,
+            replace::StartSettings,
             rest::runs_here,
-            start::StartSettings,
             stop,
         },
     },

@@ -22,7 +22,7 @@ use crate::{
             has_kit,
             instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
             replace,
-            start::StartSettings,
+            replace::StartSettings,
             stop,
         },
     },
