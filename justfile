@@ -34,6 +34,10 @@ fuzz target seconds="60": build
 clients: build
     tests/clients/run
 
+# Programs of an operator: `just kits /path/of/services`. Prints how many are missing and were skipped
+kits folder=env("GANTRY_SERVICES_DIR", ""): build
+    GANTRY_SERVICES_DIR={{folder}} {{gantry}} with-postgres -- cargo nextest run --workspace --no-capture -E 'test(archives_of_the_operator)'
+
 # Log SQL against ClickHouse (its Python package) and written rules: `just logs-differential --seed 7`
 logs-differential *arguments:
     tests/logs-differential/run {{arguments}}

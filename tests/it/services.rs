@@ -1,5 +1,6 @@
 //! Services of projects that Gantry runs itself.
 
+mod auth;
 mod faults;
 mod functions;
 mod hostile;
@@ -36,7 +37,7 @@ use gantry::{
     platform::http::Transport,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     time::timeout,
 };
 use uuid::Uuid;
@@ -91,14 +92,7 @@ impl Floor {
         let bin = folder.join("bin");
         fs::create_dir_all(&bin).unwrap();
         let program = bin.join("fake");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/services/fake.c");
-        let built = Command::new("cc")
-            .arg("-o")
-            .arg(&program)
-            .arg(source)
-            .status()
-            .unwrap();
-        assert!(built.success());
+        build_fake(&program);
         for path in [&self.kits.join("rest"), &folder, &bin, &program] {
             fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
         }
@@ -151,6 +145,14 @@ impl Floor {
     }
 }
 
+/// Builds the fake program.
+fn build_fake(program: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/services/fake.c");
+    let mut compiler = Command::new("cc");
+    let built = compiler.arg("-o").arg(program).arg(source).status();
+    assert!(built.unwrap().success());
+}
+
 fn node(app: &TestApp, machine: &Arc<Machine>, kits: &Path) -> Node {
     let settings = Settings {
         services: ServiceOptions {
@@ -173,10 +175,14 @@ async fn acquire(
 
 /// Sends a GET request to an instance and returns the body.
 async fn get(used: &ServiceUse, path: &str) -> String {
-    let UpstreamAddress::Unix(socket) = used.upstream().address() else {
-        panic!("not an instance");
-    };
-    let mut stream = socket.connect().await.unwrap();
+    match used.upstream().address() {
+        UpstreamAddress::Unix(socket) => get_over(socket.connect().await.unwrap(), path).await,
+        UpstreamAddress::Port(port) => get_over(port.connect().await.unwrap(), path).await,
+        UpstreamAddress::Tcp(_) => panic!("not an instance"),
+    }
+}
+
+async fn get_over(mut stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> String {
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

@@ -154,20 +154,26 @@ async fn proxied(
             health(name, ServiceStatus::Unhealthy, Some(why.to_owned()))
         });
     }
-    if service == ProxiedService::Rest && services::has_kit(context, service) {
-        return rest(context, project).await;
+    if services::has_kit(context, service) {
+        return instance(context, project, name, service).await;
     }
     Ok(not_run(name))
 }
 
-/// Returns the health of the Data API. A stopped instance is healthy: the next request starts it.
-async fn rest(context: &ApiContext, project: &Project) -> Result<ServiceHealth, Error> {
-    let name = Service::Rest;
-    if services::rest::get(context, project).await?.is_off() {
+/// Returns the health of a service that this server runs. A stopped instance is healthy: the next
+/// request starts it.
+async fn instance(
+    context: &ApiContext,
+    project: &Project,
+    name: Service,
+    service: ProxiedService,
+) -> Result<ServiceHealth, Error> {
+    let is_rest = service == ProxiedService::Rest;
+    if is_rest && services::rest::get(context, project).await?.is_off() {
         let why = "the Data API is switched off in the project's settings";
         return Ok(health(name, ServiceStatus::Unhealthy, Some(why.to_owned())));
     }
-    let state = services::rest::observe(context, project.id).await;
+    let state = services::observe(context, project.id, service).await;
     Ok(match state {
         ServiceState::Asleep | ServiceState::Running => {
             health(name, ServiceStatus::ActiveHealthy, None)

@@ -7,8 +7,10 @@ use crate::{
     api::context::ApiContext,
     base::error::Error,
     data_plane::{
+        service_proxy::upstreams::Service,
         service_settings,
         service_settings::{AUTH, SettingsCatalog},
+        services::environment,
     },
     platform::{
         access::{OauthScope as S, Permission as P, Project, needs},
@@ -71,7 +73,7 @@ async fn update(
     Json(change): Json<ConfigUpdate<AuthService>>,
 ) -> Result<Json<ConfigDocument<AuthService>>, Error> {
     let change = &change.settings;
-    let settings = service_settings::update(&context, &project, &AUTH, change, &audit).await?;
+    let settings = environment::update(&context, &project, Service::Auth, change, &audit).await?;
     Ok(Json(ConfigDocument::new(
         settings.document(&project.reference),
     )))

@@ -4,4 +4,5 @@ pub mod accept;
 pub mod coalescing_stream;
 pub mod connection_limit;
 pub mod outbound;
+pub mod owned_port;
 pub mod tls;

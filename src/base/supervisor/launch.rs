@@ -62,6 +62,8 @@ pub struct Sandbox {
     pub files: Vec<AccessRule>,
     /// TCP ports that it may connect to.
     pub ports: Vec<u16>,
+    /// TCP port that it may listen on.
+    pub listen_port: Option<u16>,
     /// Permitted system calls.
     pub system_calls: &'static SystemCalls,
 }
@@ -166,6 +168,9 @@ impl Sandbox {
         }
         for port in &self.ports {
             ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
+        }
+        if let Some(port) = self.listen_port {
+            ruleset = ruleset.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
         }
         match ruleset.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => Err(LaunchError::NoSandbox),

@@ -29,7 +29,7 @@ const TOKEN_PERIOD_SECS: i64 = 60;
 #[derive(Debug, Clone)]
 pub struct TokenKey {
     id: &'static str,
-    secret: SecretString,
+    pub(super) secret: SecretString,
 }
 
 impl TokenKey {
@@ -55,7 +55,7 @@ impl TokenKey {
         hmac::verify(&key, message, signature).is_ok()
     }
 
-    fn is_long_enough(&self) -> bool {
+    pub(super) fn is_long_enough(&self) -> bool {
         self.secret.expose_secret().len() >= SECRET_BYTES_MIN
     }
 }
@@ -177,11 +177,11 @@ pub(crate) async fn key_values(
 pub struct AcceptedKeys {
     keys: Vec<AcceptedKey>,
     /// The key that signs exchanged tokens. It never leaves the node.
-    service: Option<TokenKey>,
+    pub(super) service: Option<TokenKey>,
     /// The key of legacy keys, while they are accepted.
-    legacy: Option<TokenKey>,
+    pub(super) legacy: Option<TokenKey>,
     /// Keys that sign tokens of the project's users.
-    signing: Vec<SigningKey>,
+    pub(super) signing: Vec<SigningKey>,
     /// Public keys of other sign-in services, as JSON (RFC 7517).
     third_party: Vec<Value>,
     /// Digests of the signed parts of disabled legacy keys with a secret that is still trusted.

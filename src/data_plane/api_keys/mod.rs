@@ -3,6 +3,7 @@
 
 mod accepted;
 mod format;
+pub(crate) mod issuer;
 mod private_jwk;
 mod replacements;
 pub mod rotation;

@@ -319,6 +319,24 @@ pub(super) async fn read(
     Ok(found)
 }
 
+/// Returns the private part of the key that signs new tokens, if there is one.
+pub(super) async fn private_jwk_in_use(
+    context: &DataPlaneContext,
+    project: ProjectId,
+) -> Result<Option<Value>, Error> {
+    let doing = "reading a project's signing key";
+    let sql = "select id, sealed from signing_keys where project_id = $1 and state = 'in_use'";
+    let rows = context.db.query(sql, &[&project.0]).await.context(doing)?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let place = seal_context(project, row.get(0));
+    let jwk = context.settings.sealing.open(&place, row.get(1))?;
+    Ok(Some(
+        serde_json::from_str(jwk.expose_secret()).context(doing)?,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

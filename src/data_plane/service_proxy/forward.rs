@@ -189,6 +189,10 @@ async fn admit<'a>(
             let called = &mut destination.function;
             Box::pin(functions::admit(connection, &route, rest, parts, called)).await?
         }
+        // Served without the program, which need not run for it.
+        None if requested == Service::Auth && rest == public_keys::PATH => {
+            return Err(RequestRejection::NotConfigured(requested));
+        }
         None if services::has_kit(&connection.context, requested) => {
             Box::pin(admit_to_instance(
                 connection, &route, requested, rest, parts,

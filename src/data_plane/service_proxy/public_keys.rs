@@ -12,8 +12,8 @@ use super::{
     routes::Route, upstreams::Service,
 };
 
-/// Path of the key set, as the authentication service has it.
-const PATH: &str = "/auth/v1/.well-known/jwks.json";
+/// Path of the key set below that of the authentication service.
+pub(super) const PATH: &str = "/.well-known/jwks.json";
 /// As on the hosted platform: verifiers see a new key after ten minutes at the latest.
 const CACHED: HeaderValue = HeaderValue::from_static("public, max-age=600");
 
@@ -26,7 +26,8 @@ pub(super) async fn respond(
     parts: &Parts,
 ) -> Result<ProxyResponse, RequestRejection> {
     let is_read = matches!(parts.method, Method::GET | Method::HEAD);
-    if !is_read || parts.uri.path() != PATH {
+    let rest = Service::of_path(parts.uri.path()).map(|(_, rest)| rest);
+    if !is_read || rest != Some(PATH) {
         return Err(RequestRejection::NotConfigured(Service::Auth));
     }
     let context = &connection.context;

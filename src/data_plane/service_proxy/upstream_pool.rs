@@ -215,6 +215,11 @@ async fn connect(address: &UpstreamAddress) -> Result<UpstreamStream, BodyError>
             let connected = timeout(CONNECT_TIMEOUT, socket.connect()).await;
             Ok(UpstreamStream::Unix(connected.map_err(io::Error::from)??))
         }
+        UpstreamAddress::Port(port) => {
+            let connected = timeout(CONNECT_TIMEOUT, port.connect()).await;
+            let stream = connected.map_err(io::Error::from)??;
+            Ok(UpstreamStream::Tcp(stream.into()))
+        }
     }
 }
 

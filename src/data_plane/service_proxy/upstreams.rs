@@ -9,7 +9,10 @@ use hyper::{
 };
 
 use crate::{
-    base::ids::{Malformed, ProjectRef},
+    base::{
+        ids::{Malformed, ProjectRef},
+        net::owned_port::OwnedPort,
+    },
     data_plane::clusters::ServerSocket,
 };
 
@@ -111,6 +114,8 @@ pub enum UpstreamAddress {
     Tcp(Authority),
     /// The Unix socket of a process that Gantry runs.
     Unix(ServerSocket),
+    /// The port of a process that Gantry runs.
+    Port(OwnedPort),
 }
 
 /// The upstream of a project's service.
@@ -168,10 +173,10 @@ impl Upstream {
         })
     }
 
-    /// The upstream at a Unix socket.
-    pub fn unix(socket: ServerSocket) -> Self {
+    /// The upstream at the address of a process that Gantry runs.
+    pub fn of_process(address: UpstreamAddress) -> Self {
         Self {
-            address: UpstreamAddress::Unix(socket),
+            address,
             host: HeaderValue::from_static("localhost"),
             base: "".into(),
         }

@@ -22,7 +22,7 @@ use tokio_postgres::{Row, Transaction};
 pub use self::{auth::AUTH, realtime::REALTIME, storage::STORAGE};
 use self::{
     pgsodium::PGSODIUM,
-    setting::{NullEffect, ServiceSetting, check_value},
+    setting::{NullEffect, RenderedVariable, ServiceSetting, check_value},
 };
 use crate::{
     base::{
@@ -84,6 +84,26 @@ impl ServiceSettings {
         self.valued(str::to_owned)
     }
 
+    /// Returns the number of the last change.
+    pub(in crate::data_plane) const fn generation(&self) -> i64 {
+        self.generation
+    }
+
+    /// Returns the variables by which a program gets the settings, secrets in clear.
+    pub(in crate::data_plane) fn variables(&self) -> Vec<RenderedVariable> {
+        let values = self.effective();
+        let settings = (self.catalog.settings)().iter();
+        let valued = settings.filter_map(|(name, setting)| Some((setting, values.get(name)?)));
+        setting::variables(valued)
+    }
+
+    /// Returns the value of a setting that is no secret.
+    pub(in crate::data_plane) fn value(&self, name: &str) -> Value {
+        let setting = (self.catalog.settings)().get(name);
+        let default = setting.map_or(&Value::Null, |setting| &setting.default);
+        self.values.get(name).unwrap_or(default).clone()
+    }
+
     /// Returns a secret in clear.
     fn secret(&self, name: &str) -> Option<&SecretString> {
         self.secrets.get(name)
@@ -102,7 +122,11 @@ impl ServiceSettings {
     }
 
     /// Applies an update. Absent settings stay as they are.
-    fn update(&self, reference: &ProjectRef, update: &Map<String, Value>) -> Result<Self, Error> {
+    pub(in crate::data_plane) fn update(
+        &self,
+        reference: &ProjectRef,
+        update: &Map<String, Value>,
+    ) -> Result<Self, Error> {
         let settings = (self.catalog.settings)();
         let mut update = paths::flatten(settings, update)?;
         for name in self.catalog.ignored {
@@ -185,12 +209,21 @@ pub async fn get(
     project: &Project,
     catalog: &'static SettingsCatalog,
 ) -> Result<ServiceSettings, Error> {
+    read(context, project.id, catalog).await
+}
+
+/// Does [`get`] for a project that was found before.
+pub(in crate::data_plane) async fn read(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    catalog: &'static SettingsCatalog,
+) -> Result<ServiceSettings, Error> {
     let rows = context
         .db
-        .query(SELECT, &[&project.id.0, &catalog.service])
+        .query(SELECT, &[&project.0, &catalog.service])
         .await;
     match rows.context("reading the settings of a service")?.first() {
-        Some(row) => stored(context, project.id, catalog, row),
+        Some(row) => stored(context, project, catalog, row),
         None => Ok(ServiceSettings::new(catalog)),
     }
 }

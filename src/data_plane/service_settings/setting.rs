@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use chrono::DateTime;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
 use crate::base::error::Error;
@@ -75,6 +76,104 @@ pub struct ServiceSetting {
     pub is_secret: bool,
     /// Whether clients cannot change it.
     pub is_read_only: bool,
+    /// The variable by which a program that Gantry runs gets it.
+    pub variable: Option<Variable>,
+}
+
+/// A variable in the environment of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// The form of its value.
+    pub form: VariableForm,
+}
+
+/// The form of a setting in the environment of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VariableForm {
+    /// As it is. Absent if it is `null` or empty.
+    Plain,
+    /// A number of seconds, with unit.
+    Seconds,
+    /// A number of hours, with unit. Absent if it is zero.
+    Hours,
+    /// Pairs, with colons.
+    Pairs,
+    /// Further elements of the list in the same variable.
+    Appended,
+}
+
+impl VariableForm {
+    /// Returns the text of a value. `None`: the variable is absent.
+    fn render(self, value: &Value) -> Option<String> {
+        let text = match value {
+            Value::Null => return None,
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        let is_zero = value.as_f64() == Some(0.0);
+        match self {
+            _ if text.is_empty() => None,
+            Self::Hours if is_zero => None,
+            Self::Plain | Self::Appended => Some(text),
+            Self::Seconds => Some(format!("{text}s")),
+            Self::Hours => Some(format!("{text}h")),
+            Self::Pairs => Some(text.replace('=', ":")),
+        }
+    }
+
+    /// Returns whether the text continues that of another setting.
+    const fn appends(self) -> bool {
+        matches!(self, Self::Appended)
+    }
+}
+
+/// Returns the variables of settings with these values, by name.
+pub(super) fn variables<'a>(
+    settings: impl Iterator<Item = (&'a ServiceSetting, &'a Value)>,
+) -> Vec<RenderedVariable> {
+    let mut all: Vec<RenderedVariable> = Vec::new();
+    let mut appended = Vec::new();
+    for (setting, value) in settings {
+        let Some(variable) = &setting.variable else {
+            continue;
+        };
+        let Some(text) = variable.form.render(value) else {
+            continue;
+        };
+        let rendered = RenderedVariable {
+            name: variable.name.clone(),
+            value: text.into(),
+            is_secret: setting.is_secret,
+        };
+        if variable.form.appends() {
+            appended.push(rendered);
+        } else {
+            all.push(rendered);
+        }
+    }
+    for more in appended {
+        match all.iter_mut().find(|first| first.name == more.name) {
+            Some(first) => {
+                let values = [&first.value, &more.value].map(ExposeSecret::expose_secret);
+                first.value = values.join(",").into();
+            }
+            None => all.push(more),
+        }
+    }
+    all
+}
+
+/// A variable of a program with its value.
+#[derive(Debug, Clone)]
+pub struct RenderedVariable {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: SecretString,
+    /// Whether the value is a secret.
+    pub is_secret: bool,
 }
 
 impl ServiceSetting {
@@ -86,6 +185,7 @@ impl ServiceSetting {
             null: NullEffect::Rejected,
             is_secret: false,
             is_read_only: false,
+            variable: None,
         }
     }
 

@@ -5,6 +5,7 @@
 //! run/<ref>.<service>/           accessible to Gantry's account, passable for the instance
 //!                     launched   pid and start time of the process
 //!                     kit        version of the kit, and generation of its configuration
+//!                     environment  variables of a process that is being launched
 //!                     g          socket to the project's services, for functions
 //!                     output     FIFO of the program's output
 //!                     i/         working directory and configuration; the instance's own account
@@ -22,6 +23,7 @@ use rustix::{
     fs::{CWD, FileType, Mode},
     process::Pid,
 };
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
 use super::instance::{FunctionVersion, InstanceId};
@@ -37,6 +39,8 @@ use crate::{
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Mode of the outer folder: the instance's account can pass through it.
 const PASSAGE: u32 = 0o711;
+/// Name of the file with the variables of a process that is being launched.
+const ENVIRONMENT: &str = "environment";
 
 /// The kit and the configuration of a started instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +55,9 @@ pub(super) struct StartedKit {
     /// The version, for functions.
     #[serde(default)]
     pub(super) function: Option<FunctionVersion>,
+    /// The port that it listens on.
+    #[serde(default)]
+    pub(super) port: Option<u16>,
 }
 
 /// The paths of an instance.
@@ -112,7 +119,7 @@ impl InstanceFolder {
         make_folder(&self.outer, PASSAGE)?;
         let inner = self.inner();
         absent_is_fine(fs::remove_dir_all(&inner))?;
-        for file in ["launched", "kit"] {
+        for file in ["launched", "kit", ENVIRONMENT] {
             absent_is_fine(fs::remove_file(self.outer.join(file)))?;
         }
         make_folder(&inner, 0o700)?;
@@ -139,6 +146,21 @@ impl InstanceFolder {
         file.write_all(text.as_bytes())?;
         owner.own_file(&file)?;
         fs::rename(&unfinished, self.inner().join(name))
+    }
+
+    /// The file with the variables of a process that is being launched.
+    pub(super) fn environment(&self) -> PathBuf {
+        self.outer.join(ENVIRONMENT)
+    }
+
+    /// Writes the variables of a new process, for its launcher alone.
+    pub(super) fn write_environment(&self, text: &SecretString) -> io::Result<()> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(self.environment())?;
+        file.write_all(text.expose_secret().as_bytes())
     }
 
     /// Reads a file of the instance: a regular one of at most [`FILE_BYTES_MAX`].
@@ -298,6 +320,7 @@ mod tests {
             settings: 2,
             digest: "x".to_owned(),
             function: None,
+            port: Some(23_000),
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

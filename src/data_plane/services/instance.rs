@@ -24,7 +24,8 @@ use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    folder::InstanceFolder, kit::InstalledKit, output::OutputReader, rest::StoredSettings,
+    folder::InstanceFolder, kit::InstalledKit, output::OutputReader, ports::ReservedPort,
+    rest::StoredSettings,
 };
 use crate::{
     base::{
@@ -34,10 +35,9 @@ use crate::{
     },
     data_plane::{
         api_keys::AcceptedKeys,
-        clusters::ServerSocket,
         service_proxy::{
             FunctionGateway,
-            upstreams::{Service, Upstream},
+            upstreams::{Service, Upstream, UpstreamAddress},
         },
     },
 };
@@ -122,9 +122,7 @@ impl UnavailableReason {
             Self::Elsewhere => "Another server runs this project",
             Self::Off => "The service is switched off in the project's settings",
             Self::DatabaseAway => "The project's database is not running; try again shortly",
-            Self::DatabaseRefuses => {
-                "The project's database rejects the role `authenticator` of this service"
-            }
+            Self::DatabaseRefuses => "The project's database rejects the role of this service",
             Self::Starting => "The service is starting; try again shortly",
             Self::Full => "Too many requests wait for the start of the service; try again shortly",
             Self::Failed => "The service did not start; it is started again shortly",
@@ -161,7 +159,9 @@ impl Unavailable {
 pub(super) struct RunningInstance {
     pub(super) id: InstanceId,
     pub(super) upstream: Arc<Upstream>,
-    pub(super) socket: ServerSocket,
+    pub(super) address: UpstreamAddress,
+    /// The port that it listens on. Held until the process has ended.
+    pub(super) _port: Option<ReservedPort>,
     pub(super) handle: ProcessHandle,
     pub(super) pid: Pid,
     pub(super) kit: InstalledKit,
@@ -194,7 +194,9 @@ impl fmt::Debug for RunningInstance {
 impl RunningInstance {
     /// Returns whether the instance accepts the tokens of exactly these keys.
     pub(super) fn keys_loaded(&self, keys: &AcceptedKeys) -> bool {
-        !self.kit.manifest.needs.postgrest || self.keys.load(Ordering::Acquire) == keys.id()
+        let needs = &self.kit.manifest.needs;
+        let has_keys = needs.postgrest || needs.settings;
+        !has_keys || self.keys.load(Ordering::Acquire) == keys.id()
     }
 }
 

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use hyper::Method;
 use serde::Deserialize;
 
 use super::c_library;
@@ -23,6 +24,8 @@ pub const MANIFEST: &str = "kit.toml";
 const MANIFEST_BYTES_MAX: u64 = 64 << 10;
 /// Largest number of arguments or variables of a program.
 const ARGUMENTS_MAX: usize = 100;
+/// Largest number of ports that a program may connect to.
+const EGRESS_MAX: usize = 16;
 
 /// A kit cannot be used. Each message is one line that names the file.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +70,8 @@ struct RawManifest {
     arguments: Vec<String>,
     listen: Option<String>,
     #[serde(default)]
+    egress: Vec<u16>,
+    #[serde(default)]
     ready: Ready,
     #[serde(default)]
     stop: Stop,
@@ -92,7 +97,9 @@ const fn memory_mb() -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Ready {
-    /// Path of a `HEAD` request.
+    /// Method of the request.
+    pub method: ReadyMethod,
+    /// Path of the request.
     pub path: String,
     /// Statuses that mean that the program is not ready yet.
     pub not: Vec<u16>,
@@ -103,9 +110,29 @@ pub struct Ready {
 impl Default for Ready {
     fn default() -> Self {
         Self {
+            method: ReadyMethod::Head,
             path: "/".to_owned(),
             not: vec![503],
             seconds: 10,
+        }
+    }
+}
+
+/// The method of the request by which a started program is recognised as ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum ReadyMethod {
+    /// Without a body in the response.
+    Head,
+    /// For programs that do not answer `HEAD`.
+    Get,
+}
+
+impl From<ReadyMethod> for Method {
+    fn from(method: ReadyMethod) -> Self {
+        match method {
+            ReadyMethod::Head => Self::HEAD,
+            ReadyMethod::Get => Self::GET,
         }
     }
 }
@@ -128,10 +155,22 @@ impl Default for Stop {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Needs {
-    /// The role that the program logs in as. Its server is started first. Only `authenticator`.
+    /// The role that the program logs in as: that of its service. Its server is started first.
     pub database: Option<String>,
     /// Whether to write the configuration and the key set of PostgREST into the folder.
     pub postgrest: bool,
+    /// Whether to put the service's settings, its keys and the address of the database into the
+    /// environment.
+    pub settings: bool,
+}
+
+/// The way by which requests reach a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A Unix socket in the instance's folder.
+    Unix,
+    /// A port of 127.0.0.1 that Gantry chooses.
+    Tcp,
 }
 
 /// A checked manifest.
@@ -146,6 +185,10 @@ pub struct Manifest {
     pub arguments: Vec<String>,
     /// Its environment, with the same placeholders. All other variables are absent.
     pub environment: BTreeMap<String, String>,
+    /// The way by which requests reach it.
+    pub listen: ListenAddress,
+    /// TCP ports that it may connect to.
+    pub egress: Vec<u16>,
     /// The check after a start.
     pub ready: Ready,
     /// The end.
@@ -171,8 +214,13 @@ impl Manifest {
         if raw.per.as_deref().is_some_and(|per| per != "project") {
             return Err("per: only \"project\" is supported".to_owned());
         }
-        if raw.listen.as_deref().is_some_and(|listen| listen != "unix") {
-            return Err("listen: only \"unix\" is supported".to_owned());
+        let listen = match raw.listen.as_deref() {
+            None | Some("unix") => ListenAddress::Unix,
+            Some("tcp") => ListenAddress::Tcp,
+            Some(_) => return Err("listen: expected \"unix\" or \"tcp\"".to_owned()),
+        };
+        if raw.egress.len() > EGRESS_MAX {
+            return Err(format!("egress: at most {EGRESS_MAX} ports"));
         }
         if !is_inside(&raw.program) {
             return Err("program: must be a path inside the kit's folder".to_owned());
@@ -198,22 +246,14 @@ impl Manifest {
         if !(1..=1440).contains(&raw.idle_minutes) || !(16..=16_384).contains(&raw.memory_mb) {
             return Err("idle_minutes must be 1 to 1440 and memory_mb 16 to 16384".to_owned());
         }
-        if raw
-            .needs
-            .database
-            .as_deref()
-            .is_some_and(|role| role != "authenticator")
-        {
-            return Err("needs.database: only \"authenticator\" is supported".to_owned());
-        }
-        if raw.needs.postgrest && raw.needs.database.is_none() {
-            return Err("needs.postgrest: needs.database is missing".to_owned());
-        }
+        check_needs(service, &raw.needs)?;
         Ok(Self {
             service,
             program: raw.program,
             arguments: raw.arguments,
             environment: raw.environment,
+            listen,
+            egress: raw.egress,
             ready: raw.ready,
             stop: raw.stop,
             idle: Duration::from_secs(60 * u64::from(raw.idle_minutes)),
@@ -227,9 +267,41 @@ impl Manifest {
         match service {
             Service::Rest => Self::parse(include_str!("rest/kit.toml")).ok(),
             Service::Functions => Self::parse(include_str!("functions/kit.toml")).ok(),
-            _ => None,
+            Service::Auth => Self::parse(include_str!("environment/auth.toml")).ok(),
+            Service::Storage | Service::Realtime => None,
         }
     }
+}
+
+/// Returns the role that the program of a service logs in as.
+pub(super) const fn login_role(service: Service) -> Option<&'static str> {
+    match service {
+        Service::Rest => Some("authenticator"),
+        Service::Auth => Some("supabase_auth_admin"),
+        Service::Storage | Service::Realtime | Service::Functions => None,
+    }
+}
+
+fn check_needs(service: Service, needs: &Needs) -> Result<(), String> {
+    let role = login_role(service);
+    if needs.database.is_some() && needs.database.as_deref() != role {
+        return Err(match role {
+            Some(role) => format!("needs.database: only \"{role}\" is supported"),
+            None => format!("needs.database: {service} has no role in the database"),
+        });
+    }
+    for (name, is_needed, owner) in [
+        ("postgrest", needs.postgrest, Service::Rest),
+        ("settings", needs.settings, Service::Auth),
+    ] {
+        if is_needed && service != owner {
+            return Err(format!("needs.{name}: only for {owner}"));
+        }
+        if is_needed && needs.database.is_none() {
+            return Err(format!("needs.{name}: needs.database is missing"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns an error of the parser as one line, without the excerpt of the source.
@@ -386,6 +458,16 @@ mod tests {
     }
 
     #[test]
+    fn built_in_manifest_of_auth_is_valid() {
+        let manifest = Manifest::built_in(Service::Auth).unwrap();
+        assert_eq!(manifest.listen, ListenAddress::Tcp);
+        assert_eq!(manifest.ready.method, ReadyMethod::Get);
+        assert!(manifest.needs.settings);
+        // Neither databases nor ports of other instances.
+        assert!(manifest.egress.iter().all(|port| *port < 5000));
+    }
+
+    #[test]
     fn invalid_manifest_is_rejected_with_its_line() {
         assert!(Manifest::parse(MINIMAL).is_ok());
         for (added, expected) in [
@@ -393,7 +475,12 @@ mod tests {
             ("ready = { pathh = \"/\" }", "line 3: unknown field `pathh`"),
             ("memory_mb = 1", "memory_mb"),
             ("per = \"node\"", "per:"),
-            ("listen = \"tcp\"", "listen:"),
+            ("listen = \"udp\"", "listen:"),
+            (
+                "egress = [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]",
+                "egress:",
+            ),
+            ("needs = { settings = true }", "needs.settings"),
             ("arguments = [\"\\u0000\"]", "arguments"),
             ("needs = { database = \"postgres\" }", "needs.database"),
             ("needs = { postgrest = true }", "needs.postgrest"),

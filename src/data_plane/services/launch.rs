@@ -3,7 +3,15 @@
 //! Gantry executes its own binary with the hidden subcommand [`SUBCOMMAND`], and that process calls
 //! [`launch`]. The mechanism is in [`supervisor`](crate::base::supervisor).
 
-use std::{convert::Infallible, ffi::OsString, path::PathBuf, process::Command};
+use std::{
+    convert::Infallible,
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io::{self, Read},
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use clap::{ArgAction, Args};
 use landlock::AccessFs;
@@ -16,6 +24,9 @@ use crate::{
 
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch-service";
+
+/// Largest file of variables, in bytes.
+const ENVIRONMENT_BYTES_MAX: u64 = 4 << 20;
 
 /// Files by which names of hosts are resolved and their certificates verified.
 const NAME_SERVICES: &[&str] = &[
@@ -56,9 +67,15 @@ pub struct ServiceLaunchPlan {
     /// A TCP port that the instance may connect to.
     #[arg(long = "port")]
     pub ports: Vec<u16>,
-    /// Permit the system calls of JavaScript and of network clients.
+    /// The TCP port that the instance may listen on.
     #[arg(long)]
-    pub functions: bool,
+    pub listen_port: Option<u16>,
+    /// Permit the system calls of JavaScript, and of clients and servers of the internet.
+    #[arg(long)]
+    pub network: bool,
+    /// File with further variables, which is deleted after it was read. Each ends with a NUL.
+    #[arg(long, value_name = "FILE")]
+    pub environment: Option<PathBuf>,
     /// User id to run under.
     #[arg(long, requires = "gid")]
     pub uid: Option<u32>,
@@ -106,8 +123,14 @@ impl ServiceLaunchPlan {
         if !self.record {
             arguments.push("--no-record".into());
         }
-        if self.functions {
-            arguments.push("--functions".into());
+        if self.network {
+            arguments.push("--network".into());
+        }
+        if let Some(port) = self.listen_port {
+            arguments.extend(["--listen-port".into(), port.to_string().into()]);
+        }
+        if let Some(file) = &self.environment {
+            arguments.extend(["--environment".into(), file.clone().into()]);
         }
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend([
@@ -157,7 +180,7 @@ impl ServiceLaunchPlan {
             | AccessFs::RemoveFile
             | AccessFs::RemoveDir
             | AccessFs::Refer;
-        let names: &[&str] = if self.functions { NAME_SERVICES } else { &[] };
+        let names: &[&str] = if self.network { NAME_SERVICES } else { &[] };
         let rules = [
             (READABLE.iter().map(PathBuf::from).collect(), read),
             (vec![self.kit.clone()], read),
@@ -180,7 +203,8 @@ impl ServiceLaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: self.ports.clone(),
-            system_calls: if self.functions {
+            listen_port: self.listen_port,
+            system_calls: if self.network {
                 &system_calls::FUNCTION
             } else {
                 &system_calls::INSTANCE
@@ -189,12 +213,34 @@ impl ServiceLaunchPlan {
     }
 }
 
+/// Adds the variables in a file to the environment of a program, and deletes the file.
+fn add_variables(program: &mut Command, file: &Path) -> io::Result<()> {
+    let mut text = Vec::new();
+    File::open(file)?
+        .take(ENVIRONMENT_BYTES_MAX)
+        .read_to_end(&mut text)?;
+    fs::remove_file(file)?;
+    for variable in text.split(|byte| *byte == 0) {
+        let equals = variable.iter().position(|byte| *byte == b'=');
+        if let Some(equals) = equals {
+            let (name, value) = (&variable[..equals], &variable[equals + 1..]);
+            program.env(OsStr::from_bytes(name), OsStr::from_bytes(value));
+        }
+    }
+    Ok(())
+}
+
 /// Confines this process and executes the program. Returns only on failure.
 ///
 /// The process must have a single thread and must not have done anything else.
 pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
+    let mut program = plan.command();
+    if let Some(file) = &plan.environment {
+        add_variables(&mut program, file)
+            .map_err(|error| LaunchError::System("reading the environment", error))?;
+    }
     let launch = Launch {
-        program: plan.command(),
+        program,
         exec_step: "starting the program",
         directory: plan.folder.clone(),
         record: plan.record,
@@ -218,6 +264,22 @@ mod tests {
     }
 
     #[test]
+    fn variables_are_read_once() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("environment");
+        fs::write(&file, "A=1=2\0B=two\nlines\0C=\0").unwrap();
+        let mut program = Command::new("true");
+        add_variables(&mut program, &file).unwrap();
+        let found: Vec<_> = program.get_envs().collect();
+        let pair = |name, value| (OsStr::new(name), Some(OsStr::new(value)));
+        assert_eq!(
+            found,
+            [pair("A", "1=2"), pair("B", "two\nlines"), pair("C", "")]
+        );
+        assert!(!file.exists());
+    }
+
+    #[test]
     fn plan_round_trips_through_arguments() {
         for (ids, sandbox) in [(Some(7), true), (None, false)] {
             let plan = ServiceLaunchPlan {
@@ -228,7 +290,9 @@ mod tests {
                 write: vec!["/w".into()],
                 connect: vec!["/g".into()],
                 ports: vec![80, 443],
-                functions: sandbox,
+                listen_port: ids.map(|_| 23_000),
+                network: sandbox,
+                environment: ids.map(|_| "/e 1".into()),
                 record: sandbox,
                 uid: ids,
                 gid: ids,

@@ -8,6 +8,7 @@
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
+//! - `environment` and `ports`: variables and ports of programs that are configured by variables.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
 //!
@@ -15,6 +16,7 @@
 //! ended.
 
 mod c_library;
+pub mod environment;
 mod folder;
 pub mod functions;
 pub mod install;
@@ -24,7 +26,9 @@ pub mod launch;
 mod limits;
 mod lines;
 pub mod output;
+mod ports;
 mod probe;
+mod replace;
 pub mod rest;
 pub mod shelf;
 mod start;
@@ -53,6 +57,7 @@ use self::{
     instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
     kit::{InstalledKit, KitError},
     output::OutputQueue,
+    ports::PortTable,
     shelf::KitShelf,
     versions::VersionHistory,
 };
@@ -105,6 +110,7 @@ pub struct Services {
     notify: Notify,
     /// Versions of kits that do not start.
     versions: VersionHistory,
+    ports: PortTable,
     /// Lines that instances wrote.
     pub output: Arc<OutputQueue>,
     /// Whether a kit of each service is found: twice the time of the look, plus one if there is.
@@ -129,6 +135,7 @@ impl Default for Services {
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
             versions: VersionHistory::default(),
+            ports: PortTable::default(),
             output: Arc::default(),
             kits: Default::default(),
         }
@@ -285,8 +292,57 @@ pub async fn acquire(
     if used.running.keys_loaded(keys) {
         return Ok(used);
     }
+    if used.running.kit.manifest.needs.settings {
+        drop(used);
+        return Box::pin(restart_with_keys(context, &instance, keys)).await;
+    }
     Box::pin(rest::load_keys(context, &used.running, keys)).await?;
     Ok(used)
+}
+
+/// Replaces a process that has other keys in its environment, and returns the new one.
+async fn restart_with_keys(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    keys: &AcceptedKeys,
+) -> Result<ServiceUse, Unavailable> {
+    let _one = instance.replacing.lock().await;
+    let running = instance.running();
+    // Another request may have replaced it.
+    if running.is_some_and(|running| !running.keys_loaded(keys)) {
+        stop::stop(context, instance).await;
+    }
+    let used = wait_for_use(context, instance).await?;
+    if used.running.keys_loaded(keys) {
+        Ok(used)
+    } else {
+        // The keys changed again: the next request finds them.
+        Err(Unavailable::now(UnavailableReason::Starting))
+    }
+}
+
+/// Returns the state of a project's service. A running one is asked.
+pub async fn observe(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    service: Service,
+) -> ServiceState {
+    let Some(running) = context.services.running(project, service) else {
+        let state = context.services.state(project, service);
+        return match find_kit(context, service) {
+            // The next request would not start it.
+            Err(error) if state == ServiceState::Asleep => ServiceState::Failed(error.to_string()),
+            _ => state,
+        };
+    };
+    match probe::is_ready(&running.address, &running.kit.manifest.ready).await {
+        Ok(true) => ServiceState::Running,
+        Ok(false) if service == Service::Rest => {
+            ServiceState::Failed("PostgREST is not connected with the database".to_owned())
+        }
+        Ok(false) => ServiceState::Failed("the program answers that it is not ready".to_owned()),
+        Err(error) => ServiceState::Failed(error.to_string()),
+    }
 }
 
 /// Waits until the instance runs. Starts it if it is stopped.

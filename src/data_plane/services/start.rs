@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64},
     },
     time::Duration,
 };
@@ -16,21 +16,29 @@ use rustix::process::Pid;
 use tokio::time::{sleep, timeout};
 
 use super::{
+    environment,
+    environment::ServiceEnvironment,
     find_kit,
     folder::{InstanceFolder, StartedKit},
     functions,
     functions::{FunctionLog, PreparedFunction},
     instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
-    kit::InstalledKit,
+    kit::{InstalledKit, ListenAddress},
     launch::ServiceLaunchPlan,
     limits, output,
     output::{OutputReader, OutputTarget},
-    probe, rest,
+    ports::ReservedPort,
+    probe, replace,
+    replace::StartSettings,
+    rest,
     rest::StoredSettings,
-    stop::{end, end_processes},
+    stop::end_processes,
 };
 use crate::{
-    base::supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
+    base::{
+        net::owned_port::OwnedPort,
+        supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
+    },
     data_plane::{
         api_keys,
         clusters::ServerSocket,
@@ -39,7 +47,7 @@ use crate::{
         projects::reconciler,
         service_proxy::{
             FunctionGateway,
-            upstreams::{Service, Upstream},
+            upstreams::{Service, Upstream, UpstreamAddress},
         },
     },
 };
@@ -79,9 +87,9 @@ fn failed(doing: &'static str) -> impl Fn(io::Error) -> StartFailure {
 
 /// Starts the instance, for a caller that marked it as starting, and sets its state.
 pub(super) async fn run(context: DataPlaneContext, instance: Arc<Instance>) {
-    let stored = stored_settings(&context, &instance.id).await;
+    let stored = StartSettings::stored(&context, &instance.id).await;
     let outcome = match stored {
-        Ok(stored) => start(&context, &instance, &stored).await,
+        Ok(settings) => start(&context, &instance, &settings).await,
         Err(failure) => Err(failure),
     };
     let InstanceId {
@@ -106,7 +114,7 @@ fn finish(
     outcome: Result<RunningInstance, StartFailure>,
 ) {
     match outcome {
-        Ok(running) => publish(context, instance, running),
+        Ok(running) => replace::publish(context, instance, running),
         Err(StartFailure { reason, why, .. }) => {
             if reason.is_fault() || reason == UnavailableReason::BrokenKit {
                 let InstanceId {
@@ -119,23 +127,11 @@ fn finish(
     }
 }
 
-async fn stored_settings(
-    context: &DataPlaneContext,
-    id: &InstanceId,
-) -> Result<StoredSettings, StartFailure> {
-    if id.service != Service::Rest {
-        return Ok(StoredSettings::default());
-    }
-    rest::stored(&context.db, id.project)
-        .await
-        .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))
-}
-
 /// Starts a process with these settings, or adopts the one that runs with them.
-async fn start(
+pub(super) async fn start(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
-    stored: &StoredSettings,
+    settings: &StartSettings,
 ) -> Result<RunningInstance, StartFailure> {
     let id = &instance.id;
     let _permit = context
@@ -151,6 +147,7 @@ async fn start(
         ));
     }
     let kit = kit(context, id.service)?;
+    let stored = settings.of_data_api();
     if kit.manifest.needs.postgrest && stored.settings.is_off() {
         return Err(StartFailure::new(
             UnavailableReason::Off,
@@ -163,6 +160,14 @@ async fn start(
             .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error.message()))?;
     }
     let owner = owner(context, id, &kit)?;
+    let environment = match settings {
+        StartSettings::Environment(settings) if kit.manifest.needs.settings => {
+            let built = ServiceEnvironment::build(context, id, settings).await?;
+            environment::check_manifest(&kit.manifest, &built)?;
+            Some(built)
+        }
+        _ => None,
+    };
     let folder = InstanceFolder::of(&context.home, id);
     let parts = InstanceParts {
         context,
@@ -171,6 +176,7 @@ async fn start(
         owner,
         folder,
         stored,
+        environment,
     };
     if let Some(running) = parts.adopt().await? {
         return Ok(running);
@@ -230,14 +236,19 @@ struct InstanceParts<'a> {
     kit: InstalledKit,
     owner: ProcessOwner,
     folder: InstanceFolder,
-    stored: &'a StoredSettings,
+    stored: StoredSettings,
+    environment: Option<ServiceEnvironment>,
 }
 
 impl InstanceParts<'_> {
     fn started(&self) -> StartedKit {
-        StartedKit {
-            function: self.instance.id.function.clone(),
-            ..self.stored.started(&self.kit.version)
+        let version = &self.kit.version;
+        match &self.environment {
+            Some(environment) => environment.started(version),
+            None => StartedKit {
+                function: self.instance.id.function.clone(),
+                ..self.stored.started(version)
+            },
         }
     }
 
@@ -245,9 +256,17 @@ impl InstanceParts<'_> {
     /// any other process of the folder.
     async fn adopt(&self) -> Result<Option<RunningInstance>, StartFailure> {
         let launched = self.folder.launched();
+        let recorded = self.folder.recorded();
+        let port = recorded.as_ref().and_then(|recorded| recorded.port);
+        let expected = StartedKit {
+            port,
+            ..self.started()
+        };
         if let Some(pid) = launched
-            && self.folder.recorded() == Some(self.started())
+            && recorded == Some(expected)
+            && port.is_some() == self.listens_on_port()
         {
+            let port = port.and_then(|port| self.context.services.ports.reserve_known(port));
             let handle = ProcessHandle::open(pid).map_err(failed("watching a service"))?;
             // Checked again: the pid may have been reused before it was opened.
             if let Some(handle) = handle
@@ -260,7 +279,7 @@ impl InstanceParts<'_> {
                     None => None,
                 };
                 let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-                let held = (self.output(log), self.gateway()?);
+                let held = (self.output(log), self.gateway()?, port);
                 let running = self.running(pid, handle, held, exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
@@ -293,6 +312,14 @@ impl InstanceParts<'_> {
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
         }
+        let port = self.reserve_port()?;
+        let number = port.as_ref().map(|port| port.port);
+        if let Some(environment) = &self.environment {
+            let reference = &id.reference;
+            environment
+                .write(self.context, reference, &self.folder, number)
+                .await?;
+        }
         let begun = self.context.clock.ticks();
         let prepared = self.prepare_function().await?;
         // Modules of a function may send requests before the program is ready.
@@ -302,7 +329,7 @@ impl InstanceParts<'_> {
         });
         // Opened before the program: a pipe without an open end loses its bytes.
         let output = self.output(log.clone());
-        let (pid, handle) = match self.spawn(prepared.as_ref()).await {
+        let (pid, handle) = match self.spawn(prepared.as_ref(), number).await {
             Ok(spawned) => spawned,
             Err(failure) => {
                 let why = output.last_line().await.unwrap_or(failure.why);
@@ -311,7 +338,7 @@ impl InstanceParts<'_> {
             }
         };
         let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-        let running = self.running(pid, handle, (output, gateway), exceeded);
+        let running = self.running(pid, handle, (output, gateway, port), exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
@@ -334,7 +361,10 @@ impl InstanceParts<'_> {
             });
         }
         self.folder
-            .record(&self.started())
+            .record(&StartedKit {
+                port: number,
+                ..self.started()
+            })
             .map_err(failed("recording a service"))?;
         if let Some(log) = &log {
             log.booted(self.context.clock.ticks().saturating_sub(begun));
@@ -357,12 +387,13 @@ impl InstanceParts<'_> {
     async fn spawn(
         &self,
         function: Option<&PreparedFunction>,
+        port: Option<u16>,
     ) -> Result<(Pid, ProcessHandle), StartFailure> {
         let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
         let twin = output.try_clone().map_err(failed("opening the output"))?;
         let launcher = &self.context.data_plane_settings.services.launcher;
         let bounds = self.bounds().await?;
-        let mut plan = self.plan(launcher.sandbox, bounds);
+        let mut plan = self.plan(launcher.sandbox, bounds, port);
         if let Some(function) = function {
             function.apply(&mut plan);
         }
@@ -413,16 +444,20 @@ impl InstanceParts<'_> {
             .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))
     }
 
-    fn plan(&self, sandbox: bool, bounds: LaunchBounds) -> ServiceLaunchPlan {
+    fn plan(&self, sandbox: bool, bounds: LaunchBounds, port: Option<u16>) -> ServiceLaunchPlan {
         let manifest = &self.kit.manifest;
         let inner = self.folder.inner();
         let fill = |text: &String| {
             text.replace("{folder}", &inner.to_string_lossy())
                 .replace("{kit}", &self.kit.folder.to_string_lossy())
                 .replace("{socket}", &self.folder.socket().to_string_lossy())
+                .replace(
+                    "{port}",
+                    &port.map(|port| port.to_string()).unwrap_or_default(),
+                )
         };
         let ids = self.owner.ids();
-        ServiceLaunchPlan {
+        let mut plan = ServiceLaunchPlan {
             program: self.kit.program(),
             kit: self.kit.folder.clone(),
             uid: ids.map(|(uid, _)| uid),
@@ -437,8 +472,32 @@ impl InstanceParts<'_> {
             program_arguments: manifest.arguments.iter().map(fill).collect(),
             folder: inner,
             record: true,
+            ports: manifest.egress.clone(),
+            listen_port: port,
+            network: port.is_some() || !manifest.egress.is_empty(),
             ..ServiceLaunchPlan::default()
+        };
+        if self.environment.is_some() {
+            plan.environment = Some(self.folder.environment());
+            // Runtimes reserve more addresses than memory.
+            plan.bounds.data_max = plan.bounds.memory_max.take();
         }
+        plan
+    }
+
+    fn listens_on_port(&self) -> bool {
+        self.kit.manifest.listen == ListenAddress::Tcp
+    }
+
+    /// Reserves the port of a program that listens on one.
+    fn reserve_port(&self) -> Result<Option<ReservedPort>, StartFailure> {
+        if !self.listens_on_port() {
+            return Ok(None);
+        }
+        let found = self.context.services.ports.reserve(&self.context.entropy);
+        found
+            .map(Some)
+            .ok_or_else(|| StartFailure::new(UnavailableReason::Full, "no port is free"))
     }
 
     /// Starts reading the output, which is the log of a function.
@@ -471,18 +530,27 @@ impl InstanceParts<'_> {
         &self,
         pid: Pid,
         handle: ProcessHandle,
-        (output, gateway): (OutputReader, Option<FunctionGateway>),
+        (output, gateway, port): (OutputReader, Option<FunctionGateway>, Option<ReservedPort>),
         exceeded: Option<Arc<AtomicBool>>,
     ) -> RunningInstance {
-        let socket = ServerSocket::of_process(
-            self.folder.socket(),
-            self.owner.uid(),
-            pid.as_raw_nonzero().get(),
-        );
+        let uid = self.owner.uid();
+        let address = match &port {
+            Some(port) => UpstreamAddress::Port(OwnedPort {
+                port: port.port,
+                uid,
+            }),
+            None => UpstreamAddress::Unix(ServerSocket::of_process(
+                self.folder.socket(),
+                uid,
+                pid.as_raw_nonzero().get(),
+            )),
+        };
+        let keys = self.environment.as_ref().map_or(0, |built| built.keys);
         RunningInstance {
             id: self.instance.id.clone(),
-            upstream: Arc::new(Upstream::unix(socket.clone())),
-            socket,
+            upstream: Arc::new(Upstream::of_process(address.clone())),
+            address,
+            _port: port,
             handle,
             pid,
             kit: self.kit.clone(),
@@ -490,7 +558,7 @@ impl InstanceParts<'_> {
             folder: self.folder.clone(),
             owner: self.owner,
             output,
-            keys: AtomicU64::new(0),
+            keys: AtomicU64::new(keys),
             since: self.context.clock.ticks(),
             exceeded: exceeded.unwrap_or_default(),
             _gateway: gateway,
@@ -499,14 +567,14 @@ impl InstanceParts<'_> {
     }
 
     async fn is_ready(&self, running: &RunningInstance) -> bool {
-        if running.id.function.is_some() {
+        if running.id.function.is_some()
+            && let UpstreamAddress::Unix(socket) = &running.address
+        {
             // A request would run the function.
-            return running.socket.connect().await.is_ok();
+            return socket.connect().await.is_ok();
         }
         let ready = &running.kit.manifest.ready;
-        probe::head(&running.socket, &ready.path, &[])
-            .await
-            .is_ok_and(|status| !ready.not.contains(&status.as_u16()))
+        matches!(probe::is_ready(&running.address, ready).await, Ok(true))
     }
 
     /// Waits until the program answers. Fails at once if it ends.
@@ -525,65 +593,6 @@ impl InstanceParts<'_> {
             _ = running.handle.ended() => {
                 Err(StartFailure::new(UnavailableReason::Failed, "the program ended during its start"))
             }
-        }
-    }
-}
-
-/// Publishes a started process, and notes its end.
-fn publish(context: &DataPlaneContext, instance: &Arc<Instance>, running: RunningInstance) {
-    let running = Arc::new(running);
-    instance.started(Arc::clone(&running), context.clock.ticks());
-    let (context, instance) = (context.clone(), Arc::clone(instance));
-    // Watched after it was published: an end in between is reported as well.
-    tokio::spawn(async move {
-        let _ = running.handle.ended().await;
-        let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
-        if killed.is_some() {
-            running.exceeded.store(true, Ordering::Release);
-        }
-        let why = match killed {
-            None => running.output.last_line().await,
-            killed => killed,
-        };
-        let why = why.unwrap_or_else(|| "the program ended".to_owned());
-        if instance.ended(running.pid, Some(why.clone()), context.clock.ticks()) {
-            let InstanceId {
-                reference, service, ..
-            } = &instance.id;
-            tracing::warn!(project = %reference, %service, why, "service ended unexpectedly");
-        }
-    });
-}
-
-/// Replaces the process of an instance by one with these settings, and returns the output of the
-/// program if that does not start. Requests wait meanwhile.
-pub(super) async fn replace(
-    context: &DataPlaneContext,
-    instance: &Arc<Instance>,
-    stored: &StoredSettings,
-) -> Result<(), StartFailure> {
-    let now = context.clock.ticks();
-    if let Some(running) = instance.begin_stop() {
-        end(context, instance, &running).await;
-        instance.restarting();
-    } else {
-        instance.forget_failure();
-        if !instance.begin_start(now) {
-            return Err(StartFailure::new(
-                UnavailableReason::Starting,
-                "the service is starting or stopping",
-            ));
-        }
-    }
-    match start(context, instance, stored).await {
-        Ok(running) => {
-            publish(context, instance, running);
-            Ok(())
-        }
-        Err(failure) => {
-            // Requests that wait start it with the stored settings.
-            instance.stopped();
-            Err(failure)
         }
     }
 }

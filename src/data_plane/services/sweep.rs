@@ -109,8 +109,10 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         .iter()
         .map(|(instance, _)| instance.id.project.0)
         .collect();
-    let sql = "select p.id, p.status, coalesce(s.generation, 0) from projects p \
-               left join rest_settings s on s.project_id = p.id where p.id = any($1)";
+    let sql = "select p.id, p.status, coalesce(s.generation, 0), coalesce(a.generation, 0) \
+               from projects p left join rest_settings s on s.project_id = p.id \
+               left join service_settings a on a.project_id = p.id and a.service = 'auth' \
+               where p.id = any($1)";
     let rows = context.db.query(sql, &[&ids]).await;
     let rows = rows.context("reading the projects of services")?;
     for (instance, process) in running {
@@ -128,7 +130,17 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             spawn_stop(context, instance);
             continue;
         }
-        let has_other_settings = row.get::<_, i64>(2) != process.settings.lock().generation;
+        let is_rest = instance.id.service == Service::Rest;
+        let stored: i64 = row.get(if is_rest { 2 } else { 3 });
+        let has_other_settings = stored != process.settings.lock().generation;
+        // A change that is being tried is not stored yet.
+        if process.kit.manifest.needs.settings
+            && has_other_settings
+            && instance.replacing.try_lock().is_ok()
+        {
+            spawn_stop(context, instance);
+            continue;
+        }
         if instance.id.service == Service::Rest && has_other_settings {
             let context = context.clone();
             tokio::spawn(async move { rest::refresh(&context, &instance).await });

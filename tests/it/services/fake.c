@@ -1,4 +1,5 @@
 /* A service for tests: answers HTTP on a Unix socket, one process per connection.
+   With the variable GOTRUE_API_PORT it listens on that port of 127.0.0.1, unless GOTRUE_SITE_URL is one that it rejects.
    Arguments: the socket, then a mode: ok, die (ends at once), never (does not listen), slow (listens when the file of the third
    argument exists). */
 #include <arpa/inet.h>
@@ -42,6 +43,15 @@ static int forks(void) {
     return count;
 }
 
+static int port_socket(const char *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    return bind(fd, (void *)&address, sizeof address) || listen(fd, 64) ? -1 : fd;
+}
+
 static int unix_socket(const char *path, int listening) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
@@ -65,6 +75,7 @@ static int attempt(const char *what, char *argument) {
         return errno;
     }
     if (!strcmp(what, "forks")) return forks();
+    if (!strcmp(what, "port")) return port_socket(argument) < 0 ? errno : 0;
     if (!strcmp(what, "inet")) return socket(AF_INET, SOCK_STREAM, 0) < 0 ? errno : 0;
     if (!strcmp(what, "udp")) return socket(AF_INET, SOCK_DGRAM, 0) < 0 ? errno : 0;
     return -1;
@@ -79,7 +90,8 @@ static void serve(int client) {
         held += got;
         request[held] = 0;
         if (!strstr(request, "\r\n\r\n")) continue;
-        char method[16], path[2048], body[256];
+        char method[16], path[2048];
+        static char body[1 << 18];
         sscanf(request, "%15s %2047s", method, path);
         held = 0;
         if (!strcmp(path, "/crash")) kill(server, SIGKILL);
@@ -88,6 +100,12 @@ static void serve(int client) {
             char *argument = strchr(path + 5, '?');
             if (argument) *argument++ = 0;
             snprintf(body, sizeof body, "%d", attempt(path + 5, argument));
+        } else if (!strcmp(path, "/environment")) {
+            extern char **environ;
+            size_t end = 0;
+            body[0] = 0;
+            for (char **each = environ; *each && end < sizeof body; each++)
+                end += snprintf(body + end, sizeof body - end, "%s\n", *each);
         } else if (!strcmp(path, "/variables")) {
             extern char **environ;
             int count = 0;
@@ -114,7 +132,12 @@ int main(int count, char **arguments) {
     while (!strcmp(mode, "never")) pause();
     struct stat found;
     while (!strcmp(mode, "slow") && stat(arguments[3], &found)) usleep(1000);
-    int listener = unix_socket(arguments[1], 1);
+    const char *port = getenv("GOTRUE_API_PORT"), *site = getenv("GOTRUE_SITE_URL");
+    if (site && strstr(site, "rejected")) {
+        printf("GOTRUE_SITE_URL is rejected\n");
+        return 6;
+    }
+    int listener = port ? port_socket(port) : unix_socket(arguments[1], 1);
     if (listener < 0) return 4;
     for (;;) {
         int client = accept(listener, NULL, NULL);

@@ -1,6 +1,7 @@
 //! The settings of a project's Auth service.
 
 mod validation;
+mod variables;
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -253,12 +254,14 @@ impl AuthCatalog {
         } else {
             NullEffect::Unset
         };
+        let variable = variables::of(&name);
         let setting = ServiceSetting {
             value_type,
             default,
             null,
             is_secret: false,
             is_read_only: READ_ONLY.contains(&name.as_str()),
+            variable,
         };
         let previous = self.0.insert(name, setting);
         debug_assert!(previous.is_none(), "a setting is declared twice");

@@ -92,7 +92,7 @@ impl PreparedFunction {
         }
         plan.program_arguments = arguments;
         plan.variables.push(format!("DENO_DIR={}", cache.display()));
-        plan.functions = true;
+        plan.network = true;
         plan.ports = EGRESS_PORTS.to_vec();
         plan.read.push(self.folder.source());
         plan.connect.push(self.gateway.clone());
@@ -206,7 +206,10 @@ fn deployment_id(project: &ProjectRef, live: &LiveFunction) -> String {
 }
 
 /// The address of a project's services.
-fn public_url(context: &DataPlaneContext, project: &ProjectRef) -> String {
+pub(in crate::data_plane::services) fn public_url(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+) -> String {
     let port = context.service_proxy.https_port();
     let port = port
         .filter(|port| *port != 443)
@@ -398,7 +401,7 @@ impl FetchPlan<'_> {
             read: vec![self.folder.source()],
             write: vec![self.folder.cache()],
             ports: registry_ports(&variables),
-            functions: true,
+            network: true,
             sandbox,
             variables,
             program_arguments: arguments,

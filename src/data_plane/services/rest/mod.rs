@@ -18,23 +18,21 @@ use tokio::time::{sleep, timeout};
 pub use self::settings::{RestSettings, RestSettingsUpdate, get, update};
 pub(super) use self::{
     reload::refresh,
-    settings::{StoredSettings, stored},
+    settings::{StoredSettings, runs_here, stored},
 };
 use super::{
-    ServiceState,
     folder::InstanceFolder,
     instance::{InstanceId, RunningInstance, Unavailable, UnavailableReason},
     probe,
     start::StartFailure,
 };
 use crate::{
-    base::{clock::Entropy, ids::ProjectId, supervisor::ProcessOwner},
+    base::{clock::Entropy, supervisor::ProcessOwner},
     data_plane::{
         api_keys::{AcceptedKeys, TokenKey},
-        clusters::ServerSocket,
         context::DataPlaneContext,
         projects,
-        service_proxy::upstreams::Service,
+        service_proxy::upstreams::UpstreamAddress,
     },
 };
 
@@ -167,12 +165,12 @@ impl KeySetCheck {
         running: &RunningInstance,
         keys: &AcceptedKeys,
     ) -> Result<(), StartFailure> {
-        self.judge(&running.socket).await?;
+        self.judge(&running.address).await?;
         running.keys.store(keys.id(), Ordering::Release);
         Ok(())
     }
 
-    async fn judge(&self, socket: &ServerSocket) -> Result<(), StartFailure> {
+    async fn judge(&self, socket: &UpstreamAddress) -> Result<(), StartFailure> {
         let fault = |why: &str| StartFailure::new(UnavailableReason::Failed, why);
         let judged = async {
             while Self::status(socket, &self.own).await != Some(true) {
@@ -196,7 +194,7 @@ impl KeySetCheck {
     }
 
     /// Returns whether the process accepts a token. `None`: it gave no answer about it.
-    async fn status(socket: &ServerSocket, token: &SecretString) -> Option<bool> {
+    async fn status(socket: &UpstreamAddress, token: &SecretString) -> Option<bool> {
         let bearer = format!("Bearer {}", token.expose_secret());
         let status = probe::head(socket, "/", &[(AUTHORIZATION, &bearer)]).await;
         match status.ok()? {
@@ -209,18 +207,6 @@ impl KeySetCheck {
 
 /// Name of the header field of the probes.
 const AUTHORIZATION: &str = "authorization";
-
-/// Returns the state of a project's Data API. A running one is asked.
-pub async fn observe(context: &DataPlaneContext, project: ProjectId) -> ServiceState {
-    let Some(running) = context.services.running(project, Service::Rest) else {
-        return context.services.state(project, Service::Rest);
-    };
-    match probe::head(&running.socket, "/", &[]).await {
-        Ok(status) if status != StatusCode::SERVICE_UNAVAILABLE => ServiceState::Running,
-        Ok(_) => ServiceState::Failed("PostgREST is not connected with the database".to_owned()),
-        Err(error) => ServiceState::Failed(error.to_string()),
-    }
-}
 
 /// Generates a secret of 43 characters with 256 random bits.
 pub(crate) fn mint(entropy: &Entropy) -> SecretString {
@@ -310,6 +296,7 @@ fn quoted(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data_plane::clusters::ServerSocket;
 
     #[test]
     fn configuration_quotes_values() {
@@ -351,7 +338,7 @@ mod tests {
     fn serve(
         path: &std::path::Path,
         status: impl Fn(&str) -> u16 + Send + 'static,
-    ) -> ServerSocket {
+    ) -> UpstreamAddress {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let listener = tokio::net::UnixListener::bind(path).unwrap();
         tokio::spawn(async move {
@@ -367,7 +354,7 @@ mod tests {
         });
         let pid = rustix::process::getpid().as_raw_nonzero().get();
         let uid = rustix::process::geteuid().as_raw();
-        ServerSocket::of_process(path.to_owned(), uid, pid)
+        UpstreamAddress::Unix(ServerSocket::of_process(path.to_owned(), uid, pid))
     }
 
     #[tokio::test]

@@ -139,7 +139,7 @@ pub(super) async fn check_schema(
     after: &StoredSettings,
 ) -> Result<(), ReloadFailure> {
     let schema = after.settings.first_schema();
-    let status = probe::head(&running.socket, "/", &[("accept-profile", schema)]).await;
+    let status = probe::head(&running.address, "/", &[("accept-profile", schema)]).await;
     if status.is_ok_and(|status| status == StatusCode::NOT_ACCEPTABLE) {
         return Err(ReloadFailure::Refused(format!(
             "PostgREST does not expose the schema {schema} with these settings; \

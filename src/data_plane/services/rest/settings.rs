@@ -21,7 +21,9 @@ use crate::{
             folder::StartedKit,
             has_kit,
             instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
-            start, stop,
+            replace,
+            replace::StartSettings,
+            stop,
         },
     },
     platform::{access::Project, audit::Recorder, tables::Table},
@@ -144,6 +146,7 @@ impl StoredSettings {
             settings: self.generation,
             digest: hex::encode(Sha256::digest(text)),
             function: None,
+            port: None,
         }
     }
 }
@@ -203,7 +206,7 @@ pub async fn update(
         settings: change.apply(&before.settings),
         generation: before.generation + 1,
     };
-    if !after.settings.is_off() && runs_here(context, project).await? {
+    if !after.settings.is_off() && runs_here(context, project, Service::Rest).await? {
         try_out(context, &instance, &before, &after).await?;
     }
     if let Err(error) = store(context, project, &before, &after, audit).await {
@@ -219,9 +222,13 @@ pub async fn update(
     Ok(after.settings)
 }
 
-/// Returns whether this process runs the Data API of the project, or would at the next request,
+/// Returns whether this process runs a service of the project, or would at the next request,
 /// without waking its database.
-async fn runs_here(context: &DataPlaneContext, project: &Project) -> Result<bool, Error> {
+pub(in crate::data_plane::services) async fn runs_here(
+    context: &DataPlaneContext,
+    project: &Project,
+    service: Service,
+) -> Result<bool, Error> {
     let sql = "select asleep, status from projects where id = $1";
     let rows = context.db.query(sql, &[&project.id.0]).await;
     let rows = rows.context("reading a project's status")?;
@@ -230,7 +237,7 @@ async fn runs_here(context: &DataPlaneContext, project: &Project) -> Result<bool
     let data = context.driver.data_directory(&project.reference);
     Ok(is_awake
         && context.lease.leads()
-        && has_kit(context, Service::Rest)
+        && has_kit(context, service)
         && data.is_some_and(|data| data.exists()))
 }
 
@@ -324,7 +331,8 @@ async fn restart(
     before: &StoredSettings,
     after: &StoredSettings,
 ) -> Result<(), Error> {
-    match start::replace(context, instance, after).await {
+    let settings = StartSettings::DataApi(after.clone());
+    match replace::replace(context, instance, &settings).await {
         Ok(()) => {}
         Err(failure) if failure.reason == UnavailableReason::Failed => {
             let why = format!(

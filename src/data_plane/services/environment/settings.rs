@@ -1,0 +1,87 @@
+//! Changes of settings that a running program gets by its environment: put into effect before they
+//! are stored.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::{
+    base::error::Error,
+    data_plane::{
+        context::DataPlaneContext,
+        service_proxy::upstreams::Service,
+        service_settings,
+        service_settings::ServiceSettings,
+        services::{
+            instance::{Instance, InstanceId, UnavailableReason},
+            replace,
+            replace::StartSettings,
+            rest::runs_here,
+            stop,
+        },
+    },
+    platform::{access::Project, audit::Recorder},
+};
+
+/// Changes the settings of a service. If its program can run here, it runs with the new settings
+/// before they are stored.
+///
+/// Errors: those of [`service_settings::update`], and [`Error::Rejected`] with the output of the
+/// program if it does not start with the new settings. The previous settings then remain.
+pub async fn update(
+    context: &DataPlaneContext,
+    project: &Project,
+    service: Service,
+    change: &Map<String, Value>,
+    audit: &Recorder,
+) -> Result<ServiceSettings, Error> {
+    let Some(catalog) = super::catalog(service) else {
+        return Err(Error::NotFound);
+    };
+    let id = InstanceId {
+        project: project.id,
+        reference: project.reference.clone(),
+        service,
+        function: None,
+    };
+    let instance = context.services.instance(&id);
+    let _one = instance.replacing.lock().await;
+    let before = service_settings::get(context, project, catalog).await?;
+    let after = before.update(&project.reference, change)?;
+    let is_tried = runs_here(context, project, service).await?;
+    if is_tried {
+        try_out(context, &instance, &after).await?;
+    }
+    let stored = service_settings::update(context, project, catalog, change, audit).await;
+    let is_in_effect = stored
+        .as_ref()
+        .is_ok_and(|stored| stored.generation() == after.generation());
+    if is_tried && !is_in_effect {
+        // The next request starts it with the stored settings.
+        stop::stop(context, &instance).await;
+    }
+    if stored.is_ok() {
+        instance.forget_failure();
+    }
+    stored
+}
+
+async fn try_out(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    after: &ServiceSettings,
+) -> Result<(), Error> {
+    let settings = StartSettings::Environment(Box::new(after.clone()));
+    match replace::replace(context, instance, &settings).await {
+        Err(failure) if failure.reason == UnavailableReason::Failed => {
+            let service = instance.id.service;
+            let why = format!(
+                "{service} did not start with these settings: {}",
+                failure.why
+            );
+            Err(Error::Rejected(why.into()))
+        }
+        // Another reason is not in the settings: they take effect with the next start.
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
