@@ -1,5 +1,7 @@
 //! Branches through the API, on real clusters.
 
+mod diff;
+
 use std::sync::Arc;
 
 use gantry::{

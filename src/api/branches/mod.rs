@@ -6,12 +6,14 @@
 //! [`runs`], which the [`runner`] drives.
 
 pub mod action_runs;
+pub mod diff;
 pub mod ledger;
 pub mod lifecycle;
 pub mod operations;
 pub mod runner;
 pub mod runs;
 mod target;
+mod text;
 pub mod v2;
 
 use chrono::{DateTime, Utc};

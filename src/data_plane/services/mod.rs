@@ -10,6 +10,7 @@
 //!   output of a process.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
+//! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
@@ -26,6 +27,7 @@ mod lines;
 pub mod output;
 mod probe;
 pub mod rest;
+pub mod schema_diff;
 pub mod shelf;
 mod start;
 mod stop;
@@ -100,6 +102,8 @@ pub struct Services {
     /// Log events of functions that are not stored yet.
     pub function_log: FunctionLogQueue,
     starts: Semaphore,
+    /// Permits of comparisons of schemas.
+    diffs: Semaphore,
     waiting: AtomicUsize,
     /// Notified when settings of a project changed.
     notify: Notify,
@@ -126,6 +130,7 @@ impl Default for Services {
             functions: FunctionCache::default(),
             function_log: FunctionLogQueue::default(),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
+            diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
             versions: VersionHistory::default(),
