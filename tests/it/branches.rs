@@ -1,6 +1,7 @@
 //! Branches through the API, on real clusters.
 
 mod diff;
+mod life;
 
 use std::sync::Arc;
 

@@ -30,8 +30,8 @@ use crate::{
 
 /// Time between scheduling a deletion and the deletion.
 const GRACE: TimeDelta = TimeDelta::hours(1);
-/// Life of a branch that is not persistent.
-const LIFE: TimeDelta = TimeDelta::days(7);
+/// Longest life of a branch that is not persistent.
+pub(super) const LIFE_MAX: TimeDelta = TimeDelta::days(365);
 /// Name of the default branch that the first branch of a project creates.
 const DEFAULT_NAME: &str = "main";
 
@@ -46,6 +46,8 @@ pub(super) struct NewBranch {
     pub(super) size: Option<InstanceSize>,
     pub(super) engine: Option<String>,
     pub(super) notify_url: Option<String>,
+    /// Time at which it ends. Absent: after the operator's default.
+    pub(super) expires_at: Option<DateTime<Utc>>,
     /// Secrets of its functions.
     pub(super) secrets: Vec<NewSecret>,
 }
@@ -59,7 +61,9 @@ pub(super) struct BranchPatch {
     pub(super) persistent: Option<bool>,
     pub(super) status: Option<BranchStatus>,
     pub(super) request_review: Option<bool>,
+    /// An empty text removes it.
     pub(super) notify_url: Option<String>,
+    pub(super) expires_at: Option<DateTime<Utc>>,
 }
 
 /// The parent of a new branch, as locked in a transaction.
@@ -80,6 +84,7 @@ pub(super) async fn create(
     audit: &Recorder,
 ) -> Result<BranchView, Error> {
     let now = context.clock.now();
+    check_expiry(new.expires_at, new.persistent, now)?;
     let password = SecretString::from(context.entropy.letters(40));
     let verifier = verifier(password).await?;
     let mut client = context.db.client().await?;
@@ -102,6 +107,26 @@ pub(super) async fn create(
     transaction.commit().await.context("creating a branch")?;
     changed(context);
     Ok(view)
+}
+
+/// Checks a requested end of a branch.
+fn check_expiry(
+    expires_at: Option<DateTime<Utc>>,
+    persistent: bool,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
+    let Some(expires_at) = expires_at else {
+        return Ok(());
+    };
+    if persistent {
+        let problem = "a persistent branch does not end by itself";
+        return Err(Error::invalid("expires_at", problem));
+    }
+    if expires_at <= now || expires_at > now + LIFE_MAX {
+        let problem = "expected a time in the next 365 days";
+        return Err(Error::invalid("expires_at", problem));
+    }
+    Ok(())
 }
 
 /// Locks the row of the parent, so that it is not removed meanwhile.
@@ -219,7 +244,8 @@ async fn insert_branch(
             .await
             .context("copying settings to a branch")?;
     }
-    let expires = (!new.persistent).then(|| now + LIFE);
+    let life = context.api_settings.branch_life;
+    let expires = (!new.persistent).then(|| new.expires_at.unwrap_or(now + life));
     let sql = "insert into branches (id, project_id, parent_id, name, git_branch, persistent, with_data, status, notify_url, expires_at, \
                created_at, updated_at) values ($1, $2, $3, $4, $5, $6, $7, 'CREATING_PROJECT', $8, $9, $10, $10)";
     transaction
@@ -299,16 +325,18 @@ pub(super) async fn update(
         let text = "The default branch is always persistent";
         return Err(Error::Unprocessable(text.into()));
     }
+    let persistent = patch.persistent.unwrap_or(branch.persistent);
+    check_expiry(patch.expires_at, persistent, now)?;
     let name = patch.name.as_deref().unwrap_or(&branch.name);
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("changing a branch")?;
     let sql = "update branches set name = $2, git_branch = case when $3::text is null then git_branch else nullif($3, '') end, \
                persistent = coalesce($4, persistent), status = coalesce($5, status), notify_url = \
-               coalesce($6, notify_url), \
+               nullif(coalesce($6, notify_url), ''), \
                review_requested_at = case when $7::boolean is null then review_requested_at when \
                $7 then $8 end, \
                expires_at = case when is_default or coalesce($4, persistent) then null else \
-               coalesce(expires_at, $9) end, \
+               coalesce($10, expires_at, $9) end, \
                updated_at = $8 where id = $1";
     let status = patch.status.map(BranchStatus::name);
     transaction
@@ -323,7 +351,8 @@ pub(super) async fn update(
                 &patch.notify_url,
                 &patch.request_review,
                 &now,
-                &(now + LIFE),
+                &(now + context.api_settings.branch_life),
+                &patch.expires_at,
             ],
         )
         .await

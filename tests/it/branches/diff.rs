@@ -11,7 +11,7 @@ use gantry::{
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{branch, get, migrate, reference, seen, sql, until_finished};
+use super::{branch, get, migrate, reference, seen, sql, until_finished, versions};
 use crate::{
     services::kits_named,
     support::{
@@ -130,6 +130,33 @@ async fn diff_applied_to_a_copy_of_the_parent_makes_it_equal_to_the_branch() {
         .collect();
     assert!(!left.iter().any(|name| name.contains(".diff.")), "{left:?}");
     assert_eq!(seen(&app, &own).await["status"], "FUNCTIONS_DEPLOYED");
+}
+
+#[tokio::test]
+async fn parent_without_migrations_gets_one_of_its_whole_schema() {
+    let app = with_kit().await;
+    let parent = app.real_project().await.to_string();
+    sql(&app, &parent, BASE).await.expect(201);
+    sql(
+        &app,
+        &parent,
+        "insert into public.notes values (1, 'kept', 'sad')",
+    )
+    .await
+    .expect(201);
+    let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
+    until_finished(&app).await;
+    assert_eq!(versions(&app, &parent).await, ["remote_schema"]);
+    assert_eq!(versions(&app, &own).await, ["remote_schema"]);
+    assert_eq!(dump(&app, &parent), dump(&app, &own));
+    let rows = sql(&app, &parent, "select body from public.notes").await;
+    assert_eq!(rows.expect(201).json(), json!([{"body": "kept"}]));
+    // A second branch finds the migration.
+    let second = reference(&branch(&app, &parent, &json!({"branch_name": "c"})).await);
+    until_finished(&app).await;
+    assert_eq!(versions(&app, &second).await, ["remote_schema"]);
+    let path = format!("/v1/branches/{second}/diff");
+    assert_eq!(get(&app, &path).await.expect(200).text(), "");
 }
 
 #[tokio::test]
