@@ -8,7 +8,9 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    BRANCHES_MAX, BranchRow, BranchStatus, BranchView, find, ledger, runs,
+    BRANCHES_MAX, BranchRow, BranchStatus, BranchView, duplicate,
+    expiry::check_expiry,
+    find, ledger, runs,
     runs::{NewRun, RunKind},
     select_branches,
     target::BranchTarget,
@@ -16,7 +18,6 @@ use super::{
 use crate::{
     api::{branches::runner, context::ApiContext, projects},
     base::{
-        db,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
@@ -30,8 +31,6 @@ use crate::{
 
 /// Time between scheduling a deletion and the deletion.
 const GRACE: TimeDelta = TimeDelta::hours(1);
-/// Longest life of a branch that is not persistent.
-pub(super) const LIFE_MAX: TimeDelta = TimeDelta::days(365);
 /// Name of the default branch that the first branch of a project creates.
 const DEFAULT_NAME: &str = "main";
 
@@ -107,26 +106,6 @@ pub(super) async fn create(
     transaction.commit().await.context("creating a branch")?;
     changed(context);
     Ok(view)
-}
-
-/// Checks a requested end of a branch.
-fn check_expiry(
-    expires_at: Option<DateTime<Utc>>,
-    persistent: bool,
-    now: DateTime<Utc>,
-) -> Result<(), Error> {
-    let Some(expires_at) = expires_at else {
-        return Ok(());
-    };
-    if persistent {
-        let problem = "a persistent branch does not end by itself";
-        return Err(Error::invalid("expires_at", problem));
-    }
-    if expires_at <= now || expires_at > now + LIFE_MAX {
-        let problem = "expected a time in the next 365 days";
-        return Err(Error::invalid("expires_at", problem));
-    }
-    Ok(())
 }
 
 /// Locks the row of the parent, so that it is not removed meanwhile.
@@ -285,18 +264,6 @@ const FOLLOWING: &[&str] = &[
     "insert into rest_settings (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
      select $2, db_schema, max_rows, db_extra_search_path, db_pool, 1 from rest_settings where project_id = $1",
 ];
-
-fn duplicate(error: tokio_postgres::Error, name: &str) -> Error {
-    match db::violated(&error) {
-        Some("branches_name_key") => {
-            Error::Conflict(format!("A branch with the name {name} exists already").into())
-        }
-        Some("branches_git_branch_key") => {
-            Error::Conflict("Another branch belongs to this Git branch".into())
-        }
-        _ => Error::internal("writing a branch", error),
-    }
-}
 
 async fn read_in(transaction: &Transaction<'_>, id: Uuid) -> Result<BranchRow, Error> {
     let sql = select_branches!("where b.id = $1");

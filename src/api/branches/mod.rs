@@ -7,6 +7,7 @@
 
 pub mod action_runs;
 pub mod diff;
+mod expiry;
 pub mod ledger;
 pub mod lifecycle;
 mod notify;
@@ -28,6 +29,7 @@ use self::target::BranchTarget;
 use crate::{
     api::{context::ApiContext, projects::timestamp},
     base::{
+        db,
         error::{Context, Error},
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
@@ -144,7 +146,8 @@ macro_rules! select_branches {
             "select b.id, b.project_id, c.ref, c.organization_id, b.parent_id, p.ref, p.organization_id, b.name, b.git_branch, \
              b.is_default, b.persistent, b.with_data, b.status, b.notify_url, b.fork, \
              b.review_requested_at, b.deletion_scheduled_at, \
-             b.created_at, b.updated_at, c.status, b.expires_at from branches b join projects c on c.id = \
+             b.created_at, b.updated_at, c.status, b.expires_at \
+             from branches b join projects c on c.id = \
              b.project_id \
              join projects p on p.id = b.parent_id ",
             $rest
@@ -195,6 +198,19 @@ impl BranchRow {
             expires_at: self.expires_at.map(timestamp),
             preview_project_status: Some(self.project_status),
         }
+    }
+}
+
+/// Returns the error of a name or a Git branch that another branch has.
+fn duplicate(error: tokio_postgres::Error, name: &str) -> Error {
+    match db::violated(&error) {
+        Some("branches_name_key") => {
+            Error::Conflict(format!("A branch with the name {name} exists already").into())
+        }
+        Some("branches_git_branch_key") => {
+            Error::Conflict("Another branch belongs to this Git branch".into())
+        }
+        _ => Error::internal("writing a branch", error),
     }
 }
 

@@ -51,7 +51,8 @@ pub(super) fn deliver(context: &ApiContext) {
 async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
     let now = context.clock.now();
     let sql = "select r.id, b.notify_url, r.notify_attempts, r.steps, r.created_at, r.finished_at, p.ref, b.id, b.name, b.status \
-               from action_runs r join branches b on b.id = r.branch_id join projects p on p.id = r.project_id \
+               from action_runs r join branches b on b.id = r.branch_id \
+               join projects p on p.id = r.project_id \
                where r.notify_at <= $1 and p.node = $2 order by r.notify_at limit $3";
     let rows = context
         .db

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::Transaction;
 
-use super::{BranchStatus, lifecycle::LIFE_MAX};
+use super::{BranchStatus, expiry::LIFE_MAX};
 use crate::{
     base::{
         clock::Clock,
@@ -47,7 +47,8 @@ pub struct OperatedBranch {
 /// Lists the branches of all projects, or of one, without default branches.
 pub async fn list(db: &Db, parent: Option<&ProjectRef>) -> Result<Vec<OperatedBranch>, Error> {
     let sql = "select c.ref, p.ref, b.name, b.with_data, b.persistent, b.status, least(b.expires_at, b.deletion_scheduled_at) \
-               from branches b join projects c on c.id = b.project_id join projects p on p.id = b.parent_id \
+               from branches b join projects c on c.id = b.project_id \
+               join projects p on p.id = b.parent_id \
                where not b.is_default and ($1::text is null or p.ref = $1) order by p.ref, b.created_at, b.id limit $2";
     let parent = parent.map(ProjectRef::as_str);
     let rows = db.query(sql, &[&parent, &LIST_MAX]).await;

@@ -461,8 +461,7 @@ pub struct Config {
     pub project_files_max: u64,
 
     /// Control group below which those of projects are created, such as `/gantry.slice`. It must
-    /// exist and delegate the controllers `memory` and `pids`. Default: the control group of
-    /// Gantry.
+    /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.
     #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
     pub cgroup_parent: Option<PathBuf>,
 

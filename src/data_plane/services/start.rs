@@ -30,11 +30,7 @@ use super::{
     stop::{end, end_processes},
 };
 use crate::{
-    base::{
-        error::Error,
-        ids::ProjectRef,
-        supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
-    },
+    base::supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
     data_plane::{
         api_keys,
         clusters::ServerSocket,
@@ -49,7 +45,7 @@ use crate::{
 };
 
 /// Distance between the user ids of a project and its services. A project's own ids are below.
-const UID_STEP: u32 = 1_000_000;
+pub(super) const UID_STEP: u32 = 1_000_000;
 /// Interval of polling for readiness.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -225,20 +221,6 @@ pub(super) fn owner(
         own
     };
     Ok(ProcessOwner::new(own, gid))
-}
-
-/// Returns the account of a process that compares schemas: one of its own beside those of the
-/// project's services.
-pub(super) fn tool_owner(
-    context: &DataPlaneContext,
-    project: &ProjectRef,
-) -> Result<ProcessOwner, Error> {
-    let data = context.driver.data_directory(project);
-    let found = data.and_then(|data| fs::symlink_metadata(data).ok());
-    let step = UID_STEP * (Service::ALL.len() as u32 + 1);
-    let own = found.and_then(|found| found.uid().checked_add(step));
-    let own = own.ok_or_else(projects::removed)?;
-    Ok(ProcessOwner::new(own, own))
 }
 
 /// The parts of a start.

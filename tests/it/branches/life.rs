@@ -222,6 +222,8 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
 
     // Older than one that the parent has got since.
     migrate(&app, &own, "older", "create table public.older (id int)").await;
+    // Both would get the version of this second.
+    app.clock.advance(Duration::from_mins(1));
     migrate(&app, &parent, "newer", "create table public.newer (id int)").await;
     let log = merge(&app, &parent, &own).await;
     assert!(

@@ -440,7 +440,7 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
                 let owner = std::os::unix::fs::MetadataExt::uid(&data.metadata().unwrap());
                 std::os::unix::fs::fchown(&file, Some(owner), Some(owner)).unwrap();
             }
-            file.set_len(1 << 40).unwrap();
+            file.set_len((1 << 30) + 1).unwrap();
         }),
     ];
     for (expected, plant) in plants {

@@ -11,7 +11,7 @@ mod sessions;
 use std::{
     fs::{self, DirBuilder, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::PathBuf,
     process::{Command, Stdio},
     time::Duration,
@@ -124,7 +124,7 @@ pub async fn compare(context: &DataPlaneContext, pair: &SchemaPair) -> Result<St
             retry: WAIT_MAX,
         });
     };
-    let owner = start::tool_owner(context, &pair.project)?;
+    let owner = account(context, &pair.project)?;
     let folder = ComparisonFolder::create(context, &pair.project, owner);
     let folder = folder.context("preparing a comparison of schemas")?;
     let listen = |port: u16, target: &ConnectTarget| {
@@ -145,6 +145,17 @@ pub async fn compare(context: &DataPlaneContext, pair: &SchemaPair) -> Result<St
         }
         None => Ok(text_of(&output)),
     }
+}
+
+/// Returns the account of a process that compares schemas: one of its own beside those of the
+/// project's services.
+fn account(context: &DataPlaneContext, project: &ProjectRef) -> Result<ProcessOwner, Error> {
+    let data = context.driver.data_directory(project);
+    let found = data.and_then(|data| fs::symlink_metadata(data).ok());
+    let step = start::UID_STEP * (Service::ALL.len() as u32 + 1);
+    let own = found.and_then(|found| found.uid().checked_add(step));
+    let own = own.ok_or_else(crate::data_plane::projects::removed)?;
+    Ok(ProcessOwner::new(own, own))
 }
 
 /// Returns the SQL, followed by comments about what it leaves out.
