@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// Returns an application whose node can compare schemas.
+/// Returns an application on a node that can compare schemas.
 async fn with_kit() -> TestApp {
     kits_named("functions");
     let kits = kits_named(schema_diff::NAME);

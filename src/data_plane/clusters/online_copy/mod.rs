@@ -217,7 +217,8 @@ impl Backup {
             "select pg_size_bytes(current_setting('wal_segment_size')), (pg_control_checkpoint()).timeline_id,
                     current_setting('max_prepared_transactions')::int,
                     current_setting('max_replication_slots')::int,
-                    (select count(*) from pg_tablespace where spcname not in ('pg_default', 'pg_global')),
+                    (select count(*) from pg_tablespace
+                     where spcname not in ('pg_default', 'pg_global')),
                     (select coalesce(sum(pg_database_size(oid)), 0)::bigint from pg_database)",
         )
         .await?;

@@ -152,7 +152,7 @@ fn is_needed(name: &str) -> bool {
             || file.to_ascii_uppercase().starts_with("LICENSE"))
 }
 
-/// Lets all accounts read the folders, whatever the umask is.
+/// Lets all accounts read the folders, ignoring the umask.
 fn open_folders(folder: &Path) -> Result<(), KitError> {
     use std::os::unix::fs::PermissionsExt;
     let mut paths = vec![folder.to_owned()];
