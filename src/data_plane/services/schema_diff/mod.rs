@@ -43,6 +43,8 @@ use crate::{
     },
 };
 
+/// Number of the account among those of a project: the one after those of services.
+const ACCOUNT: u32 = Service::Functions as u32 + 2;
 /// Time limit of a comparison.
 pub const DIFF_MAX: Duration = Duration::from_mins(1);
 /// Comparisons of this process at the same time.
@@ -152,7 +154,7 @@ pub async fn compare(context: &DataPlaneContext, pair: &SchemaPair) -> Result<St
 fn account(context: &DataPlaneContext, project: &ProjectRef) -> Result<ProcessOwner, Error> {
     let data = context.driver.data_directory(project);
     let found = data.and_then(|data| fs::symlink_metadata(data).ok());
-    let step = start::UID_STEP * (Service::ALL.len() as u32 + 1);
+    let step = start::UID_STEP * ACCOUNT;
     let own = found.and_then(|found| found.uid().checked_add(step));
     let own = own.ok_or_else(crate::data_plane::projects::removed)?;
     Ok(ProcessOwner::new(own, own))
@@ -167,7 +169,7 @@ fn text_of(output: &ComparisonOutput) -> String {
     let mut text = format!("{sql}\n");
     for line in &output.left {
         let line: String = line.chars().filter(|c| !c.is_control()).collect();
-        text.push_str(&format!("-- not compared: {line}\n"));
+        text.extend(["-- not compared: ", &line, "\n"]);
     }
     text
 }
