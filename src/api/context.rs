@@ -3,6 +3,7 @@
 use std::{ops::Deref, sync::Arc};
 
 use async_trait::async_trait;
+use chrono::TimeDelta;
 
 use super::{
     accounts::oidc::OidcProvider, branches::runner::BranchRunner, log_drains,
@@ -29,6 +30,8 @@ pub struct ApiSettings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
+    /// Life of a branch that is not persistent, unless its creator chooses.
+    pub branch_life: TimeDelta,
 }
 
 /// Handle to the state of the operations. Cheap to clone.

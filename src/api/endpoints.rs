@@ -29,6 +29,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::disk::ENDPOINTS,
         branches::operations::ENDPOINTS,
         branches::action_runs::ENDPOINTS,
+        branches::diff::ENDPOINTS,
         branches::v2::ENDPOINTS,
         keys::ENDPOINTS,
         service_settings::auth::ENDPOINTS,

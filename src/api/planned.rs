@@ -45,7 +45,6 @@ fn gerund(verb: &str) -> String {
 }
 
 planned! {
-    Get "/v1/branches/{branch_id_or_ref}/diff" [] "v1-diff-a-branch" "Compare a branch with its parent" Environments, needs(&[&[P::BranchingDevelopmentWrite], &[P::BranchingProductionWrite]], S::EnvironmentWrite), STANDARD;
     Get "/v1/organizations/{slug}/project-claim/{token}" [] "v1-get-organization-project-claim" "Get a project claim of an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Post "/v1/organizations/{slug}/project-claim/{token}" [] "v1-claim-project-for-organization" "Claim a project for an organization" Organizations, pat_only(&[&[P::OrganizationAdminWrite]]), STANDARD;
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;

@@ -5,6 +5,7 @@ pub mod operator_api;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
+use chrono::TimeDelta;
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
@@ -96,6 +97,8 @@ pub struct Settings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
+    /// Life of a branch that is not persistent, unless its creator chooses.
+    pub branch_life: TimeDelta,
 }
 
 impl Settings {
@@ -128,6 +131,7 @@ impl Settings {
             provider: self.provider,
             logs: self.logs,
             log_drains: self.log_drains,
+            branch_life: self.branch_life,
         };
         (platform, data_plane, api)
     }

@@ -3,6 +3,7 @@
 mod admin;
 mod application;
 mod audit;
+mod branch;
 mod check;
 mod control;
 mod databases;
@@ -86,6 +87,9 @@ enum Command {
     /// Manage the API key check of single projects.
     #[command(subcommand)]
     KeyCheck(key_check::KeyCheckCommand),
+    /// List, delete, expire and mask branches.
+    #[command(subcommand)]
+    Branch(branch::BranchCommand),
     /// Block custom hostnames.
     #[command(subcommand)]
     Hostname(hostname::HostnameCommand),
@@ -173,6 +177,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Limits(limits) => limits.run().await,
         Command::Upstream(upstream) => upstream.run().await,
         Command::KeyCheck(key_check) => key_check.run().await,
+        Command::Branch(branch) => branch.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,

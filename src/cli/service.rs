@@ -1,6 +1,6 @@
 //! `gantry service`: list, install, verify and remove programs for the services of projects.
 
-use std::path::Path;
+use std::{fmt, path::Path, str::FromStr};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     app::config::ControlOptions,
-    base::clock::Entropy,
+    base::{clock::Entropy, ids::Malformed},
     cli::{engine, output::Output},
     data_plane::{
         clusters::Home,
@@ -16,6 +16,7 @@ use crate::{
         services::{
             install,
             kit::{InstalledKit, KitError},
+            schema_diff::{self, SchemaDiffKit},
             shelf::KitShelf,
         },
     },
@@ -44,15 +45,15 @@ pub(super) enum ServiceCommand {
     /// against digests that this version of Gantry pins. npm and Node.js are not needed. A running
     /// server uses it at the next start of the service.
     Install {
-        /// The service: `rest`.
-        service: Service,
+        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        service: InstallableProgram,
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
     /// Verify an installed program against the digest that this version of Gantry pins.
     Verify {
-        /// The service: `rest`.
-        service: Service,
+        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        service: InstallableProgram,
         /// The version, as listed.
         #[arg(value_name = "VERSION")]
         release: String,
@@ -61,14 +62,44 @@ pub(super) enum ServiceCommand {
     },
     /// Remove an installed version. The newest remaining version is used instead.
     Remove {
-        /// The service: `rest`.
-        service: Service,
+        /// `rest`, `functions`, or `diff`, which compares schemas of branches.
+        service: InstallableProgram,
         /// The version, as listed.
         #[arg(value_name = "VERSION")]
         release: String,
         #[command(flatten)]
         common: ServiceCommandOptions,
     },
+}
+
+/// A program that Gantry installs: of a service, or of the comparison of schemas.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum InstallableProgram {
+    /// A service of projects.
+    Service(Service),
+    /// The comparison of schemas. The runtime of functions executes it.
+    SchemaDiff,
+}
+
+impl FromStr for InstallableProgram {
+    type Err = Malformed;
+
+    fn from_str(name: &str) -> Result<Self, Malformed> {
+        if name == schema_diff::NAME {
+            return Ok(Self::SchemaDiff);
+        }
+        let service = name.parse().map(Self::Service);
+        service.map_err(|_| Malformed("rest, functions or diff"))
+    }
+}
+
+impl fmt::Display for InstallableProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(service) => service.fmt(f),
+            Self::SchemaDiff => f.write_str(schema_diff::NAME),
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -87,7 +118,20 @@ impl ServiceCommand {
                 common,
             } => list(services_dir, &common),
             Self::Install { service, common } => {
-                let kit = install(&common.control.home(), service).await?;
+                let home = common.control.home();
+                let kit = match service {
+                    InstallableProgram::Service(service) => {
+                        InstalledProgram::of(&install(&home, service).await?)
+                    }
+                    InstallableProgram::SchemaDiff => {
+                        install(&home, Service::Functions).await?;
+                        let kits = Home::kits_of(&home);
+                        let registry = engine::registry()?;
+                        let entropy = Entropy::system();
+                        let kit = schema_diff::install(&kits, &registry, &entropy).await?;
+                        InstalledProgram::of_diff(&kit)
+                    }
+                };
                 print(&common, service, &kit, "is installed in")
             }
             Self::Verify {
@@ -96,7 +140,15 @@ impl ServiceCommand {
                 common,
             } => {
                 let kits = Home::kits_of(&common.control.home());
-                let kit = install::verify(&kits, service, &release)?;
+                let kit = match service {
+                    InstallableProgram::Service(service) => {
+                        InstalledProgram::of(&install::verify(&kits, service, &release)?)
+                    }
+                    InstallableProgram::SchemaDiff => match schema_diff::find(&kits)? {
+                        Some(kit) if kit.version == release => InstalledProgram::of_diff(&kit),
+                        _ => anyhow::bail!("diff {release} is not installed"),
+                    },
+                };
                 print(&common, service, &kit, "is unchanged in")
             }
             Self::Remove {
@@ -105,8 +157,9 @@ impl ServiceCommand {
                 common,
             } => {
                 let kits = Home::kits_of(&common.control.home());
-                install::remove(&kits, service, &release)?;
-                let answer = json!({"service": service.name(), "version": release});
+                let name = service.to_string();
+                install::remove(&kits, &name, &release)?;
+                let answer = json!({"service": name, "version": release});
                 common
                     .output
                     .print(&answer, || format!("{service} {release} was removed."))
@@ -115,17 +168,47 @@ impl ServiceCommand {
     }
 }
 
+/// An installed program, for messages.
+struct InstalledProgram {
+    version: String,
+    folder: String,
+    program: String,
+}
+
+impl InstalledProgram {
+    fn of(kit: &InstalledKit) -> Self {
+        Self {
+            version: kit.version.clone(),
+            folder: kit.folder.display().to_string(),
+            program: kit.program().display().to_string(),
+        }
+    }
+
+    fn of_diff(kit: &SchemaDiffKit) -> Self {
+        let folder = kit.folder.display().to_string();
+        Self {
+            version: kit.version.to_owned(),
+            program: folder.clone(),
+            folder,
+        }
+    }
+}
+
 fn print(
     common: &ServiceCommandOptions,
-    service: Service,
-    kit: &InstalledKit,
+    service: InstallableProgram,
+    kit: &InstalledProgram,
     state: &str,
 ) -> anyhow::Result<()> {
-    let (version, folder) = (&kit.version, &kit.folder);
-    let answer = json!({"service": service.name(), "version": version, "program": kit.program()});
-    common.output.print(&answer, || {
-        format!("{service} {version} {state} {}", folder.display())
-    })
+    let InstalledProgram {
+        version,
+        folder,
+        program,
+    } = kit;
+    let answer = json!({"service": service.to_string(), "version": version, "program": program});
+    common
+        .output
+        .print(&answer, || format!("{service} {version} {state} {folder}"))
 }
 
 fn list(
@@ -133,7 +216,7 @@ fn list(
     common: &ServiceCommandOptions,
 ) -> anyhow::Result<()> {
     let shelf = KitShelf::new(services_dir, Home::kits_of(&common.control.home()));
-    let listed: Vec<ListedKit> = shelf
+    let mut listed: Vec<ListedKit> = shelf
         .list()?
         .into_iter()
         .map(|version| {
@@ -149,6 +232,19 @@ fn list(
             }
         })
         .collect();
+    let (program, problem) = match shelf.find_diff() {
+        Ok(None) => (None, None),
+        Ok(Some(kit)) => (Some(kit.folder.display().to_string()), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    if program.is_some() || problem.is_some() {
+        listed.push(ListedKit {
+            service: schema_diff::NAME,
+            version: schema_diff::VERSION.to_owned(),
+            program,
+            problem,
+        });
+    }
     let line = |kit: &ListedKit| {
         let state = kit.program.as_deref().or(kit.problem.as_deref());
         format!(

@@ -213,6 +213,8 @@ tables! {
     ActionRuns = "action_runs", PUBLISHED, &[], &[Task::Branches], ProjectRemoval::Delete;
     /// Branches of projects.
     Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
+    /// SQL that masks data of branches.
+    BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

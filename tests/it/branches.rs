@@ -1,5 +1,8 @@
 //! Branches through the API, on real clusters.
 
+mod diff;
+mod life;
+
 use std::sync::Arc;
 
 use gantry::{

@@ -4,6 +4,7 @@
 //! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
 mod copies;
+mod masking;
 mod sandbox;
 
 use std::{

@@ -13,7 +13,7 @@ mod settings;
 mod supervisor;
 mod third_party;
 
-pub(crate) use self::postgrest::{kits, kits_with};
+pub(crate) use self::postgrest::{kits, kits_named, kits_with};
 
 use std::{
     fs,

@@ -24,6 +24,10 @@ const SLEEPS: &[(&str, &str)] = &[
     ),
     ("tests/it/branches.rs", "no event for the end of a run"),
     (
+        "tests/it/branches/life.rs",
+        "no event for a failed notification",
+    ),
+    (
         "tests/it/clusters/copies.rs",
         "no event for a file, or for the end of a session",
     ),

@@ -12,6 +12,7 @@ use super::{
     runs,
     runs::{RunStep, RunView, StepStatus},
     target::RunId,
+    text::PlainText,
 };
 use crate::{
     api::context::ApiContext,
@@ -24,7 +25,7 @@ use crate::{
             body::Response,
             mount,
             openapi::OperationDoc,
-            output::{Output, empty, with_type},
+            output::{Output, empty},
         },
         rate_limits::STANDARD,
     },
@@ -152,21 +153,12 @@ static LOGS: Endpoint = Endpoint {
     handler: || mount(logs),
 };
 
-/// 200 with lines of text.
-struct LogText(String);
-
-impl Output for LogText {
-    fn describe(described: &mut OperationDoc) {
-        described.reply_empty(StatusCode::OK);
-    }
-
-    fn respond(self) -> Response {
-        with_type(StatusCode::OK, "text/plain; charset=utf-8", self.0)
-    }
-}
-
-async fn logs(project: Project, context: ApiContext, RunId(run): RunId) -> Result<LogText, Error> {
-    Ok(LogText(runs::logs(&context, project.id, &run).await?))
+async fn logs(
+    project: Project,
+    context: ApiContext,
+    RunId(run): RunId,
+) -> Result<PlainText, Error> {
+    Ok(PlainText(runs::logs(&context, project.id, &run).await?))
 }
 
 static UPDATE_STATUS: Endpoint = Endpoint {

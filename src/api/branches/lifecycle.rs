@@ -8,7 +8,9 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    BRANCHES_MAX, BranchRow, BranchStatus, BranchView, find, ledger, runs,
+    BRANCHES_MAX, BranchRow, BranchStatus, BranchView, duplicate,
+    expiry::check_expiry,
+    find, ledger, runs,
     runs::{NewRun, RunKind},
     select_branches,
     target::BranchTarget,
@@ -16,7 +18,6 @@ use super::{
 use crate::{
     api::{branches::runner, context::ApiContext, projects},
     base::{
-        db,
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
@@ -30,8 +31,6 @@ use crate::{
 
 /// Time between scheduling a deletion and the deletion.
 const GRACE: TimeDelta = TimeDelta::hours(1);
-/// Life of a branch that is not persistent.
-const LIFE: TimeDelta = TimeDelta::days(7);
 /// Name of the default branch that the first branch of a project creates.
 const DEFAULT_NAME: &str = "main";
 
@@ -46,6 +45,8 @@ pub(super) struct NewBranch {
     pub(super) size: Option<InstanceSize>,
     pub(super) engine: Option<String>,
     pub(super) notify_url: Option<String>,
+    /// Time at which it ends. Absent: after the operator's default.
+    pub(super) expires_at: Option<DateTime<Utc>>,
     /// Secrets of its functions.
     pub(super) secrets: Vec<NewSecret>,
 }
@@ -59,7 +60,9 @@ pub(super) struct BranchPatch {
     pub(super) persistent: Option<bool>,
     pub(super) status: Option<BranchStatus>,
     pub(super) request_review: Option<bool>,
+    /// An empty text removes it.
     pub(super) notify_url: Option<String>,
+    pub(super) expires_at: Option<DateTime<Utc>>,
 }
 
 /// The parent of a new branch, as locked in a transaction.
@@ -80,6 +83,7 @@ pub(super) async fn create(
     audit: &Recorder,
 ) -> Result<BranchView, Error> {
     let now = context.clock.now();
+    check_expiry(new.expires_at, new.persistent, now)?;
     let password = SecretString::from(context.entropy.letters(40));
     let verifier = verifier(password).await?;
     let mut client = context.db.client().await?;
@@ -219,7 +223,8 @@ async fn insert_branch(
             .await
             .context("copying settings to a branch")?;
     }
-    let expires = (!new.persistent).then(|| now + LIFE);
+    let life = context.api_settings.branch_life;
+    let expires = (!new.persistent).then(|| new.expires_at.unwrap_or(now + life));
     let sql = "insert into branches (id, project_id, parent_id, name, git_branch, persistent, with_data, status, notify_url, expires_at, \
                created_at, updated_at) values ($1, $2, $3, $4, $5, $6, $7, 'CREATING_PROJECT', $8, $9, $10, $10)";
     transaction
@@ -260,18 +265,6 @@ const FOLLOWING: &[&str] = &[
      select $2, db_schema, max_rows, db_extra_search_path, db_pool, 1 from rest_settings where project_id = $1",
 ];
 
-fn duplicate(error: tokio_postgres::Error, name: &str) -> Error {
-    match db::violated(&error) {
-        Some("branches_name_key") => {
-            Error::Conflict(format!("A branch with the name {name} exists already").into())
-        }
-        Some("branches_git_branch_key") => {
-            Error::Conflict("Another branch belongs to this Git branch".into())
-        }
-        _ => Error::internal("writing a branch", error),
-    }
-}
-
 async fn read_in(transaction: &Transaction<'_>, id: Uuid) -> Result<BranchRow, Error> {
     let sql = select_branches!("where b.id = $1");
     let row = transaction.query_one(sql, &[&id]).await;
@@ -299,16 +292,18 @@ pub(super) async fn update(
         let text = "The default branch is always persistent";
         return Err(Error::Unprocessable(text.into()));
     }
+    let persistent = patch.persistent.unwrap_or(branch.persistent);
+    check_expiry(patch.expires_at, persistent, now)?;
     let name = patch.name.as_deref().unwrap_or(&branch.name);
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("changing a branch")?;
     let sql = "update branches set name = $2, git_branch = case when $3::text is null then git_branch else nullif($3, '') end, \
                persistent = coalesce($4, persistent), status = coalesce($5, status), notify_url = \
-               coalesce($6, notify_url), \
+               nullif(coalesce($6, notify_url), ''), \
                review_requested_at = case when $7::boolean is null then review_requested_at when \
                $7 then $8 end, \
                expires_at = case when is_default or coalesce($4, persistent) then null else \
-               coalesce(expires_at, $9) end, \
+               coalesce($10, expires_at, $9) end, \
                updated_at = $8 where id = $1";
     let status = patch.status.map(BranchStatus::name);
     transaction
@@ -323,7 +318,8 @@ pub(super) async fn update(
                 &patch.notify_url,
                 &patch.request_review,
                 &now,
-                &(now + LIFE),
+                &(now + context.api_settings.branch_life),
+                &patch.expires_at,
             ],
         )
         .await

@@ -6,12 +6,17 @@
 //! [`runs`], which the [`runner`] drives.
 
 pub mod action_runs;
+pub mod diff;
+mod expiry;
 pub mod ledger;
 pub mod lifecycle;
+mod notify;
 pub mod operations;
+pub mod operator;
 pub mod runner;
 pub mod runs;
 mod target;
+mod text;
 pub mod v2;
 
 use chrono::{DateTime, Utc};
@@ -24,6 +29,7 @@ use self::target::BranchTarget;
 use crate::{
     api::{context::ApiContext, projects::timestamp},
     base::{
+        db,
         error::{Context, Error},
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
@@ -103,6 +109,10 @@ pub struct BranchView {
     notify_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deletion_scheduled_at: Option<String>,
+    /// Time at which a branch that is not persistent is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-gantry" = true))]
+    expires_at: Option<String>,
     /// Status of the project that the branch is.
     #[serde(skip_serializing_if = "Option::is_none")]
     preview_project_status: Option<Status>,
@@ -124,6 +134,7 @@ struct BranchRow {
     fork: Vec<String>,
     review_requested_at: Option<DateTime<Utc>>,
     deletion_scheduled_at: Option<DateTime<Utc>>,
+    expires_at: Option<DateTime<Utc>>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
     project_status: Status,
@@ -135,7 +146,8 @@ macro_rules! select_branches {
             "select b.id, b.project_id, c.ref, c.organization_id, b.parent_id, p.ref, p.organization_id, b.name, b.git_branch, \
              b.is_default, b.persistent, b.with_data, b.status, b.notify_url, b.fork, \
              b.review_requested_at, b.deletion_scheduled_at, \
-             b.created_at, b.updated_at, c.status from branches b join projects c on c.id = \
+             b.created_at, b.updated_at, c.status, b.expires_at \
+             from branches b join projects c on c.id = \
              b.project_id \
              join projects p on p.id = b.parent_id ",
             $rest
@@ -163,6 +175,7 @@ impl BranchRow {
             created_at: row.get(17),
             updated_at: row.get(18),
             project_status: Status::read(row, 19)?,
+            expires_at: row.get(20),
         })
     }
 
@@ -182,8 +195,22 @@ impl BranchRow {
             with_data: self.with_data,
             notify_url: self.notify_url,
             deletion_scheduled_at: self.deletion_scheduled_at.map(timestamp),
+            expires_at: self.expires_at.map(timestamp),
             preview_project_status: Some(self.project_status),
         }
+    }
+}
+
+/// Returns the error of a name or a Git branch that another branch has.
+fn duplicate(error: tokio_postgres::Error, name: &str) -> Error {
+    match db::violated(&error) {
+        Some("branches_name_key") => {
+            Error::Conflict(format!("A branch with the name {name} exists already").into())
+        }
+        Some("branches_git_branch_key") => {
+            Error::Conflict("Another branch belongs to this Git branch".into())
+        }
+        _ => Error::internal("writing a branch", error),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -125,7 +126,12 @@ struct CreateBranchRequest {
     /// Copy the data of the parent, too.
     #[serde(default)]
     with_data: bool,
+    /// URL that gets a `POST` request after each run of the branch.
     notify_url: Option<String>,
+    /// Time at which the branch is deleted: in the next 365 days. Not for a persistent branch. The
+    /// default is the server's.
+    #[schemars(extend("x-gantry" = true))]
+    expires_at: Option<DateTime<Utc>>,
 }
 
 impl CreateBranchRequest {
@@ -146,7 +152,8 @@ impl CreateBranchRequest {
             with_data: self.with_data,
             size: self.desired_instance_size,
             engine: self.postgres_engine,
-            notify_url: self.notify_url,
+            notify_url: self.notify_url.filter(|url| !url.is_empty()),
+            expires_at: self.expires_at,
             secrets: secrets.into_iter().map(secret).collect(),
         })
     }
@@ -161,14 +168,13 @@ pub(super) fn check_git_branch(name: Option<&str>) -> Result<(), Error> {
 
 pub(super) fn check_url(url: Option<&str>) -> Result<(), Error> {
     let Some(url) = url else { return Ok(()) };
-    let valid = url.len() <= URL_MAX
-        && url
-            .parse::<http::Uri>()
-            .is_ok_and(|url| url.host().is_some());
+    let is_http =
+        |url: url::Url| matches!(url.scheme(), "http" | "https") && url.host_str().is_some();
+    let valid = url.is_empty() || (url.len() <= URL_MAX && url::Url::parse(url).is_ok_and(is_http));
     if valid {
         Ok(())
     } else {
-        Err(Error::invalid("notify_url", "expected a URL"))
+        Err(Error::invalid("notify_url", "expected an HTTP URL"))
     }
 }
 
@@ -312,7 +318,11 @@ struct UpdateBranchRequest {
     persistent: Option<bool>,
     status: Option<BranchStatus>,
     request_review: Option<bool>,
+    /// An empty text removes it.
     notify_url: Option<String>,
+    /// Time at which the branch is deleted: in the next 365 days. Not for a persistent branch.
+    #[schemars(extend("x-gantry" = true))]
+    expires_at: Option<DateTime<Utc>>,
 }
 
 async fn update(
@@ -334,6 +344,7 @@ async fn update(
         status: request.status,
         request_review: request.request_review,
         notify_url: request.notify_url,
+        expires_at: request.expires_at,
     };
     let branch = lifecycle::update(&context, &project, &target, patch, &audit).await?;
     Ok(Json(branch))

@@ -23,6 +23,7 @@ use uuid::Uuid;
 use super::{
     BranchRow, BranchStatus,
     ledger::{self, LedgerEntry, LedgerPlan},
+    notify,
     runs::{self, RunKind, RunStep, StepStatus},
     select_branches,
 };
@@ -30,8 +31,8 @@ use crate::{
     api::{
         context::ApiContext,
         database::migrations::{
-            MigrationLimits, NewMigration,
-            replay::{read_all, replay},
+            MigrationLimits, NewMigration, record,
+            replay::{ReplayFailure, ReplayRehearsal, read_all, rehearse, replay},
         },
         projects,
     },
@@ -40,7 +41,11 @@ use crate::{
         clusters::CopyReport,
         database_session::session::SessionLimits,
         projects::{Status, target},
-        services::{functions, functions::CopyScope},
+        services::{
+            functions,
+            functions::CopyScope,
+            schema_diff::{self, SchemaPair},
+        },
     },
     platform::{access::Project, tables::Table},
 };
@@ -59,11 +64,25 @@ const ATTEMPTS_MAX: i32 = 8;
 /// Longest pause between two attempts, in seconds.
 const PAUSE_SECS_MAX: i64 = 60;
 
+/// Name of the migration that makes the whole schema of a parent.
+const REMOTE_SCHEMA: &str = "remote_schema";
+
 /// State of the runs of this process.
-#[derive(Default)]
 pub struct BranchRunner {
     wake: Notify,
     busy: Mutex<HashSet<String>>,
+    /// Held while notifications are delivered.
+    pub(super) notifying: Arc<Semaphore>,
+}
+
+impl Default for BranchRunner {
+    fn default() -> Self {
+        Self {
+            wake: Notify::new(),
+            busy: Mutex::default(),
+            notifying: Arc::new(Semaphore::new(1)),
+        }
+    }
 }
 
 impl BranchRunner {
@@ -125,6 +144,7 @@ async fn pass(context: &ApiContext, permits: &Arc<Semaphore>) -> Result<bool, Er
         return Ok(false);
     }
     remove_expired(context).await?;
+    notify::deliver(context);
     let sql = "select r.id, r.kind, r.migration_version, r.attempts, r.branch_id, r.not_before from action_runs r join projects p on p.id = r.project_id \
                where r.finished_at is null and p.node = $1 order by r.not_before limit $2";
     let now = context.clock.now();
@@ -301,8 +321,12 @@ async fn transfer(
     destination: &Project,
 ) -> Result<RunState, Error> {
     runs::set_step(context, &run.id, RunStep::Pull, StepStatus::Running).await?;
-    let theirs = read_ledger(context, source).await?;
+    let mut theirs = read_ledger(context, source).await?;
     let own = read_ledger(context, destination).await?;
+    if matches!(run.kind, RunKind::Create | RunKind::Reset) && theirs.is_empty() {
+        pull_schema(context, run, branch).await?;
+        theirs = read_ledger(context, source).await?;
+    }
     let fork: BTreeSet<String> = branch.fork.iter().cloned().collect();
     let mut plan = ledger::plan(&theirs, &own, &fork);
     if let Some(last) = &run.last {
@@ -325,12 +349,87 @@ async fn transfer(
         return Ok(RunState::Finished);
     }
     log_plan(context, run, &plan).await?;
+    if run.kind == RunKind::Merge
+        && let Err(text) = try_out(context, run, destination, &plan).await?
+    {
+        let text = format!("rehearsal failed, the parent is unchanged: {text}");
+        failed(context, run, branch, &text).await?;
+        return Ok(RunState::Finished);
+    }
     if let Err(text) = apply(context, destination, &plan).await? {
         failed(context, run, branch, &text).await?;
         return Ok(RunState::Finished);
     }
     let own = read_ledger(context, destination).await?;
     complete(context, run, branch, ledger::common(&theirs, &own)).await
+}
+
+/// Gives a parent without migrations one that makes its whole schema, named `remote_schema`: it is
+/// recorded in the parent, and then applied to the empty branch like any other.
+///
+/// Without the kit that compares schemas, only the log says that the schema is missing.
+async fn pull_schema(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> Result<(), Error> {
+    if !schema_diff::is_installed(context).await {
+        let line = "the parent's schema is not in its migrations, and is left out; with the kit of: gantry service install diff, a reset adds it";
+        return runs::log(context, &run.id, line).await;
+    }
+    let pair = SchemaPair {
+        project: branch.project.reference.clone(),
+        source: target(context, &branch.project).await?,
+        desired: target(context, &branch.parent).await?,
+        schemas: None,
+    };
+    let sql = match schema_diff::compare(context, &pair).await {
+        Ok(sql) if sql.is_empty() => return Ok(()),
+        Ok(sql) => sql,
+        Err(error @ (Error::Rejected(_) | Error::TimedOut(_) | Error::NotBuilt(_))) => {
+            let line = format!("the parent's schema is left out: {}", error.message());
+            return runs::log(context, &run.id, &line).await;
+        }
+        Err(error) => return Err(error),
+    };
+    let migration = NewMigration {
+        query: sql,
+        name: Some(REMOTE_SCHEMA.to_owned()),
+        ..NewMigration::default()
+    };
+    let parent = target(context, &branch.parent).await?;
+    let limits = MigrationLimits::default();
+    let made = record(&parent, &context.clock, &migration, limits).await?;
+    let line = format!(
+        "the parent had no migrations; its schema is now migration {} {REMOTE_SCHEMA}",
+        made.version
+    );
+    runs::log(context, &run.id, &line).await
+}
+
+/// Tries the migrations of a merge. The inner error is that of the customer's SQL.
+async fn try_out(
+    context: &ApiContext,
+    run: &OpenRun,
+    destination: &Project,
+    plan: &LedgerPlan,
+) -> Result<Result<(), String>, Error> {
+    let migrations: Vec<NewMigration> = plan.missing.iter().map(new_migration).collect();
+    let database = target(context, destination).await?;
+    let limits = MigrationLimits::default();
+    let line = match rehearse(&database, &context.clock, &migrations, limits).await {
+        Err(failure) => return sql_failure(failure).map(Err),
+        Ok(ReplayRehearsal::AtOnce) => {
+            "all migrations run in one transaction, which a failure undoes".to_owned()
+        }
+        Ok(ReplayRehearsal::Rehearsed {
+            statements,
+            untried_from,
+        }) => {
+            let rest = untried_from.map_or_else(String::new, |version| {
+                format!("; not tried from {version} on, which cannot run in a transaction")
+            });
+            format!("rehearsed and rolled back: {statements} statements{rest}")
+        }
+    };
+    runs::log(context, &run.id, &line).await?;
+    Ok(Ok(()))
 }
 
 async fn log_plan(context: &ApiContext, run: &OpenRun, plan: &LedgerPlan) -> Result<(), Error> {
@@ -342,7 +441,10 @@ async fn log_plan(context: &ApiContext, run: &OpenRun, plan: &LedgerPlan) -> Res
     );
     runs::log(context, &run.id, line.trim_end()).await?;
     for (versions, text) in [
-        (&plan.out_of_order, "older than migrations already applied"),
+        (
+            &plan.out_of_order,
+            "out of order, older than migrations already applied",
+        ),
         (&plan.withdrawn, "rolled back there, and not applied again"),
     ] {
         if !versions.is_empty() {
@@ -363,13 +465,18 @@ async fn apply(
     let migrations: Vec<NewMigration> = plan.missing.iter().map(new_migration).collect();
     let database = target(context, destination).await?;
     let limits = MigrationLimits::default();
-    let Err(failure) = replay(&database, &context.clock, &migrations, limits).await else {
-        return Ok(Ok(()));
-    };
+    match replay(&database, &context.clock, &migrations, limits).await {
+        Ok(()) => Ok(Ok(())),
+        Err(failure) => sql_failure(failure).map(Err),
+    }
+}
+
+/// Returns the text of a failure of the customer's SQL, or another error as it is.
+fn sql_failure(failure: ReplayFailure) -> Result<String, Error> {
     match &failure.error {
         Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_) | Error::TimedOut(_) => {
             let version = failure.version.as_deref().unwrap_or("history");
-            Ok(Err(format!("{version}: {}", failure.error.message())))
+            Ok(format!("{version}: {}", failure.error.message()))
         }
         _ => Err(failure.error),
     }

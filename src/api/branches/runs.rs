@@ -242,13 +242,18 @@ pub(super) async fn log(context: &ApiContext, run: &str, line: &str) -> Result<(
 /// Marks a run as finished.
 pub(super) async fn finish(context: &ApiContext, run: &str) -> Result<(), Error> {
     let now = context.clock.now();
-    let sql = "update action_runs set finished_at = $2, updated_at = $2 where id = $1 and finished_at is null";
+    let sql = "update action_runs r set finished_at = $2::timestamptz, updated_at = $2, \
+               notify_at = case when exists (select from branches b where b.id = r.branch_id \
+               and b.notify_url is not null) then $2::timestamptz end \
+               where id = $1 and finished_at is null";
     context
         .db
         .query(sql, &[&run, &now])
         .await
-        .context("finishing a run")
-        .map(drop)
+        .context("finishing a run")?;
+    // Its end may have to be sent.
+    context.branch_runner.wake();
+    Ok(())
 }
 
 /// Lists the runs of a project, newest first.

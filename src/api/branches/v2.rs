@@ -192,7 +192,8 @@ async fn create(
         with_data: attributes.with_data,
         size: attributes.desired_instance_size,
         engine: None,
-        notify_url: attributes.notify_url,
+        notify_url: attributes.notify_url.filter(|url| !url.is_empty()),
+        expires_at: None,
         secrets: Vec::new(),
     };
     let branch = lifecycle::create(&context, &project, new, &audit).await?;

@@ -461,8 +461,7 @@ pub struct Config {
     pub project_files_max: u64,
 
     /// Control group below which those of projects are created, such as `/gantry.slice`. It must
-    /// exist and delegate the controllers `memory` and `pids`. Default: the control group of
-    /// Gantry.
+    /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.
     #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
     pub cgroup_parent: Option<PathBuf>,
 
@@ -470,6 +469,10 @@ pub struct Config {
     /// again. Default: never.
     #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
     pub idle_pause_after: Option<u64>,
+
+    /// Days after which a branch is deleted that is not persistent, unless its creator chooses.
+    #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
+    pub branch_life_days: u16,
 
     /// Offer PostgreSQL 15 to new projects. Before 16, a role with CREATEROLE can grant itself the
     /// roles that write files and run programs on the server, so only the sandbox separates

@@ -22,7 +22,7 @@ use crate::base::{clock::Entropy, supervisor::ProcessOwner};
 /// The superuser of a project's cluster. Has no password.
 pub const SUPERUSER: &str = "supabase_admin";
 /// The owner of a project's database. Customers log in as this role with a password.
-const OWNER: &str = "postgres";
+pub(super) const OWNER: &str = "postgres";
 /// Gantry's login role for `postgres`: it switches to the owner at login, and no other client can
 /// use it.
 ///

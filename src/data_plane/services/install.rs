@@ -139,7 +139,7 @@ pub async fn install(
 
 /// Checks the program of an installed version against the pinned digest.
 pub fn verify(kits: &Path, service: Service, version: &str) -> Result<InstalledKit, KitError> {
-    let kit = InstalledKit::open(service, version, &place_of(kits, service, version)?)?;
+    let kit = InstalledKit::open(service, version, &place_of(kits, service.name(), version)?)?;
     let pinned = PINNED
         .iter()
         .find(|pinned| pinned.service == service && pinned.version == version)
@@ -155,8 +155,8 @@ pub fn verify(kits: &Path, service: Service, version: &str) -> Result<InstalledK
 }
 
 /// Removes an installed version. Running instances keep their program until they stop.
-pub fn remove(kits: &Path, service: Service, version: &str) -> Result<(), KitError> {
-    let place = place_of(kits, service, version)?;
+pub fn remove(kits: &Path, name: &str, version: &str) -> Result<(), KitError> {
+    let place = place_of(kits, name, version)?;
     let trash = place.with_file_name(format!("{UNFINISHED}removed-{version}"));
     // Renamed first, so that no start sees a partial kit.
     fs::rename(&place, &trash).map_err(at(&place))?;
@@ -164,14 +164,14 @@ pub fn remove(kits: &Path, service: Service, version: &str) -> Result<(), KitErr
 }
 
 /// Returns the folder of a version. The version must be one name, without a path.
-fn place_of(kits: &Path, service: Service, version: &str) -> Result<PathBuf, KitError> {
+fn place_of(kits: &Path, name: &str, version: &str) -> Result<PathBuf, KitError> {
     if version.is_empty() || version.contains('/') || version.starts_with('.') {
         return Err(KitError::Rejected(format!("{version} is not a version")));
     }
-    Ok(kits.join(service.name()).join(version))
+    Ok(kits.join(name).join(version))
 }
 
-fn check_digest(what: &str, content: &[u8], digest: &str) -> Result<(), KitError> {
+pub(super) fn check_digest(what: &str, content: &[u8], digest: &str) -> Result<(), KitError> {
     if BASE64_STANDARD.encode(Sha512::digest(content)) == digest {
         return Ok(());
     }
@@ -197,14 +197,71 @@ fn unpack(archive: &[u8], pinned: &PinnedKit, stage: &Path) -> Result<(), KitErr
 }
 
 /// Returns one file of a tar archive (POSIX ustar).
-fn member(mut archive: impl Read, name: &str) -> io::Result<Vec<u8>> {
-    /// Size of a header, and the unit of a file's size.
-    const BLOCK_BYTES: usize = 512;
-    const BLOCK: u64 = BLOCK_BYTES as u64;
-    let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+fn member(archive: impl Read, name: &str) -> io::Result<Vec<u8>> {
+    let mut found = None;
+    let mut archive = TarReader(archive);
     for _ in 0..ENTRIES_MAX {
+        let Some(entry) = archive.next_entry(PROGRAM_BYTES_MAX)? else {
+            break;
+        };
+        if entry.is_file && entry.name == name {
+            found = Some(archive.content(&entry)?);
+            break;
+        }
+        archive.skip(&entry)?;
+    }
+    found.ok_or_else(|| invalid("the program is missing"))
+}
+
+/// Calls `each` with the name and the content of every regular file of a tar archive.
+///
+/// Errors: those of `each`; a broken archive; too many files or one larger than `bytes_max`.
+pub(super) fn each_file(
+    archive: impl Read,
+    bytes_max: u64,
+    mut each: impl FnMut(&str, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut archive = TarReader(archive);
+    for _ in 0..ENTRIES_MAX {
+        let Some(entry) = archive.next_entry(bytes_max)? else {
+            return Ok(());
+        };
+        if !entry.is_file {
+            archive.skip(&entry)?;
+            continue;
+        }
+        let content = archive.content(&entry)?;
+        each(&entry.name, &content)?;
+    }
+    Err(invalid("too many files"))
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+/// Size of a header, and the unit of a file's size.
+const BLOCK_BYTES: usize = 512;
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A reader of tar archives (POSIX ustar).
+struct TarReader<R>(R);
+
+/// A header of an archive.
+struct TarEntry {
+    name: String,
+    size: u64,
+    is_file: bool,
+}
+
+impl<R: Read> TarReader<R> {
+    /// Reads the next header. `None` at the end.
+    fn next_entry(&mut self, bytes_max: u64) -> io::Result<Option<TarEntry>> {
         let mut header = [0; BLOCK_BYTES];
-        archive.read_exact(&mut header)?;
+        self.0.read_exact(&mut header)?;
+        if header.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
         let text = |range: std::ops::Range<usize>| {
             let bytes = &header[range];
             let end = bytes
@@ -213,30 +270,40 @@ fn member(mut archive: impl Read, name: &str) -> io::Result<Vec<u8>> {
                 .unwrap_or(bytes.len());
             String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
         };
-        if header.iter().all(|byte| *byte == 0) {
-            break;
-        }
         let size = u64::from_str_radix(&text(124..136), 8).map_err(|_| invalid("invalid size"))?;
-        if size > PROGRAM_BYTES_MAX {
+        if size > bytes_max {
             return Err(invalid("a file is too large"));
         }
-        let is_file = matches!(header[156], b'0' | 0);
-        if is_file && text(0..100) == name {
-            let mut content = Vec::new();
-            archive.by_ref().take(size).read_to_end(&mut content)?;
-            return if content.len() as u64 == size {
-                Ok(content)
-            } else {
-                Err(io::ErrorKind::UnexpectedEof.into())
-            };
-        }
-        let padded = size.next_multiple_of(BLOCK);
-        let skipped = io::copy(&mut archive.by_ref().take(padded), &mut io::sink())?;
-        if skipped != padded {
+        Ok(Some(TarEntry {
+            name: text(0..100),
+            size,
+            is_file: matches!(header[156], b'0' | 0),
+        }))
+    }
+
+    /// Reads the content of the entry, and the padding after it.
+    fn content(&mut self, entry: &TarEntry) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        self.0.by_ref().take(entry.size).read_to_end(&mut content)?;
+        if content.len() as u64 != entry.size {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.skip_bytes(entry.size.next_multiple_of(BLOCK) - entry.size)?;
+        Ok(content)
     }
-    Err(invalid("the program is missing"))
+
+    fn skip(&mut self, entry: &TarEntry) -> io::Result<()> {
+        self.skip_bytes(entry.size.next_multiple_of(BLOCK))
+    }
+
+    fn skip_bytes(&mut self, count: u64) -> io::Result<()> {
+        let skipped = io::copy(&mut self.0.by_ref().take(count), &mut io::sink())?;
+        if skipped == count {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
 }
 
 /// Runs the program once, so that a wrong processor or C library is reported at the installation.
@@ -263,7 +330,7 @@ async fn probe(program: &Path) -> Result<(), KitError> {
 }
 
 /// Renames the finished folder to its place, durably.
-fn commit(unfinished: &Path, place: &Path) -> Result<(), KitError> {
+pub(super) fn commit(unfinished: &Path, place: &Path) -> Result<(), KitError> {
     match fs::rename(unfinished, place) {
         // Another process installed it meanwhile.
         Err(_) if place.exists() => Ok(()),
@@ -276,7 +343,7 @@ fn commit(unfinished: &Path, place: &Path) -> Result<(), KitError> {
 }
 
 /// Creates a folder that all accounts can read, ignoring the umask.
-fn make_folder(path: &Path) -> Result<(), KitError> {
+pub(super) fn make_folder(path: &Path) -> Result<(), KitError> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => {
@@ -286,7 +353,7 @@ fn make_folder(path: &Path) -> Result<(), KitError> {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, KitError> + Send + 'static,
 ) -> Result<T, KitError> {
     tokio::task::spawn_blocking(work)
@@ -347,10 +414,7 @@ mod tests {
     #[test]
     fn version_with_a_path_is_rejected() {
         for bad in ["", "..", "../x", "a/b", ".removed"] {
-            assert!(
-                place_of(Path::new("/k"), Service::Rest, bad).is_err(),
-                "{bad}"
-            );
+            assert!(place_of(Path::new("/k"), "rest", bad).is_err(), "{bad}");
         }
     }
 }

@@ -11,6 +11,7 @@
 //! - `environment` and `ports`: variables and ports of programs that are configured by variables.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
+//! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
 //!
 //! [`acquire`] is the one way to an instance. Its result holds the instance until the response has
 //! ended.
@@ -30,6 +31,7 @@ mod ports;
 mod probe;
 mod replace;
 pub mod rest;
+pub mod schema_diff;
 pub mod shelf;
 mod start;
 mod stop;
@@ -105,6 +107,8 @@ pub struct Services {
     /// Log events of functions that are not stored yet.
     pub function_log: FunctionLogQueue,
     starts: Semaphore,
+    /// Permits of comparisons of schemas.
+    diffs: Semaphore,
     waiting: AtomicUsize,
     /// Notified when settings of a project changed.
     notify: Notify,
@@ -132,6 +136,7 @@ impl Default for Services {
             functions: FunctionCache::default(),
             function_log: FunctionLogQueue::default(),
             starts: Semaphore::new(processors * STARTS_PER_PROCESSOR),
+            diffs: Semaphore::new(schema_diff::DIFFS_MAX),
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
             versions: VersionHistory::default(),

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::kit::{InstalledKit, KitError, at};
+use super::{
+    kit::{InstalledKit, KitError, at},
+    schema_diff::{self, SchemaDiffKit},
+};
 use crate::data_plane::service_proxy::upstreams::Service;
 
 /// Prefix of unfinished installations.
@@ -77,6 +80,16 @@ impl KitShelf {
             all.extend(self.list_service(service)?);
         }
         Ok(all)
+    }
+
+    /// Returns the kit that compares schemas, verified. `None` if it is not installed. Blocks.
+    pub fn find_diff(&self) -> Result<Option<SchemaDiffKit>, KitError> {
+        for folder in self.own.iter().chain(&self.installed) {
+            if let Some(kit) = schema_diff::find(folder)? {
+                return Ok(Some(kit));
+            }
+        }
+        Ok(None)
     }
 
     fn list_service(&self, service: Service) -> Result<Vec<KitVersion>, KitError> {

@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// Distance between the user ids of a project and its services. A project's own ids are below.
-const UID_STEP: u32 = 1_000_000;
+pub(super) const UID_STEP: u32 = 1_000_000;
 /// Interval of polling for readiness.
 const POLL: Duration = Duration::from_millis(5);
 

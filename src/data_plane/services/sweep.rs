@@ -10,7 +10,7 @@ use super::{
     folder::InstanceFolder,
     functions,
     instance::{Instance, InstanceId, RunningInstance},
-    limits, rest, start, stop,
+    limits, rest, schema_diff, start, stop,
 };
 use crate::{
     base::{
@@ -183,6 +183,11 @@ async fn adopt(context: &DataPlaneContext) -> bool {
         let mut found: Vec<(String, ProjectRef, Service)> = Vec::new();
         for entry in fs::read_dir(home.socket_dir(""))?.flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
+            // The process of an interrupted comparison has ended with its sessions.
+            if schema_diff::is_comparison(&name) {
+                fs::remove_dir_all(entry.path())?;
+                continue;
+            }
             let parsed = InstanceFolder::parse(&name);
             found.extend(parsed.map(|(reference, service)| (name, reference, service)));
         }

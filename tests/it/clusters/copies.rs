@@ -36,7 +36,7 @@ const CANARIES: [&str; 6] = [
     "canary-mail-token",
 ];
 
-fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
+pub(super) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
     CopySpec {
         cluster: ClusterSpec {
             project: ProjectRef::generate(&Entropy::system()),
@@ -46,6 +46,7 @@ fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
         source: source.clone(),
         marker: "11111111-2222-4333-8444-555555555555".to_owned(),
         secrets: vec![("canary-setting-secret".into(), "replacement".into())],
+        masking: Vec::new(),
         bytes_max: 1 << 30,
     }
 }
@@ -68,18 +69,18 @@ async fn until_made(machine: &Machine, file: &str) -> PathBuf {
     }
 }
 
-async fn batch(client: &Client, sql: &str) {
+pub(super) async fn batch(client: &Client, sql: &str) {
     let done = client.batch_execute(sql).await;
     done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
 }
 
-async fn number(client: &Client, sql: &str) -> i64 {
+pub(super) async fn number(client: &Client, sql: &str) -> i64 {
     let row = client.query_one(sql, &[]).await;
     row.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
         .get(0)
 }
 
-async fn started(machine: &Machine, spec: &CopySpec) -> (CopyReport, Client) {
+pub(super) async fn started(machine: &Machine, spec: &CopySpec) -> (CopyReport, Client) {
     let report = machine.clusters.create_copy(spec).await.unwrap();
     machine.up(&spec.cluster.project).await;
     let admin = machine.clusters.admin_session(&spec.cluster.project).await;
@@ -111,7 +112,7 @@ async fn transfer(client: Client, n: usize, stop: Arc<AtomicBool>, done: Arc<Ato
 
 #[tokio::test]
 async fn copy_contains_every_acknowledged_commit_and_no_half_of_one() {
-    const COPIES: u32 = 5;
+    const COPIES: u32 = 20;
     let machine = Machine::new().await;
     let source = machine.running(1).await;
     let admin = machine.clusters.admin_session(&source).await.unwrap();
@@ -249,9 +250,14 @@ fn counts(report: &CopyReport) -> BTreeMap<&str, u64> {
 
 /// Returns the files below a folder that contain one of the canaries.
 fn files_with_canary(folder: &Path) -> Vec<String> {
+    files_with(folder, &CANARIES)
+}
+
+/// Returns the files below a folder that contain one of these strings.
+pub(super) fn files_with(folder: &Path, canaries: &[&str]) -> Vec<String> {
     let mut args = vec!["-rlaF".to_owned()];
-    for canary in CANARIES {
-        args.extend(["-e".to_owned(), canary.to_owned()]);
+    for canary in canaries {
+        args.extend(["-e".to_owned(), (*canary).to_owned()]);
     }
     let grep = std::process::Command::new("grep")
         .args(args)
@@ -434,7 +440,7 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
                 let owner = std::os::unix::fs::MetadataExt::uid(&data.metadata().unwrap());
                 std::os::unix::fs::fchown(&file, Some(owner), Some(owner)).unwrap();
             }
-            file.set_len(1 << 40).unwrap();
+            file.set_len((1 << 30) + 1).unwrap();
         }),
     ];
     for (expected, plant) in plants {

@@ -32,7 +32,7 @@ async fn installed_kit_is_verified_against_its_pinned_digest() {
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let refused = install::verify(copy.path(), Service::Rest, &kit.version).unwrap_err();
     assert!(refused.to_string().contains("SHA-512"), "{refused}");
-    install::remove(copy.path(), Service::Rest, &kit.version).unwrap();
+    install::remove(copy.path(), "rest", &kit.version).unwrap();
     let shelf = KitShelf::new(None, copy.path().to_owned());
     assert!(shelf.find(Service::Rest).unwrap().is_none());
     assert_eq!(fs::read_dir(copy.path().join("rest")).unwrap().count(), 0);

@@ -34,30 +34,38 @@ pub(crate) fn kits() -> PathBuf {
 
 /// Returns the folder with the kits of all runs. Installs a service from the npm registry once.
 pub(crate) fn kits_with(service: Service) -> PathBuf {
+    kits_named(service.name())
+}
+
+/// Returns the folder with the kits of all runs. Installs a kit from the npm registry once.
+pub(crate) fn kits_named(name: &str) -> PathBuf {
     let folder = std::env::var_os("GANTRY_TEST_KITS")
         .map_or_else(|| PathBuf::from("/var/tmp/gantry-test-kits"), PathBuf::from);
     let shelf = KitShelf::new(None, folder.clone());
-    if matches!(shelf.find(service), Ok(Some(_))) {
+    let is_installed = || match name.parse() {
+        Ok(service) => matches!(shelf.find(service), Ok(Some(_))),
+        Err(_) => matches!(shelf.find_diff(), Ok(Some(_))),
+    };
+    if is_installed() {
         return folder;
     }
     let unique = gantry::base::clock::Entropy::system().letters(8);
     let home = folder.with_file_name(format!("gantry-kits-{unique}"));
     let installed = Command::new(env!("CARGO_BIN_EXE_gantry"))
-        .args(["service", "install", service.name(), "--data-dir"])
+        .args(["service", "install", name, "--data-dir"])
         .arg(&home)
         .status()
         .unwrap();
     if installed.success() {
         fs::create_dir_all(&folder).unwrap();
         // Another test may have been faster.
-        let place = folder.join(service.name());
-        let _ = fs::rename(home.join("kits").join(service.name()), place);
+        let place = folder.join(name);
+        let _ = fs::rename(home.join("kits").join(name), place);
     }
     let _ = fs::remove_dir_all(&home);
-    let found = KitShelf::new(None, folder.clone()).find(service);
     assert!(
-        matches!(found, Ok(Some(_))),
-        "{service} is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
+        is_installed(),
+        "{name} is not installed: no npm registry is reachable, or GANTRY_TEST_KITS is wrong"
     );
     folder
 }

@@ -229,7 +229,7 @@ pub async fn rehearse(
 }
 
 /// Executes a statement. Returns its command tag, or the reason why it cannot run here.
-async fn rehearse_statement(
+pub(super) async fn rehearse_statement(
     history: &mut HistoryTransaction,
     plan: &MigrationPlan<'_>,
     segment: &Segment,
@@ -572,7 +572,7 @@ async fn locks(session: &mut DatabaseSession) -> Result<Vec<RelationLock>, Error
 }
 
 /// Gives each sequence that the owner can alter a new file, without changing its values.
-async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), Error> {
+pub(super) async fn hold_sequences(session: &mut DatabaseSession) -> Result<(), Error> {
     let sql = "select pg_catalog.format('alter sequence %I.%I cache %s', n.nspname, c.relname, s.seqcache)
                from pg_catalog.pg_sequence s join pg_catalog.pg_class c on c.oid = s.seqrelid
                join pg_catalog.pg_namespace n on n.oid = c.relnamespace

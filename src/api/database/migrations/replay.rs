@@ -2,7 +2,7 @@
 
 use super::{
     MigrationLimits, MigrationRecord, NewMigration, Row, history, history::HistoryTransaction,
-    segmented,
+    rehearsal, segmented,
 };
 use crate::{
     base::{
@@ -11,7 +11,7 @@ use crate::{
     },
     data_plane::database_session::{
         DATABASE, OWNER,
-        segments::{MigrationPlan, SegmentCuts},
+        segments::{MigrationPlan, SegmentCuts, SegmentKind},
         session::{ConnectTarget, DatabaseSession, SessionLimits},
     },
 };
@@ -138,6 +138,116 @@ async fn replay_at_once(
     }
     history.commit().await.map_err(unbegun)?;
     Ok(true)
+}
+
+/// How far migrations can be tried before they are applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayRehearsal {
+    /// All run in one transaction, which is undone as a whole if one fails.
+    AtOnce,
+    /// The statements were run and rolled back.
+    Rehearsed {
+        /// Number of statements.
+        statements: usize,
+        /// Version with the first statement that cannot run in a transaction. It and those after
+        /// it were not tried, because they may need each other.
+        untried_from: Option<String>,
+    },
+}
+
+/// Tries migrations that [`replay`] cannot apply at once: in a transaction that is rolled back.
+///
+/// Errors: as those of [`replay`], which then need not be called.
+pub async fn rehearse(
+    target: &ConnectTarget,
+    clock: &Clock,
+    migrations: &[NewMigration],
+    limits: MigrationLimits,
+) -> Result<ReplayRehearsal, ReplayFailure> {
+    let mut plans = Vec::with_capacity(migrations.len());
+    for migration in migrations {
+        let version = migration.version.as_deref().unwrap_or_default();
+        let plan = MigrationPlan::parse(&migration.query, &SegmentCuts::default())
+            .map_err(ReplayFailure::of(version))?;
+        plans.push((version, migration, plan));
+    }
+    if plans.iter().all(|(_, _, plan)| plan.whole().is_some()) {
+        return Ok(ReplayRehearsal::AtOnce);
+    }
+    let unbegun = |error| ReplayFailure {
+        version: None,
+        error,
+    };
+    let begun = HistoryTransaction::begin(target, limits).await;
+    let mut history = begun.map_err(unbegun)?;
+    let held = rehearsal::hold_sequences(&mut history.session).await;
+    held.map_err(|error| unbegun(history.with_hint(error)))?;
+    let (mut statements, mut untried_from) = (0, None);
+    for (version, migration, plan) in &plans {
+        let fingerprint = migration.fingerprint("apply");
+        let recorded = history.record(clock, migration, &fingerprint).await;
+        recorded.map_err(ReplayFailure::of(version))?;
+        let ran = rehearse_plan(&mut history, plan).await;
+        let ran = ran.map_err(ReplayFailure::of(version))?;
+        statements += ran.statements;
+        if !ran.complete {
+            untried_from = Some((*version).to_owned());
+            break;
+        }
+        let reset = history.session.batch_execute(RESET).await;
+        reset.map_err(ReplayFailure::of(version)).map(drop)?;
+    }
+    let undone = history.session.batch_execute("rollback").await;
+    undone.map_err(unbegun)?;
+    Ok(ReplayRehearsal::Rehearsed {
+        statements,
+        untried_from,
+    })
+}
+
+/// The part of a migration that was tried.
+struct RehearsedPart {
+    statements: usize,
+    complete: bool,
+}
+
+/// Runs the statements of a migration up to the first one that cannot run in a transaction.
+async fn rehearse_plan(
+    history: &mut HistoryTransaction,
+    plan: &MigrationPlan<'_>,
+) -> Result<RehearsedPart, Error> {
+    let mut statements = 0;
+    for segment in &plan.segments {
+        let rolled_back = matches!(
+            segment.kind,
+            SegmentKind::Explicit {
+                rolled_back: true,
+                ..
+            }
+        );
+        if rolled_back {
+            let savepoint = history.session.batch_execute("savepoint gantry_segment");
+            savepoint.await?;
+        }
+        for part in &segment.statements {
+            let ran = rehearsal::rehearse_statement(history, plan, segment, part).await?;
+            if ran.is_err() {
+                return Ok(RehearsedPart {
+                    statements,
+                    complete: false,
+                });
+            }
+            statements += 1;
+        }
+        if rolled_back {
+            let undone = history.session.batch_execute("rollback to gantry_segment");
+            undone.await?;
+        }
+    }
+    Ok(RehearsedPart {
+        statements,
+        complete: true,
+    })
 }
 
 /// Restores the settings of the session inside its transaction.

@@ -125,6 +125,8 @@ pub(super) struct Copier {
     buffer: Vec<u8>,
     counts: CopyCounts,
     entries: u64,
+    /// Size of the original, until it was compared with the free space.
+    expected_bytes: Option<u64>,
 }
 
 impl Copier {
@@ -152,7 +154,26 @@ impl Copier {
             buffer: vec![0; CHUNK],
             counts: CopyCounts::default(),
             entries: 0,
+            expected_bytes: None,
         })
+    }
+
+    /// Compares a size with the free space before the first file that cannot share its blocks.
+    pub(super) fn expect(&mut self, bytes: u64) {
+        self.expected_bytes = Some(bytes);
+    }
+
+    fn check_space(&mut self) -> Result<()> {
+        let Some(bytes) = self.expected_bytes.take() else {
+            return Ok(());
+        };
+        let space = rustix::fs::fstatvfs(&self.to)
+            .map_err(|error| refused(&self.path, &io::Error::from(error).to_string()))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        match missing_space(bytes, free) {
+            Some(text) => Err(refused(&self.path, &text)),
+            None => Ok(()),
+        }
     }
 
     /// Copies everything but the WAL and `pg_control`.
@@ -286,6 +307,7 @@ impl Copier {
             }
             return Ok(Some(cloned.len()));
         }
+        self.check_space()?;
         self.copy_data(&source, &target, size)
             .map_err(|error| self.failed(name, &error))?;
         Ok(Some(size))
@@ -434,6 +456,16 @@ fn is_excluded(folder: &CStr, name: &CStr) -> bool {
         || (folder == c"global" && name == b"pg_control")
 }
 
+/// Returns the problem of copying a cluster of `bytes` into `free` bytes, if there is one. The copy
+/// needs a twentieth more for its WAL, and leaves [`FREE_MIN`].
+fn missing_space(bytes: u64, free: u64) -> Option<String> {
+    let needed = bytes.saturating_add(bytes / 20).saturating_add(FREE_MIN);
+    (needed > free).then(|| {
+        let (needed, free) = (needed >> 20, free >> 20);
+        format!("its copy needs {needed} MB, and {free} MB are free")
+    })
+}
+
 fn read_at_most(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     use std::os::unix::fs::FileExt;
 
@@ -463,4 +495,20 @@ fn c_string(text: &str) -> Result<std::ffi::CString> {
 fn refused(path: &Path, text: &str) -> ClusterError {
     tracing::warn!(path = %path.display(), text, "cluster cannot be copied");
     ClusterError::Copy(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_space_is_told_with_both_numbers() {
+        let mb = 1 << 20;
+        assert_eq!(missing_space(100 * mb, 361 * mb), None);
+        assert_eq!(
+            missing_space(100 * mb, 360 * mb).unwrap(),
+            "its copy needs 361 MB, and 360 MB are free"
+        );
+        assert!(missing_space(u64::MAX, u64::MAX - 1).is_some());
+    }
 }

@@ -12,7 +12,10 @@ use postgres_protocol::escape::{escape_identifier, escape_literal};
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::{Client, Row, types::FromSql};
 
-use super::super::{ClusterError, Result, server::Server, template};
+use super::{
+    super::{ClusterError, Result, server::Server, template},
+    masking,
+};
 
 /// Maximum number of databases of a copied cluster.
 const DATABASES_MAX: usize = 64;
@@ -58,6 +61,8 @@ pub(super) struct Isolation<'a> {
     pub(super) marker: &'a str,
     /// Secrets of the original, each with its replacement.
     pub(super) secrets: &'a [(SecretString, SecretString)],
+    /// SQL that masks data, in order.
+    pub(super) masking: &'a [String],
 }
 
 /// Options of foreign servers that name no place and hold no secret.
@@ -175,6 +180,13 @@ pub(super) async fn isolate(
         isolated?;
     }
     isolate_cluster(&shared, isolation, &mut log).await?;
+    if !isolation.masking.is_empty() {
+        let tables = masking::apply(server, isolation.masking).await?;
+        let own = session(server, masking::DATABASE).await?;
+        masking::rewrite(&own, &tables).await?;
+        log.add("masking rules applied", isolation.masking.len() as u64);
+        log.add("tables masked", tables.len() as u64);
+    }
     for catalog in REWRITTEN_SHARED {
         run(&shared, &format!("vacuum full {catalog}")).await?;
     }
@@ -461,6 +473,7 @@ mod tests {
         let isolation = Isolation {
             marker: "m",
             secrets: &secrets,
+            masking: &[],
         };
         assert_eq!(
             isolation.replace("app.jwt=Bearer old"),

@@ -8,6 +8,7 @@
 
 mod copier;
 mod isolation;
+mod masking;
 
 use std::{
     ffi::CString,
@@ -66,6 +67,8 @@ pub struct CopySpec {
     pub marker: String,
     /// Secrets of the original that are replaced in settings, each with its replacement.
     pub secrets: Vec<(SecretString, SecretString)>,
+    /// SQL that masks data of the copy, in order.
+    pub masking: Vec<String>,
     /// Maximum size in bytes.
     pub bytes_max: u64,
 }
@@ -163,6 +166,7 @@ impl LocalDriver {
         let isolation = Isolation {
             marker: &spec.marker,
             secrets: &spec.secrets,
+            masking: &spec.masking,
         };
         let steps = isolation::isolate(server, &isolation).await?;
         server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
@@ -195,6 +199,8 @@ struct Backup {
     session: Client,
     data: PathBuf,
     owner: ProcessOwner,
+    /// Size of all databases.
+    bytes: u64,
     segment_bytes: u64,
     timeline: u32,
     /// Settings that a server needs to recover prepared transactions and replication origins.
@@ -211,7 +217,9 @@ impl Backup {
             "select pg_size_bytes(current_setting('wal_segment_size')), (pg_control_checkpoint()).timeline_id,
                     current_setting('max_prepared_transactions')::int,
                     current_setting('max_replication_slots')::int,
-                    (select count(*) from pg_tablespace where spcname not in ('pg_default', 'pg_global'))",
+                    (select count(*) from pg_tablespace
+                     where spcname not in ('pg_default', 'pg_global')),
+                    (select coalesce(sum(pg_database_size(oid)), 0)::bigint from pg_database)",
         )
         .await?;
         if value::<i64>(&row, 4)? != 0 {
@@ -225,6 +233,7 @@ impl Backup {
             ));
         }
         let timeline = value::<i32>(&row, 1)?.cast_unsigned();
+        let bytes = u64::try_from(value::<i64>(&row, 5)?).unwrap_or(0);
         let mut latency = SAMPLE_PATIENCE;
         for _ in 0..3 {
             latency = latency.min(commit_latency(&session).await);
@@ -239,6 +248,7 @@ impl Backup {
             session,
             data: source.data().to_owned(),
             owner: source.run_as(),
+            bytes,
             segment_bytes,
             timeline,
             needed_settings: format!(
@@ -263,8 +273,10 @@ impl Backup {
         let target = place.join("data");
         let owners = (self.owner, owner);
         let (from, bytes_max, shared) = (self.data.clone(), spec.bytes_max, Arc::clone(&control));
+        let expected = self.bytes;
         let files = super::idle(move || {
             let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
+            copier.expect(expected);
             copier.copy_files()?;
             copier.copy_control()?;
             Ok(copier)

@@ -78,12 +78,16 @@ pub(super) async fn create(
         .await
         .context("reading a branch")?;
     let marker = rows.first().map_or_else(String::new, |row| row.get(0));
+    let sql = "select rules from branch_maskings where project_id = $1";
+    let masking = context.db.query(sql, &[&original.id.0]).await;
+    let masking = masking.context("reading the masking of a project")?;
     let limits = context.driver.resource_limits();
     let spec = CopySpec {
         cluster: plan.cluster.clone(),
         source: original.reference.clone(),
         marker,
         secrets: api_keys::replacements(context, original, &branch).await?,
+        masking: masking.first().map_or_else(Vec::new, |row| row.get(0)),
         bytes_max: limits.map_or(BYTES_MAX, ResourceLimits::disk_stop_bytes),
     };
     let report = timed(context, Step::Create, context.driver.create_copy(&spec)).await?;

@@ -27,7 +27,7 @@ mod versions;
 pub(super) use self::{
     clean::remove_unused,
     output::FunctionLog,
-    process::{PreparedFunction, public_url},
+    process::{KilledOnDrop, PreparedFunction, public_url},
     run::{adopted_log, is_live, is_too_old, prepare},
 };
 pub use self::{

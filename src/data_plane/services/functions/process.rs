@@ -427,7 +427,9 @@ fn registry_ports(variables: &[String]) -> Vec<u16> {
 }
 
 /// A process that is killed and collected on drop.
-struct KilledOnDrop(std::process::Child);
+pub(in crate::data_plane::services) struct KilledOnDrop(
+    pub(in crate::data_plane::services) std::process::Child,
+);
 
 impl Drop for KilledOnDrop {
     fn drop(&mut self) {

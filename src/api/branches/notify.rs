@@ -1,0 +1,179 @@
+//! Notifications about finished runs: a `POST` request to the `notify_url` of the branch, with the
+//! header fields of the Standard Webhooks specification 1.0.0, unsigned.
+//!
+//! A notification is repeated until it is confirmed with a status of 2xx, a bounded number of
+//! times. It may therefore arrive more than once; `webhook-id` is the id of the run.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use chrono::TimeDelta;
+use http::{Method, Request, header};
+use http_body_util::{BodyExt, Full, Limited};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use url::Url;
+
+use super::runs::{self, RunStep};
+use crate::{
+    api::{context::ApiContext, projects::timestamp},
+    base::{
+        error::{Context, Error},
+        net::outbound::{self, OutboundPolicy},
+    },
+};
+
+/// Notifications of one pass.
+const BATCH: i64 = 20;
+/// Attempts to deliver a notification.
+const ATTEMPTS_MAX: i32 = 6;
+/// Pause after the first failed attempt. It doubles with each further one.
+const PAUSE: TimeDelta = TimeDelta::seconds(15);
+/// Timeout of a request with its response.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum size of a response. Its content is not used.
+const RESPONSE_BYTES_MAX: usize = 64 << 10;
+
+/// Delivers notifications that are due, unless a delivery is under way. Does not wait for it.
+pub(super) fn deliver(context: &ApiContext) {
+    let Ok(permit) = Arc::clone(&context.branch_runner.notifying).try_acquire_owned() else {
+        return;
+    };
+    let context = context.clone();
+    tokio::spawn(async move {
+        if let Err(error) = deliver_due(&context).await {
+            tracing::warn!(%error, "notifications about runs of branches failed; retrying");
+        }
+        drop(permit);
+    });
+}
+
+async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
+    let now = context.clock.now();
+    let sql = "select r.id, b.notify_url, r.notify_attempts, r.steps, r.created_at, r.finished_at, p.ref, b.id, b.name, b.status \
+               from action_runs r join branches b on b.id = r.branch_id \
+               join projects p on p.id = r.project_id \
+               where r.notify_at <= $1 and p.node = $2 order by r.notify_at limit $3";
+    let rows = context
+        .db
+        .query(sql, &[&now, &context.settings.node, &BATCH])
+        .await
+        .context("reading notifications")?;
+    for row in &rows {
+        let (run, attempts): (String, i32) = (row.get(0), row.get(2));
+        let outcome = match row.get::<_, Option<&str>>(1) {
+            Some(url) => send(context, url, &run, &message(row)).await,
+            // Removed meanwhile.
+            None => Ok(()),
+        };
+        let Err(problem) = outcome else {
+            store(context, &run, None).await?;
+            continue;
+        };
+        let attempts = attempts.saturating_add(1);
+        if attempts < ATTEMPTS_MAX {
+            store(context, &run, Some(attempts)).await?;
+            continue;
+        }
+        store(context, &run, None).await?;
+        let line = format!("notify_url got no notification: {problem}");
+        runs::log(context, &run, &line).await?;
+    }
+    Ok(())
+}
+
+/// Records a failed attempt, or that no further one is made.
+async fn store(context: &ApiContext, run: &str, attempts: Option<i32>) -> Result<(), Error> {
+    let next = attempts.map(|attempts| {
+        let factor = 1_i32 << attempts.saturating_sub(1).clamp(0, 10);
+        context.clock.now() + PAUSE * factor
+    });
+    let sql = "update action_runs set notify_at = $2, notify_attempts = coalesce($3, notify_attempts) where id = $1";
+    context
+        .db
+        .query(sql, &[&run, &next, &attempts])
+        .await
+        .context("recording a notification")
+        .map(drop)
+}
+
+/// Returns the body of a notification.
+fn message(row: &tokio_postgres::Row) -> Value {
+    let stored: Value = row.get(3);
+    let finished = timestamp(row.get(5));
+    let step = |step: RunStep| {
+        let stored = &stored[step.name()];
+        let status = stored["status"].as_str().unwrap_or("CREATED");
+        json!({"name": step.name(), "status": status.to_lowercase(), "updated_at": stored["at"]})
+    };
+    let steps: Vec<Value> = RunStep::ALL.into_iter().map(step).collect();
+    let failed = steps.iter().find(|step| step["status"] == "dead");
+    let mut run = json!({
+        "id": row.get::<_, &str>(0),
+        "created_at": timestamp(row.get(4)),
+    });
+    if let Some(step) = failed {
+        run["failure"] = json!({"step": step["name"]});
+    }
+    run["steps"] = steps.into();
+    let (project, id): (&str, &str) = (row.get(6), row.get(0));
+    json!({
+        "type": "run.completed",
+        "timestamp": finished,
+        "data": {
+            "project_ref": project,
+            "details_url": format!("/v1/projects/{project}/actions/{id}"),
+            "branch": {
+                "id": row.get::<_, uuid::Uuid>(7),
+                "name": row.get::<_, &str>(8),
+                "status": row.get::<_, &str>(9),
+            },
+            "action_run": run,
+        },
+    })
+}
+
+/// Sends a notification. The error is one line without content of the response.
+async fn send(context: &ApiContext, url: &str, run: &str, body: &Value) -> Result<(), String> {
+    let policy = &context.data_plane_settings.outbound;
+    let url = Url::parse(url).map_err(|error| error.to_string())?;
+    policy.check_literal(&url).map_err(|it| it.to_string())?;
+    let mut body = body.clone();
+    if let Some(public) = &context.settings.public_url {
+        let path = body["data"]["details_url"].as_str().unwrap_or_default();
+        body["data"]["details_url"] = format!("{}{path}", public.trim_end_matches('/')).into();
+    }
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(url.as_str())
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(
+            header::USER_AGENT,
+            concat!("gantry/", env!("CARGO_PKG_VERSION")),
+        )
+        .header("webhook-id", run)
+        .header(
+            "webhook-timestamp",
+            context.clock.now().timestamp().to_string(),
+        )
+        .body(Full::new(Bytes::from(body.to_string())))
+        .map_err(|_| "the URL cannot be requested".to_owned())?;
+    timeout(TIMEOUT, exchange(policy, request))
+        .await
+        .unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
+}
+
+async fn exchange(policy: &OutboundPolicy, request: Request<Full<Bytes>>) -> Result<(), String> {
+    let response = policy.client(false).request(request).await;
+    let response = response.map_err(|error| {
+        outbound::refusal(&error)
+            .map_or_else(|| "it cannot be reached".to_owned(), ToString::to_string)
+    })?;
+    let (parts, body) = response.into_parts();
+    // Read to the end, so that the sender sees no broken connection.
+    let _ = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
+    if parts.status.is_success() {
+        return Ok(());
+    }
+    Err(format!("it answered {}", parts.status))
+}
