@@ -25,6 +25,7 @@ pub mod reference;
 pub mod service_settings;
 pub mod signing_keys;
 pub mod snippets;
+pub mod sso_providers;
 pub mod storage_buckets;
 pub mod temporary_access;
 pub mod third_party_auth;

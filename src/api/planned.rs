@@ -50,11 +50,6 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-list-all-sso-provider" "List SSO providers" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Post "/v1/projects/{ref}/config/auth/sso/providers" [] "v1-create-a-sso-provider" "Create an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Delete "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-delete-a-sso-provider" "Delete an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
-    Get "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-get-a-sso-provider" "Get an SSO provider" Auth, needs(&[&[P::AuthConfigRead]], S::AuthRead), STANDARD;
-    Put "/v1/projects/{ref}/config/auth/sso/providers/{provider_id}" [] "v1-update-a-sso-provider" "Update an SSO provider" Auth, needs(&[&[P::AuthConfigWrite]], S::AuthWrite), STANDARD;
     Get "/v1/projects/{ref}/database/backups" [] "v1-list-all-backups" "List backups" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore" [] "v1-restore-physical-backup" "Restore a physical backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/database/backups/restore-pitr" [] "v1-restore-pitr-backup" "Restore a database to a point in time" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;

@@ -18,6 +18,8 @@ pub enum Error {
     Forbidden(Denial),
     /// The subject does not exist, or the caller must not see it.
     NotFound,
+    /// A part of the subject does not exist: status 404. The text is that of the contract.
+    Missing(&'static str),
     /// No operation has this method and path.
     UnknownRoute {
         /// Method as sent.
@@ -290,7 +292,7 @@ impl Error {
             Self::Unauthenticated(_) => UNAUTHORIZED,
             Self::Forbidden(Denial::InsecureTransport) => INSECURE_TRANSPORT,
             Self::Forbidden(_) => FORBIDDEN,
-            Self::NotFound | Self::UnknownRoute { .. } => NOT_FOUND,
+            Self::NotFound | Self::Missing(_) | Self::UnknownRoute { .. } => NOT_FOUND,
             Self::Conflict(_) => CONFLICT,
             Self::TooLarge { .. } => REQUEST_TOO_LARGE,
             Self::UnsupportedMediaType { .. } => UNSUPPORTED_MEDIA_TYPE,
@@ -353,7 +355,7 @@ impl Error {
             }
             Self::TimedOut(bound) => format!("The operation took longer than {} s", bound.as_secs()).into(),
             Self::Unavailable { what, .. } => format!("{what}; try again shortly").into(),
-            Self::Unconfigured(text) => (*text).into(),
+            Self::Missing(text) | Self::Unconfigured(text) => (*text).into(),
             Self::NotBuilt(text) => text.clone().into(),
             Self::OAuth(fault) => fault.description.clone(),
             Self::Internal(_) => "Internal Server Error".into(),

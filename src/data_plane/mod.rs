@@ -13,5 +13,6 @@ pub mod projects;
 pub mod service_proxy;
 pub mod service_settings;
 pub mod services;
+pub mod sso_providers;
 pub mod temporary_access;
 pub mod third_party_auth;

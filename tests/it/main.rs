@@ -42,6 +42,7 @@ mod settings;
 mod signing_keys;
 mod snippets;
 mod sql;
+mod sso_providers;
 mod storage_buckets;
 mod support;
 mod temporary_access;

@@ -122,7 +122,10 @@ impl UnavailableReason {
             Self::Elsewhere => "Another server runs this project",
             Self::Off => "The service is switched off in the project's settings",
             Self::DatabaseAway => "The project's database is not running; try again shortly",
-            Self::DatabaseRefuses => "The project's database rejects the role of this service",
+            Self::DatabaseRefuses => {
+                "The project's database rejects the role of this service \
+                 (`authenticator`, or `supabase_auth_admin` for Auth)"
+            }
             Self::Starting => "The service is starting; try again shortly",
             Self::Full => "Too many requests wait for the start of the service; try again shortly",
             Self::Failed => "The service did not start; it is started again shortly",

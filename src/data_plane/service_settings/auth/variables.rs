@@ -83,7 +83,7 @@ mod tests {
     /// The variables that the program documents in its configuration.
     const DOCUMENTED: &str = include_str!("documented_variables.txt");
 
-    fn rendered(change: Value) -> Vec<(String, String)> {
+    fn rendered(change: &Value) -> Vec<(String, String)> {
         let reference: ProjectRef = "abcdefghijklmnopqrst".parse().unwrap();
         let settings = ServiceSettings::new(&AUTH);
         let change = change.as_object().unwrap().clone();

@@ -218,7 +218,7 @@ fn plan(
         gid: ids.map(|(_, gid)| gid),
         write: vec![inner.clone()],
         connect: sockets.into(),
-        functions: true,
+        network: true,
         sandbox: context.data_plane_settings.services.launcher.sandbox,
         variables: vec![
             format!("DENO_DIR={own}"),

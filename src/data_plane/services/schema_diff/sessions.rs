@@ -1,8 +1,8 @@
 //! Sockets by which the process that compares schemas reaches exactly two databases.
 //!
 //! The process has no password. Gantry logs in for it, as the owner of the database, and passes
-//! the bytes after the login on. Its first message is ignored, so it gets no other role and no other
-//! database.
+//! the bytes after the login on. Its first message is ignored, so it gets no other role and no
+//! other database.
 
 use std::{
     fs::{self, Permissions},
