@@ -392,6 +392,10 @@ async fn archive_without_a_manifest_that_gantry_knows_is_unhealthy() {
 /// Starts the programs in `GANTRY_SERVICES_DIR`, for `just kits`. Elsewhere it counts what it
 /// skipped.
 #[tokio::test]
+#[expect(
+    clippy::print_stdout,
+    reason = "`just kits` shows how many archives were skipped"
+)]
 async fn archives_of_the_operator_start() {
     let wanted = [Service::Auth];
     let folder = env::var_os("GANTRY_SERVICES_DIR").map(PathBuf::from);
