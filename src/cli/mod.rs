@@ -183,7 +183,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Node(node) => node.run().await,
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
-        Command::Extension(extension) => extension.run(),
+        Command::Extension(extension) => extension.run().await,
         Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,

