@@ -3,6 +3,7 @@ import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
 import cli from './cli.mjs';
 import conformance from './conformance.mjs';
 import connect from './connect.mjs';
+import functions from './functions.mjs';
 import histories from './histories.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
@@ -20,6 +21,7 @@ const suites = {
   cli,
   conformance,
   connect,
+  functions,
   histories,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),

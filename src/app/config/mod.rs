@@ -16,7 +16,10 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     base::object_store,
-    data_plane::{clusters::Home, projects::NewTableGrants, service_proxy::upstreams},
+    data_plane::{
+        clusters::Home, projects::NewTableGrants, service_proxy::upstreams,
+        services::functions::EgressPorts,
+    },
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
@@ -302,6 +305,16 @@ pub struct Config {
     /// upstream` is not started.
     #[arg(long, env = "GANTRY_SERVICES_DIR", value_name = "DIR")]
     pub services_dir: Option<PathBuf>,
+
+    /// TCP ports that Edge Functions may connect to on other machines, or `none`: functions then
+    /// reach only the services of their own project.
+    #[arg(
+        long,
+        env = "GANTRY_FUNCTIONS_EGRESS_PORTS",
+        default_value_t = EgressPorts::default(),
+        value_name = "PORTS"
+    )]
+    pub functions_egress_ports: EgressPorts,
 
     /// Require an API key of the project for `rest`, `auth` and `realtime`, in the header or query
     /// parameter `apikey` or as bearer token. Pages of the sign-in flow stay open. `gantry

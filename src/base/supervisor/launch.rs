@@ -62,8 +62,8 @@ pub struct Sandbox {
     pub files: Vec<AccessRule>,
     /// TCP ports that it may connect to.
     pub ports: Vec<u16>,
-    /// TCP port that it may listen on.
-    pub listen_port: Option<u16>,
+    /// TCP ports that it may listen on.
+    pub listen_ports: Vec<u16>,
     /// Permitted system calls.
     pub system_calls: &'static SystemCalls,
 }
@@ -169,8 +169,8 @@ impl Sandbox {
         for port in &self.ports {
             ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
-        if let Some(port) = self.listen_port {
-            ruleset = ruleset.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
+        for port in &self.listen_ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::BindTcp))?;
         }
         match ruleset.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => Err(LaunchError::NoSandbox),

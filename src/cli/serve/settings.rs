@@ -122,6 +122,7 @@ fn from_config(
                 sandbox: !config.unsafe_no_sandbox && sandbox_available(),
                 ..Launcher::default()
             },
+            egress: config.functions_egress_ports.clone(),
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

@@ -220,7 +220,7 @@ impl LaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: Vec::new(),
-            listen_port: None,
+            listen_ports: Vec::new(),
             system_calls: &system_calls::POSTGRES,
         }
     }

@@ -270,7 +270,7 @@ async fn permitted_pages(
 }
 
 /// Returns nothing if the status of the project does not permit the operation.
-fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+pub(super) fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(response) => Ok(Some(response)),
         Err(Error::Rejected(_)) => Ok(None),

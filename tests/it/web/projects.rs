@@ -520,6 +520,8 @@ async fn functions_page_lists_functions_and_names_of_secrets() {
         .says("/functions/v1/hello")
         .says("open to all requests")
         .says("GREETING")
-        .says("/logs?preset=own");
+        .says("0 calls in a day")
+        .says("source=function_edge_logs")
+        .says("source=function_logs");
     assert!(!page.html.contains("a-hidden-value"));
 }

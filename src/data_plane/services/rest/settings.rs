@@ -146,7 +146,7 @@ impl StoredSettings {
             settings: self.generation,
             digest: hex::encode(Sha256::digest(text)),
             function: None,
-            port: None,
+            ports: Vec::new(),
         }
     }
 }
