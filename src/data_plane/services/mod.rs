@@ -9,6 +9,7 @@
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
 //! - `environment` and `ports`: variables and ports of programs that are configured by variables.
+//! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
 //! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
@@ -37,6 +38,7 @@ mod start;
 mod stop;
 pub mod sweep;
 mod system_calls;
+pub(in crate::data_plane) mod trial;
 mod versions;
 
 use std::{

@@ -10,6 +10,7 @@ mod settings;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
+pub(super) use self::settings::try_out;
 pub use self::settings::update;
 use super::{
     folder::{InstanceFolder, StartedKit},

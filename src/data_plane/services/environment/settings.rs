@@ -66,7 +66,10 @@ pub async fn update(
     stored
 }
 
-async fn try_out(
+/// Runs a program with new settings.
+///
+/// Errors: [`Error::Rejected`] with its output if it does not start with them.
+pub(in crate::data_plane::services) async fn try_out(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     after: &ServiceSettings,

@@ -15,11 +15,12 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-pub use self::settings::{RestSettings, RestSettingsUpdate, get, update};
+pub use self::settings::{API_SETTINGS, RestSettings, RestSettingsUpdate, get, update};
 pub(super) use self::{
     reload::refresh,
-    settings::{StoredSettings, runs_here, stored},
+    settings::{runs_here, try_out},
 };
+pub(in crate::data_plane) use self::settings::{StoredSettings, stored, write};
 use super::{
     folder::InstanceFolder,
     instance::{InstanceId, RunningInstance, Unavailable, UnavailableReason},
