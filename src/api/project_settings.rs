@@ -12,7 +12,7 @@ use crate::{
     data_plane::{
         project_settings,
         project_settings::{
-            Drift, ProjectSettings, RequestedSettings, SettingsPlan, SettingsVersion,
+            ApplyRequest, Drift, ProjectSettings, RequestedSettings, SettingsPlan, SettingsVersion,
         },
     },
     platform::{
@@ -165,6 +165,9 @@ struct ApplyBody {
     version: Option<i64>,
     /// The hash in the plan of these settings.
     hash: String,
+    /// Whether drift is measured from this document from now on.
+    #[serde(default)]
+    baseline: bool,
 }
 
 /// Answers 409 if the settings changed since the plan.
@@ -178,9 +181,14 @@ async fn apply(
         document,
         version,
         hash,
+        baseline,
     } = body;
-    let requested = PlanBody { document, version }.requested()?;
-    let applied = project_settings::apply(&context, &project, &requested, &hash, &audit).await?;
+    let request = ApplyRequest {
+        requested: PlanBody { document, version }.requested()?,
+        hash,
+        is_baseline: baseline,
+    };
+    let applied = project_settings::apply(&context, &project, &request, &audit).await?;
     Ok(Json(applied))
 }
 

@@ -48,6 +48,7 @@ mod sso_providers;
 mod storage_buckets;
 mod support;
 mod temporary_access;
+mod terraform;
 mod tidy;
 mod tokens;
 mod types;

@@ -10,7 +10,7 @@ async fn plan(app: &TestApp, body: &Value) -> Value {
 }
 
 async fn apply(app: &TestApp, document: &Value, hash: &Value, status: u16) -> Value {
-    let body = json!({"document": document, "hash": hash});
+    let body = json!({"document": document, "hash": hash, "baseline": true});
     let call = app.post(&app.at("/config/apply")).as_(&app.owner);
     call.json(&body).send().await.expect(status).json()
 }

@@ -206,7 +206,7 @@ async fn apply_project(
     hash: &str,
 ) -> anyhow::Result<SettingsPlan> {
     let path = format!("/v1/projects/{project}/config/apply");
-    let body = json!({"document": document, "hash": hash});
+    let body = json!({"document": document, "hash": hash, "baseline": true});
     Ok(serde_json::from_value(api.post(&path, &body).await?)?)
 }
 

@@ -30,12 +30,12 @@ use crate::{
 pub async fn apply(
     context: &DataPlaneContext,
     project: &Project,
-    requested: &RequestedSettings,
-    hash: &str,
+    request: &ApplyRequest,
     audit: &Recorder,
 ) -> Result<SettingsPlan, Error> {
-    let prepared = plan::prepare(context, project, requested).await?;
-    if prepared.plan.hash != hash {
+    let hash = &request.hash;
+    let prepared = plan::prepare(context, project, &request.requested).await?;
+    if prepared.plan.hash != *hash {
         return Err(outdated());
     }
     let (before, after) = (&prepared.before, &prepared.after);
@@ -50,11 +50,10 @@ pub async fn apply(
         lock(&transaction, project).await?;
         // No other request can store settings until the transaction ends.
         let current = ProjectSettings::read(context, project).await?;
-        if plan::hash(&project.reference, &current, after) != hash {
+        if plan::hash(&project.reference, &current, after) != *hash {
             return Err(outdated());
         }
         let generation = change.store(context, &transaction).await?;
-        drift::remember(context, &transaction, project, after, &prepared.named, audit).await?;
         let entry = after.changes_since(before, context, project);
         let now = context.clock.now();
         audit.write_in(&transaction, 200, entry, now).await?;
@@ -62,17 +61,30 @@ pub async fn apply(
         Ok(generation)
     };
     let generation = trial::put_into_effect(context, project, &change.trial(), stored).await?;
-    let Some(generation) = generation else {
-        return Ok(prepared.plan);
-    };
-    parameters::announce(context);
-    let outcome = parameters::outcome(context, project, generation, &after.server).await;
-    if let Err(error @ Error::Rejected(_)) = outcome {
-        revert(context, &change, audit).await?;
-        return Err(error);
+    if let Some(generation) = generation {
+        parameters::announce(context);
+        let outcome = parameters::outcome(context, project, generation, &after.server).await;
+        if let Err(error @ Error::Rejected(_)) = outcome {
+            revert(context, &change, audit).await?;
+            return Err(error);
+        }
+        outcome?;
     }
-    outcome?;
+    if request.is_baseline {
+        drift::remember(context, project, after, &prepared.named, audit).await?;
+    }
     Ok(prepared.plan)
+}
+
+/// A request to apply settings.
+#[derive(Debug)]
+pub struct ApplyRequest {
+    /// The settings.
+    pub requested: RequestedSettings,
+    /// The hash of their plan.
+    pub hash: String,
+    /// Whether drift is measured from these settings from now on.
+    pub is_baseline: bool,
 }
 
 /// Completes "failed while …".
@@ -99,32 +111,7 @@ async fn revert(
 ) -> Result<(), Error> {
     let project = change.project;
     let current = ProjectSettings::read(context, project).await?;
-    // Numbers of changes grow also when a change is reverted.
-    let mut previous = change.before.clone();
-    previous.server = current.server.clone();
-    previous.api.generation = current.api.generation + 1;
-    let again = |before: &ServiceSettings, current: &ServiceSettings| {
-        before.clone().after(current.generation())
-    };
-    previous.auth = again(&change.before.auth, &current.auth);
-    previous.realtime = again(&change.before.realtime, &current.realtime);
-    previous.storage = again(&change.before.storage, &current.storage);
-    let keeps = |now: &ServiceSettings, ours: &ServiceSettings| now.generation() != ours.generation();
-    if keeps(&current.auth, &change.after.auth) {
-        previous.auth = current.auth.clone();
-    }
-    if keeps(&current.realtime, &change.after.realtime) {
-        previous.realtime = current.realtime.clone();
-    }
-    if keeps(&current.storage, &change.after.storage) {
-        previous.storage = current.storage.clone();
-    }
-    if current.api.generation != change.after.api.generation {
-        previous.api = current.api.clone();
-    }
-    if current.network.updated_at != change.after.network.updated_at {
-        previous.network = current.network.clone();
-    }
+    let previous = change.reverted(&current);
     let back = SettingsChange {
         project,
         before: &current,
@@ -135,7 +122,6 @@ async fn revert(
         let transaction = client.transaction().await.context(DOING)?;
         lock(&transaction, project).await?;
         back.store(context, &transaction).await?;
-        drift::forget(&transaction, project).await?;
         let entry = previous.changes_since(change.after, context, project);
         let now = context.clock.now();
         audit.write_in(&transaction, 200, entry, now).await?;
@@ -152,6 +138,33 @@ struct SettingsChange<'a> {
 }
 
 impl<'a> SettingsChange<'a> {
+    /// Returns the current settings with those that this change stored set back.
+    fn reverted(&self, current: &ProjectSettings) -> ProjectSettings {
+        let (before, after) = (self.before, self.after);
+        let service = |before: &ServiceSettings, after: &ServiceSettings, now: &ServiceSettings| {
+            let is_ours = after.generation() != before.generation()
+                && now.generation() == after.generation();
+            if is_ours {
+                // The numbers of changes grow also when a change is reverted.
+                before.clone().after(now.generation())
+            } else {
+                now.clone()
+            }
+        };
+        let mut previous = current.clone();
+        previous.auth = service(&before.auth, &after.auth, &current.auth);
+        previous.realtime = service(&before.realtime, &after.realtime, &current.realtime);
+        previous.storage = service(&before.storage, &after.storage, &current.storage);
+        if after.api != before.api && current.api == after.api {
+            previous.api = before.api.clone();
+            previous.api.generation = current.api.generation + 1;
+        }
+        if after.network != before.network && current.network == after.network {
+            previous.network = before.network.clone();
+        }
+        previous
+    }
+
     /// Returns the changed settings of services that Gantry runs.
     fn trial(&self) -> ServiceTrial<'a> {
         let has_other_auth = self.after.auth.generation() != self.before.auth.generation();

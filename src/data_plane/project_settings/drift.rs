@@ -6,11 +6,13 @@ use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio_postgres::Transaction;
 
 use super::{ProjectSettings, Section};
 use crate::{
-    base::error::{Context, Error},
+    base::{
+        db::Param,
+        error::{Context, Error},
+    },
     data_plane::{context::DataPlaneContext, service_settings::SettingValues},
     platform::{access::Project, audit::Recorder},
 };
@@ -45,7 +47,6 @@ pub struct DriftedSetting {
 /// Stores the values of the settings that a document names, secrets as fingerprints.
 pub(super) async fn remember(
     context: &DataPlaneContext,
-    transaction: &Transaction<'_>,
     project: &Project,
     after: &ProjectSettings,
     named: &[String],
@@ -54,27 +55,17 @@ pub(super) async fn remember(
     let mut values = after.recorded(context, project);
     values.retain(|path, _| named.contains(path));
     let sql = "insert into applied_settings (project_id, settings, applied_at, applied_by) \
-               values ($1, $2, $3, $4) on conflict (project_id) do update set \
+               select id, $2, $3, $4 from projects where id = $1 and desired <> 'removed' on conflict (project_id) do update set \
                settings = excluded.settings, applied_at = excluded.applied_at, \
-               applied_by = excluded.applied_by";
-    let parameters: [crate::base::db::Param<'_>; 4] = [
+               applied_by = excluded.applied_by returning 1";
+    let parameters: [Param<'_>; 4] = [
         &project.id.0,
         &json!(values),
         &context.clock.now(),
         &audit.actor(),
     ];
-    let stored = transaction.execute(sql, &parameters).await;
+    let stored = context.db.query(sql, &parameters).await;
     stored.context("storing the applied settings").map(drop)
-}
-
-/// Deletes the stored values, after their document was reverted.
-pub(super) async fn forget(
-    transaction: &Transaction<'_>,
-    project: &Project,
-) -> Result<(), Error> {
-    let sql = "delete from applied_settings where project_id = $1";
-    let deleted = transaction.execute(sql, &[&project.id.0]).await;
-    deleted.context("deleting the applied settings").map(drop)
 }
 
 /// Compares the settings of a project with the document that was applied last.

@@ -16,7 +16,7 @@ mod section;
 mod state;
 
 pub use self::{
-    apply::apply,
+    apply::{ApplyRequest, apply},
     drift::{Drift, DriftedSetting, drift, drift_note},
     history::{SettingsVersion, versions},
     plan::{ChangeEffect, PlannedChange, SettingsPlan, plan},

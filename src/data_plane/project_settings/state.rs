@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::SubsecRound;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
@@ -231,9 +232,14 @@ impl ProjectSettings {
         context: &DataPlaneContext,
         values: &SettingValues,
     ) -> Result<(), Error> {
+        // PostgreSQL stores microseconds.
+        let now = context.clock.now().trunc_subsecs(6);
         if let Some(required) = values.get("ssl_enforced").and_then(Value::as_bool) {
             restrictions::check_tls(context, "ssl_enforced", required)?;
-            self.network.tls_required = required;
+            if required != self.network.tls_required {
+                self.network.tls_required = required;
+                self.network.updated_at = Some(now);
+            }
         }
         if let Some(Value::Array(networks)) = values.get("allowed_cidrs") {
             let texts = networks.iter().filter_map(Value::as_str);
@@ -245,6 +251,7 @@ impl ProjectSettings {
             allowed.dedup();
             if allowed != self.network.sorted() {
                 self.network.allowed = allowed;
+                self.network.updated_at = Some(now);
             }
         }
         Ok(())
