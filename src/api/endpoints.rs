@@ -6,8 +6,9 @@ use crate::{
     api::{
         accounts, audit_log, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        project_config, project_settings, projects, rate_limits, reference, service_settings, signing_keys, snippets,
-        sso_providers, storage_buckets, temporary_access, third_party_auth, tokens,
+        project_config, project_settings, projects, rate_limits, reference, service_settings,
+        signing_keys, snippets, sso_providers, storage_buckets, temporary_access, third_party_auth,
+        tokens,
     },
     base::error::Error,
     platform::{

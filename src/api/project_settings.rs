@@ -123,7 +123,10 @@ impl PlanBody {
         match (self.document, self.version) {
             (Some(document), None) => Ok(RequestedSettings::Document(document)),
             (None, Some(version)) => Ok(RequestedSettings::Version(version)),
-            _ => Err(Error::invalid("document", "expected either document or version")),
+            _ => Err(Error::invalid(
+                "document",
+                "expected either document or version",
+            )),
         }
     }
 }
@@ -134,7 +137,9 @@ async fn plan(
     Json(body): Json<PlanBody>,
 ) -> Result<Json<SettingsPlan>, Error> {
     let requested = body.requested()?;
-    Ok(Json(project_settings::plan(&context, &project, &requested).await?))
+    Ok(Json(
+        project_settings::plan(&context, &project, &requested).await?,
+    ))
 }
 
 static APPLY: Endpoint = Endpoint {

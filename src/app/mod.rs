@@ -31,7 +31,9 @@ use crate::{
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
         postgres_proxy::PublishedAddress,
-        projects::{NewTableGrants, idle, lease, reconciler, sizes::SizeTable, warm_pool, watchdog},
+        projects::{
+            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, warm_pool, watchdog,
+        },
         service_proxy,
         service_proxy::upstreams::Upstreams,
         services,

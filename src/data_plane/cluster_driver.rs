@@ -37,7 +37,8 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// The PostgreSQL versions that clusters can run on.
     fn engines(&self) -> &Engines;
 
-    /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by the machine.
+    /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by
+    /// the machine.
     fn resource_limits(&self) -> Option<&ResourceLimits>;
 
     /// Sets the resource limits of a cluster of another size. They apply from its next start, or

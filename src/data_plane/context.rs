@@ -19,8 +19,8 @@ use super::{
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable, warm_pool,
-        warm_pool::Pool, watchdog::Watchdog,
+        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable,
+        warm_pool, warm_pool::Pool, watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},

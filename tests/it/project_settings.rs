@@ -41,7 +41,12 @@ async fn plan_names_changes_and_restarts_and_stores_nothing() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| (it["setting"].as_str().unwrap(), it["effect"].as_str().unwrap()))
+        .map(|it| {
+            (
+                it["setting"].as_str().unwrap(),
+                it["effect"].as_str().unwrap(),
+            )
+        })
         .collect();
     let expected = [
         ("api.db_pool", "restart"),
@@ -84,9 +89,15 @@ async fn apply_changes_all_sections_or_none() {
             json!({"storage": {"fileSizeLimit": 10}, "auth": {"jwt_exp": "60"}}),
             "auth.jwt_exp: Invalid input: expected number, received string",
         ),
-        (json!({"auth": {"nonsense": 1}}), "auth.nonsense: Unrecognized key"),
+        (
+            json!({"auth": {"nonsense": 1}}),
+            "auth.nonsense: Unrecognized key",
+        ),
         (json!({"nonsense": {}}), "nonsense: Unrecognized key"),
-        (json!({"auth": 1}), "auth: Invalid input: expected object, received number"),
+        (
+            json!({"auth": 1}),
+            "auth: Invalid input: expected object, received number",
+        ),
         (
             json!({"database": {"allowed_cidrs": ["nowhere"]}}),
             "database.allowed_cidrs: Invalid string: must be networks such as 10.0.0.0/8",
@@ -106,7 +117,9 @@ async fn apply_after_another_change_returns_409() {
     let other = json!({"auth": {"jwt_exp": 61}});
     apply(&app, &other, &hash, 409).await;
     let change = json!({"fileSizeLimit": 7});
-    let call = app.request("PATCH", &app.at("/config/storage")).as_(&app.owner);
+    let call = app
+        .request("PATCH", &app.at("/config/storage"))
+        .as_(&app.owner);
     call.json(&change).send().await.expect(200);
     apply(&app, &document, &hash, 409).await;
     assert_eq!(get(&app, "/config/auth").await["jwt_exp"], 3600);
@@ -116,13 +129,24 @@ async fn apply_after_another_change_returns_409() {
 async fn drift_names_settings_that_were_changed_after_a_document() {
     let app = TestApp::new().await;
     assert_eq!(get(&app, "/config/drift").await["applied_at"], Value::Null);
-    set(&app, json!({"auth": {"jwt_exp": 60, "smtp_pass": "first-secret"}})).await;
+    set(
+        &app,
+        json!({"auth": {"jwt_exp": 60, "smtp_pass": "first-secret"}}),
+    )
+    .await;
     assert_eq!(get(&app, "/config/drift").await["settings"], json!([]));
     let change = json!({"jwt_exp": 90, "smtp_pass": "second-secret", "disable_signup": true});
-    let call = app.request("PATCH", &app.at("/config/auth")).as_(&app.owner);
+    let call = app
+        .request("PATCH", &app.at("/config/auth"))
+        .as_(&app.owner);
     call.json(&change).send().await.expect(200);
     let drift = get(&app, "/config/drift").await;
-    let names: Vec<&Value> = drift["settings"].as_array().unwrap().iter().map(|it| &it["setting"]).collect();
+    let names: Vec<&Value> = drift["settings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["setting"])
+        .collect();
     assert_eq!(names, ["auth.jwt_exp", "auth.smtp_pass"]);
     assert_eq!(drift["settings"][0]["applied"], 60);
     assert_eq!(drift["settings"][1]["secret"], true);
@@ -134,12 +158,20 @@ async fn drift_names_settings_that_were_changed_after_a_document() {
 #[tokio::test]
 async fn versions_come_from_the_audit_log_and_can_be_restored() {
     let app = TestApp::new().await;
-    set(&app, json!({"auth": {"jwt_exp": 60}, "storage": {"fileSizeLimit": 9}})).await;
+    set(
+        &app,
+        json!({"auth": {"jwt_exp": 60}, "storage": {"fileSizeLimit": 9}}),
+    )
+    .await;
     let patch = async |path: &str, change: Value| {
         let call = app.request("PATCH", &app.at(path)).as_(&app.owner);
         call.json(&change).send().await;
     };
-    patch("/config/auth", json!({"jwt_exp": 90, "password_min_length": 12, "smtp_pass": "s3cret-word"})).await;
+    patch(
+        "/config/auth",
+        json!({"jwt_exp": 90, "password_min_length": 12, "smtp_pass": "s3cret-word"}),
+    )
+    .await;
     patch("/postgrest", json!({"max_rows": 3})).await;
     patch("/config/auth", json!({"smtp_pass": null, "jwt_exp": 120})).await;
     let versions = get(&app, "/config/versions").await;
@@ -153,23 +185,40 @@ async fn versions_come_from_the_audit_log_and_can_be_restored() {
     let second = &versions[2];
     let change = &second["changes"][1];
     assert_eq!(change["setting"], "auth.password_min_length");
-    assert_eq!((&change["before"], &change["after"]), (&json!(6), &json!(12)));
+    assert_eq!(
+        (&change["before"], &change["after"]),
+        (&json!(6), &json!(12))
+    );
     let first = versions[3]["version"].clone();
     let request = json!({"version": first});
     let back = plan(&app, &request).await;
-    let names: Vec<&Value> = back["changes"].as_array().unwrap().iter().map(|it| &it["setting"]).collect();
-    assert_eq!(names, ["api.max_rows", "auth.jwt_exp", "auth.password_min_length"]);
+    let names: Vec<&Value> = back["changes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| &it["setting"])
+        .collect();
+    assert_eq!(
+        names,
+        ["api.max_rows", "auth.jwt_exp", "auth.password_min_length"]
+    );
     assert_eq!(back["unavailable"], json!([]));
     let with_secret = plan(&app, &json!({"version": second["version"]})).await;
     assert_eq!(with_secret["unavailable"], json!(["auth.smtp_pass"]));
     let body = json!({"version": first, "hash": back["hash"]});
-    let call = app.post(&app.at("/config/apply")).as_(&app.owner).json(&body);
+    let call = app
+        .post(&app.at("/config/apply"))
+        .as_(&app.owner)
+        .json(&body);
     call.send().await.expect(200);
     assert_eq!(get(&app, "/config/auth").await["jwt_exp"], 60);
     assert_eq!(get(&app, "/postgrest").await["max_rows"], 1000);
     assert_eq!(get(&app, "/config/storage").await["fileSizeLimit"], 9);
     let none = json!({"version": 1_000_000});
-    let call = app.post(&app.at("/config/plan")).as_(&app.owner).json(&none);
+    let call = app
+        .post(&app.at("/config/plan"))
+        .as_(&app.owner)
+        .json(&none);
     call.send().await.expect(400);
 }
 
@@ -183,7 +232,11 @@ async fn documents_need_permission_for_every_section() {
         ("/config/apply", &app.read_only, 403),
         ("/config/plan", &app.stranger, 404),
     ] {
-        let body = if path.ends_with("plan") { json!({"document": {}}) } else { body.clone() };
+        let body = if path.ends_with("plan") {
+            json!({"document": {}})
+        } else {
+            body.clone()
+        };
         let call = app.post(&app.at(path)).as_(member).json(&body);
         call.send().await.expect(status);
     }
@@ -199,17 +252,26 @@ async fn secrets_are_nowhere_in_clear() {
     }});
     set(&app, document).await;
     let tables = "select table_name from information_schema.tables where table_schema = 'public'";
-    let rows = app.app.db.query(tables, &[]).await.unwrap();
+    let client = app.app.db.client().await.unwrap();
+    let rows = client.query(tables, &[]).await.unwrap();
     assert!(rows.len() > 20);
     for row in rows {
         let name: &str = row.get(0);
         let sql = format!("select coalesce(string_agg(t::text, ''), '') from {name} t");
-        let all = app.app.db.query(&sql, &[]).await.unwrap();
+        let all = client.query(&sql, &[]).await.unwrap();
         let text: String = all[0].get(0);
         let hexadecimal = hex::encode(secret);
-        assert!(!text.contains(secret) && !text.contains(&hexadecimal), "{name}");
+        assert!(
+            !text.contains(secret) && !text.contains(&hexadecimal),
+            "{name}"
+        );
     }
-    for path in ["/config/document?all=true", "/config/versions", "/config/drift", "/config/auth"] {
+    for path in [
+        "/config/document?all=true",
+        "/config/versions",
+        "/config/drift",
+        "/config/auth",
+    ] {
         let answer = get(&app, path).await.to_string();
         assert!(!answer.contains(secret), "{path}");
     }

@@ -118,7 +118,11 @@ async fn document_waits_for_the_server_and_is_reverted_if_it_does_not_start() {
     assert_eq!(shown(&app, &project, "max_connections").await, "40");
     assert_eq!(shown(&app, &project, "work_mem").await, "8MB");
     let export = async || {
-        let answer = app.get(&at("/config/document")).as_(&app.owner).send().await;
+        let answer = app
+            .get(&at("/config/document"))
+            .as_(&app.owner)
+            .send()
+            .await;
         answer.expect(200).json()["document"].clone()
     };
     assert_eq!(export().await, document);
@@ -130,12 +134,18 @@ async fn document_waits_for_the_server_and_is_reverted_if_it_does_not_start() {
     });
     let answer = apply(refused, 400).await;
     let message = answer["message"].as_str().unwrap();
-    assert!(message.contains("did not start with these settings"), "{message}");
+    assert!(
+        message.contains("did not start with these settings"),
+        "{message}"
+    );
     assert_eq!(export().await, document, "all sections are reverted");
     assert_eq!(shown(&app, &project, "work_mem").await, "8MB");
     // Checked by PostgreSQL before anything is stored.
     let body = json!({"document": {"postgres": {"work_mem": "much"}}});
     let call = app.post(&at("/config/plan")).as_(&app.owner).json(&body);
     let problem = call.send().await.expect(400).json();
-    assert!(problem["message"].as_str().unwrap().contains("work_mem"), "{problem}");
+    assert!(
+        problem["message"].as_str().unwrap().contains("work_mem"),
+        "{problem}"
+    );
 }

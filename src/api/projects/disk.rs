@@ -186,7 +186,9 @@ async fn update(
         return Ok(CreatedEmpty);
     }
     if size_gb < size {
-        return Err(Error::Rejected("Disk size cannot be reduced in size".into()));
+        return Err(Error::Rejected(
+            "Disk size cannot be reduced in size".into(),
+        ));
     }
     choose_size(&context, &project, size_gb, &space, &audit).await?;
     Ok(CreatedEmpty)

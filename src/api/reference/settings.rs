@@ -50,7 +50,11 @@ fn kind(setting: &ServiceSetting) -> String {
         ValueType::Text(form) => form_name(form),
     };
     let secrecy = if setting.is_secret { ", secret" } else { "" };
-    let change = if setting.is_read_only { ", read-only" } else { "" };
+    let change = if setting.is_read_only {
+        ", read-only"
+    } else {
+        ""
+    };
     format!("{kind}{secrecy}{change}")
 }
 

@@ -43,7 +43,12 @@ pub struct ProjectLimitFlags {
     /// dollars, which clients show: `micro,small=0.02,medium=0.04`. The limits above are those of
     /// `micro`; `small` has twice the memory, `medium` four times, and so on. Default: all with at
     /// most half of the machine's memory.
-    #[arg(long, env = "GANTRY_COMPUTE_SIZES", value_delimiter = ',', value_name = "SIZE[=PRICE]")]
+    #[arg(
+        long,
+        env = "GANTRY_COMPUTE_SIZES",
+        value_delimiter = ',',
+        value_name = "SIZE[=PRICE]"
+    )]
     pub compute_sizes: Vec<OfferedSize>,
 }
 
@@ -82,7 +87,9 @@ const MEMORY_FILE: &str = "/proc/meminfo";
 
 /// Returns the memory of the machine, in bytes, from the text of `/proc/meminfo`.
 fn total_memory(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kilobytes.checked_mul(1024)
 }

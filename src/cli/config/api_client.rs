@@ -23,7 +23,12 @@ pub(super) struct ApiOptions {
     #[arg(long, env = "GANTRY_URL", value_name = "URL")]
     url: Url,
     /// Personal access token. As an option it can be read by other users of this machine.
-    #[arg(long, env = "GANTRY_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    #[arg(
+        long,
+        env = "GANTRY_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
     token: SecretString,
 }
 

@@ -14,7 +14,9 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Map<String, Value>> {
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
         .with_context(|| format!("cannot read {}", path.display()))?;
-    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
     let document = parse(&text, is_json)
         .with_context(|| format!("{} is not a valid document", path.display()))?;
     let variable = |name: &str| env::var(name).ok();
@@ -43,7 +45,9 @@ fn with_environment(
 ) -> anyhow::Result<Value> {
     match value {
         Value::String(text) => {
-            let name = text.strip_prefix("env(").and_then(|rest| rest.strip_suffix(')'));
+            let name = text
+                .strip_prefix("env(")
+                .and_then(|rest| rest.strip_suffix(')'));
             match name {
                 None => Ok(text.into()),
                 Some(name) => variable(name)
@@ -57,7 +61,8 @@ fn with_environment(
             .collect(),
         Value::Object(fields) => {
             let field = |(name, value)| Ok((name, with_environment(value, variable)?));
-            let fields: anyhow::Result<Map<String, Value>> = fields.into_iter().map(field).collect();
+            let fields: anyhow::Result<Map<String, Value>> =
+                fields.into_iter().map(field).collect();
             Ok(fields?.into())
         }
         value => Ok(value),

@@ -160,9 +160,15 @@ impl OrganizationState {
         for (reference, project) in &wanted.projects {
             let current = self.document.projects.get(reference);
             let current = current.with_context(|| {
-                format!("the project {reference} does not exist in this organization; create it first")
+                format!(
+                    "the project {reference} does not exist in this organization; create it first"
+                )
             })?;
-            if let Some(name) = project.name.as_ref().filter(|name| current.name.as_ref() != Some(name)) {
+            if let Some(name) = project
+                .name
+                .as_ref()
+                .filter(|name| current.name.as_ref() != Some(name))
+            {
                 steps.push(Step {
                     text: format!("project {reference}: renamed to {name}"),
                     method: "PATCH",
@@ -206,7 +212,7 @@ struct ProjectPlan {
     settings: Map<String, Value>,
 }
 
-/// What a file changes in an organization.
+/// The difference between a file and an organization.
 #[derive(Debug, Serialize)]
 pub(super) struct OrganizationPlan {
     /// Identifies the current state and the file.
@@ -314,7 +320,10 @@ pub(super) async fn export(
 ) -> anyhow::Result<(Map<String, Value>, Vec<String>)> {
     let state = OrganizationState::read(api, slug, |_| true, all).await?;
     let document = serde_json::to_value(&state.document)?;
-    Ok((document.as_object().cloned().unwrap_or_default(), state.secrets))
+    Ok((
+        document.as_object().cloned().unwrap_or_default(),
+        state.secrets,
+    ))
 }
 
 #[cfg(test)]
@@ -336,7 +345,10 @@ mod tests {
         };
         let state = OrganizationState {
             slug: "acme".parse().unwrap(),
-            members: vec![member("ada@example.com", "Owner"), member("bob@example.com", "Read-only")],
+            members: vec![
+                member("ada@example.com", "Owner"),
+                member("bob@example.com", "Read-only"),
+            ],
             document: OrganizationDocument {
                 applications: BTreeMap::from([("1".to_owned(), application.clone())]),
                 ..OrganizationDocument::default()
@@ -365,7 +377,9 @@ mod tests {
             "application 1: Writer",
         ];
         assert_eq!(texts, expected);
-        wanted.projects.insert("a".repeat(20), ProjectDocument::default());
+        wanted
+            .projects
+            .insert("a".repeat(20), ProjectDocument::default());
         assert!(state.steps_to(&wanted).is_err());
     }
 }

@@ -142,8 +142,8 @@ impl<'a> SettingsChange<'a> {
     fn reverted(&self, current: &ProjectSettings) -> ProjectSettings {
         let (before, after) = (self.before, self.after);
         let service = |before: &ServiceSettings, after: &ServiceSettings, now: &ServiceSettings| {
-            let is_ours = after.generation() != before.generation()
-                && now.generation() == after.generation();
+            let is_ours =
+                after.generation() != before.generation() && now.generation() == after.generation();
             if is_ours {
                 // The numbers of changes grow also when a change is reverted.
                 before.clone().after(now.generation())
@@ -196,7 +196,10 @@ impl<'a> SettingsChange<'a> {
             rest::write(transaction, self.project.id, &after.api).await?;
         }
         if after.network != before.network {
-            let now = after.network.updated_at.unwrap_or_else(|| context.clock.now());
+            let now = after
+                .network
+                .updated_at
+                .unwrap_or_else(|| context.clock.now());
             restrictions::write(transaction, self.project, &after.network, now).await?;
         }
         if after.server == before.server {

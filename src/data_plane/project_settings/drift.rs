@@ -113,7 +113,11 @@ pub async fn drift_note(
     project: &Project,
 ) -> Result<Option<String>, Error> {
     let drift = drift(context, project).await?;
-    let mut names: Vec<&str> = drift.settings.iter().map(|it| it.setting.as_str()).collect();
+    let mut names: Vec<&str> = drift
+        .settings
+        .iter()
+        .map(|it| it.setting.as_str())
+        .collect();
     let count = names.len();
     if count == 0 {
         return Ok(None);

@@ -136,7 +136,10 @@ pub(super) async fn document_of(
     let rows = context.db.query(sql, &parameters).await;
     let rows = rows.context(doing)?;
     if i64::try_from(rows.len()).is_ok_and(|count| count > CHANGES_MAX) {
-        return Err(Error::invalid("version", "has more than 1000 later changes"));
+        return Err(Error::invalid(
+            "version",
+            "has more than 1000 later changes",
+        ));
     }
     let changes: Vec<SettingsVersion> = rows.iter().map(read).collect::<Result<_, _>>()?;
     Ok(past(changes, &current.recorded(context, project)))
@@ -154,7 +157,9 @@ fn past(changes: Vec<SettingsVersion>, current: &BTreeMap<String, Value>) -> Pas
         let Some((section, name)) = Section::of_setting(path) else {
             continue;
         };
-        let is_sealed = value.as_str().is_some_and(|text| text.starts_with(FINGERPRINT));
+        let is_sealed = value
+            .as_str()
+            .is_some_and(|text| text.starts_with(FINGERPRINT));
         if current.get(path) == Some(value) {
             continue;
         }
@@ -167,9 +172,14 @@ fn past(changes: Vec<SettingsVersion>, current: &BTreeMap<String, Value>) -> Pas
         // A group of settings is complete or absent.
         if let Some((group, _)) = path.rsplit_once('.').filter(|_| name.contains('.')) {
             let group = format!("{group}.");
-            for (other, now) in current.iter().filter(|(other, _)| other.starts_with(&group)) {
+            for (other, now) in current
+                .iter()
+                .filter(|(other, _)| other.starts_with(&group))
+            {
                 let value = values.get(other).unwrap_or(now);
-                let name = other.split_once('.').map_or(other.as_str(), |(_, name)| name);
+                let name = other
+                    .split_once('.')
+                    .map_or(other.as_str(), |(_, name)| name);
                 own.entry(name.to_owned()).or_insert_with(|| value.clone());
             }
         }

@@ -39,7 +39,7 @@ pub struct PlannedChange {
     pub effect: ChangeEffect,
 }
 
-/// What a document changes.
+/// The difference that a document makes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SettingsPlan {
     /// Identifies the current settings of the project and those afterwards.
@@ -113,7 +113,11 @@ fn named(document: &serde_json::Map<String, Value>) -> Vec<String> {
     for (name, value) in document {
         match value {
             Value::Object(inner) => {
-                names.extend(named(inner).into_iter().map(|rest| format!("{name}.{rest}")));
+                names.extend(
+                    named(inner)
+                        .into_iter()
+                        .map(|rest| format!("{name}.{rest}")),
+                );
             }
             _ => names.push(name.clone()),
         }

@@ -1,9 +1,6 @@
 //! The sections of a document with the settings of a project.
 
-use std::{
-    collections::BTreeMap,
-    sync::LazyLock,
-};
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::json;
 
@@ -136,6 +133,9 @@ mod tests {
             }
         }
         let setting = Section::of_setting("storage.features.s3Protocol.enabled");
-        assert_eq!(setting, Some((Section::Storage, "features.s3Protocol.enabled")));
+        assert_eq!(
+            setting,
+            Some((Section::Storage, "features.s3Protocol.enabled"))
+        );
     }
 }

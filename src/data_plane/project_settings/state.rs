@@ -58,7 +58,11 @@ impl ProjectSettings {
             Section::Storage => self.storage.values(reference),
             Section::Compute => {
                 let own = self.server.size;
-                let size = if own.is_smallest() { InstanceSize::Micro } else { own };
+                let size = if own.is_smallest() {
+                    InstanceSize::Micro
+                } else {
+                    own
+                };
                 [("size".to_owned(), json!(size.code()))].into()
             }
             Section::Database => self.network.values(),
@@ -137,7 +141,10 @@ impl ProjectSettings {
                 is_readable && !value.is_null() && (all || shown.contains(name))
             });
             if !values.is_empty() {
-                document.insert(section.name().to_owned(), service_settings::nest(values).into());
+                document.insert(
+                    section.name().to_owned(),
+                    service_settings::nest(values).into(),
+                );
             }
         }
         document

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_postgres::Transaction;
 
+use self::budget::{Budget, check};
 pub use self::catalog::POSTGRES_SETTINGS;
 pub(crate) use self::resize::resize;
-use self::budget::{Budget, check};
 use super::{InstanceSize, SETTLE_WAIT, Status, removed};
 use crate::{
     base::{
@@ -221,7 +221,10 @@ pub(in crate::data_plane) async fn validate(
 
 /// Returns the settings of a compute size, and those that the owner chose instead.
 fn with_size(context: &DataPlaneContext, wanted: &ServerConfiguration) -> Map<String, Value> {
-    let typed = |text: String| text.parse::<u64>().map_or_else(|_| json!(text), Value::from);
+    let typed = |text: String| {
+        text.parse::<u64>()
+            .map_or_else(|_| json!(text), Value::from)
+    };
     let mut all = Map::new();
     for (name, text) in of_size(context, wanted.size) {
         all.insert(name, typed(text));

@@ -14,11 +14,11 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
+use self::start::{StartSettings, start};
 pub use self::{
     recovery::{empty_trash, recover_on_startup},
     signals::Reconciler,
 };
-use self::start::{StartSettings, start};
 use super::{Status, parameters, watch};
 use crate::{
     base::{
@@ -78,7 +78,8 @@ impl ClusterPlan {
     /// Returns whether the running server was started with the current values of all settings that
     /// take effect only at a start.
     fn started_with_current_settings(&self) -> bool {
-        self.status != Status::ActiveHealthy || !parameters::wait(&self.started.values, &self.settings.values)
+        self.status != Status::ActiveHealthy
+            || !parameters::wait(&self.started.values, &self.settings.values)
     }
 }
 

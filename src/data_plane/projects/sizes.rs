@@ -109,8 +109,12 @@ impl InstanceSize {
             memory_bytes: smallest.memory_bytes.saturating_mul(factor),
             process_memory_bytes: smallest.process_memory_bytes.saturating_mul(factor),
             processes: (smallest.processes).saturating_mul(factor.min(PROCESSES_FACTOR_MAX)),
-            cpu_weight: (smallest.cpu_weight).saturating_mul(share).min(CPU_WEIGHT_MAX),
-            io_weight: (smallest.io_weight).saturating_mul(share).min(IO_WEIGHT_MAX),
+            cpu_weight: (smallest.cpu_weight)
+                .saturating_mul(share)
+                .min(CPU_WEIGHT_MAX),
+            io_weight: (smallest.io_weight)
+                .saturating_mul(share)
+                .min(IO_WEIGHT_MAX),
             ..*smallest
         }
     }
@@ -132,13 +136,19 @@ impl InstanceSize {
         vec![
             ("effective_cache_size", format!("{}MB", megabytes / 4 * 3)),
             ("max_connections", self.sessions().to_string()),
-            ("max_parallel_workers", cores.clamp(2, WORKERS_MAX).to_string()),
+            (
+                "max_parallel_workers",
+                cores.clamp(2, WORKERS_MAX).to_string(),
+            ),
             (
                 "max_parallel_workers_per_gather",
                 (cores / 2).clamp(1, WORKERS_OF_QUERY_MAX).to_string(),
             ),
             ("max_worker_processes", workers.to_string()),
-            ("shared_buffers", format!("{}MB", megabytes / BUFFERS_DIVISOR)),
+            (
+                "shared_buffers",
+                format!("{}MB", megabytes / BUFFERS_DIVISOR),
+            ),
         ]
     }
 }
@@ -203,7 +213,10 @@ impl SizeTable {
             operator.to_vec()
         };
         sizes.retain(|offered| offered.size != InstanceSize::Nano);
-        if !sizes.iter().any(|offered| offered.size == InstanceSize::Micro) {
+        if !sizes
+            .iter()
+            .any(|offered| offered.size == InstanceSize::Micro)
+        {
             sizes.push(free(InstanceSize::Micro));
         }
         sizes.sort_by_key(|offered| offered.size);
@@ -240,7 +253,10 @@ mod tests {
             let limits = size.limits(&smallest);
             assert!(limits.memory_bytes >= before.memory_bytes, "{size:?}");
             assert!(limits.processes >= before.processes, "{size:?}");
-            assert!((1..=CPU_WEIGHT_MAX).contains(&limits.cpu_weight), "{size:?}");
+            assert!(
+                (1..=CPU_WEIGHT_MAX).contains(&limits.cpu_weight),
+                "{size:?}"
+            );
             assert!((1..=IO_WEIGHT_MAX).contains(&limits.io_weight), "{size:?}");
             assert_eq!(limits.disk_hard_bytes, smallest.disk_hard_bytes);
             assert_eq!(size.parameters(&limits).is_empty(), size.is_smallest());
@@ -254,7 +270,11 @@ mod tests {
     fn table_has_the_sizes_of_the_operator_or_those_that_fit() {
         let smallest = ResourceLimits::default();
         let codes = |table: &SizeTable| -> Vec<&str> {
-            table.all().iter().map(|offered| offered.size.code()).collect()
+            table
+                .all()
+                .iter()
+                .map(|offered| offered.size.code())
+                .collect()
         };
         let fitting = SizeTable::new(&[], &smallest, Some(8 << 30));
         assert_eq!(codes(&fitting), ["micro", "small", "medium"]);

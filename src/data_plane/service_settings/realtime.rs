@@ -23,9 +23,21 @@ const INTEGERS: [(&str, i64, &str); 8] = [
     ("max_concurrent_users", 50_000, "Most connected clients."),
     ("max_events_per_second", 50_000, "Most messages a second."),
     ("max_bytes_per_second", 10_000_000, "Most bytes a second."),
-    ("max_channels_per_client", 10_000, "Most channels of a client."),
-    ("max_joins_per_second", 5_000, "Most joined channels a second."),
-    ("max_presence_events_per_second", 5_000, "Most presence messages a second."),
+    (
+        "max_channels_per_client",
+        10_000,
+        "Most channels of a client.",
+    ),
+    (
+        "max_joins_per_second",
+        5_000,
+        "Most joined channels a second.",
+    ),
+    (
+        "max_presence_events_per_second",
+        5_000,
+        "Most presence messages a second.",
+    ),
     ("max_payload_size_in_kb", 10_000, "Largest message, in KB."),
 ];
 
@@ -37,9 +49,17 @@ static REALTIME_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock:
         all.insert(name.to_owned(), setting.explained(explanation));
     }
     for (name, default, explanation) in [
-        ("private_only", Value::Null, "Whether public channels are rejected."),
+        (
+            "private_only",
+            Value::Null,
+            "Whether public channels are rejected.",
+        ),
         ("suspend", Value::Null, "Whether all clients are rejected."),
-        ("presence_enabled", json!(true), "Whether clients can track presence."),
+        (
+            "presence_enabled",
+            json!(true),
+            "Whether clients can track presence.",
+        ),
     ] {
         let setting = ServiceSetting::new(ValueType::Boolean, default).explained(explanation);
         all.insert(name.to_owned(), setting);

@@ -197,7 +197,10 @@ impl ServiceSetting {
     }
 
     /// Returns the setting with an explanation.
-    pub(in crate::data_plane) fn explained(self, explanation: impl Into<Cow<'static, str>>) -> Self {
+    pub(in crate::data_plane) fn explained(
+        self,
+        explanation: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Self {
             explanation: explanation.into(),
             ..self
@@ -230,7 +233,11 @@ impl ServiceSetting {
 const TEXT_BYTES_MAX: usize = 256 * 1024;
 
 /// Checks that a value has the type and the bounds of its setting.
-pub(in crate::data_plane) fn check_value(name: &str, value_type: ValueType, value: &Value) -> Result<(), Error> {
+pub(in crate::data_plane) fn check_value(
+    name: &str,
+    value_type: ValueType,
+    value: &Value,
+) -> Result<(), Error> {
     match problem(value_type, value) {
         None => Ok(()),
         Some(problem) => Err(Error::invalid(name.to_owned(), problem)),

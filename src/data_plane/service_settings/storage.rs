@@ -75,19 +75,52 @@ fn explanation(name: &str) -> &'static str {
 }
 
 const EXPLANATIONS: [(&str, &str); 15] = [
-    ("capabilities.iceberg_catalog", "Whether the service has an Iceberg catalog."),
-    ("capabilities.list_v2", "Whether the service lists objects by cursor."),
+    (
+        "capabilities.iceberg_catalog",
+        "Whether the service has an Iceberg catalog.",
+    ),
+    (
+        "capabilities.list_v2",
+        "Whether the service lists objects by cursor.",
+    ),
     ("databasePoolMode", "Reuse of sessions with the database."),
     ("external.upstreamTarget", "Release channel of the service."),
-    ("features.icebergCatalog.enabled", "Whether the Iceberg catalog is on."),
-    ("features.icebergCatalog.maxCatalogs", "Most Iceberg catalogs."),
-    ("features.icebergCatalog.maxNamespaces", "Most namespaces of an Iceberg catalog."),
-    ("features.icebergCatalog.maxTables", "Most tables of an Iceberg namespace."),
-    ("features.imageTransformation.enabled", "Whether images are resized on request."),
-    ("features.s3Protocol.enabled", "Whether clients can use the S3 protocol."),
-    ("features.vectorBuckets.enabled", "Whether vector buckets are on."),
+    (
+        "features.icebergCatalog.enabled",
+        "Whether the Iceberg catalog is on.",
+    ),
+    (
+        "features.icebergCatalog.maxCatalogs",
+        "Most Iceberg catalogs.",
+    ),
+    (
+        "features.icebergCatalog.maxNamespaces",
+        "Most namespaces of an Iceberg catalog.",
+    ),
+    (
+        "features.icebergCatalog.maxTables",
+        "Most tables of an Iceberg namespace.",
+    ),
+    (
+        "features.imageTransformation.enabled",
+        "Whether images are resized on request.",
+    ),
+    (
+        "features.s3Protocol.enabled",
+        "Whether clients can use the S3 protocol.",
+    ),
+    (
+        "features.vectorBuckets.enabled",
+        "Whether vector buckets are on.",
+    ),
     ("features.vectorBuckets.maxBuckets", "Most vector buckets."),
-    ("features.vectorBuckets.maxIndexes", "Most indexes of a vector bucket."),
+    (
+        "features.vectorBuckets.maxIndexes",
+        "Most indexes of a vector bucket.",
+    ),
     ("fileSizeLimit", "Largest file, in bytes."),
-    ("migrationVersion", "Last migration of the service's schema."),
+    (
+        "migrationVersion",
+        "Last migration of the service's schema.",
+    ),
 ];

@@ -1,7 +1,9 @@
 //! A trial of settings that are not stored yet, in all services that they concern.
 
 use super::{
-    environment, instance::InstanceId, rest,
+    environment,
+    instance::InstanceId,
+    rest,
     rest::{StoredSettings, runs_here},
     stop,
 };

@@ -38,7 +38,10 @@ pub(crate) async fn resize(
         settings: serde_json::from_value(row.get(1)).context(doing)?,
         size,
     };
-    check(&with_size(context, &wanted), Budget::from(&limits(context, size)))?;
+    check(
+        &with_size(context, &wanted),
+        Budget::from(&limits(context, size)),
+    )?;
     let now = context.clock.now();
     match Status::read(&row, 2)? {
         Status::ActiveHealthy | Status::ActiveUnhealthy | Status::Restarting => {
@@ -56,7 +59,10 @@ pub(crate) async fn resize(
             updated.context(doing)?;
         }
         status => {
-            let text = format!("The size cannot be changed while the project is {}", status.name());
+            let text = format!(
+                "The size cannot be changed while the project is {}",
+                status.name()
+            );
             return Err(Error::Rejected(text.into()));
         }
     }

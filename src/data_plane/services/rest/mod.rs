@@ -16,11 +16,11 @@ use serde_json::json;
 use tokio::time::{sleep, timeout};
 
 pub use self::settings::{API_SETTINGS, RestSettings, RestSettingsUpdate, get, update};
+pub(in crate::data_plane) use self::settings::{StoredSettings, stored, write};
 pub(super) use self::{
     reload::refresh,
     settings::{runs_here, try_out},
 };
-pub(in crate::data_plane) use self::settings::{StoredSettings, stored, write};
 use super::{
     folder::InstanceFolder,
     instance::{InstanceId, RunningInstance, Unavailable, UnavailableReason},

@@ -330,7 +330,11 @@ async fn store(
     let found = transaction.query_opt(sql, &[&project.id.0]).await;
     found.context(doing)?.ok_or_else(projects::removed)?;
     write(&transaction, project.id, after).await?;
-    let change = recorded_change(Some("api"), &before.settings.values(), &after.settings.values());
+    let change = recorded_change(
+        Some("api"),
+        &before.settings.values(),
+        &after.settings.values(),
+    );
     let change = (Some(change.0.into()), Some(change.1.into()));
     audit
         .write_in(&transaction, 200, change, context.clock.now())

@@ -58,7 +58,10 @@ impl SettingField {
             ValueType::Boolean => vec![("true", "On"), ("false", "Off")],
             ValueType::Text(TextForm::OneOf(options)) => {
                 let label = |option: &'static str| if option.is_empty() { "none" } else { option };
-                options.iter().map(|option| (*option, label(option))).collect()
+                options
+                    .iter()
+                    .map(|option| (*option, label(option)))
+                    .collect()
             }
             _ => return Vec::new(),
         };
@@ -219,7 +222,9 @@ fn parse(setting: &ServiceSetting, text: &str) -> Value {
     let text = text.replace("\r\n", "\n");
     let is_unset = text.is_empty() && setting.null != NullEffect::Rejected;
     match setting.value_type {
-        ValueType::Text(TextForm::OneOf(options)) if options.contains(&text.as_str()) => text.into(),
+        ValueType::Text(TextForm::OneOf(options)) if options.contains(&text.as_str()) => {
+            text.into()
+        }
         _ if is_unset && setting.default != Value::String(String::new()) => Value::Null,
         ValueType::Boolean | ValueType::Integer(..) | ValueType::Number => {
             serde_json::from_str(&text).unwrap_or_else(|_| text.into())

@@ -124,7 +124,9 @@ async fn load(
     let can_read = visitor.check("GET", &at("document")).await?;
     let can_change = visitor.check("POST", &at("apply")).await?;
     let mut page = Page {
-        layout: visitor.layout().at_path(&format!("/projects/{reference}/settings")),
+        layout: visitor
+            .layout()
+            .at_path(&format!("/projects/{reference}/settings")),
         project,
         can_read,
         can_change,
@@ -150,7 +152,9 @@ async fn load(
         };
         let mut field = SettingField::new(section, name, setting, values.get(&path));
         field.is_set = current.secrets.contains(&path);
-        field.author = authors.remove(&path).map(|(author, at)| (author, Timestamp::new(at, now)));
+        field.author = authors
+            .remove(&path)
+            .map(|(author, at)| (author, Timestamp::new(at, now)));
         submitted.overwrite(&mut field);
         page.fields.push(field);
     }
@@ -192,7 +196,9 @@ fn chosen(section: Section, query: &str) -> Vec<(Section, &'static str)> {
         settings.filter(|(_, setting)| !setting.is_read_only)
     };
     if query.is_empty() {
-        return of(section).map(|(name, _)| (section, name.as_str())).collect();
+        return of(section)
+            .map(|(name, _)| (section, name.as_str()))
+            .collect();
     }
     let wanted = query.to_lowercase();
     let words: Vec<&str> = wanted.split_whitespace().collect();
@@ -250,7 +256,9 @@ async fn review(
         }
     };
     let path = format!("/v1/projects/{reference}/config/plan");
-    let plan = visitor.call::<SettingsPlan>(Method::POST, &path, Some(&request)).await;
+    let plan = visitor
+        .call::<SettingsPlan>(Method::POST, &path, Some(&request))
+        .await;
     let plan = match plan {
         Ok(plan) => plan,
         Err(error) => return refused(&visitor, &reference, &submitted, error).await,
@@ -259,7 +267,9 @@ async fn review(
         .check("POST", &format!("/v1/projects/{reference}/config/apply"))
         .await?;
     let page = ReviewPage {
-        layout: visitor.layout().at_path(&format!("/projects/{reference}/settings")),
+        layout: visitor
+            .layout()
+            .at_path(&format!("/projects/{reference}/settings")),
         project: ProjectResponse::load(&visitor, &reference).await?,
         plan,
         request: request.to_string(),

@@ -64,7 +64,9 @@ async fn show(
         version,
     };
     PageResponse::page(&Page {
-        layout: visitor.layout().at_path(&format!("/projects/{reference}/settings")),
+        layout: visitor
+            .layout()
+            .at_path(&format!("/projects/{reference}/settings")),
         project,
         can_read,
         versions: versions.into_iter().map(line).collect(),
