@@ -31,7 +31,9 @@ use crate::{
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
         postgres_proxy::PublishedAddress,
-        projects::{NewTableGrants, idle, lease, reconciler, warm_pool, watchdog},
+        projects::{
+            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, warm_pool, watchdog,
+        },
         service_proxy,
         service_proxy::upstreams::Upstreams,
         services,
@@ -99,6 +101,10 @@ pub struct Settings {
     pub log_drains: log_drains::Options,
     /// Life of a branch that is not persistent, unless its creator chooses.
     pub branch_life: TimeDelta,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
 }
 
 impl Settings {
@@ -125,6 +131,8 @@ impl Settings {
             dns: self.dns,
             outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
+            compute_sizes: self.compute_sizes,
+            project_disk_choice_max: self.project_disk_choice_max,
         };
         let api = ApiSettings {
             oauth: self.oauth,

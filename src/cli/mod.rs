@@ -5,6 +5,7 @@ mod application;
 mod audit;
 mod branch;
 mod check;
+mod config;
 mod control;
 mod databases;
 mod dev;
@@ -90,6 +91,9 @@ enum Command {
     /// List, delete, expire and mask branches.
     #[command(subcommand)]
     Branch(branch::BranchCommand),
+    /// Export, plan and apply the settings of a project or an organization as a file.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Block custom hostnames.
     #[command(subcommand)]
     Hostname(hostname::HostnameCommand),
@@ -157,7 +161,7 @@ impl Command {
     fn keeps_files(&self) -> bool {
         !matches!(
             self,
-            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_)
+            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_) | Self::Config(_)
         )
     }
 }
@@ -178,6 +182,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Upstream(upstream) => upstream.run().await,
         Command::KeyCheck(key_check) => key_check.run().await,
         Command::Branch(branch) => branch.run().await,
+        Command::Config(config) => config.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,

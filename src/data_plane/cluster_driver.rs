@@ -37,8 +37,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// The PostgreSQL versions that clusters can run on.
     fn engines(&self) -> &Engines;
 
-    /// The resource limits of each cluster. `None`: clusters are bounded only by the machine.
+    /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by
+    /// the machine.
     fn resource_limits(&self) -> Option<&ResourceLimits>;
+
+    /// Sets the resource limits of a cluster of another size. They apply from its next start, or
+    /// from [`Self::apply_limits`]. A driver without limits ignores them.
+    fn bound(&self, _: &ProjectRef, _: ResourceLimits) {}
 
     /// Whether the kernel enforces the limits of memory and processes. Otherwise the watchdog
     /// does, and has to measure more often.

@@ -9,6 +9,7 @@ pub mod database_session;
 pub mod domains;
 pub mod metrics;
 pub mod postgres_proxy;
+pub mod project_settings;
 pub mod projects;
 pub mod service_proxy;
 pub mod service_settings;

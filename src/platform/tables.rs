@@ -199,6 +199,8 @@ tables! {
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Settings of projects' Auth, Storage and Realtime services.
     ServiceSettings = "service_settings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Settings of the documents that were applied last.
+    AppliedSettings = "applied_settings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.

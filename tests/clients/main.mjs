@@ -15,6 +15,7 @@ import python from './python.mjs';
 import rest from './rest.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
+import settings from './settings.mjs';
 import types from './types.mjs';
 
 const suites = {
@@ -35,6 +36,7 @@ const suites = {
   rest,
   s3,
   scoped,
+  settings,
   types,
 };
 const names = process.argv.slice(2);

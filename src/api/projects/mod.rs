@@ -213,7 +213,12 @@ pub async fn create(
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12, $13) returning id";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
-    let taken = warm_pool::take(context, &transaction, &new.engine).await?;
+    // Warm clusters run with the settings of the smallest size.
+    let taken = if new.size.is_smallest() {
+        warm_pool::take(context, &transaction, &new.engine).await?
+    } else {
+        None
+    };
     let account = taken.as_ref().map(|taken| taken.account);
     let origin = warm_pool::WarmCluster::origin(taken.as_ref());
     let reference = taken.map_or_else(

@@ -11,13 +11,13 @@ use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, ids::OrgSlug, names},
     data_plane::projects::{
-        Command, lifecycle,
+        Command, InstanceSize, lifecycle,
         lifecycle::RestoreVersions,
         parameters,
         parameters::{Change, How, Settings},
         regions,
         regions::{Continent, RegionsInfo},
-        request::{CreateRequest, InstanceSize, secret},
+        request::{CreateRequest, secret},
     },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Project, User, needs},

@@ -1,6 +1,7 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod project_limits;
 mod underscore_headers;
 mod validation;
 
@@ -23,6 +24,7 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
+pub use project_limits::ProjectLimitFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
 
@@ -449,29 +451,9 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SPARE_CLUSTERS", value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
     pub spare_clusters: Option<u16>,
 
-    /// Address space limit of one process of a project's server, in MB.
-    #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]
-    pub project_memory: u64,
-
-    /// Memory limit of all processes of a project's server together, in MB. Default: the value of
-    /// --project-memory.
-    #[arg(long, env = "GANTRY_PROJECT_MEMORY_MAX", value_parser = clap::value_parser!(u64).range(64..=1_048_576), value_name = "MB")]
-    pub project_memory_max: Option<u64>,
-
-    /// Limit of processes and threads of a project's server. Each connection is one, and a server
-    /// has up to twenty more.
-    #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=100_000), value_name = "COUNT")]
-    pub project_processes_max: u64,
-
-    /// Disk quota of a project, in MB. A project over its quota becomes read-only, and is paused at
-    /// 10 % over it. A new project uses about 30.
-    #[arg(long, env = "GANTRY_PROJECT_DISK_MAX", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(64..=1_073_741_824), value_name = "MB")]
-    pub project_disk_max: u64,
-
-    /// Quota of files of a project, with the same consequences. A table has three or more files, a
-    /// new project about a thousand.
-    #[arg(long, env = "GANTRY_PROJECT_FILES_MAX", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2000..=1_000_000_000), value_name = "COUNT")]
-    pub project_files_max: u64,
+    /// Limits of projects.
+    #[command(flatten)]
+    pub project_limits: ProjectLimitFlags,
 
     /// Control group below which those of projects are created, such as `/gantry.slice`. It must
     /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.

@@ -107,6 +107,8 @@ fn from_config(
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
         branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
+        compute_sizes: config.project_limits.size_table(),
+        project_disk_choice_max: config.project_limits.project_disk_choice_max(),
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,

@@ -33,6 +33,10 @@ impl ClusterDriver for LocalDriver {
         self.resources().map(Resources::limits)
     }
 
+    fn bound(&self, project: &ProjectRef, limits: ResourceLimits) {
+        self.bound(project, Some(limits));
+    }
+
     fn enforces_limits(&self) -> bool {
         self.resources()
             .is_some_and(|resources| resources.groups().enforced())

@@ -21,7 +21,7 @@ use super::{
     At, ClusterError, Engine, Engines, Home, Launcher, Result, blocking, files, identity,
     identity::SystemId,
     idle,
-    resources::Resources,
+    resources::{ResourceLimits, Resources},
     running::RunningServer,
     server::{Host, Server},
     shutdown::ShutdownMode,
@@ -118,6 +118,13 @@ impl LocalDriver {
     /// The resource limits of each server, if any.
     pub fn resources(&self) -> Option<&Resources> {
         self.resources.as_ref()
+    }
+
+    /// Sets the resource limits of a cluster, or removes them. They apply to its next start.
+    pub fn bound(&self, project: &ProjectRef, limits: Option<ResourceLimits>) {
+        if let Some(resources) = &self.resources {
+            resources.bound(project.as_str(), limits);
+        }
     }
 
     /// Replaces the PostgreSQL versions.
@@ -308,6 +315,7 @@ impl LocalDriver {
 
     /// Stops the server and moves the cluster to the trash. [`Self::empty_trash`] frees the space.
     pub async fn remove(&self, project: &ProjectRef) -> Result<()> {
+        self.bound(project, None);
         let place = self.home.project(project);
         let mut _held = None;
         if let Some(server) = self.server(project)? {

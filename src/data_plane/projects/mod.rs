@@ -7,6 +7,7 @@ pub mod parameters;
 pub mod reconciler;
 pub mod regions;
 pub mod request;
+pub mod sizes;
 pub mod status;
 pub mod warm_pool;
 pub mod watch;
@@ -15,7 +16,8 @@ pub mod watchdog;
 use std::time::Duration;
 
 pub use idle::{note_use, wake};
-pub use request::{InstanceSize, NewProject, NewTableGrants, verifier};
+pub use request::{NewProject, NewTableGrants, verifier};
+pub use sizes::InstanceSize;
 pub use status::{Command, Status};
 
 use crate::{

@@ -109,12 +109,69 @@ static STORAGE_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock::
         let setting = ServiceSetting {
             variable,
             ..ServiceSetting::new(value_type, default)
-        };
+        }
+        .explained(explanation(name));
         all.insert(name.to_owned(), setting);
     }
     for (name, value_type, default) in facts {
         let fact = ServiceSetting::new(value_type, default).read_only();
-        all.insert(name.to_owned(), fact);
+        all.insert(name.to_owned(), fact.explained(explanation(name)));
     }
     all
 });
+
+fn explanation(name: &str) -> &'static str {
+    let found = EXPLANATIONS.iter().find(|(setting, _)| *setting == name);
+    found.map_or("", |(_, text)| text)
+}
+
+const EXPLANATIONS: [(&str, &str); 15] = [
+    (
+        "capabilities.iceberg_catalog",
+        "Whether the service has an Iceberg catalog.",
+    ),
+    (
+        "capabilities.list_v2",
+        "Whether the service lists objects by cursor.",
+    ),
+    ("databasePoolMode", "Reuse of sessions with the database."),
+    ("external.upstreamTarget", "Release channel of the service."),
+    (
+        "features.icebergCatalog.enabled",
+        "Whether the Iceberg catalog is on.",
+    ),
+    (
+        "features.icebergCatalog.maxCatalogs",
+        "Most Iceberg catalogs.",
+    ),
+    (
+        "features.icebergCatalog.maxNamespaces",
+        "Most namespaces of an Iceberg catalog.",
+    ),
+    (
+        "features.icebergCatalog.maxTables",
+        "Most tables of an Iceberg namespace.",
+    ),
+    (
+        "features.imageTransformation.enabled",
+        "Whether images are resized on request.",
+    ),
+    (
+        "features.s3Protocol.enabled",
+        "Whether clients can use the S3 protocol.",
+    ),
+    (
+        "features.vectorBuckets.enabled",
+        "Whether vector buckets are on.",
+    ),
+    ("features.vectorBuckets.maxBuckets", "Most vector buckets."),
+    (
+        "features.vectorBuckets.maxIndexes",
+        "Most indexes of a vector bucket.",
+    ),
+    ("fileSizeLimit", "Largest file, in bytes."),
+    (
+        "migrationVersion",
+        "Last migration of the service's schema.",
+    ),
+];

@@ -10,6 +10,7 @@
 //!   output of a process.
 //! - `environment`, `ports` and `database_port`: variables and ports of programs that are configured
 //!   by variables. `data` has the files of Storage.
+//! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
 //! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
@@ -43,6 +44,7 @@ mod start;
 mod stop;
 pub mod sweep;
 mod system_calls;
+pub(in crate::data_plane) mod trial;
 mod versions;
 
 use std::{

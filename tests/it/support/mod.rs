@@ -445,6 +445,8 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             ..log_drains::Options::default()
         },
         branch_life: chrono::TimeDelta::days(7),
+        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        project_disk_choice_max: 0,
     }
 }
 

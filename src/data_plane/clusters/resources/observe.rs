@@ -74,7 +74,11 @@ impl LocalDriver {
         blocking(move || {
             resources
                 .groups()
-                .adopt(project.as_str(), resources.limits(), &processes)
+                .adopt(
+                    project.as_str(),
+                    &resources.limits_of(project.as_str()),
+                    &processes,
+                )
                 .at("bounding the server in", &place)
         })
         .await

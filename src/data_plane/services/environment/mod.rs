@@ -14,6 +14,7 @@ use std::path::Path;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
+pub(super) use self::settings::try_out;
 pub use self::settings::update;
 use super::{
     folder::{InstanceFolder, StartedKit},

@@ -89,7 +89,10 @@ async fn push(context: &DataPlaneContext, instance: &Arc<Instance>, after: &Serv
     }
 }
 
-async fn try_out(
+/// Runs a program with new settings.
+///
+/// Errors: [`Error::Rejected`] with its output if it does not start with them.
+pub(in crate::data_plane::services) async fn try_out(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     after: &ServiceSettings,
