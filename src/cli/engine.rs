@@ -20,6 +20,7 @@ use crate::{
             Engines, Home, Installed, OldVersions, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
+            tools,
         },
     },
 };
@@ -199,7 +200,15 @@ pub(super) async fn install_into(
         let mirrors = debian::mirrors(Path::new("/"));
         return Ok(debian::install(engines, &mirrors, &registry, &entropy).await?);
     }
-    Ok(install::install(engines, name.major, release, &registry, &entropy).await?)
+    let engine = install::install(engines, name.major, release, &registry, &entropy).await?;
+    // Without them the engine is complete for running projects, so an error is only printed.
+    if let Err(error) = tools::add(&engine, &registry, &entropy).await {
+        anstream::eprintln!(
+            "{name} is installed without pg_upgrade and pg_dump: {error}. To add them, repeat: \
+             gantry engine install {name}"
+        );
+    }
+    Ok(engine)
 }
 
 /// The kind of source of an engine.

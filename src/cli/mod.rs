@@ -14,11 +14,13 @@ mod extension;
 mod files;
 mod generate;
 mod hostname;
+mod import;
 mod key_check;
 mod limits;
 mod logs;
 mod node;
 mod output;
+mod project;
 mod secret;
 mod serve;
 mod service;
@@ -33,7 +35,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     app::config::Config,
-    data_plane::{clusters, clusters::LaunchPlan, services, services::ServiceLaunchPlan},
+    data_plane::{
+        clusters,
+        clusters::{LaunchPlan, UpgradeLaunchPlan},
+        services,
+        services::ServiceLaunchPlan,
+    },
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
@@ -90,6 +97,11 @@ enum Command {
     /// List, delete, expire and mask branches.
     #[command(subcommand)]
     Branch(branch::BranchCommand),
+    /// Import a database, or settings and functions, into a project.
+    Import(import::ImportCommand),
+    /// List and purge deleted projects.
+    #[command(subcommand)]
+    Project(project::ProjectCommand),
     /// Block custom hostnames.
     #[command(subcommand)]
     Hostname(hostname::HostnameCommand),
@@ -118,6 +130,9 @@ enum Command {
     /// Replace this process with an instance of a service. Internal: used to start services.
     #[command(hide = true)]
     LaunchService(ServiceLaunchPlan),
+    /// Replace this process with `pg_upgrade`. Internal: used to upgrade projects.
+    #[command(hide = true)]
+    LaunchUpgrade(UpgradeLaunchPlan),
     /// Run a command with a temporary control cluster. Internal: used by the tests.
     #[command(hide = true)]
     WithPostgres(with_postgres::WithPostgres),
@@ -133,6 +148,9 @@ pub fn main() -> ExitCode {
     }
     if let Command::LaunchService(plan) = &command {
         return failure(services::launch(plan).map(|never| match never {}));
+    }
+    if let Command::LaunchUpgrade(plan) = &command {
+        return failure(clusters::upgrade::launch(plan).map(|never| match never {}));
     }
     if command.keeps_files() {
         // Must run before any thread starts and any file is created.
@@ -178,6 +196,8 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Upstream(upstream) => upstream.run().await,
         Command::KeyCheck(key_check) => key_check.run().await,
         Command::Branch(branch) => branch.run().await,
+        Command::Import(import) => import.run().await,
+        Command::Project(project) => project.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,
@@ -187,7 +207,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) | Command::LaunchService(_) => {
+        Command::Launch(_) | Command::LaunchService(_) | Command::LaunchUpgrade(_) => {
             anyhow::bail!("a launcher must run before the runtime starts")
         }
     }

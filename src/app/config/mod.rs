@@ -1,6 +1,7 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod hold;
 mod underscore_headers;
 mod validation;
 
@@ -440,13 +441,11 @@ pub struct Config {
     #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]
     pub project_memory: u64,
 
-    /// Memory limit of all processes of a project's server together, in MB. Default: the value of
-    /// --project-memory.
+    /// Memory limit of a project's server as a whole, in MB. Default: that of --project-memory.
     #[arg(long, env = "GANTRY_PROJECT_MEMORY_MAX", value_parser = clap::value_parser!(u64).range(64..=1_048_576), value_name = "MB")]
     pub project_memory_max: Option<u64>,
 
-    /// Limit of processes and threads of a project's server. Each connection is one, and a server
-    /// has up to twenty more.
+    /// Limit of processes of a project's server: one per connection, and up to twenty more.
     #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=100_000), value_name = "COUNT")]
     pub project_processes_max: u64,
 
@@ -455,13 +454,12 @@ pub struct Config {
     #[arg(long, env = "GANTRY_PROJECT_DISK_MAX", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(64..=1_073_741_824), value_name = "MB")]
     pub project_disk_max: u64,
 
-    /// Quota of files of a project, with the same consequences. A table has three or more files, a
-    /// new project about a thousand.
+    /// Quota of files of a project, with the same consequences. A new project has about a thousand.
     #[arg(long, env = "GANTRY_PROJECT_FILES_MAX", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2000..=1_000_000_000), value_name = "COUNT")]
     pub project_files_max: u64,
 
-    /// Control group below which those of projects are created, such as `/gantry.slice`. It must
-    /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.
+    /// Existing control group below which those of projects are created, such as `/gantry.slice`,
+    /// with the controllers `memory` and `pids`. Default: that of Gantry.
     #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
     pub cgroup_parent: Option<PathBuf>,
 
@@ -474,10 +472,12 @@ pub struct Config {
     #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
     pub branch_life_days: u16,
 
-    /// Offer PostgreSQL 15 to new projects. Before 16, a role with CREATEROLE can grant itself the
-    /// roles that write files and run programs on the server, so only the sandbox separates
-    /// projects. The owner of a project on 15 therefore cannot create roles. Existing projects on
-    /// 15 keep running without this option.
+    /// Hold of deleted projects.
+    #[command(flatten)]
+    pub hold: hold::HoldOptions,
+    /// Offer PostgreSQL 15 to new projects. There a role with CREATEROLE can grant itself roles that
+    /// write files and run programs, so only the sandbox separates projects, and owners cannot
+    /// create roles. Existing projects on 15 keep running without it.
     #[arg(long, env = "GANTRY_ALLOW_POSTGRES_15")]
     pub allow_postgres_15: bool,
 

@@ -182,6 +182,11 @@ impl Engine {
         super::layout::library_dir(&self.bin_dir)
     }
 
+    /// Returns the folder of client programs that were added to it.
+    pub fn tools_dir(&self) -> Option<PathBuf> {
+        super::tools::programs_of(self)
+    }
+
     /// Returns whether the files of an extension are installed.
     pub fn has_extension(&self, name: &str) -> bool {
         self.extensions_dir()

@@ -209,6 +209,7 @@ impl ServiceLaunchPlan {
             } else {
                 &system_calls::INSTANCE
             },
+            executes: false,
         }
     }
 }
@@ -245,6 +246,7 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
         directory: plan.folder.clone(),
         record: plan.record,
         ids: plan.uid.zip(plan.gid),
+        accounts: None,
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };
