@@ -73,7 +73,9 @@ impl ImportCommand {
                 let report = settings::run(&source, &target, self.dry_run).await?;
                 self.output.print(&report, || settings_text(&report))
             }
-            other => anyhow::bail!("--from must begin with postgres:// or https://, not {other}://"),
+            other => {
+                anyhow::bail!("--from must begin with postgres:// or https://, not {other}://")
+            }
         }
     }
 
@@ -152,7 +154,9 @@ impl ImportCommand {
         api.set_path(base);
         Ok(RemoteProject {
             api,
-            project: project.parse().context("--from must end with a project's ref")?,
+            project: project
+                .parse()
+                .context("--from must end with a project's ref")?,
             token: token(SOURCE_TOKEN)?,
         })
     }
@@ -188,7 +192,11 @@ fn text(report: &ImportReport) -> String {
         .collect();
     list(&mut text, "Rows of the platform", &rows);
     lines(&mut text, "Not imported", &report.not_imported);
-    lines(&mut text, "Rejected by the project's server", &report.rejected);
+    lines(
+        &mut text,
+        "Rejected by the project's server",
+        &report.rejected,
+    );
     text
 }
 

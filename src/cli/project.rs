@@ -41,7 +41,8 @@ impl ProjectCommand {
                     purged.map_err(|error| about("removed project", project.as_str(), error))
                 })
                 .await?;
-                let print = || format!("The data of {project} is deleted by the server of its node.");
+                let print =
+                    || format!("The data of {project} is deleted by the server of its node.");
                 common.output.print(&json!({"ref": project}), print)
             }
         }

@@ -112,8 +112,10 @@ impl ClusterMetrics {
         Self {
             origins: ["server", "folder", "template"]
                 .map(|from| metrics.counter("gantry_clusters_begun_total", &[("from", from)])),
-            steps: ["create", "start", "ready", "password", "stop", "remove", "upgrade"]
-                .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
+            steps: [
+                "create", "start", "ready", "password", "stop", "remove", "upgrade",
+            ]
+            .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
             folders: ready("folder"),
             servers: ready("server"),
             bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {

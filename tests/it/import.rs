@@ -19,7 +19,9 @@ const PASSWORD: &str = "s:e\\cret";
 fn engine() -> Option<Engine> {
     let engines = engines();
     let found = engines.offered().iter().rev().find(|engine| {
-        engine.major() >= 16 && engine.program("pg_dump").is_file() && engine.program("psql").is_file()
+        engine.major() >= 16
+            && engine.program("pg_dump").is_file()
+            && engine.program("psql").is_file()
     });
     if found.is_none() {
         eprintln!("skipped: no engine from 16 on has pg_dump and psql");
@@ -38,7 +40,8 @@ struct Pair {
 impl Pair {
     async fn new() -> Option<Self> {
         let engine = engine()?;
-        let machine = Machine::on(&gantry::data_plane::clusters::Engines::only(engine.clone())).await;
+        let machine =
+            Machine::on(&gantry::data_plane::clusters::Engines::only(engine.clone())).await;
         let (source, target) = (machine.running(1).await, machine.running(2).await);
         let verifier = scram_sha_256(PASSWORD.as_bytes());
         machine
@@ -85,7 +88,9 @@ impl Pair {
 
 async fn text(client: &Client, sql: &str) -> String {
     let row = client.query_one(sql, &[]).await;
-    let value: Option<String> = row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0);
+    let value: Option<String> = row
+        .unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+        .get(0);
     value.unwrap_or_default()
 }
 
@@ -120,16 +125,33 @@ async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {
 
     let planned = pair.run(false, true).await.unwrap();
     assert_eq!(planned.schemas, ["public", "shop"]);
-    assert_eq!(text(&target, "select to_regclass('shop.orders')::text").await, "");
+    assert_eq!(
+        text(&target, "select to_regclass('shop.orders')::text").await,
+        ""
+    );
 
     let report = pair.run(false, false).await.unwrap();
     assert_eq!(report.rejected, Vec::<String>::new());
     assert_eq!(report.schemas, ["public", "shop"]);
     assert_eq!(report.roles, ["app_writer"]);
-    assert!(report.platform_rows.contains(&("auth.users".to_owned(), 2)), "{report:?}");
-    assert!(report.platform_rows.contains(&("storage.buckets".to_owned(), 1)), "{report:?}");
+    assert!(
+        report.platform_rows.contains(&("auth.users".to_owned(), 2)),
+        "{report:?}"
+    );
+    assert!(
+        report
+            .platform_rows
+            .contains(&("storage.buckets".to_owned(), 1)),
+        "{report:?}"
+    );
     let password = "password of role app_writer";
-    assert!(report.not_imported.iter().any(|line| line.starts_with(password)), "{report:?}");
+    assert!(
+        report
+            .not_imported
+            .iter()
+            .any(|line| line.starts_with(password)),
+        "{report:?}"
+    );
     for query in [
         "select md5(string_agg(t::text, ',' order by id)) from shop.orders t",
         "select md5(string_agg(t::text, ',' order by id)) from public.notes t",
@@ -140,7 +162,11 @@ async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {
         "select relrowsecurity::text from pg_class where oid = 'public.notes'::regclass",
         "select tableowner::text from pg_tables where tablename = 'orders'",
     ] {
-        assert_eq!(text(&target, query).await, text(&source, query).await, "{query}");
+        assert_eq!(
+            text(&target, query).await,
+            text(&source, query).await,
+            "{query}"
+        );
     }
 
     // A second import needs permission to replace, and has the same result.
@@ -153,8 +179,13 @@ async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {
     let again = pair.run(true, false).await.unwrap();
     assert_eq!(again.rejected, Vec::<String>::new());
     assert_eq!(text(&target, "select shop.total()::text").await, "5001");
-    assert_eq!(text(&target, "select count(*)::text from auth.users").await, "2");
-    let left = std::fs::read_dir(pair.machine.dir().join("tmp")).unwrap().count();
+    assert_eq!(
+        text(&target, "select count(*)::text from auth.users").await,
+        "2"
+    );
+    let left = std::fs::read_dir(pair.machine.dir().join("tmp"))
+        .unwrap()
+        .count();
     assert_eq!(left, 0);
 }
 
@@ -168,7 +199,9 @@ async fn import_with_wrong_password_changes_nothing_and_shows_no_secret() {
     let error = import.run().await.unwrap_err();
     assert!(matches!(error, ImportError::Source(_)), "{error}");
     assert!(!error.to_string().contains("wrong-secret"), "{error}");
-    let left = std::fs::read_dir(pair.machine.dir().join("tmp")).unwrap().count();
+    let left = std::fs::read_dir(pair.machine.dir().join("tmp"))
+        .unwrap()
+        .count();
     assert_eq!(left, 0);
 }
 

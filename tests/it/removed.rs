@@ -43,7 +43,12 @@ async fn create(node: &Node, app: &TestApp, name: &str) -> ProjectRef {
 }
 
 async fn read(node: &Node, app: &TestApp, path: &str) -> Value {
-    node.get(path).as_(&app.owner).send().await.expect(200).json()
+    node.get(path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json()
 }
 
 async fn sql(node: &Node, app: &TestApp, project: &ProjectRef, query: &str) -> Value {
@@ -71,8 +76,10 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
         .await
         .expect(201);
     let keys = format!("{path}/api-keys?reveal=true");
-    let (keys_before, secrets_before) =
-        (read(&node, &app, &keys).await, read(&node, &app, &secrets).await);
+    let (keys_before, secrets_before) = (
+        read(&node, &app, &keys).await,
+        read(&node, &app, &secrets).await,
+    );
 
     node.delete(&path).as_(&app.owner).send().await.expect(200);
     node.until(&project, Status::Removed).await;
@@ -86,11 +93,22 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     assert!(node.machine.data(&project).exists(), "the data is kept");
     let held = held::list(&app.db, None).await.unwrap();
     assert_eq!(held.len(), 1);
-    assert_eq!((&held[0].reference, held[0].name.as_str()), (&project, "precious"));
+    assert_eq!(
+        (&held[0].reference, held[0].name.as_str()),
+        (&project, "precious")
+    );
 
     let restore = format!("{path}/restore");
-    node.post(&restore).as_(&app.stranger).send().await.expect(404);
-    node.post(&restore).as_(&app.read_only).send().await.expect(403);
+    node.post(&restore)
+        .as_(&app.stranger)
+        .send()
+        .await
+        .expect(404);
+    node.post(&restore)
+        .as_(&app.read_only)
+        .send()
+        .await
+        .expect(403);
     node.post(&restore).as_(&app.owner).send().await.expect(200);
     node.until(&project, Status::ActiveHealthy).await;
     let found = sql(&node, &app, &project, "select n from kept").await;
@@ -138,7 +156,7 @@ async fn data_of_removed_project_is_deleted_when_the_hold_ends() {
     node.until(&project, Status::Removed).await;
     upkeep::pass(&node.app.data_plane).await;
     assert!(node.machine.data(&project).exists(), "not before its time");
-    app.advance(u64::try_from(DAYS).unwrap() * 86_400 + 1);
+    app.advance(u32::try_from(DAYS).unwrap() * 86_400 + 1);
     let restore = format!("{path}/restore");
     node.post(&restore).as_(&app.owner).send().await.expect(400);
     upkeep::pass(&node.app.data_plane).await;
@@ -164,7 +182,14 @@ async fn restart_of_the_node_keeps_removed_projects() {
         .await
         .unwrap();
     assert!(node.machine.data(&project).exists());
-    assert!(node.machine.clusters.running(&project).await.unwrap().is_none());
+    assert!(
+        node.machine
+            .clusters
+            .running(&project)
+            .await
+            .unwrap()
+            .is_none()
+    );
     node.post(&format!("{path}/restore"))
         .as_(&app.owner)
         .send()

@@ -77,37 +77,98 @@ async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
     let path = format!("/v1/projects/{project}");
     sql(&node, &app, &project, "create table kept as select 42 as n").await;
 
-    let get = async |path: &str| node.get(path).as_(&app.owner).send().await.expect(200).json();
+    let get = async |path: &str| {
+        node.get(path)
+            .as_(&app.owner)
+            .send()
+            .await
+            .expect(200)
+            .json()
+    };
     let none = get(&format!("{path}/upgrade/status")).await;
     assert_eq!(none, json!({"databaseUpgradeStatus": null}));
     let eligibility = get(&format!("{path}/upgrade/eligibility")).await;
     assert_eq!(eligibility["eligible"], true, "{eligibility}");
     let major = new.major().to_string();
     let targets = eligibility["target_upgrade_versions"].as_array().unwrap();
-    assert!(targets.iter().any(|target| target["postgres_version"] == major));
+    assert!(
+        targets
+            .iter()
+            .any(|target| target["postgres_version"] == major)
+    );
 
     let upgrade = format!("{path}/upgrade");
     let wanted = json!({"target_version": major});
-    node.post(&upgrade).as_(&app.stranger).json(&wanted).send().await.expect(404);
-    node.post(&upgrade).as_(&app.read_only).json(&wanted).send().await.expect(403);
+    node.post(&upgrade)
+        .as_(&app.stranger)
+        .json(&wanted)
+        .send()
+        .await
+        .expect(404);
+    node.post(&upgrade)
+        .as_(&app.read_only)
+        .json(&wanted)
+        .send()
+        .await
+        .expect(403);
     let other = json!({"target_version": "12"});
-    let refused = node.post(&upgrade).as_(&app.owner).json(&other).send().await.expect(400);
-    assert!(refused.message().contains("cannot be upgraded to 12"), "{}", refused.message());
-    let begun = node.post(&upgrade).as_(&app.owner).json(&wanted).send().await.expect(201);
+    let refused = node
+        .post(&upgrade)
+        .as_(&app.owner)
+        .json(&other)
+        .send()
+        .await
+        .expect(400);
+    assert!(
+        refused.message().contains("cannot be upgraded to 12"),
+        "{}",
+        refused.message()
+    );
+    let begun = node
+        .post(&upgrade)
+        .as_(&app.owner)
+        .json(&wanted)
+        .send()
+        .await
+        .expect(201);
     let tracking = begun.json()["tracking_id"].as_str().unwrap().to_owned();
-    let again = node.post(&upgrade).as_(&app.owner).json(&wanted).send().await.expect(400);
-    assert!(again.message().contains("it is UPGRADING"), "{}", again.message());
+    let again = node
+        .post(&upgrade)
+        .as_(&app.owner)
+        .json(&wanted)
+        .send()
+        .await
+        .expect(400);
+    assert!(
+        again.message().contains("it is UPGRADING"),
+        "{}",
+        again.message()
+    );
 
     node.until(&project, Status::ActiveHealthy).await;
     let status = get(&format!("{path}/upgrade/status?tracking_id={tracking}")).await;
     let status = &status["databaseUpgradeStatus"];
     assert_eq!(
-        (&status["status"], &status["progress"], &status["target_version"]),
-        (&json!(1), &json!("9_completed_upgrade"), &json!(new.major()))
+        (
+            &status["status"],
+            &status["progress"],
+            &status["target_version"]
+        ),
+        (
+            &json!(1),
+            &json!("9_completed_upgrade"),
+            &json!(new.major())
+        )
     );
     let detail = get(&path).await;
     assert_eq!(detail["database"]["postgres_engine"], major);
-    let found = sql(&node, &app, &project, "select n, current_setting('server_version_num')::int / 10000 as major from kept").await;
+    let found = sql(
+        &node,
+        &app,
+        &project,
+        "select n, current_setting('server_version_num')::int / 10000 as major from kept",
+    )
+    .await;
     assert_eq!(found, json!([{"n": 42, "major": new.major()}]));
     // The statistics and the copy from before are dealt with later.
     upkeep::pass(&node.app.data_plane).await;
@@ -136,8 +197,14 @@ async fn upgrade_with_blockers_is_rejected_and_a_failed_one_runs_the_old_version
         .expect(200)
         .json();
     assert_eq!(
-        (&eligibility["eligible"], &eligibility["objects_to_be_dropped"]),
-        (&json!(false), &json!(["column public.blocked.f of type regproc"]))
+        (
+            &eligibility["eligible"],
+            &eligibility["objects_to_be_dropped"]
+        ),
+        (
+            &json!(false),
+            &json!(["column public.blocked.f of type regproc"])
+        )
     );
     let wanted = json!({"target_version": new.major().to_string()});
     let refused = node
@@ -147,7 +214,11 @@ async fn upgrade_with_blockers_is_rejected_and_a_failed_one_runs_the_old_version
         .send()
         .await
         .expect(400);
-    assert!(refused.message().contains("public.blocked.f"), "{}", refused.message());
+    assert!(
+        refused.message().contains("public.blocked.f"),
+        "{}",
+        refused.message()
+    );
 
     // The object appears after the check.
     sql(&node, &app, &project, "drop table blocked").await;
@@ -200,9 +271,15 @@ async fn project_on_the_only_version_is_not_eligible() {
         .expect(200)
         .json();
     assert_eq!(
-        (&eligibility["eligible"], &eligibility["target_upgrade_versions"]),
+        (
+            &eligibility["eligible"],
+            &eligibility["target_upgrade_versions"]
+        ),
         (&json!(false), &json!([]))
     );
-    assert_eq!(eligibility["current_app_version"], eligibility["latest_app_version"]);
+    assert_eq!(
+        eligibility["current_app_version"],
+        eligibility["latest_app_version"]
+    );
     node.stop().await;
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::timestamp;
@@ -106,8 +107,9 @@ fn choose<'a>(
         } else {
             format!("available: {}", known.join(", "))
         };
-        let text =
-            format!("This project runs PostgreSQL {current} and cannot be upgraded to {wanted}; {known}");
+        let text = format!(
+            "This project runs PostgreSQL {current} and cannot be upgraded to {wanted}; {known}"
+        );
         Error::Rejected(text.into())
     })
 }
@@ -124,9 +126,7 @@ fn reasons(blockers: &UpgradeBlockers) -> Option<String> {
     }
     if !blockers.slots.is_empty() {
         let names = blockers.slots.join(", ");
-        reasons.push(format!(
-            "drop the logical replication slots first: {names}"
-        ));
+        reasons.push(format!("drop the logical replication slots first: {names}"));
     }
     if !blockers.objects.is_empty() {
         let names = blockers.objects.join(", ");
@@ -166,7 +166,8 @@ struct Eligibility {
     #[schemars(extend("deprecated" = true))]
     user_defined_objects_in_internal_schemas: Vec<String>,
     validation_errors: Vec<ValidationError>,
-    warnings: Vec<UpgradeWarning>,
+    /// Changes that an upgrade makes. None occurs here.
+    warnings: Vec<Value>,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -181,16 +182,14 @@ struct UpgradeTarget {
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum ValidationError {
-    UnsupportedExtension { extension_name: String },
-    ActiveReplicationSlot { slot_name: String },
+    UnsupportedExtension {
+        extension_name: String,
+    },
+    ActiveReplicationSlot {
+        slot_name: String,
+    },
     /// The project is paused.
     ProjectHibernating,
-}
-
-/// A change that an upgrade makes. None occurs here.
-#[derive(Debug, Serialize, JsonSchema)]
-struct UpgradeWarning {
-    r#type: String,
 }
 
 /// Returns the version as clients compare it.
@@ -198,10 +197,7 @@ fn app_version(version: &str) -> String {
     format!("postgres-{version}")
 }
 
-async fn eligibility(
-    project: Project,
-    context: ApiContext,
-) -> Result<Json<Eligibility>, Error> {
+async fn eligibility(project: Project, context: ApiContext) -> Result<Json<Eligibility>, Error> {
     let (current, targets) = upgrades::targets(&context, &project).await?;
     let is_running = status(&context, project.id).await? == Status::ActiveHealthy;
     let mut possible = Vec::new();

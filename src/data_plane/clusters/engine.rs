@@ -182,6 +182,11 @@ impl Engine {
         super::layout::library_dir(&self.bin_dir)
     }
 
+    /// Returns whether it has `pg_upgrade` and the client programs, of its own or added.
+    pub fn has_client_programs(&self) -> bool {
+        self.tools_dir().is_some() || self.program("pg_upgrade").is_file()
+    }
+
     /// Returns the folder of client programs that were added to it.
     pub fn tools_dir(&self) -> Option<PathBuf> {
         super::tools::programs_of(self)

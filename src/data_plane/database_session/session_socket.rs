@@ -46,10 +46,7 @@ pub(in crate::data_plane) struct SessionLogin {
 
 impl SessionLogin {
     /// A login without a time limit.
-    pub(in crate::data_plane) fn unbounded(
-        role: &'static str,
-        application: &'static str,
-    ) -> Self {
+    pub(in crate::data_plane) fn unbounded(role: &'static str, application: &'static str) -> Self {
         Self {
             role,
             acting: None,

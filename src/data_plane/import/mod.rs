@@ -314,7 +314,9 @@ async fn create_roles(
         if !dry_run {
             let sql = format!("create role {name} {login}{password}");
             if let Err(error) = run(owner, "creating a role", &sql).await {
-                report.not_imported.push(format!("role {}: {error}", role.name));
+                report
+                    .not_imported
+                    .push(format!("role {}: {error}", role.name));
                 continue;
             }
             for group in &role.groups {

@@ -75,8 +75,13 @@ pub(super) async fn copy(
         let count = format!("select count(*) from {name}");
         let before = one(&admin, &count).await?;
         let mut from = programs.of_source("psql");
-        from.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command"])
-            .arg(format!("copy (select {columns} from {name}) to stdout"));
+        from.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--set=ON_ERROR_STOP=1",
+            "--command",
+        ])
+        .arg(format!("copy (select {columns} from {name}) to stdout"));
         let mut to = programs.of_target("psql", port);
         // The data is the input of `copy`, so nothing in it is a command of psql.
         to.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]);

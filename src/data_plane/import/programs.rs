@@ -1,8 +1,7 @@
 //! The client programs of an import: their environment, and the pipe between them.
 
 use std::{
-    fs,
-    io,
+    fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Output, Stdio},
@@ -39,14 +38,25 @@ const EXPECTED: [&str; 4] = [
     "must be owner of extension",
 ];
 
-/// The client programs, and a folder with what they need. The folder is removed on drop.
+/// The client programs, and a folder with what they need.
 pub(super) struct ImportPrograms {
     engine: Engine,
     account: ProcessOwner,
     source: super::SourceDatabase,
-    folder: PathBuf,
+    folder: ImportFolder,
     /// The project's database, as its owner.
     _owner: SessionSocket,
+}
+
+/// The folder of an import, removed on drop.
+struct ImportFolder(PathBuf);
+
+impl Drop for ImportFolder {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(%error, "the folder of an import was not removed");
+        }
+    }
 }
 
 /// Port in the name of the socket that leads to the project.
@@ -68,6 +78,7 @@ impl ImportPrograms {
         // Short, because the path of a socket is bounded.
         let folder = import.home.join("tmp").join(format!("import-{letters}"));
         fs::create_dir(&folder)?;
+        let removed_on_drop = ImportFolder(folder.clone());
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
         import.account.own(&folder)?;
         let passfile = folder.join("pgpass");
@@ -86,7 +97,7 @@ impl ImportPrograms {
             engine: import.engine.clone(),
             account: import.account,
             source: import.source.clone(),
-            folder,
+            folder: removed_on_drop,
             _owner: owner,
         })
     }
@@ -98,7 +109,7 @@ impl ImportPrograms {
 
     /// The folder of sockets.
     pub(super) fn folder(&self) -> &Path {
-        &self.folder
+        &self.folder.0
     }
 
     /// The account of the programs.
@@ -132,10 +143,13 @@ impl ImportPrograms {
             .env("PGUSER", &self.source.user)
             .env("PGDATABASE", &self.source.database)
             .env("PGSSLMODE", &self.source.tls)
-            .env("PGPASSFILE", self.folder.join("pgpass"))
+            .env("PGPASSFILE", self.folder.0.join("pgpass"))
             .env("PGCONNECT_TIMEOUT", "15")
             // Settings of the role could change the form of the output.
-            .env("PGOPTIONS", "-c search_path= -c default_transaction_read_only=on");
+            .env(
+                "PGOPTIONS",
+                "-c search_path= -c default_transaction_read_only=on",
+            );
         command
     }
 
@@ -143,7 +157,7 @@ impl ImportPrograms {
     pub(super) fn of_target(&self, name: &str, port: u16) -> Command {
         let mut command = self.program(name);
         command
-            .env("PGHOST", &self.folder)
+            .env("PGHOST", &self.folder.0)
             .env("PGPORT", port.to_string())
             .env("PGUSER", "gantry")
             .env("PGDATABASE", "postgres");
@@ -174,8 +188,13 @@ impl ImportPrograms {
         replace: bool,
     ) -> Result<Vec<String>> {
         let mut dump = self.of_source("pg_dump");
-        dump.args(["--format=custom", "--no-owner", "--no-publications", "--no-subscriptions"])
-            .args(["--no-tablespaces", "--compress=0"]);
+        dump.args([
+            "--format=custom",
+            "--no-owner",
+            "--no-publications",
+            "--no-subscriptions",
+        ])
+        .args(["--no-tablespaces", "--compress=0"]);
         for schema in schemas {
             // A pattern: quotes make it a name.
             dump.arg(format!("--schema=\"{}\"", schema.replace('"', "\"\"")));
@@ -193,14 +212,6 @@ impl ImportPrograms {
     }
 }
 
-impl Drop for ImportPrograms {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            tracing::warn!(%error, "the folder of an import was not removed");
-        }
-    }
-}
-
 /// Returns the line of libpq's file of passwords.
 fn pass_line(import: &Import) -> String {
     let escape = |text: &str| text.replace('\\', "\\\\").replace(':', "\\:");
@@ -212,7 +223,11 @@ fn pass_line(import: &Import) -> String {
 async fn bounded_output(mut command: Command) -> Result<Output> {
     let mut child = command.spawn()?;
     let missing = || io::Error::other("a pipe is missing");
-    let mut stdout = child.stdout.take().ok_or_else(missing)?.take(ANSWER_BYTES_MAX as u64);
+    let mut stdout = child
+        .stdout
+        .take()
+        .ok_or_else(missing)?
+        .take(ANSWER_BYTES_MAX as u64);
     let stderr = child.stderr.take().ok_or_else(missing)?;
     let mut answer = Vec::new();
     let (read, said) = tokio::join!(stdout.read_to_end(&mut answer), lines(stderr));
@@ -252,7 +267,7 @@ pub(super) async fn pipe(
 async fn lines(stream: impl AsyncRead + Unpin) -> Vec<String> {
     /// Lines that are kept, before they are filtered.
     const LINES_MAX: usize = 10 * PROBLEMS_MAX;
-    let mut reader = BufReader::new(stream.take(u64::MAX));
+    let mut reader = BufReader::new(stream);
     let mut kept = Vec::new();
     let mut line = Vec::new();
     loop {

@@ -105,13 +105,7 @@ impl RemoteProject {
         url
     }
 
-    async fn call(
-        &self,
-        method: Method,
-        url: &Url,
-        media: &str,
-        body: Bytes,
-    ) -> Result<Answer> {
+    async fn call(&self, method: Method, url: &Url, media: &str, body: Bytes) -> Result<Answer> {
         let client = Self::client();
         let failed = |error: &dyn std::fmt::Display| {
             let host = url.host_str().unwrap_or_default();
@@ -129,7 +123,10 @@ impl RemoteProject {
                 .body(Full::new(body.clone()))
                 .map_err(|error| failed(&error))?;
             let exchange = async {
-                let response = client.request(request).await.map_err(|error| failed(&error))?;
+                let response = client
+                    .request(request)
+                    .await
+                    .map_err(|error| failed(&error))?;
                 let (parts, body) = response.into_parts();
                 let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await;
                 let body = body.map_err(|error| failed(&error))?.to_bytes();
@@ -295,7 +292,12 @@ async fn copy_functions(
         }
     };
     for function in listed.iter().take(FUNCTIONS_MAX) {
-        let text = |key: &str| function.get(key).and_then(Value::as_str).unwrap_or_default();
+        let text = |key: &str| {
+            function
+                .get(key)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let slug = text("slug");
         if slug.is_empty() || slug.contains('/') {
             continue;
@@ -303,7 +305,9 @@ async fn copy_functions(
         if !dry_run {
             let outcome = copy_function(source, target, function, slug).await?;
             if let Err(reason) = outcome {
-                report.not_imported.push(format!("function {slug}: {reason}"));
+                report
+                    .not_imported
+                    .push(format!("function {slug}: {reason}"));
                 continue;
             }
         }

@@ -167,7 +167,12 @@ async fn put_back(
     let doing = "restoring a row of a removed project";
     let name = table.name();
     // Columns that were added since keep their defaults.
-    let stored: Vec<&String> = row.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+    let stored: Vec<&String> = row
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name)
+        .collect();
     let sql = "select string_agg(quote_ident(attname), ', ') from pg_attribute
                where attrelid = $1::text::regclass and attnum > 0 and not attisdropped and attgenerated = '' and attname = any ($2)";
     let columns = transaction.query_one(sql, &[&name, &stored]).await;
@@ -181,7 +186,11 @@ async fn put_back(
     match savepoint.execute(&sql, &[&row]).await {
         Ok(_) => savepoint.commit().await.context(doing).map(|()| true),
         // 23: integrity constraint violation.
-        Err(error) if error.code().is_some_and(|code| code.code().starts_with("23")) => {
+        Err(error)
+            if error
+                .code()
+                .is_some_and(|code| code.code().starts_with("23")) =>
+        {
             savepoint.rollback().await.context(doing).map(|()| false)
         }
         Err(error) => Err(Error::internal(doing, error)),
@@ -283,7 +292,10 @@ pub async fn purge_expired(context: &DataPlaneContext) -> Result<(), Error> {
         let transaction = client.transaction().await.context(doing)?;
         end_hold(&transaction, ProjectId(row.get(0)), now).await?;
         transaction.commit().await.context(doing)?;
-        tracing::info!(project = row.get::<_, &str>(1), "the hold of a removed project ended; deleting its data");
+        tracing::info!(
+            project = row.get::<_, &str>(1),
+            "the hold of a removed project ended; deleting its data"
+        );
     }
     context.reconciler.notify();
     Ok(())

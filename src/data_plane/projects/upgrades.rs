@@ -174,8 +174,16 @@ pub struct ProjectUpgrade {
     pub changed_at: DateTime<Utc>,
 }
 
-const COLUMNS: &str = "id, number, from_version, target_version, target_channel, progress, error, detail, \
-                       status = 'running', attempts, initiated_at, changed_at";
+/// Selects the columns that [`ProjectUpgrade::read`] reads.
+macro_rules! select_upgrades {
+    ($rest:literal) => {
+        concat!(
+            "select id, number, from_version, target_version, target_channel, progress, error, detail, \
+             status = 'running', attempts, initiated_at, changed_at from project_upgrades ",
+            $rest
+        )
+    };
+}
 
 impl ProjectUpgrade {
     fn read(row: &Row) -> Result<Self, Error> {
@@ -214,10 +222,10 @@ pub async fn latest(
     project: ProjectId,
     id: Option<Uuid>,
 ) -> Result<Option<ProjectUpgrade>, Error> {
-    let sql = format!(
-        "select {COLUMNS} from project_upgrades where project_id = $1 and ($2::uuid is null or id = $2) order by number desc limit 1"
+    let sql = select_upgrades!(
+        "where project_id = $1 and ($2::uuid is null or id = $2) order by number desc limit 1"
     );
-    let rows = context.db.query(&sql, &[&project.0, &id]).await;
+    let rows = context.db.query(sql, &[&project.0, &id]).await;
     let rows = rows.context("reading an upgrade")?;
     rows.first().map(ProjectUpgrade::read).transpose()
 }
@@ -244,9 +252,7 @@ pub async fn targets(
     };
     let mut targets = Vec::new();
     for engine in engines.offered() {
-        if engine.major() > own
-            && UpgradeSupport::of(current, engine) == UpgradeSupport::Complete
-        {
+        if engine.major() > own && UpgradeSupport::of(current, engine) == UpgradeSupport::Complete {
             targets.push(engine.clone());
         }
     }
@@ -282,7 +288,8 @@ pub async fn begin(
     let id = context.entropy.uuid();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql = "select status, engine from projects where id = $1 and desired <> 'removed' for update";
+    let sql =
+        "select status, engine from projects where id = $1 and desired <> 'removed' for update";
     let row = transaction.query_opt(sql, &[&project.id.0]).await;
     let row = row.context(doing)?.ok_or_else(removed)?;
     let status = Status::read(&row, 0)?;
@@ -355,7 +362,9 @@ pub(super) async fn record_progress(
         .db
         .query(sql, &[&upgrade.id, &progress, &context.clock.now()])
         .await;
-    written.context("recording the progress of an upgrade").map(drop)
+    written
+        .context("recording the progress of an upgrade")
+        .map(drop)
 }
 
 /// Records the success of an upgrade, and the new version of the project.
@@ -465,7 +474,8 @@ async fn finish_one(
 async fn analyze(context: &DataPlaneContext, project: &ProjectRef) -> Result<(), Error> {
     let doing = "collecting statistics after an upgrade";
     let admin = context.driver.admin_session(project).await.context(doing)?;
-    let sql = "select datname::text from pg_catalog.pg_database where datallowconn order by oid limit 64";
+    let sql =
+        "select datname::text from pg_catalog.pg_database where datallowconn order by oid limit 64";
     for row in admin.query(sql, &[]).await.context(doing)? {
         let database: String = row.try_get(0).context(doing)?;
         let session = context.driver.admin_session_in(project, &database).await;

@@ -1,4 +1,4 @@
-//! Projects: create, show, pause, restore, restart, delete, branches, functions, logs, usage,
+//! Projects: create, show, pause, restore, restart, upgrade, delete, branches, functions, logs, usage,
 //! ingest keys, log drains, hostname.
 
 mod actions;
@@ -10,6 +10,7 @@ mod log_drains;
 mod logs;
 mod new;
 mod show;
+mod upgrade;
 mod usage;
 
 use chrono::{DateTime, Utc};
@@ -27,6 +28,7 @@ pub(super) use self::{
     logs::LOGS,
     new::{CREATE, NEW},
     show::{REVEAL_KEYS, SHOW},
+    upgrade::{SHOW_UPGRADE, UPGRADE},
     usage::USAGE,
 };
 use crate::{

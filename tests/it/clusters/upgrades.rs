@@ -147,16 +147,27 @@ async fn upgrade_through_all_versions_keeps_everything_and_gets_new_identifiers(
         machine.up(&project).await;
         let admin = machine.clusters.admin_session(&project).await.unwrap();
         let version = text(&admin, "show server_version_num").await;
-        assert!(version.starts_with(&engine.major().to_string()), "{version}");
+        assert!(
+            version.starts_with(&engine.major().to_string()),
+            "{version}"
+        );
         assert_eq!(fingerprint(&admin).await, before);
         machine.clusters.repair_roles_over(&admin).await.unwrap();
         assert_eq!(machine.clusters.apply_platform(&admin).await.unwrap(), []);
-        let estimated = "select reltuples::bigint from pg_class where oid = 'public.things'::regclass";
+        let estimated =
+            "select reltuples::bigint from pg_class where oid = 'public.things'::regclass";
         assert!(number_is_near(number_of(&admin, estimated).await, 20_000));
         identifiers.push(identifier(&admin).await);
-        let kept = machine.home.project(&project).join(format!("before-{number}/data/PG_VERSION"));
+        let kept = machine
+            .home
+            .project(&project)
+            .join(format!("before-{number}/data/PG_VERSION"));
         assert!(kept.exists(), "the original is kept");
-        machine.clusters.discard_original(&project, number).await.unwrap();
+        machine
+            .clusters
+            .discard_original(&project, number)
+            .await
+            .unwrap();
         assert!(!kept.exists());
     }
     identifiers.dedup();
@@ -196,17 +207,27 @@ async fn failed_upgrade_leaves_the_original_untouched() {
         .check_upgrade(&project, new.major())
         .await
         .unwrap();
-    assert_eq!(blockers.objects, ["column public.blocked.f of type regproc"]);
+    assert_eq!(
+        blockers.objects,
+        ["column public.blocked.f of type regproc"]
+    );
     let spec = upgrade_to(&cluster, new, 1);
     let progress = watch::Sender::new(UpgradeStep::Started);
-    let error = machine.clusters.upgrade(&spec, &progress).await.unwrap_err();
+    let error = machine
+        .clusters
+        .upgrade(&spec, &progress)
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("public.blocked.f"), "{error}");
     assert_eq!(*progress.borrow(), UpgradeStep::UpgradeBegun);
     machine.clusters.revert_upgrade(&project, 1).await.unwrap();
     machine.up(&project).await;
     let admin = machine.clusters.admin_session(&project).await.unwrap();
     assert_eq!(identifier(&admin).await, before);
-    assert_eq!(number(&admin, "select count(*) from public.blocked").await, 1);
+    assert_eq!(
+        number(&admin, "select count(*) from public.blocked").await,
+        1
+    );
     assert_eq!(fs::read_dir(machine.dir().join("tmp")).unwrap().count(), 0);
     let place = machine.home.project(&project);
     assert!(!place.join("upgrade-1").exists() && !place.join("before-1").exists());

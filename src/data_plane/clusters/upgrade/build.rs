@@ -162,7 +162,12 @@ impl Build<'_> {
 
     /// Replaces the configuration of a copy by that of its template. Settings of the tenant could
     /// keep the server from starting, or reach outside.
-    async fn configure(&self, which: &str, settings: &str, hba: Option<&'static str>) -> Result<()> {
+    async fn configure(
+        &self,
+        which: &str,
+        settings: &str,
+        hba: Option<&'static str>,
+    ) -> Result<()> {
         let template = self.driver.template_of(self.major(which)).await?;
         let newer = if self.major(which) >= 17 {
             QUARANTINE_17
@@ -212,7 +217,12 @@ impl Build<'_> {
         let program = self.new.program("initdb");
         let mut initdb = Command::new(&program);
         initdb
-            .args(["--no-sync", "--no-instructions", "--encoding=UTF8", "--auth=reject"])
+            .args([
+                "--no-sync",
+                "--no-instructions",
+                "--encoding=UTF8",
+                "--auth=reject",
+            ])
             .args(["--locale=C", "-U", template::SUPERUSER])
             .arg(format!("--wal-segsize={}", facts.segment_mb));
         if facts.has_checksums {
@@ -491,7 +501,10 @@ fn details(output: &Path) -> String {
             }
         }
     }
-    let words: Vec<&str> = texts.iter().flat_map(|text| text.split_whitespace()).collect();
+    let words: Vec<&str> = texts
+        .iter()
+        .flat_map(|text| text.split_whitespace())
+        .collect();
     words.join(" ").replace(|c: char| c.is_control(), " ")
 }
 

@@ -182,7 +182,9 @@ async fn check_database(
     for row in columns.map_err(sql_error)? {
         let column: String = row.try_get(0).map_err(sql_error)?;
         let kind: String = row.try_get(1).map_err(sql_error)?;
-        found.objects.push(format!("column {column} of type {kind}"));
+        found
+            .objects
+            .push(format!("column {column} of type {kind}"));
     }
     Ok(())
 }

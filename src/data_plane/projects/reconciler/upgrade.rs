@@ -68,7 +68,11 @@ async fn attempt(
         number: upgrade.number,
     };
     let (sender, mut steps) = watch::channel(UpgradeStep::Started);
-    let work = timed(context, Step::Upgrade, context.driver.upgrade(&spec, &sender));
+    let work = timed(
+        context,
+        Step::Upgrade,
+        context.driver.upgrade(&spec, &sender),
+    );
     tokio::pin!(work);
     loop {
         tokio::select! {
