@@ -30,8 +30,8 @@ const TARGET_TOKEN: &str = "GANTRY_TOKEN";
 /// Options of the command.
 #[derive(Debug, Args)]
 pub(super) struct ImportCommand {
-    /// Source: a database such as `postgres://user@host:5432/postgres?sslmode=require`, or a project
-    /// behind a Management API such as `https://api.supabase.com/v1/projects/REF`.
+    /// Source: a database such as `postgres://user@host:5432/postgres?sslmode=require`, or a
+    /// project behind a Management API such as `https://api.supabase.com/v1/projects/REF`.
     ///
     /// Neither contains a secret: the password of the database is read from PGPASSWORD or standard
     /// input, the token of the API from GANTRY_SOURCE_TOKEN.

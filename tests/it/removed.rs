@@ -64,7 +64,7 @@ async fn sql(node: &Node, app: &TestApp, project: &ProjectRef, query: &str) -> V
 #[tokio::test]
 async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     let app = TestApp::new().await;
-    let node = holding(&app).await;
+    let mut node = holding(&app).await;
     let project = create(&node, &app, "precious").await;
     let path = format!("/v1/projects/{project}");
     sql(&node, &app, &project, "create table kept as select 42 as n").await;
@@ -91,7 +91,7 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     assert_eq!(listed, json!([]));
     node.get(&keys).as_(&app.owner).send().await.expect(400);
     assert!(node.machine.data(&project).exists(), "the data is kept");
-    let held = held::list(&app.db, None).await.unwrap();
+    let held = held::list(&node.app.db, None).await.unwrap();
     assert_eq!(held.len(), 1);
     assert_eq!(
         (&held[0].reference, held[0].name.as_str()),
@@ -115,14 +115,14 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     assert_eq!(found, json!([{"n": 42}]));
     assert_eq!(read(&node, &app, &keys).await, keys_before);
     assert_eq!(read(&node, &app, &secrets).await, secrets_before);
-    assert!(held::list(&app.db, None).await.unwrap().is_empty());
+    assert!(held::list(&node.app.db, None).await.unwrap().is_empty());
     node.stop().await;
 }
 
 #[tokio::test]
 async fn name_of_removed_project_is_free_and_needed_for_its_restore() {
     let app = TestApp::new().await;
-    let node = holding(&app).await;
+    let mut node = holding(&app).await;
     let first = create(&node, &app, "same").await;
     let path = format!("/v1/projects/{first}");
     node.delete(&path).as_(&app.owner).send().await.expect(200);
@@ -149,7 +149,7 @@ async fn name_of_removed_project_is_free_and_needed_for_its_restore() {
 #[tokio::test]
 async fn data_of_removed_project_is_deleted_when_the_hold_ends() {
     let app = TestApp::new().await;
-    let node = holding(&app).await;
+    let mut node = holding(&app).await;
     let project = create(&node, &app, "short").await;
     let path = format!("/v1/projects/{project}");
     node.delete(&path).as_(&app.owner).send().await.expect(200);
@@ -165,7 +165,7 @@ async fn data_of_removed_project_is_deleted_when_the_hold_ends() {
     while node.machine.data(&project).exists() {
         changes.changed().await.unwrap();
     }
-    assert!(held::list(&app.db, None).await.unwrap().is_empty());
+    assert!(held::list(&node.app.db, None).await.unwrap().is_empty());
     node.stop().await;
 }
 
@@ -173,7 +173,7 @@ async fn data_of_removed_project_is_deleted_when_the_hold_ends() {
 #[tokio::test]
 async fn restart_of_the_node_keeps_removed_projects() {
     let app = TestApp::new().await;
-    let node = holding(&app).await;
+    let mut node = holding(&app).await;
     let project = create(&node, &app, "kept").await;
     let path = format!("/v1/projects/{project}");
     node.delete(&path).as_(&app.owner).send().await.expect(200);

@@ -38,11 +38,13 @@ async fn node_with_two(app: &TestApp) -> Option<(Node, Engine, Engine)> {
     let settings = settings(Transport::default(), Uuid::from_u128(2));
     let mut node = app.another_with(settings, machine);
     node.start();
+    // Makes the template of the new version, which takes seconds once.
+    create(&node, app, &new).await;
     Some((node, old, new))
 }
 
 async fn create(node: &Node, app: &TestApp, engine: &Engine) -> ProjectRef {
-    let mut wanted = app.new_project("upgraded");
+    let mut wanted = app.new_project(&format!("on {}", engine.major()));
     wanted["postgres_engine"] = json!(engine.major().to_string());
     let created = node
         .post("/v1/projects")
@@ -67,27 +69,28 @@ async fn sql(node: &Node, app: &TestApp, project: &ProjectRef, query: &str) -> V
         .json()
 }
 
+async fn read(node: &Node, app: &TestApp, path: &str) -> Value {
+    node.get(path)
+        .as_(&app.owner)
+        .send()
+        .await
+        .expect(200)
+        .json()
+}
+
 #[tokio::test]
 async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
     let app = TestApp::new().await;
-    let Some((node, old, new)) = node_with_two(&app).await else {
+    let Some((mut node, old, new)) = node_with_two(&app).await else {
         return;
     };
     let project = create(&node, &app, &old).await;
     let path = format!("/v1/projects/{project}");
     sql(&node, &app, &project, "create table kept as select 42 as n").await;
 
-    let get = async |path: &str| {
-        node.get(path)
-            .as_(&app.owner)
-            .send()
-            .await
-            .expect(200)
-            .json()
-    };
-    let none = get(&format!("{path}/upgrade/status")).await;
+    let none = read(&node, &app, &format!("{path}/upgrade/status")).await;
     assert_eq!(none, json!({"databaseUpgradeStatus": null}));
-    let eligibility = get(&format!("{path}/upgrade/eligibility")).await;
+    let eligibility = read(&node, &app, &format!("{path}/upgrade/eligibility")).await;
     assert_eq!(eligibility["eligible"], true, "{eligibility}");
     let major = new.major().to_string();
     let targets = eligibility["target_upgrade_versions"].as_array().unwrap();
@@ -146,7 +149,12 @@ async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
     );
 
     node.until(&project, Status::ActiveHealthy).await;
-    let status = get(&format!("{path}/upgrade/status?tracking_id={tracking}")).await;
+    let status = read(
+        &node,
+        &app,
+        &format!("{path}/upgrade/status?tracking_id={tracking}"),
+    )
+    .await;
     let status = &status["databaseUpgradeStatus"];
     assert_eq!(
         (
@@ -160,7 +168,7 @@ async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
             &json!(new.major())
         )
     );
-    let detail = get(&path).await;
+    let detail = read(&node, &app, &path).await;
     assert_eq!(detail["database"]["postgres_engine"], major);
     let found = sql(
         &node,
@@ -183,7 +191,7 @@ async fn upgrade_by_owner_moves_the_project_to_the_new_version() {
 #[tokio::test]
 async fn upgrade_with_blockers_is_rejected_and_a_failed_one_runs_the_old_version() {
     let app = TestApp::new().await;
-    let Some((node, old, new)) = node_with_two(&app).await else {
+    let Some((mut node, old, new)) = node_with_two(&app).await else {
         return;
     };
     let project = create(&node, &app, &old).await;

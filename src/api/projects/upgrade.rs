@@ -298,7 +298,7 @@ async fn upgrade_status(
     context: ApiContext,
     Query(query): Query<StatusQuery>,
 ) -> Result<Json<UpgradeStatusResponse>, Error> {
-    // Also for a removed project, whose members may know that it existed.
+    // Members of a removed project may know that it existed.
     if status(&context, project.id).await?.goal_is_removed() {
         return Err(crate::data_plane::projects::removed());
     }

@@ -475,8 +475,8 @@ pub struct Config {
     /// Hold of deleted projects.
     #[command(flatten)]
     pub hold: hold::HoldOptions,
-    /// Offer PostgreSQL 15 to new projects. There a role with CREATEROLE can grant itself roles that
-    /// write files and run programs, so only the sandbox separates projects, and owners cannot
+    /// Offer PostgreSQL 15 to new projects. There, a role with CREATEROLE can grant itself roles
+    /// that write files and run programs, so only the sandbox separates projects, and owners cannot
     /// create roles. Existing projects on 15 keep running without it.
     #[arg(long, env = "GANTRY_ALLOW_POSTGRES_15")]
     pub allow_postgres_15: bool,

@@ -479,10 +479,13 @@ impl LocalDriver {
     async fn clear(&self, place: &Path) -> Result<()> {
         let name = name(place).unwrap_or("unknown");
         let sockets = self.home.socket_dir(name);
-        if let Some(server) = self.server_in(place, name)? {
-            server
-                .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
-                .await?;
+        // An upgrade in the making has two clusters.
+        for folder in [place.to_owned(), place.join("old"), place.join("new")] {
+            if let Some(server) = self.server_in(&folder, name)? {
+                server
+                    .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
+                    .await?;
+            }
         }
         tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
         self.discard(place, &sockets).await

@@ -276,7 +276,8 @@ pub(crate) async fn return_to(
 ) -> Result<bool, Error> {
     let doing = "restoring a vanity subdomain";
     let sql = "insert into vanity_subdomains (project_id, name, created_at) select $1, $2, $3 \
-               where not exists (select from vanity_releases where name = $2 and organization_id <> $4 and until > $3) \
+               where not exists (select from vanity_releases \
+                                 where name = $2 and organization_id <> $4 and until > $3) \
                on conflict do nothing returning name";
     let params: [db::Param<'_>; 4] = [&project.id.0, &name, &now, &project.organization.0];
     let row = transaction.query_opt(sql, &params).await;

@@ -1,7 +1,7 @@
 //! Import of a database into a project (decision 0137).
 //!
-//! `pg_dump` reads the source, and `pg_restore` writes to the project, as its owner: no statement of
-//! the source runs with rights that the owner lacks. The two are connected by a pipe, so memory is
+//! `pg_dump` reads the source, and `pg_restore` writes to the project as its owner: no statement
+//! of the source runs with rights that the owner lacks. The two are connected by a pipe, so memory is
 //! bounded. Passwords are in a file that only the two programs read, never in arguments.
 
 mod platform_rows;
@@ -73,9 +73,9 @@ pub struct Import {
     pub password: SecretString,
     /// The data folder.
     pub home: PathBuf,
-    /// The project, whose server must be running.
+    /// The project. Its server must be running.
     pub project: ProjectRef,
-    /// The engine whose client programs are used.
+    /// The engine of the client programs.
     pub engine: Engine,
     /// The account of the client programs.
     pub account: ProcessOwner,
@@ -85,7 +85,7 @@ pub struct Import {
     pub dry_run: bool,
 }
 
-/// What an import did, and what it could not do.
+/// The result of an import.
 #[derive(Debug, Default, Serialize)]
 pub struct ImportReport {
     /// Version of the source's PostgreSQL.
@@ -170,7 +170,7 @@ impl Import {
         // Before the schemas: their triggers on these tables would run for each row.
         platform_rows::copy(&programs, &socket, &mut report).await?;
         for schema in &schemas {
-            // So that the dump finds it whoever owned it in the source.
+            // The owner of the project owns it.
             let sql = format!("create schema if not exists {}", escape_identifier(schema));
             run(&owner, "creating a schema", &sql).await?;
         }

@@ -258,7 +258,7 @@ pub(super) async fn pipe(
     let (read, written) = tokio::join!(reader.wait(), writer.wait());
     let (read, written) = (read?, written?);
     let problem = problems.first().map_or("it failed", String::as_str);
-    // A program whose reader ended is killed by the pipe: the reader's messages tell why.
+    // If its reader ended, the pipe killed the program: the messages of the reader tell why.
     let failed = !read.success() && (written.success() || messages.is_empty());
     Ok((failed.then(|| clean(problem)), messages))
 }

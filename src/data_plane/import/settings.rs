@@ -62,7 +62,7 @@ pub struct RemoteProject {
     pub token: SecretString,
 }
 
-/// What an import of settings did, and what it could not do.
+/// The result of an import of settings.
 #[derive(Debug, Default, Serialize)]
 pub struct SettingsReport {
     /// Settings that were written, as `auth.site_url`.

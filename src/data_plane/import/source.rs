@@ -45,25 +45,38 @@ const FACTS: &str = "
 select json_build_object(
     'version', current_setting('server_version'),
     'major', current_setting('server_version_num')::int / 10000,
-    'schemas', (select coalesce(json_agg(nspname order by nspname), '[]') from pg_namespace n
-                where nspname not like 'pg\\_%' and not exists (
-                    select from pg_depend d where d.objid = n.oid and d.classid = 'pg_namespace'::regclass and d.deptype = 'e')),
-    'extensions', (select coalesce(json_agg(json_build_object('name', extname, 'schema', nspname) order by e.oid), '[]')
-                   from pg_extension e join pg_namespace n on n.oid = extnamespace where extname <> 'plpgsql'),
-    'roles', (select coalesce(json_agg(json_build_object(
-                  'name', r.rolname, 'login', r.rolcanlogin, 'verifier', VERIFIER,
-                  'groups', (select coalesce(json_agg(g.rolname), '[]') from pg_auth_members m
-                             join pg_roles g on g.oid = m.roleid where m.member = r.oid and g.rolname not like 'pg\\_%')
-              ) order by r.oid), '[]') from pg_roles r where not r.rolsuper),
+    'schemas', (
+        select coalesce(json_agg(nspname order by nspname), '[]') from pg_namespace n
+        where nspname not like 'pg\\_%' and not exists (
+            select from pg_depend d
+            where d.objid = n.oid and d.classid = 'pg_namespace'::regclass and d.deptype = 'e')),
+    'extensions', (
+        select coalesce(json_agg(json_build_object(
+            'name', extname, 'schema', nspname) order by e.oid), '[]')
+        from pg_extension e join pg_namespace n on n.oid = extnamespace
+        where extname <> 'plpgsql'),
+    'roles', (
+        select coalesce(json_agg(json_build_object(
+            'name', r.rolname, 'login', r.rolcanlogin, 'verifier', VERIFIER,
+            'groups', (
+                select coalesce(json_agg(g.rolname), '[]')
+                from pg_auth_members m join pg_roles g on g.oid = m.roleid
+                where m.member = r.oid and g.rolname not like 'pg\\_%')
+        ) order by r.oid), '[]') from pg_roles r where not r.rolsuper),
     'others', (select coalesce(json_agg(thing order by thing), '[]') from (
         select 'subscription ' || subname from pg_stat_subscription where subname is not null
-        union all select 'publication ' || pubname from pg_publication where pubname not like 'supabase\\_realtime%'
+        union all select 'publication ' || pubname from pg_publication
+                  where pubname not like 'supabase\\_realtime%'
         union all select 'foreign server ' || srvname from pg_foreign_server
-        union all select 'event trigger ' || evtname from pg_event_trigger e join pg_roles r on r.oid = e.evtowner
+        union all select 'event trigger ' || evtname
+                  from pg_event_trigger e join pg_roles r on r.oid = e.evtowner
                   where not r.rolsuper and r.rolname not like 'supabase\\_%'
-        union all select 'prepared transaction ' || gid from pg_prepared_xacts where database = current_database()
-        union all select 'large objects: ' || count(*) from pg_largeobject_metadata having count(*) > 0
-        union all select 'replication slot ' || slot_name from pg_replication_slots where database = current_database()
+        union all select 'prepared transaction ' || gid from pg_prepared_xacts
+                  where database = current_database()
+        union all select 'large objects: ' || count(*) from pg_largeobject_metadata
+                  having count(*) > 0
+        union all select 'replication slot ' || slot_name from pg_replication_slots
+                  where database = current_database()
     ) as others (thing))
 )";
 

@@ -1,8 +1,8 @@
 //! Removed projects that can be restored (decision 0136).
 //!
 //! A removed project keeps its ref and its stopped cluster until `held_until`. Its rows in other
-//! tables are moved to one JSON value, in the transaction that removes the project, and back when it
-//! is restored. A restored project gets back its keys as they were, so clients need no change.
+//! tables are moved to one JSON value, in the transaction that removes the project, and back when
+//! it is restored. A restored project gets back its keys as they were, so clients need no change.
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
@@ -31,8 +31,7 @@ const LISTED_MAX: i64 = 1000;
 /// Projects that one pass of [`purge_expired`] ends the hold of.
 const BATCH: i64 = 64;
 
-/// Returns the condition on the rows of a project in a table. `None` for a table whose rows are not
-/// moved.
+/// Returns the condition on the rows of a project in a table. `None` if its rows are not moved.
 fn condition(table: Table) -> Option<&'static str> {
     match (table, table.on_project_removed()) {
         (Table::FunctionVersions, _) => {
@@ -41,8 +40,6 @@ fn condition(table: Table) -> Option<&'static str> {
         (Table::HostnameCertificates, _) => {
             Some("hostname_id in (select id from custom_hostnames where project_id = $1)")
         }
-        // Their folders are deleted with the cluster or by their own time.
-        (Table::ProjectUpgrades, _) => None,
         (_, ProjectRemoval::Delete | ProjectRemoval::Cascade) => Some("project_id = $1"),
         (_, ProjectRemoval::Unrelated | ProjectRemoval::Keep(_)) => None,
     }
@@ -216,7 +213,8 @@ pub struct HeldProject {
 /// Lists the removed projects that can be restored, of one organization or of all, oldest first.
 pub async fn list(db: &Db, organization: Option<i64>) -> Result<Vec<HeldProject>, Error> {
     let sql = "select p.ref, p.name, o.slug, r.removed_at, p.held_until from projects p
-               join organizations o on o.id = p.organization_id join removed_project_rows r on r.project_id = p.id
+               join organizations o on o.id = p.organization_id
+               join removed_project_rows r on r.project_id = p.id
                where p.held_until is not null and ($1::bigint is null or o.id = $1) order by p.held_until, p.id limit $2";
     let rows = db
         .query(sql, &[&organization, &LISTED_MAX])
@@ -274,7 +272,7 @@ async fn end_hold(
     deleted.context(doing).map(drop)
 }
 
-/// Ends the holds whose time is over.
+/// Ends the holds that have expired.
 pub async fn purge_expired(context: &DataPlaneContext) -> Result<(), Error> {
     let doing = "ending the hold of a removed project";
     let now = context.clock.now();

@@ -375,7 +375,8 @@ pub(super) async fn record_success(
     context.lease.check()?;
     let now = context.clock.now();
     let sql = "with done as (
-                   update project_upgrades set status = 'done', progress = $2, changed_at = $3, kept_until = $4
+                   update project_upgrades
+                   set status = 'done', progress = $2, changed_at = $3, kept_until = $4
                    where id = $1 and status = 'running' returning project_id
                )
                update projects set engine = $5, release_channel = $6, updated_at = $3 where id in (select project_id from done)";

@@ -152,6 +152,9 @@ async fn upgrade_through_all_versions_keeps_everything_and_gets_new_identifiers(
             "{version}"
         );
         assert_eq!(fingerprint(&admin).await, before);
+        let creates = "select rolcreaterole::text from pg_roles where rolname = 'postgres'";
+        let expected = (engine.major() >= 16).to_string();
+        assert_eq!(text(&admin, creates).await, expected);
         machine.clusters.repair_roles_over(&admin).await.unwrap();
         assert_eq!(machine.clusters.apply_platform(&admin).await.unwrap(), []);
         let estimated =

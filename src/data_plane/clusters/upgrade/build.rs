@@ -49,6 +49,23 @@ const WORK_SETTINGS: &str = "max_locks_per_transaction = 1024\nlog_destination =
 const CHECK_SETTINGS: &str = "max_worker_processes = 0\nautovacuum = off\narchive_mode = off\n\
     log_connections = off\nlog_statement = 'none'\n";
 
+/// Roles that may create roles from version 16 on, and must not in earlier ones.
+const ROLE_CREATORS: &str = "
+    do $$
+    declare
+        creator name;
+    begin
+        for creator in select rolname from pg_roles where rolname in (
+            'postgres', 'supabase_auth_admin', 'supabase_storage_admin',
+            'supabase_functions_admin', 'dashboard_user')
+        loop
+            execute format('alter role %I createrole', creator);
+        end loop;
+    end
+    $$";
+/// The first version in which a role that creates roles cannot join reserved ones.
+const ROLES_SAFE: u16 = 16;
+
 /// Properties of the original that the new cluster must share.
 struct Facts {
     segment_mb: u64,
@@ -197,11 +214,21 @@ impl Build<'_> {
         server: &Server,
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        server.start().await?;
-        server.wait_ready(READY_PATIENCE).await?;
-        let done = work.await?;
-        server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
-        Ok(done)
+        let started = async {
+            server.start().await?;
+            server.wait_ready(READY_PATIENCE).await?;
+            work.await
+        };
+        let done = started.await;
+        let mode = if done.is_ok() {
+            ShutdownMode::Fast
+        } else {
+            ShutdownMode::Immediate
+        };
+        // Also after an error: it is not among the processes of the project.
+        let stopped = server.stop(mode, STOP_PATIENCE).await;
+        let done = done?;
+        stopped.map(|()| done)
     }
 
     /// Makes the empty cluster of the new version, as the account of templates.
@@ -352,8 +379,14 @@ impl Build<'_> {
             .driver
             .server_for(major, self.name, &place, self.owner)?;
         let known = self.spec.cluster.project.as_str();
-        self.in_quarantine(&server, check(&server, facts, known))
-            .await?;
+        let creates_roles = self.old.major() < ROLES_SAFE && self.new.major() >= ROLES_SAFE;
+        let work = async {
+            if creates_roles {
+                run(&server.admin().await?, ROLE_CREATORS).await?;
+            }
+            check(&server, facts, known).await
+        };
+        self.in_quarantine(&server, work).await?;
         blocking(move || {
             files::remove_file(&data.join(template::OVERRIDES))?;
             files::remove_file(&place.join("start.log"))?;

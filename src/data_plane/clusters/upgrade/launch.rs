@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Name of the hidden subcommand that calls [`launch`].
-pub const SUBCOMMAND: &str = "launch-upgrade";
+const SUBCOMMAND: &str = "launch-upgrade";
 /// Programs of the system that `pg_upgrade` runs.
 const SHELL: [&str; 2] = ["/bin/sh", "/bin/cp"];
 

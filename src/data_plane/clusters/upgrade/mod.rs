@@ -120,6 +120,8 @@ impl LocalDriver {
     ) -> Result<()> {
         let project = &spec.cluster.project;
         let folders = UpgradeFolders::of(self, project, spec.number);
+        // Made while the server still runs, because the first one takes seconds.
+        self.template_of(spec.cluster.major).await?;
         // Also ends processes of an interrupted attempt.
         self.stop(project).await?;
         let (ready, before) = (folders.ready.join("data"), folders.before.join("data"));
