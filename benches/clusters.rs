@@ -157,6 +157,7 @@ impl Bench {
             new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             prepared,
             idle_pause_after: None,
+            hold: chrono::TimeDelta::zero(),
             counting: Options::default(),
             upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
             service_proxy: gantry::data_plane::service_proxy::Options::default(),

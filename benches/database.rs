@@ -150,6 +150,7 @@ impl Bench {
             ),
             authority: None,
             idle_pause_after: None,
+            hold: chrono::TimeDelta::zero(),
             project_uid_base: 700_000,
             new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             counting: Options::default(),

@@ -138,6 +138,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
+        hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
         service_proxy: gantry::data_plane::service_proxy::Options::default(),

@@ -28,6 +28,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::operations::ENDPOINTS,
         projects::addons::ENDPOINTS,
         projects::disk::ENDPOINTS,
+        projects::upgrade::ENDPOINTS,
         branches::operations::ENDPOINTS,
         branches::action_runs::ENDPOINTS,
         branches::diff::ENDPOINTS,

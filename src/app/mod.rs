@@ -32,7 +32,7 @@ use crate::{
         },
         postgres_proxy::PublishedAddress,
         projects::{
-            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, warm_pool, watchdog,
+            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
         },
         service_proxy,
         service_proxy::upstreams::Upstreams,
@@ -77,6 +77,8 @@ pub struct Settings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
     /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -125,6 +127,7 @@ impl Settings {
             new_table_grants: self.new_table_grants,
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
+            hold: self.hold,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
@@ -252,6 +255,7 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(upkeep::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

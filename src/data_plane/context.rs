@@ -54,6 +54,8 @@ pub struct DataPlaneSettings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.

@@ -7,6 +7,7 @@ pub mod context;
 pub mod database_access;
 pub mod database_session;
 pub mod domains;
+pub mod import;
 pub mod metrics;
 pub mod postgres_proxy;
 pub mod project_settings;

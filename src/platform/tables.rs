@@ -217,6 +217,10 @@ tables! {
     Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// SQL that masks data of branches.
     BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Upgrades of projects to another version of PostgreSQL.
+    ProjectUpgrades = "project_upgrades", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Rows of removed projects that can be restored.
+    RemovedProjectRows = "removed_project_rows", QUIET, &[], &[], ProjectRemoval::Keep("deleted by projects::held at the end of the hold");
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

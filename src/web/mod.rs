@@ -83,6 +83,8 @@ static PAGES: &[&Endpoint] = &[
     &projects::PAUSE,
     &projects::CONFIRM_RESTART,
     &projects::RESTART,
+    &projects::SHOW_UPGRADE,
+    &projects::UPGRADE,
     &projects::RESTORE,
     &projects::CANCEL,
     &projects::CONFIRM_DELETE,

@@ -100,6 +100,10 @@ export default async function projects(server, tally, chrome, page) {
     await page.getByRole('button', { name: 'Restart project' }).click();
     await page.getByText('The project is being restarted.').waitFor();
     await healthy(page);
+    await page.getByRole('link', { name: 'Upgrade PostgreSQL', exact: true }).click();
+    await page.getByRole('heading', { name: 'Upgrade PostgreSQL' }).waitFor();
+    await look(page, 'project-upgrade');
+    await page.goBack();
   });
 
   await tally.scenario('pages: follow and delete a project without JavaScript', async () => {

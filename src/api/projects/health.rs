@@ -194,7 +194,7 @@ async fn database(
     timeout: Duration,
 ) -> ServiceHealth {
     match status {
-        Status::ComingUp | Status::Restoring | Status::Restarting => {
+        Status::ComingUp | Status::Restoring | Status::Restarting | Status::Upgrading => {
             health(service, ServiceStatus::ComingUp, cause)
         }
         Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {

@@ -1,6 +1,7 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod hold;
 mod project_limits;
 mod underscore_headers;
 mod validation;
@@ -455,8 +456,8 @@ pub struct Config {
     #[command(flatten)]
     pub project_limits: ProjectLimitFlags,
 
-    /// Control group below which those of projects are created, such as `/gantry.slice`. It must
-    /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.
+    /// Existing control group below which those of projects are created, such as `/gantry.slice`,
+    /// with the controllers `memory` and `pids`. Default: that of Gantry.
     #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
     pub cgroup_parent: Option<PathBuf>,
 
@@ -469,10 +470,13 @@ pub struct Config {
     #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
     pub branch_life_days: u16,
 
-    /// Offer PostgreSQL 15 to new projects. Before 16, a role with CREATEROLE can grant itself the
-    /// roles that write files and run programs on the server, so only the sandbox separates
-    /// projects. The owner of a project on 15 therefore cannot create roles. Existing projects on
-    /// 15 keep running without this option.
+    /// Hold of deleted projects.
+    #[command(flatten)]
+    pub hold: hold::HoldOptions,
+
+    /// Offer PostgreSQL 15 to new projects. There, a role with CREATEROLE can grant itself roles
+    /// that write files and run programs, so only the sandbox separates projects, and owners cannot
+    /// create roles. Existing projects on 15 keep running without it.
     #[arg(long, env = "GANTRY_ALLOW_POSTGRES_15")]
     pub allow_postgres_15: bool,
 

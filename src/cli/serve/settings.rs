@@ -106,6 +106,7 @@ fn from_config(
         idle_pause_after: config
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        hold: chrono::TimeDelta::days(config.hold.deleted_project_days.into()),
         branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
         compute_sizes: config.project_limits.size_table(),
         project_disk_choice_max: config.project_limits.project_disk_choice_max(),

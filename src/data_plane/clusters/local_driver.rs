@@ -222,11 +222,28 @@ impl LocalDriver {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<Server> {
+        let server = self.server_for(major, name, place, owner)?;
+        Ok(server.without_libraries())
+    }
+
+    /// The server of a cluster in the making, with the libraries of its engine.
+    pub(super) fn server_for(
+        &self,
+        major: u16,
+        name: &str,
+        place: &Path,
+        owner: ProcessOwner,
+    ) -> Result<Server> {
         let engine = self.engines.of_major(major);
         let host = self.host(engine.ok_or(ClusterError::NoEngine(major))?);
         let sockets = self.home.socket_dir(name);
         let server = Server::new(host, name, place, sockets, owner, template::SUPERUSER);
-        Ok(server.bounded(self.resources.clone()).without_libraries())
+        Ok(server.bounded(self.resources.clone()))
+    }
+
+    /// Starts servers.
+    pub(super) fn launcher(&self) -> &Launcher {
+        &self.launcher
     }
 
     /// Returns whether copies share blocks with the template (reflink), which saves time and space.
@@ -470,10 +487,13 @@ impl LocalDriver {
     async fn clear(&self, place: &Path) -> Result<()> {
         let name = name(place).unwrap_or("unknown");
         let sockets = self.home.socket_dir(name);
-        if let Some(server) = self.server_in(place, name)? {
-            server
-                .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
-                .await?;
+        // An upgrade in the making has two clusters.
+        for folder in [place.to_owned(), place.join("old"), place.join("new")] {
+            if let Some(server) = self.server_in(&folder, name)? {
+                server
+                    .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
+                    .await?;
+            }
         }
         tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
         self.discard(place, &sockets).await

@@ -7,6 +7,7 @@ mod copy;
 mod recovery;
 mod signals;
 mod start;
+mod upgrade;
 
 use std::{collections::HashSet, time::Duration};
 
@@ -72,6 +73,8 @@ struct ClusterPlan {
     /// Whether new objects in `public` are open to the roles of the Data API.
     grants_on_new_tables: bool,
     creation: copy::ClusterCreation,
+    /// Whether the cluster is kept after the removal of the project.
+    is_held: bool,
 }
 
 impl ClusterPlan {
@@ -185,7 +188,7 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
          (select s.ref from projects s where s.id = projects.copy_of), organization_id, instance_size, \
-         started_size",
+         started_size, held_until is not null",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
@@ -319,6 +322,7 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
             rebuild: row.get(13),
             source: copy::CopySource::read(row, 14)?,
         },
+        is_held: row.get(17),
     })
 }
 
@@ -338,12 +342,18 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     let reference = &project.cluster.project;
     let mut fallback_reason = None;
     match project.status.goal() {
+        Status::Removed if project.is_held => {
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+        }
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
         Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        _ if project.status == Status::Upgrading => {
+            fallback_reason = upgrade::settle(context, project).await?;
+        }
         _ => fallback_reason = bring_up(context, project).await?,
     }
     record_success(context, project, fallback_reason).await?;
@@ -511,11 +521,8 @@ async fn record_success(
         &grants,
         &started,
     ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("announcing a project")?;
+    let written = context.db.query(sql, &params).await;
+    written.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
     Ok(())
 }

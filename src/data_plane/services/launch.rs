@@ -236,6 +236,7 @@ impl ServiceLaunchPlan {
                 (true, false) => &system_calls::FUNCTION,
                 (false, false) => &system_calls::INSTANCE,
             },
+            executes: false,
         }
     }
 }
@@ -272,6 +273,7 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
         directory: plan.folder.clone(),
         record: plan.record,
         ids: plan.uid.zip(plan.gid),
+        accounts: None,
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };

@@ -167,6 +167,7 @@ fn ends_services(status: Status) -> bool {
     match status {
         Status::ActiveHealthy | Status::ActiveUnhealthy | Status::ComingUp => false,
         Status::Restarting
+        | Status::Upgrading
         | Status::Restoring
         | Status::RestoreFailed
         | Status::Pausing

@@ -1,5 +1,5 @@
-//! Projects: create, show, pause, restore, restart, delete, settings, branches, functions, logs,
-//! usage, ingest keys, log drains, hostname.
+//! Projects: create, show, pause, restore, restart, upgrade, delete, settings, branches, functions,
+//! logs, usage, ingest keys, log drains, hostname.
 
 mod actions;
 mod branches;
@@ -11,6 +11,7 @@ mod logs;
 mod new;
 mod settings;
 mod show;
+mod upgrade;
 mod usage;
 
 use chrono::{DateTime, Utc};
@@ -29,6 +30,7 @@ pub(super) use self::{
     new::{CREATE, NEW},
     settings::{APPLY_SETTINGS, REVIEW_SETTINGS, SETTINGS, VERSIONS},
     show::{REVEAL_KEYS, SHOW},
+    upgrade::{SHOW_UPGRADE, UPGRADE},
     usage::USAGE,
 };
 use crate::{

@@ -426,6 +426,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
+        hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         dns: Arc::new(Said::default()),
         authority: None,
