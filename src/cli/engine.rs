@@ -205,7 +205,8 @@ pub(super) async fn install_into(
         return Ok(debian::install(engines, &mirrors, &registry, &entropy).await?);
     }
     let further = further_extensions(name, &registry).await;
-    let engine = install::install(engines, name.major, release, further, &registry, &entropy).await?;
+    let engine =
+        install::install(engines, name.major, release, further, &registry, &entropy).await?;
     // Without them the engine is complete for running projects, so an error is only printed.
     if let Err(error) = tools::add(&engine, &registry, &entropy).await {
         anstream::eprintln!(

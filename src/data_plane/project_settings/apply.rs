@@ -10,6 +10,7 @@ use crate::{
         database_access::restrictions,
         projects,
         projects::parameters,
+        service_proxy::upstreams::Service,
         service_settings,
         service_settings::ServiceSettings,
         services::{rest, trial, trial::ServiceTrial},
@@ -167,10 +168,17 @@ impl<'a> SettingsChange<'a> {
 
     /// Returns the changed settings of services that Gantry runs.
     fn trial(&self) -> ServiceTrial<'a> {
-        let has_other_auth = self.after.auth.generation() != self.before.auth.generation();
+        let (before, after) = (self.before, self.after);
+        let changed = |before: &ServiceSettings, after: &'a ServiceSettings| {
+            (after.generation() != before.generation()).then_some(after)
+        };
+        let auth = changed(&before.auth, &after.auth).map(|auth| (Service::Auth, auth));
+        let storage = changed(&before.storage, &after.storage);
+        let storage = storage.map(|storage| (Service::Storage, storage));
         ServiceTrial {
-            api: (self.after.api != self.before.api).then_some((&self.before.api, &self.after.api)),
-            auth: has_other_auth.then_some(&self.after.auth),
+            api: (after.api != before.api).then_some((&before.api, &after.api)),
+            environment: auth.into_iter().chain(storage).collect(),
+            realtime: changed(&before.realtime, &after.realtime),
         }
     }
 

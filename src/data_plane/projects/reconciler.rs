@@ -322,7 +322,7 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
             rebuild: row.get(13),
             source: copy::CopySource::read(row, 14)?,
         },
-        is_held: row.get(17),
+        is_held: row.get(19),
     })
 }
 

@@ -20,8 +20,10 @@ use crate::{
 pub(in crate::data_plane) struct ServiceTrial<'a> {
     /// Settings of the Data API, before and after.
     pub(in crate::data_plane) api: Option<(&'a StoredSettings, &'a StoredSettings)>,
-    /// Settings of the Auth service.
-    pub(in crate::data_plane) auth: Option<&'a ServiceSettings>,
+    /// Settings of services that start again with them: Auth, then Storage.
+    pub(in crate::data_plane) environment: Vec<(Service, &'a ServiceSettings)>,
+    /// Settings of Realtime, which its running process takes.
+    pub(in crate::data_plane) realtime: Option<&'a ServiceSettings>,
 }
 
 /// Runs the services with new settings, then stores these. If a service refuses its settings, or
@@ -40,10 +42,19 @@ pub(in crate::data_plane) async fn put_into_effect<T>(
             function: None,
         })
     };
-    let (rest, auth) = (instance(Service::Rest), instance(Service::Auth));
+    let (rest, realtime) = (instance(Service::Rest), instance(Service::Realtime));
+    let environment: Vec<_> = trial
+        .environment
+        .iter()
+        .map(|(service, after)| (instance(*service), *after))
+        .collect();
     // Always in this order.
     let _rest_lock = rest.replacing.lock().await;
-    let _auth_lock = auth.replacing.lock().await;
+    let mut locks = Vec::new();
+    for (instance, _) in &environment {
+        locks.push(instance.replacing.lock().await);
+    }
+    let _realtime_lock = realtime.replacing.lock().await;
     let outcome = async {
         if let Some((before, after)) = trial.api
             && !after.settings.is_off()
@@ -51,10 +62,10 @@ pub(in crate::data_plane) async fn put_into_effect<T>(
         {
             rest::try_out(context, &rest, before, after).await?;
         }
-        if let Some(after) = trial.auth
-            && runs_here(context, project, Service::Auth).await?
-        {
-            environment::try_out(context, &auth, after).await?;
+        for (instance, after) in &environment {
+            if runs_here(context, project, instance.id.service).await? {
+                environment::try_out(context, instance, after).await?;
+            }
         }
         store.await
     };
@@ -63,13 +74,19 @@ pub(in crate::data_plane) async fn put_into_effect<T>(
     if trial.api.is_some() && (outcome.is_err() || trial.api.is_some_and(is_off)) {
         stop::stop(context, &rest).await;
     }
-    if trial.auth.is_some() && outcome.is_err() {
-        stop::stop(context, &auth).await;
+    if outcome.is_err() {
+        for (instance, _) in &environment {
+            stop::stop(context, instance).await;
+        }
+        return outcome;
     }
-    if outcome.is_ok() {
-        rest.forget_failure();
-        auth.forget_failure();
-        context.table_changed(Table::RestSettings);
+    if let Some(after) = trial.realtime {
+        environment::push(context, &realtime, after).await;
     }
+    rest.forget_failure();
+    for (instance, _) in &environment {
+        instance.forget_failure();
+    }
+    context.table_changed(Table::RestSettings);
     outcome
 }

@@ -14,8 +14,8 @@ use std::path::Path;
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
-pub(super) use self::settings::try_out;
 pub use self::settings::update;
+pub(super) use self::settings::{push, try_out};
 use super::{
     folder::{InstanceFolder, StartedKit},
     instance::{InstanceId, UnavailableReason},

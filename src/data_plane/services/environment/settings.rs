@@ -75,7 +75,11 @@ pub async fn update(
 
 /// Puts stored limits into effect in a running process. If that fails, the process ends: the next
 /// request starts one with the stored limits.
-async fn push(context: &DataPlaneContext, instance: &Arc<Instance>, after: &ServiceSettings) {
+pub(in crate::data_plane::services) async fn push(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    after: &ServiceSettings,
+) {
     let Some(running) = instance.running() else {
         return;
     };
