@@ -59,6 +59,14 @@ impl ClusterDriver for LocalDriver {
         self.create_copy(spec).await
     }
 
+    async fn shares_blocks(&self) -> Result<bool> {
+        self.shares_blocks().await
+    }
+
+    fn denies_network(&self) -> bool {
+        self.denies_network()
+    }
+
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {
         Ok(self.exists(project))
     }
@@ -160,6 +168,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
         self.disk_usage(project, inodes_max).await
+    }
+
+    async fn shared_bytes(&self, project: &ProjectRef, inodes_max: u64) -> Result<u64> {
+        self.shared_bytes(project, inodes_max).await
     }
 
     fn free_space(&self) -> Option<(u64, u64)> {

@@ -62,7 +62,7 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec},
+    online_copy::{CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, copy_needs},
     platform::PlatformConflict,
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
@@ -201,6 +201,9 @@ pub enum ClusterError {
     /// A running cluster could not be copied.
     #[error("the cluster cannot be copied: {0}")]
     Copy(String),
+    /// As many clusters are being copied as may be at the same time.
+    #[error("other clusters are being copied")]
+    CopiesBusy,
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),

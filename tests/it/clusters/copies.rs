@@ -15,7 +15,7 @@ use std::{
 
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{ClusterSpec, CopyReport, CopySpec, Engine},
+    data_plane::clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec, Engine},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
@@ -47,18 +47,21 @@ pub(super) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
         marker: "11111111-2222-4333-8444-555555555555".to_owned(),
         secrets: vec![("canary-setting-secret".into(), "replacement".into())],
         masking: Vec::new(),
+        schema_only: false,
+        rebuild: None,
         bytes_max: 1 << 30,
+        progress: CopyProgress::default(),
     }
 }
 
 /// Returns the folders of copies in the making.
-fn unfinished(machine: &Machine) -> Vec<PathBuf> {
+pub(super) fn unfinished(machine: &Machine) -> Vec<PathBuf> {
     let entries = fs::read_dir(machine.dir().join("tmp")).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 /// Waits until a file exists in the folder of a copy in the making.
-async fn until_made(machine: &Machine, file: &str) -> PathBuf {
+pub(super) async fn until_made(machine: &Machine, file: &str) -> PathBuf {
     loop {
         for folder in unfinished(machine) {
             if folder.join(file).exists() {
@@ -182,7 +185,7 @@ async fn copy_contains_every_acknowledged_commit_and_no_half_of_one() {
 }
 
 /// Prepares an original with everything that must not act or leak in a copy.
-async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
+pub(super) async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
     let spec = ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
         uid: FIRST_UID + n,
@@ -243,13 +246,13 @@ async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
     spec.project
 }
 
-fn counts(report: &CopyReport) -> BTreeMap<&str, u64> {
+pub(super) fn counts(report: &CopyReport) -> BTreeMap<&str, u64> {
     let steps = report.isolation.iter();
     steps.map(|step| (&*step.name, step.count)).collect()
 }
 
 /// Returns the files below a folder that contain one of the canaries.
-fn files_with_canary(folder: &Path) -> Vec<String> {
+pub(super) fn files_with_canary(folder: &Path) -> Vec<String> {
     files_with(folder, &CANARIES)
 }
 
