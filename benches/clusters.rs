@@ -171,7 +171,7 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
-            branch_life: chrono::TimeDelta::days(7),
+            branches: gantry::api::branches::BranchOptions::default(),
         };
         let (app, background) = App::new(
             settings,

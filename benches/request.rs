@@ -152,7 +152,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::api::logs::Options::default(),
         log_drains: gantry::api::log_drains::Options::default(),
-        branch_life: chrono::TimeDelta::days(7),
+        branches: gantry::api::branches::BranchOptions::default(),
     };
     let (app, _background) = App::new(
         settings,

@@ -54,6 +54,8 @@ pub struct DataPlaneSettings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Idle time after which the server of a branch is stopped, if not earlier. `None` disables it.
+    pub branch_idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.

@@ -215,6 +215,8 @@ tables! {
     Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// SQL that masks data of branches.
     BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// SQL that fills empty branches.
+    BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -474,6 +474,20 @@ pub struct Config {
     #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
     pub branch_life_days: u16,
 
+    /// Days without use after which a branch is deleted that is not persistent, even if it would
+    /// live longer.
+    #[arg(long, env = "GANTRY_BRANCH_UNUSED_DAYS", default_value_t = 14, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
+    pub branch_unused_days: u16,
+
+    /// Minutes without use after which the server of a branch is stopped. The next connection
+    /// starts it again. `--idle-pause-after` applies, too, if it is shorter.
+    #[arg(long, env = "GANTRY_BRANCH_IDLE_PAUSE_AFTER", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..), value_name = "MINUTES")]
+    pub branch_idle_pause_after: u32,
+
+    /// Quota of branches of a project, besides the default branch.
+    #[arg(long, env = "GANTRY_BRANCHES_PER_PROJECT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000), value_name = "COUNT")]
+    pub branches_per_project: u32,
+
     /// Offer PostgreSQL 15 to new projects. Before 16, a role with CREATEROLE can grant itself the
     /// roles that write files and run programs on the server, so only the sandbox separates
     /// projects. The owner of a project on 15 therefore cannot create roles. Existing projects on

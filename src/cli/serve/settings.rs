@@ -3,11 +3,13 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use chrono::TimeDelta;
 use uuid::Uuid;
 
 use crate::{
     api::{
         accounts::{oidc, oidc::OidcProvider},
+        branches::BranchOptions,
         log_drains, logs, oauth,
     },
     app::{
@@ -106,7 +108,14 @@ fn from_config(
         idle_pause_after: config
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
-        branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
+        branches: BranchOptions {
+            life: TimeDelta::days(config.branch_life_days.into()),
+            unused_life: Some(TimeDelta::days(config.branch_unused_days.into())),
+            per_project_max: config.branches_per_project,
+            idle_pause_after: Some(Duration::from_secs(
+                u64::from(config.branch_idle_pause_after) * 60,
+            )),
+        },
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,

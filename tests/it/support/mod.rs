@@ -444,7 +444,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
             ..log_drains::Options::default()
         },
-        branch_life: chrono::TimeDelta::days(7),
+        branches: gantry::api::branches::BranchOptions::default(),
     }
 }
 
