@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::text;
-use crate::support::machine::{FIRST_UID, Machine, PATIENCE, engines, is_root, processes_under};
+use crate::support::machine::{FIRST_UID, Machine, engines, is_root, processes_under};
 
 const ACCOUNTS: i64 = 100;
 const CLIENTS: usize = 4;
@@ -394,16 +394,21 @@ async fn check_isolation(machine: &Machine, n: u32, major: u16) {
     assert_eq!(number(&copy, "select count(*) from public.notes").await, 2);
 }
 
-#[tokio::test]
-async fn copy_is_isolated_from_its_original_in_every_version() {
+/// Runs a check for each version, with a number of its own for accounts.
+pub(super) async fn in_every_version(check: impl AsyncFn(&Machine, u32, u16)) {
     let offered = engines();
     let machine = Machine::on(&offered).await;
     let mut majors: Vec<u16> = offered.offered().iter().map(Engine::major).collect();
     majors.sort_unstable();
     majors.dedup();
     for (n, major) in (1..).step_by(10).zip(majors) {
-        check_isolation(&machine, n, major).await;
+        check(&machine, n, major).await;
     }
+}
+
+#[tokio::test]
+async fn copy_is_isolated_from_its_original_in_every_version() {
+    in_every_version(check_isolation).await;
 }
 
 /// Creates a hostile file. The second path is a file outside of the cluster.
@@ -489,57 +494,6 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
         .to_string();
     assert!(refused.contains("larger than 1 MB"), "{refused}");
     started(&machine, &copy_of(&source, 5, major)).await;
-}
-
-/// Runs a copy until the given file of it exists, and drops it there.
-async fn interrupt_at(machine: &Machine, spec: &CopySpec, file: &str) -> bool {
-    tokio::select! {
-        _ = machine.clusters.create_copy(spec) => false,
-        _ = until_made(machine, file) => true,
-    }
-}
-
-#[tokio::test]
-async fn interrupted_copy_is_garbage_and_can_be_repeated() {
-    let machine = Machine::new().await;
-    let source = machine.running(1).await;
-    let major = machine.clusters.engines().default_engine().major();
-    let points = [
-        "data/PG_VERSION",
-        "data/base",
-        "data/global/pg_control",
-        "data/backup_label",
-        "start.log",
-        "data/postmaster.pid",
-        "data/backup_label.old",
-        "copy.json",
-    ];
-    let spec = copy_of(&source, 2, major);
-    let mut interrupted = 0;
-    for point in points {
-        interrupted += u32::from(interrupt_at(&machine, &spec, point).await);
-        if machine.clusters.exists(&spec.cluster.project) {
-            machine
-                .clusters
-                .remove(&spec.cluster.project)
-                .await
-                .unwrap();
-        }
-        let known = [source.clone()].into();
-        machine.clusters.collect_garbage(&known).await.unwrap();
-        assert_eq!(unfinished(&machine), Vec::<PathBuf>::new(), "{point}");
-        let left = processes_under(&machine.dir().join("tmp"));
-        assert_eq!(left, [], "{point}");
-    }
-    assert!(interrupted >= 5, "{interrupted}");
-    let admin = machine.clusters.admin_session(&source).await.unwrap();
-    let ended = async {
-        while number(&admin, "select count(*) from pg_replication_slots").await > 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, ended).await.unwrap();
-    started(&machine, &spec).await;
 }
 
 #[tokio::test]

@@ -90,6 +90,7 @@ async fn check_kills(victim: Victim) {
             machine.clusters.stop_at_once(&source).await.unwrap();
             machine.up(&source).await;
         }
+        until_no_slots(&machine, &source).await;
         let (_, copy) = started(&machine, &spec).await;
         assert_eq!(number(&copy, "select count(*) from public.notes").await, 1);
         let found = files_with_canary(&machine.data(project));
@@ -97,6 +98,18 @@ async fn check_kills(victim: Victim) {
         machine.clusters.remove(project).await.unwrap();
     }
     assert!(seen >= 5, "{seen}");
+}
+
+/// Waits until the original has no slot of a copy: it ends with the session of the copy.
+async fn until_no_slots(machine: &Machine, source: &ProjectRef) {
+    let admin = machine.clusters.admin_session(source).await.unwrap();
+    let sql = "select count(*) from pg_replication_slots where slot_name like 'gantry%'";
+    let ended = async {
+        while number(&admin, sql).await > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, ended).await.unwrap();
 }
 
 #[tokio::test]

@@ -3,13 +3,16 @@
 
 use std::{fs, os::unix::fs::chown, path::Path};
 
-use gantry::data_plane::clusters::{CopySpec, Engine, sandbox_available};
+use gantry::data_plane::clusters::{CopySpec, sandbox_available};
 
 use super::{
-    copies::{batch, copy_of, counts, files_with, files_with_canary, furnished, number, started},
+    copies::{
+        batch, copy_of, counts, files_with, files_with_canary, furnished, in_every_version, number,
+        started,
+    },
     text,
 };
-use crate::support::machine::{FIRST_UID, Machine, engines, is_root};
+use crate::support::machine::{FIRST_UID, Machine, is_root};
 
 /// Strings of the original beside those of [`furnished`].
 const CANARIES: [&str; 4] = [
@@ -100,18 +103,6 @@ async fn check_rows(machine: &Machine, n: u32, major: u16) {
     let refused = machine.clusters.create_copy(&spec).await;
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("it has tablespaces"), "{message}");
-}
-
-/// Runs a check for each version.
-async fn in_every_version(check: impl AsyncFn(&Machine, u32, u16)) {
-    let offered = engines();
-    let machine = Machine::on(&offered).await;
-    let mut majors: Vec<u16> = offered.offered().iter().map(Engine::major).collect();
-    majors.sort_unstable();
-    majors.dedup();
-    for (n, major) in (1..).step_by(10).zip(majors) {
-        check(&machine, n, major).await;
-    }
 }
 
 #[tokio::test]

@@ -4,11 +4,11 @@
 //! statement truncates all other tables, because of their foreign keys.
 
 use postgres_protocol::escape::escape_identifier;
-use tokio_postgres::{Client, Row, types::FromSql};
+use tokio_postgres::{Client, Row};
 
 use super::{
     super::{ClusterError, Result},
-    isolation::IsolationLog,
+    isolation::{IsolationLog, run, sql_error, value},
 };
 
 /// Maximum number of tables of a database.
@@ -111,19 +111,4 @@ async fn names(client: &Client, sql: &str) -> Result<Vec<String>> {
         return Err(ClusterError::Isolation(text));
     }
     rows.iter().map(|row| value(row, 0)).collect()
-}
-
-async fn run(client: &Client, sql: &str) -> Result<()> {
-    client.batch_execute(sql).await.map_err(sql_error)
-}
-
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
-    row.try_get(column).map_err(sql_error)
-}
-
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
-    ClusterError::Sql {
-        doing: "emptying a copied cluster",
-        cause,
-    }
 }

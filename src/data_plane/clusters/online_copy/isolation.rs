@@ -456,16 +456,18 @@ async fn run_as(client: &Client, owner: &str, sql: &str) -> Result<u64> {
     Ok(count)
 }
 
-async fn run(client: &Client, sql: &str) -> Result<()> {
+/// Runs statements.
+pub(super) async fn run(client: &Client, sql: &str) -> Result<()> {
     client.batch_execute(sql).await.map_err(sql_error)
 }
 
 /// Returns a column of a row. The catalogs are those of a tenant.
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+pub(super) fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
     row.try_get(column).map_err(sql_error)
 }
 
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
+/// Returns the error of a statement.
+pub(super) fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
     ClusterError::Sql {
         doing: "isolating a copied cluster",
         cause,
