@@ -5,7 +5,6 @@ pub mod operator_api;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use chrono::TimeDelta;
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
@@ -13,6 +12,7 @@ use crate::{
     api::{
         accounts::oidc::OidcProvider,
         branches,
+        branches::BranchOptions,
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
@@ -101,12 +101,12 @@ pub struct Settings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
-    /// Life of a branch that is not persistent, unless its creator chooses.
-    pub branch_life: TimeDelta,
     /// Compute sizes that projects can have.
     pub compute_sizes: SizeTable,
     /// Largest disk space that the owner of a project can choose, in bytes.
     pub project_disk_choice_max: u64,
+    /// Limits of branches.
+    pub branches: BranchOptions,
 }
 
 impl Settings {
@@ -128,6 +128,7 @@ impl Settings {
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             hold: self.hold,
+            branch_idle_pause_after: self.branches.idle_pause_after,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
@@ -142,7 +143,7 @@ impl Settings {
             provider: self.provider,
             logs: self.logs,
             log_drains: self.log_drains,
-            branch_life: self.branch_life,
+            branches: self.branches,
         };
         (platform, data_plane, api)
     }

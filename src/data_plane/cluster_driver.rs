@@ -69,10 +69,10 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()>;
 
     /// Copies the data directory of another, running cluster, isolated from it. Leaves an existing
-    /// data directory unchanged.
+    /// data directory unchanged, unless it is to be replaced.
     ///
-    /// Errors: [`ClusterError::Unsupported`] from a
-    /// driver without servers.
+    /// Errors: [`ClusterError::CopiesBusy`]; [`ClusterError::Unsupported`] from a driver without
+    /// servers.
     async fn create_copy(&self, _: &CopySpec) -> Result<CopyReport> {
         Err(ClusterError::Unsupported("copies of clusters"))
     }
@@ -98,6 +98,16 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// Returns what prevents the upgrade of a running cluster to a major version.
     async fn check_upgrade(&self, _: &ProjectRef, _: u16) -> Result<UpgradeBlockers> {
         Err(ClusterError::Unsupported("upgrades of clusters"))
+    }
+
+    /// Returns whether copies share blocks with their original, which saves time and space.
+    async fn shares_blocks(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns whether servers cannot connect to the outside.
+    fn denies_network(&self) -> bool {
+        false
     }
 
     /// Returns whether the data directory exists.
@@ -196,6 +206,11 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
 
     /// Measures the disk space and the inodes of a cluster. Counting stops above `inodes_max`.
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage>;
+
+    /// Measures the bytes of a cluster in blocks that other files share.
+    async fn shared_bytes(&self, _: &ProjectRef, _: u64) -> Result<u64> {
+        Ok(0)
+    }
 
     /// Free bytes and free inodes where clusters are stored. `None` if unknown.
     fn free_space(&self) -> Option<(u64, u64)>;

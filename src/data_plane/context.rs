@@ -56,6 +56,8 @@ pub struct DataPlaneSettings {
     pub idle_pause_after: Option<Duration>,
     /// Time for which a removed project can be restored. Zero: its data is deleted at once.
     pub hold: chrono::TimeDelta,
+    /// Idle time after which the server of a branch is stopped, if not earlier. `None` disables it.
+    pub branch_idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.

@@ -221,6 +221,8 @@ tables! {
     ProjectUpgrades = "project_upgrades", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Rows of removed projects that can be restored.
     RemovedProjectRows = "removed_project_rows", QUIET, &[], &[], ProjectRemoval::Keep("deleted by projects::held at the end of the hold");
+    /// SQL that fills empty branches.
+    BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

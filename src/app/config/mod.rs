@@ -1,6 +1,7 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod branches;
 mod hold;
 mod project_limits;
 mod underscore_headers;
@@ -466,9 +467,9 @@ pub struct Config {
     #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
     pub idle_pause_after: Option<u64>,
 
-    /// Days after which a branch is deleted that is not persistent, unless its creator chooses.
-    #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
-    pub branch_life_days: u16,
+    /// Limits of branches.
+    #[command(flatten)]
+    pub branches: branches::BranchFlags,
 
     /// Hold of deleted projects.
     #[command(flatten)]

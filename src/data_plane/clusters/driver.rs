@@ -85,6 +85,14 @@ impl ClusterDriver for LocalDriver {
         self.check_upgrade(project, target).await
     }
 
+    async fn shares_blocks(&self) -> Result<bool> {
+        self.shares_blocks().await
+    }
+
+    fn denies_network(&self) -> bool {
+        self.denies_network()
+    }
+
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {
         Ok(self.exists(project))
     }
@@ -186,6 +194,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
         self.disk_usage(project, inodes_max).await
+    }
+
+    async fn shared_bytes(&self, project: &ProjectRef, inodes_max: u64) -> Result<u64> {
+        self.shared_bytes(project, inodes_max).await
     }
 
     fn free_space(&self) -> Option<(u64, u64)> {

@@ -195,7 +195,7 @@ impl LocalDriver {
     /// work meanwhile.
     pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
         let permit = self.online_copies.try_acquire();
-        permit.map_err(|_| ClusterError::Copy("other clusters are being copied".to_owned()))
+        permit.map_err(|_| ClusterError::CopiesBusy)
     }
 
     /// Returns a new name of a copy in the making.
@@ -250,6 +250,11 @@ impl LocalDriver {
     pub async fn shares_blocks(&self) -> Result<bool> {
         let tmp = self.home.tmp();
         blocking(move || files::can_share_blocks(&tmp)).await
+    }
+
+    /// Returns whether the sandbox denies all outgoing connections of servers.
+    pub fn denies_network(&self) -> bool {
+        self.launcher.sandbox
     }
 
     /// Returns whether the data directory exists.

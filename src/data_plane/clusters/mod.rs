@@ -66,7 +66,7 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec},
+    online_copy::{CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, copy_needs},
     platform::PlatformConflict,
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
@@ -209,6 +209,9 @@ pub enum ClusterError {
     /// A cluster could not be upgraded, with the reason of `pg_upgrade` or of a check.
     #[error("the cluster cannot be upgraded: {0}")]
     Upgrade(String),
+    /// As many clusters are being copied as may be at the same time.
+    #[error("other clusters are being copied")]
+    CopiesBusy,
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),

@@ -4,6 +4,7 @@
 //! so after a crash the next pass completes the work.
 
 mod copy;
+mod outcome;
 mod recovery;
 mod signals;
 mod start;
@@ -15,7 +16,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
-use self::start::{StartSettings, start};
+use self::{
+    outcome::{backoff, record_failure, record_success},
+    start::{StartSettings, start},
+};
 pub use self::{
     recovery::{empty_trash, recover_on_startup},
     signals::Reconciler,
@@ -111,6 +115,8 @@ macro_rules! fenced {
     };
 }
 
+use fenced;
+
 /// Runs until [`Reconciler::stop`].
 pub async fn run(context: DataPlaneContext) {
     let mut full_pass = tokio::time::interval(FULL_PASS);
@@ -189,7 +195,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
          (select s.ref from projects s where s.id = projects.copy_of), organization_id, instance_size, \
          started_size, held_until is not null",
-        " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
+        " and (not_before <= $2 or not_before > $4) and not_before <> 'infinity' \
+          order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
     let now = context.clock.now();
@@ -206,7 +213,10 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
 /// when it ends.
 async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
     let now = context.clock.now();
-    let sql = unsettled!("min(not_before)", " and not_before > $2");
+    let sql = unsettled!(
+        "min(not_before)",
+        " and not_before > $2 and not_before <> 'infinity'"
+    );
     let rows = context
         .db
         .query(sql, &[&context.settings.node, &now])
@@ -286,11 +296,6 @@ async fn mark_crashed(
         .context("writing a project's status")?;
     notify_changed(context);
     Ok(())
-}
-
-/// Returns the pause after a number of attempts: 0, 1, 2, 4 … 60 seconds.
-fn backoff(attempts: i32) -> TimeDelta {
-    TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
 }
 
 fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
@@ -373,17 +378,20 @@ async fn bring_up(
     // Only a new project may get an empty cluster: missing data of others must not be replaced.
     let is_new =
         project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
-    if project.creation.rebuild {
-        timed(context, Step::Remove, driver.remove(reference)).await?;
-        context.reconciler.trash_filled();
-    }
     match &project.creation.source {
+        // An existing cluster stays until its copy is complete.
         Some(source) if is_new => copy::create(context, project, source).await?,
         None if is_new => {
+            if project.creation.rebuild {
+                timed(context, Step::Remove, driver.remove(reference)).await?;
+            }
             let create = driver.create(&project.cluster, CopyPriority::Foreground);
             timed(context, Step::Create, create).await?;
         }
         _ => {}
+    }
+    if project.creation.rebuild {
+        context.reconciler.trash_filled();
     }
     // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
@@ -486,84 +494,4 @@ async fn timed<T>(
         .clusters
         .took(step, context.clock.ticks() - begun);
     Ok(done)
-}
-
-/// Records that a project has its desired state. A newer desired state is kept and processed next.
-async fn record_success(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    fallback_reason: Option<String>,
-) -> Result<(), Error> {
-    // One statement: the verifier is deleted only when it was set or is not needed any more.
-    let lease = context.lease.check()?;
-    let sql = fenced!(
-        "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
-         settings = case when $6::text is null then settings else settings_started end, \
-         settings_started = case when $6::text is null and $8 then settings else settings_started end, \
-         instance_size = case when $6::text is null then instance_size else coalesce(started_size, 'micro') end, \
-         started_size = case when $6::text is null and $8 then instance_size else started_size end, \
-         settings_before = case when $4 = 'INACTIVE' then settings_before end, \
-         grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
-         password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
-         rebuild = rebuild and $4 = 'INACTIVE' where "
-    );
-    let goal = project.status.goal();
-    let now = context.clock.now();
-    let grants = context.driver.platform_version();
-    let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
-    let params: [Param<'_>; 8] = [
-        &project.id.0,
-        &project.generation,
-        &lease,
-        &goal.name(),
-        &now,
-        &fallback_reason,
-        &grants,
-        &started,
-    ];
-    let written = context.db.query(sql, &params).await;
-    written.context("announcing a project")?;
-    tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
-    Ok(())
-}
-
-/// Records a failed attempt and the time of the next one: after 1, 2, 4 … 60 seconds.
-async fn record_failure(context: &DataPlaneContext, project: &ClusterPlan, error: &Error) {
-    let attempts = project.attempts.saturating_add(1);
-    tracing::warn!(project = %project.cluster.project, attempts, %error, "project could not be reconciled; retrying");
-    let status = project.status.after_failure(attempts);
-    // Without the lease, another process retries.
-    let Some(lease) = context.lease.generation() else {
-        return;
-    };
-    let sql = fenced!(
-        "update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where "
-    );
-    let now = context.clock.now();
-    let cause = error.to_string();
-    let params: [Param<'_>; 8] = [
-        &project.id.0,
-        &project.generation,
-        &lease,
-        &attempts,
-        &(now + backoff(attempts)),
-        &cause,
-        &status.name(),
-        &now,
-    ];
-    if let Err(error) = context.db.query(sql, &params).await {
-        tracing::warn!(%error, "cannot record a failed attempt");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn backoff_doubles_up_to_a_minute() {
-        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX]
-            .map(|attempts| backoff(attempts).num_seconds());
-        assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    }
 }
