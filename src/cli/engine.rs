@@ -18,7 +18,7 @@ use crate::{
     data_plane::{
         clusters,
         clusters::{
-            ClusterError, Engines, Home, Installed, OldVersions, debian, install,
+            ClusterError, Engines, Home, Installed, OldVersions, archive, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
             wheel::{self, ExtensionFiles},
@@ -145,7 +145,7 @@ async fn install_one(
     let engine = match (name.source, from) {
         (EngineSource::Archive, Some(from)) => {
             let engines = Home::engines_of(&home);
-            install::install_archive(&engines, &from, name.major, &Entropy::system()).await?
+            archive::install(&engines, &from, name.major, &Entropy::system()).await?
         }
         (EngineSource::Archive, None) => {
             anyhow::bail!("{name} is installed from an unpacked archive; add --from DIR")
