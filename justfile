@@ -56,6 +56,7 @@ fmt-check:
 # Entries of tests/weakenings against the source; clippy, warnings denied
 lint:
     tests/weakenings/weaken.py oauth --check
+    tests/weakenings/weaken.py services --check
     tests/weakenings/weaken.py walls --check
     cargo clippy --workspace --all-targets -- -D warnings
 
@@ -99,6 +100,8 @@ bench:
     cargo bench --bench platform
     cargo bench --bench router
     cargo bench --profile requests --bench edge
+    cargo bench --profile requests --bench services
+    cargo bench --profile requests --bench functions
     cargo bench --bench database
     cargo bench -p gantry-logs --bench ingest
     cargo bench -p gantry-logs --bench query

@@ -150,6 +150,7 @@ impl Bench {
             ),
             authority: None,
             idle_pause_after: None,
+            hold: chrono::TimeDelta::zero(),
             project_uid_base: 700_000,
             new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             counting: Options::default(),
@@ -160,6 +161,8 @@ impl Bench {
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
             branch_life: chrono::TimeDelta::days(7),
+            compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+            project_disk_choice_max: 0,
         };
         let (app, background) = App::new(
             settings,

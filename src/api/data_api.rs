@@ -123,6 +123,7 @@ static UPDATE: Endpoint = Endpoint {
 
 /// A change of settings. Absent fields stay as they are.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(rename = "V1UpdatePostgrestConfigBody")]
 struct RestConfigBody {
     /// Exposed schemas, separated by commas. An empty text switches the Data API off.
@@ -158,22 +159,11 @@ async fn update(
     audit: Arc<Recorder>,
     Json(body): Json<RestConfigBody>,
 ) -> Result<Json<RestConfig>, Error> {
-    for (field, value, max) in [
-        ("max_rows", body.max_rows, 1_000_000),
-        ("db_pool", body.db_pool, 1000),
-    ] {
-        if value.is_some_and(|value| value > max) {
-            return Err(Error::invalid(
-                field,
-                format!("Too big: expected number to be <={max}"),
-            ));
-        }
-    }
     let change = RestSettingsUpdate {
         db_schema: body.db_schema,
         max_rows: body.max_rows,
         db_extra_search_path: body.db_extra_search_path,
-        db_pool: body.db_pool,
+        db_pool: body.db_pool.map(Some),
     };
     let settings = rest::update(&context, &project, change, &audit).await?;
     Ok(Json(settings.into()))

@@ -31,7 +31,9 @@ use crate::{
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
         postgres_proxy::PublishedAddress,
-        projects::{NewTableGrants, idle, lease, reconciler, warm_pool, watchdog},
+        projects::{
+            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
+        },
         service_proxy,
         service_proxy::upstreams::Upstreams,
         services,
@@ -75,6 +77,8 @@ pub struct Settings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
     /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -99,6 +103,10 @@ pub struct Settings {
     pub log_drains: log_drains::Options,
     /// Life of a branch that is not persistent, unless its creator chooses.
     pub branch_life: TimeDelta,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
 }
 
 impl Settings {
@@ -119,12 +127,15 @@ impl Settings {
             new_table_grants: self.new_table_grants,
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
+            hold: self.hold,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
             dns: self.dns,
             outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
+            compute_sizes: self.compute_sizes,
+            project_disk_choice_max: self.project_disk_choice_max,
         };
         let api = ApiSettings {
             oauth: self.oauth,
@@ -244,6 +255,7 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(upkeep::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -17,11 +17,13 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
-    PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket,
+    PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket, UpgradeBlockers,
+    UpgradeSpec, UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -37,8 +39,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// The PostgreSQL versions that clusters can run on.
     fn engines(&self) -> &Engines;
 
-    /// The resource limits of each cluster. `None`: clusters are bounded only by the machine.
+    /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by
+    /// the machine.
     fn resource_limits(&self) -> Option<&ResourceLimits>;
+
+    /// Sets the resource limits of a cluster of another size. They apply from its next start, or
+    /// from [`Self::apply_limits`]. A driver without limits ignores them.
+    fn bound(&self, _: &ProjectRef, _: ResourceLimits) {}
 
     /// Whether the kernel enforces the limits of memory and processes. Otherwise the watchdog
     /// does, and has to measure more often.
@@ -68,6 +75,29 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// driver without servers.
     async fn create_copy(&self, _: &CopySpec) -> Result<CopyReport> {
         Err(ClusterError::Unsupported("copies of clusters"))
+    }
+
+    /// Stops a cluster and replaces it by a copy that is upgraded to another major version.
+    /// Continues an interrupted upgrade of the same number. After an error, call
+    /// [`Self::revert_upgrade`].
+    async fn upgrade(&self, _: &UpgradeSpec, _: &watch::Sender<UpgradeStep>) -> Result<()> {
+        Err(ClusterError::Unsupported("upgrades of clusters"))
+    }
+
+    /// Stops a cluster, and puts the original of an upgrade back in its place. Succeeds if it is
+    /// there.
+    async fn revert_upgrade(&self, _: &ProjectRef, _: i32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deletes the original of a completed upgrade. Succeeds if there is none.
+    async fn discard_original(&self, _: &ProjectRef, _: i32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns what prevents the upgrade of a running cluster to a major version.
+    async fn check_upgrade(&self, _: &ProjectRef, _: u16) -> Result<UpgradeBlockers> {
+        Err(ClusterError::Unsupported("upgrades of clusters"))
     }
 
     /// Returns whether the data directory exists.

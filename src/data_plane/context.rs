@@ -19,8 +19,8 @@ use super::{
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool,
-        warm_pool::Pool, watchdog::Watchdog,
+        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable,
+        warm_pool, warm_pool::Pool, watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
@@ -54,6 +54,8 @@ pub struct DataPlaneSettings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -66,6 +68,10 @@ pub struct DataPlaneSettings {
     pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.

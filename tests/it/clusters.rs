@@ -6,6 +6,7 @@
 mod copies;
 mod masking;
 mod sandbox;
+mod upgrades;
 
 use std::{
     collections::HashSet,

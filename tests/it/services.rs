@@ -1,7 +1,10 @@
 //! Services of projects that Gantry runs itself.
 
+mod archives;
 mod auth;
 mod faults;
+mod function_faults;
+mod function_runtime;
 mod functions;
 mod hostile;
 mod install;
@@ -158,6 +161,7 @@ fn node(app: &TestApp, machine: &Arc<Machine>, kits: &Path) -> Node {
         services: ServiceOptions {
             shelf: KitShelf::new(None, kits.to_owned()),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(11))
     };

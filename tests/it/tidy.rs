@@ -56,6 +56,7 @@ const SLEEPS: &[(&str, &str)] = &[
         "a lock that must not be waited for inside a statement",
     ),
     ("src/base/object_store/client.rs", "pause before a retry"),
+    ("src/data_plane/import/settings.rs", "pause before a retry"),
     (
         "src/data_plane/services/functions/process.rs",
         "the end of a child is polled, as its output has ended",
@@ -178,6 +179,10 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 /// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("src/cli/engine.rs", "npm's configuration"),
+    (
+        "src/cli/import.rs",
+        "a password and tokens, which are no arguments",
+    ),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
     ("src/data_plane/clusters/engine.rs", "PATH"),
     (
@@ -326,6 +331,7 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/service_proxy/functions.rs",
             "src/data_plane/service_proxy/request.rs",
             "src/data_plane/services/rest/mod.rs",
+            "src/data_plane/import/settings.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",

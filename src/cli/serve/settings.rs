@@ -106,7 +106,10 @@ fn from_config(
         idle_pause_after: config
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        hold: chrono::TimeDelta::days(config.hold.deleted_project_days.into()),
         branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
+        compute_sizes: config.project_limits.size_table(),
+        project_disk_choice_max: config.project_limits.project_disk_choice_max(),
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
@@ -122,6 +125,7 @@ fn from_config(
                 sandbox: !config.unsafe_no_sandbox && sandbox_available(),
                 ..Launcher::default()
             },
+            egress: config.functions_egress_ports.clone(),
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,

@@ -8,11 +8,13 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::{
     ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, LocalDriver,
     PlatformConflict, ResourceLimits, Resources, Result, RunningServer, ServerSocket,
+    UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -31,6 +33,10 @@ impl ClusterDriver for LocalDriver {
 
     fn resource_limits(&self) -> Option<&ResourceLimits> {
         self.resources().map(Resources::limits)
+    }
+
+    fn bound(&self, project: &ProjectRef, limits: ResourceLimits) {
+        self.bound(project, Some(limits));
     }
 
     fn enforces_limits(&self) -> bool {
@@ -57,6 +63,26 @@ impl ClusterDriver for LocalDriver {
 
     async fn create_copy(&self, spec: &CopySpec) -> Result<CopyReport> {
         self.create_copy(spec).await
+    }
+
+    async fn upgrade(
+        &self,
+        spec: &UpgradeSpec,
+        progress: &watch::Sender<UpgradeStep>,
+    ) -> Result<()> {
+        self.upgrade(spec, progress).await
+    }
+
+    async fn revert_upgrade(&self, project: &ProjectRef, number: i32) -> Result<()> {
+        self.revert_upgrade(project, number).await
+    }
+
+    async fn discard_original(&self, project: &ProjectRef, number: i32) -> Result<()> {
+        self.discard_original(project, number).await
+    }
+
+    async fn check_upgrade(&self, project: &ProjectRef, target: u16) -> Result<UpgradeBlockers> {
+        self.check_upgrade(project, target).await
     }
 
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {

@@ -43,6 +43,8 @@ pub mod shutdown;
 pub mod socket;
 pub(in crate::data_plane) mod system_calls;
 pub mod template;
+pub mod tools;
+pub mod upgrade;
 mod vault_key;
 pub mod wheel;
 mod zip;
@@ -73,6 +75,7 @@ pub use self::{
     server::Host,
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
+    upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 
 pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
@@ -204,6 +207,9 @@ pub enum ClusterError {
     /// A running cluster could not be copied.
     #[error("the cluster cannot be copied: {0}")]
     Copy(String),
+    /// A cluster could not be upgraded, with the reason of `pg_upgrade` or of a check.
+    #[error("the cluster cannot be upgraded: {0}")]
+    Upgrade(String),
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),

@@ -80,7 +80,9 @@ pub async fn wake(
                 | Status::Inactive
                 | Status::InitFailed
                 | Status::PauseFailed
-                | Status::RestoreFailed => {
+                | Status::RestoreFailed
+                // Takes longer than a request waits.
+                | Status::Upgrading => {
                     return Err(Error::DatabaseUnreachable);
                 }
                 Status::ComingUp

@@ -6,14 +6,16 @@
 mod copy;
 mod recovery;
 mod signals;
+mod start;
+mod upgrade;
 
 use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
+use self::start::{StartSettings, start};
 pub use self::{
     recovery::{empty_trash, recover_on_startup},
     signals::Reconciler,
@@ -61,26 +63,26 @@ struct ClusterPlan {
     generation: i64,
     verifier: Option<String>,
     attempts: i32,
-    /// Desired settings of the server, by PostgreSQL's names.
-    settings: SettingValues,
+    settings: StartSettings,
     /// Whether the settings changed since the server last read them.
     changed: bool,
     /// Settings of the last successful start.
-    started: SettingValues,
+    started: StartSettings,
     /// Whether the schemas and grants are those of another version of Gantry.
     outdated: bool,
     /// Whether new objects in `public` are open to the roles of the Data API.
     grants_on_new_tables: bool,
     creation: copy::ClusterCreation,
+    /// Whether the cluster is kept after the removal of the project.
+    is_held: bool,
 }
-
-type SettingValues = Vec<(String, String)>;
 
 impl ClusterPlan {
     /// Returns whether the running server was started with the current values of all settings that
     /// take effect only at a start.
     fn started_with_current_settings(&self) -> bool {
-        self.status != Status::ActiveHealthy || !parameters::wait(&self.started, &self.settings)
+        self.status != Status::ActiveHealthy
+            || !parameters::wait(&self.started.values, &self.settings.values)
     }
 }
 
@@ -185,7 +187,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
-         (select s.ref from projects s where s.id = projects.copy_of), organization_id",
+         (select s.ref from projects s where s.id = projects.copy_of), organization_id, instance_size, \
+         started_size, held_until is not null",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
@@ -310,23 +313,17 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         generation: row.get(3),
         verifier: row.get(4),
         attempts: row.get(5),
-        settings: settings(&row.get(8)),
+        settings: StartSettings::new(context, row.get(17), &row.get(8)),
         changed: row.get(9),
-        started: settings(&row.get(10)),
+        started: StartSettings::new(context, row.get(18), &row.get(10)),
         outdated: row.get(11),
         grants_on_new_tables: row.get(12),
         creation: copy::ClusterCreation {
             rebuild: row.get(13),
             source: copy::CopySource::read(row, 14)?,
         },
+        is_held: row.get(19),
     })
-}
-
-fn settings(row: &Value) -> SettingValues {
-    let settings = row.as_object().into_iter().flatten();
-    settings
-        .map(|(name, value)| (name.clone(), parameters::text(value)))
-        .collect()
 }
 
 /// Returns the user id of a cluster, which no other cluster has.
@@ -345,12 +342,18 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     let reference = &project.cluster.project;
     let mut fallback_reason = None;
     match project.status.goal() {
+        Status::Removed if project.is_held => {
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+        }
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
         Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        _ if project.status == Status::Upgrading => {
+            fallback_reason = upgrade::settle(context, project).await?;
+        }
         _ => fallback_reason = bring_up(context, project).await?,
     }
     record_success(context, project, fallback_reason).await?;
@@ -469,29 +472,6 @@ async fn record_conflicts(
         .map(drop)
 }
 
-/// Starts the server with these settings unless it runs, and waits until it accepts connections.
-async fn start(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    settings: &SettingValues,
-) -> Result<(), Error> {
-    let driver = &context.driver;
-    let reference = &project.cluster.project;
-    if !settings.is_empty() || project.changed || !project.started.is_empty() {
-        driver
-            .configure(reference, settings)
-            .await
-            .context("writing settings")?;
-    }
-    timed(context, Step::Start, driver.start(reference)).await?;
-    timed(
-        context,
-        Step::Ready,
-        driver.wait_ready(reference, READY_TIMEOUT),
-    )
-    .await
-}
-
 /// Runs a step if this process holds the lease, and records its duration if it succeeds.
 async fn timed<T>(
     context: &DataPlaneContext,
@@ -520,6 +500,8 @@ async fn record_success(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
          settings = case when $6::text is null then settings else settings_started end, \
          settings_started = case when $6::text is null and $8 then settings else settings_started end, \
+         instance_size = case when $6::text is null then instance_size else coalesce(started_size, 'micro') end, \
+         started_size = case when $6::text is null and $8 then instance_size else started_size end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
@@ -539,11 +521,8 @@ async fn record_success(
         &grants,
         &started,
     ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("announcing a project")?;
+    let written = context.db.query(sql, &params).await;
+    written.context("announcing a project")?;
     tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
     Ok(())
 }

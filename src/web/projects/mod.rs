@@ -1,5 +1,5 @@
-//! Projects: create, show, pause, restore, restart, delete, branches, functions, logs, usage,
-//! ingest keys, log drains, hostname.
+//! Projects: create, show, pause, restore, restart, upgrade, delete, settings, branches, functions,
+//! logs, usage, ingest keys, log drains, hostname.
 
 mod actions;
 mod branches;
@@ -9,7 +9,9 @@ mod ingest_keys;
 mod log_drains;
 mod logs;
 mod new;
+mod settings;
 mod show;
+mod upgrade;
 mod usage;
 
 use chrono::{DateTime, Utc};
@@ -26,7 +28,9 @@ pub(super) use self::{
     log_drains::LOG_DRAINS,
     logs::LOGS,
     new::{CREATE, NEW},
+    settings::{APPLY_SETTINGS, REVIEW_SETTINGS, SETTINGS, VERSIONS},
     show::{REVEAL_KEYS, SHOW},
+    upgrade::{SHOW_UPGRADE, UPGRADE},
     usage::USAGE,
 };
 use crate::{

@@ -30,6 +30,7 @@ async fn with_kit() -> TestApp {
         services: ServiceOptions {
             shelf: KitShelf::new(None, kits),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(12))
     };

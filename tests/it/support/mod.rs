@@ -426,6 +426,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
+        hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         dns: Arc::new(Said::default()),
         authority: None,
@@ -445,6 +446,8 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             ..log_drains::Options::default()
         },
         branch_life: chrono::TimeDelta::days(7),
+        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        project_disk_choice_max: 0,
     }
 }
 

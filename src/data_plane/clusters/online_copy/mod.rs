@@ -371,7 +371,7 @@ impl Backup {
 }
 
 /// Settings of the quarantine. Appended to those of the template.
-const QUARANTINE: &str = "
+pub(super) const QUARANTINE: &str = "
 shared_preload_libraries = ''
 session_preload_libraries = ''
 local_preload_libraries = ''
@@ -386,7 +386,7 @@ log_min_error_statement = 'panic'
 ";
 
 /// Settings that older servers do not know.
-const QUARANTINE_17: &str = "event_triggers = off\nsummarize_wal = off\n";
+pub(super) const QUARANTINE_17: &str = "event_triggers = off\nsummarize_wal = off\n";
 
 /// Parses a position in the WAL, such as `0/3000028`.
 fn lsn(text: &str) -> Option<u64> {

@@ -74,7 +74,11 @@ impl LocalDriver {
         blocking(move || {
             resources
                 .groups()
-                .adopt(project.as_str(), resources.limits(), &processes)
+                .adopt(
+                    project.as_str(),
+                    &resources.limits_of(project.as_str()),
+                    &processes,
+                )
                 .at("bounding the server in", &place)
         })
         .await
@@ -88,7 +92,8 @@ impl LocalDriver {
         idle(move || {
             let place = server.data().parent().unwrap_or(server.data());
             let unnamed = disk::measure_unnamed(&server.processes()?, place);
-            let named = disk::measure(place, inodes_max)
+            // Other folders of the project cannot be written by its server.
+            let named = disk::measure(server.data(), inodes_max)
                 .and_then(|data| Ok(data.and(disk::measure(&sockets, inodes_max)?)));
             named
                 .and_then(|named| Ok(named.and(unnamed?)))

@@ -19,7 +19,10 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{live::LiveFunction, output::LoggedFunction, secrets, sources::VersionFolder};
+use super::{
+    egress::EgressPorts, live::LiveFunction, output::LoggedFunction, secrets,
+    sources::VersionFolder,
+};
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
     data_plane::{
@@ -37,8 +40,6 @@ use crate::{
 
 /// Argument of a kit that stands for the options and the first module of a function.
 pub(in crate::data_plane::services) const FUNCTION: &str = "{function}";
-/// TCP ports that functions may connect to.
-const EGRESS_PORTS: &[u16] = &[80, 443, 465, 587, 5432, 6543];
 /// Processes and threads of all functions of a project.
 pub(in crate::data_plane::services) const PROCESSES_MAX: u64 = 2048;
 /// Open descriptors of a function.
@@ -62,6 +63,8 @@ pub(in crate::data_plane::services) struct PreparedFunction {
     gateway: PathBuf,
     /// Data segment and private mappings of the process, in bytes.
     memory_bytes: u64,
+    /// TCP ports that it may connect to.
+    egress: EgressPorts,
     pub(in crate::data_plane::services) logged: LoggedFunction,
 }
 
@@ -92,8 +95,8 @@ impl PreparedFunction {
         }
         plan.program_arguments = arguments;
         plan.variables.push(format!("DENO_DIR={}", cache.display()));
-        plan.network = true;
-        plan.ports = EGRESS_PORTS.to_vec();
+        plan.ports = self.egress.as_slice().to_vec();
+        (plan.network, plan.offline) = (true, plan.ports.is_empty());
         plan.read.push(self.folder.source());
         plan.connect.push(self.gateway.clone());
         // Its compiled code and its own files.
@@ -147,6 +150,7 @@ pub(in crate::data_plane::services) async fn prepare(
         arguments: modules.arguments(&version),
         gateway,
         memory_bytes: kit.manifest.memory_bytes,
+        egress: context.data_plane_settings.services.egress.clone(),
         folder: version,
         logged: LoggedFunction {
             function: live.id,
