@@ -10,6 +10,7 @@
 //! A server is identified by its executable and working directory, never by a pid in a file.
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
+pub mod archive;
 pub mod bundled;
 pub mod control;
 pub mod debian;
