@@ -159,6 +159,10 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
+            backups: gantry::data_plane::backups::BackupOptions {
+                enabled: false,
+                ..Default::default()
+            },
             branch_life: chrono::TimeDelta::days(7),
         };
         let (app, background) = App::new(

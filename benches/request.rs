@@ -152,6 +152,10 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::api::logs::Options::default(),
         log_drains: gantry::api::log_drains::Options::default(),
+        backups: gantry::data_plane::backups::BackupOptions {
+            enabled: false,
+            ..Default::default()
+        },
         branch_life: chrono::TimeDelta::days(7),
     };
     let (app, _background) = App::new(

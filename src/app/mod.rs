@@ -23,6 +23,8 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups,
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
@@ -97,6 +99,8 @@ pub struct Settings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
+    /// Backups of projects.
+    pub backups: BackupOptions,
     /// Life of a branch that is not persistent, unless its creator chooses.
     pub branch_life: TimeDelta,
 }
@@ -125,6 +129,7 @@ impl Settings {
             dns: self.dns,
             outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
+            backups: self.backups,
         };
         let api = ApiSettings {
             oauth: self.oauth,
@@ -244,6 +249,8 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(backups::run(app.data_plane.clone()));
+        tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

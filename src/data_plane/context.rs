@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
+    backups::{BackupOptions, Backups},
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
     database_access::AccessRuleCache,
@@ -66,6 +67,8 @@ pub struct DataPlaneSettings {
     pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.
@@ -104,6 +107,8 @@ pub struct DataPlaneState {
     pub service_proxy: ServiceProxy,
     /// Instances of services that Gantry runs itself.
     pub services: Services,
+    /// Backups of projects.
+    pub backups: Backups,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -146,6 +151,13 @@ impl DataPlaneContext {
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
+            backups: Backups::new(
+                settings.backups.clone(),
+                &home,
+                &platform.clock,
+                &platform.entropy,
+                &platform.metrics,
+            ),
             platform,
             data_plane_settings: settings,
             driver,

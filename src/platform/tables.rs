@@ -215,6 +215,18 @@ tables! {
     Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// SQL that masks data of branches.
     BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restores of projects.
+    Restores = "restores", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restore points.
+    RestorePoints = "restore_points", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Base backups.
+    BaseBackups = "base_backups", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Archives of the write-ahead log.
+    Archives = "archives", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Times of daily backups.
+    BackupSchedules = "backup_schedules", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Keys of backups.
+    BackupKeys = "backup_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -9,7 +9,7 @@ use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
     data_plane::{
-        database_session,
+        backups, database_session,
         database_session::ConnectTarget,
         projects::{Status, removed},
         service_proxy::{overrides, upstreams::Service as ProxiedService},
@@ -79,7 +79,8 @@ pub async fn check(
         warning.clone(),
         conflicts.as_deref().map(platform_conflicts),
     ];
-    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    let mut notes: Vec<String> = notes.into_iter().flatten().collect();
+    notes.extend(backups::health::notes(context, project.id).await?);
     let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),

@@ -106,6 +106,7 @@ fn from_config(
         idle_pause_after: config
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
+        backups: config.backups.options(&config.logs.store)?,
         branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
@@ -133,9 +134,9 @@ fn from_config(
         },
         provider: provider(config)?.map(Arc::new),
         logs: logs::Options {
-            folder: config.logs_folder.clone(),
-            retention_days: config.logs_retention_days,
-            place: config.logs_store.place()?,
+            folder: config.logs.logs_folder.clone(),
+            retention_days: config.logs.logs_retention_days,
+            place: config.logs.store.place()?,
             ..logs::Options::default()
         },
         log_drains: log_drains::Options {

@@ -10,6 +10,7 @@
 //! A server is identified by its executable and working directory, never by a pid in a file.
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
+pub mod archive_way;
 pub mod bundled;
 pub mod control;
 pub mod debian;
@@ -32,6 +33,7 @@ mod packages;
 mod pid_file;
 mod platform;
 mod process;
+mod recovery;
 pub mod registry;
 pub mod resources;
 mod roles;
@@ -53,6 +55,7 @@ use std::{
 use tokio_postgres::error::SqlState;
 
 pub use self::{
+    archive_way::ArchiveWay,
     control::Control,
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
@@ -62,8 +65,9 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec},
+    online_copy::{CopyReport, CopySpec, Snapshot},
     platform::PlatformConflict,
+    recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
     running::RunningServer,
@@ -204,6 +208,9 @@ pub enum ClusterError {
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),
+    /// A recovered cluster failed a check.
+    #[error("the recovered cluster is not usable: {0}")]
+    Recovery(String),
     /// The driver does not support this operation.
     #[error("this cluster driver does not support {0}")]
     Unsupported(&'static str),

@@ -26,6 +26,7 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
+        backups::{settle, settle::OpenRestore},
         clusters,
         clusters::{ClusterError, ClusterSpec, CopyPriority, PlatformConflict},
         context::DataPlaneContext,
@@ -347,10 +348,19 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     match project.status.goal() {
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
+            settle::cancel(context, project.id).await?;
+            context
+                .backups
+                .purge(reference)
+                .await
+                .context("deleting backups")?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        Status::Inactive => {
+            settle::cancel(context, project.id).await?;
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+        }
         _ => fallback_reason = bring_up(context, project).await?,
     }
     record_success(context, project, fallback_reason).await?;
@@ -382,6 +392,16 @@ async fn bring_up(
         }
         _ => {}
     }
+    let mut restore = OpenRestore::of(context, project.id).await?;
+    if let Some(open) = &mut restore {
+        context.lease.check()?;
+        if !open
+            .carry_out(context, project.id, &project.cluster)
+            .await?
+        {
+            restore = None;
+        }
+    }
     // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
         timed(context, Step::Stop, driver.stop(reference)).await?;
@@ -402,7 +422,10 @@ async fn bring_up(
             .await
             .context("reloading settings")?;
     }
-    if let Some(verifier) = &project.verifier {
+    let restored = restore
+        .as_ref()
+        .and_then(|restore| restore.verifier.as_ref());
+    if let Some(verifier) = project.verifier.as_ref().or(restored) {
         let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
@@ -419,6 +442,9 @@ async fn bring_up(
     // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
         update_roles(context, project).await?;
+    }
+    if let Some(restore) = restore {
+        restore.finish(context, project.id, None).await?;
     }
     Ok(fallback_reason)
 }

@@ -25,6 +25,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
@@ -443,6 +444,11 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         log_drains: log_drains::Options {
             outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
             ..log_drains::Options::default()
+        },
+        // Tests of backups switch them on.
+        backups: BackupOptions {
+            enabled: false,
+            ..BackupOptions::default()
         },
         branch_life: chrono::TimeDelta::days(7),
     }

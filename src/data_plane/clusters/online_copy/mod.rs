@@ -9,6 +9,7 @@
 mod copier;
 mod isolation;
 mod masking;
+mod snapshot;
 
 use std::{
     ffi::CString,
@@ -23,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout};
 use tokio_postgres::{Client, Row, types::FromSql};
 
-pub use self::isolation::IsolationStep;
 use self::{
     copier::{Copier, CopyControl, CopyCounts},
     isolation::Isolation,
 };
+pub use self::{isolation::IsolationStep, snapshot::Snapshot};
 use super::{
     At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
     identity::SystemId, server::Server, shutdown::ShutdownMode, template,
@@ -268,34 +269,13 @@ impl Backup {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<(String, CopyCounts)> {
-        let control = Arc::new(CopyControl::new(SPEED));
-        let _cancelled = CancelOnDrop(Arc::clone(&control));
-        let target = place.join("data");
-        let owners = (self.owner, owner);
-        let (from, bytes_max, shared) = (self.data.clone(), spec.bytes_max, Arc::clone(&control));
-        let expected = self.bytes;
-        let files = super::idle(move || {
-            let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
-            copier.expect(expected);
-            copier.copy_files()?;
-            copier.copy_control()?;
-            Ok(copier)
-        });
-        let mut copier = self.paced(&control, files).await?;
-        let row = one(
-            &self.session,
-            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
-        )
-        .await?;
-        let (lsn, label): (String, String) = (value(&row, 0)?, value(&row, 1)?);
-        if !value::<Option<String>>(&row, 2)?
-            .unwrap_or_default()
-            .is_empty()
-        {
-            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
-        }
-        let end: u64 = value::<String>(&row, 3)?.parse().unwrap_or(0);
-        let segments = self.segments(&label, end)?;
+        let mut copier = self.copy_files(place, owner, spec.bytes_max).await?;
+        let BackupEnd {
+            lsn,
+            position,
+            label,
+        } = self.stop().await?;
+        let segments = self.segments(&label, position)?;
         let (template, settings) = (template.to_owned(), self.needed_settings.clone());
         let (segment_bytes, major) = (self.segment_bytes, spec.cluster.major);
         let copied = blocking(move || {
@@ -319,6 +299,49 @@ impl Backup {
         // Ends the slot, which kept the segments until here.
         drop(self.session);
         Ok((lsn, copied))
+    }
+
+    /// Copies the data directory to `<place>/data`, without its WAL.
+    async fn copy_files(
+        &self,
+        place: &Path,
+        owner: ProcessOwner,
+        bytes_max: u64,
+    ) -> Result<Copier> {
+        let control = Arc::new(CopyControl::new(SPEED));
+        let _cancelled = CancelOnDrop(Arc::clone(&control));
+        let target = place.join("data");
+        let owners = (self.owner, owner);
+        let (from, shared) = (self.data.clone(), Arc::clone(&control));
+        let expected = self.bytes;
+        let files = super::idle(move || {
+            let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
+            copier.expect(expected);
+            copier.copy_files()?;
+            copier.copy_control()?;
+            Ok(copier)
+        });
+        self.paced(&control, files).await
+    }
+
+    /// Ends the backup.
+    async fn stop(&self) -> Result<BackupEnd> {
+        let row = one(
+            &self.session,
+            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
+        )
+        .await?;
+        if !value::<Option<String>>(&row, 2)?
+            .unwrap_or_default()
+            .is_empty()
+        {
+            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
+        }
+        Ok(BackupEnd {
+            lsn: value(&row, 0)?,
+            label: value(&row, 1)?,
+            position: value::<String>(&row, 3)?.parse().unwrap_or(0),
+        })
     }
 
     /// Adjusts the speed to the original's commits while the files are copied.
@@ -345,12 +368,7 @@ impl Backup {
 
     /// Returns the names of the segments from the begin of the backup to its end.
     fn segments(&self, label: &str, end: u64) -> Result<Vec<String>> {
-        let start = label
-            .lines()
-            .find_map(|line| line.strip_prefix("START WAL LOCATION: "))
-            .and_then(|line| lsn(line.split_whitespace().next()?));
-        let start =
-            start.ok_or_else(|| ClusterError::Copy("its backup has no begin".to_owned()))?;
+        let start = start_of(label)?;
         // The last byte before the end: an end at a boundary needs no further segment.
         let last = end.saturating_sub(1) / self.segment_bytes;
         let first = start / self.segment_bytes;
@@ -370,8 +388,27 @@ impl Backup {
     }
 }
 
+/// The end of a backup.
+struct BackupEnd {
+    /// End of the WAL, as PostgreSQL prints it.
+    lsn: String,
+    /// The same as a number.
+    position: u64,
+    /// Content of `backup_label`.
+    label: String,
+}
+
+/// Returns the position from which the WAL of a backup is replayed.
+fn start_of(label: &str) -> Result<u64> {
+    let start = label
+        .lines()
+        .find_map(|line| line.strip_prefix("START WAL LOCATION: "))
+        .and_then(|line| lsn(line.split_whitespace().next()?));
+    start.ok_or_else(|| ClusterError::Copy("its backup has no begin".to_owned()))
+}
+
 /// Settings of the quarantine. Appended to those of the template.
-const QUARANTINE: &str = "
+pub(super) const QUARANTINE: &str = "
 shared_preload_libraries = ''
 session_preload_libraries = ''
 local_preload_libraries = ''
@@ -386,7 +423,7 @@ log_min_error_statement = 'panic'
 ";
 
 /// Settings that older servers do not know.
-const QUARANTINE_17: &str = "event_triggers = off\nsummarize_wal = off\n";
+pub(super) const QUARANTINE_17: &str = "event_triggers = off\nsummarize_wal = off\n";
 
 /// Parses a position in the WAL, such as `0/3000028`.
 fn lsn(text: &str) -> Option<u64> {
