@@ -133,7 +133,8 @@ pub(super) async fn begin(
         .context(doing)?;
     let sql = format!(
         "insert into archives (project_id, system_id, part, timeline, segment_bytes, begin_lsn, shipped_lsn, shipped_at, created_at)
-         select $1, $2, count(*)::int + 1, $3, $4, $5, $5, $6, $6 from archives where project_id = $1 and system_id = $2
+         select $1, $2, count(*)::int + 1, $3, $4, $5, $5, $6, $6 from archives
+         where project_id = $1 and system_id = $2
          returning {}",
         Archive::COLUMNS
     );

@@ -24,7 +24,7 @@ const BLOCK: usize = 512;
 /// Configuration of the exported cluster: reachable only by the account that owns the folder.
 const CONFIGURATION: &str = "\
 # A backup of a project. Start it with: postgres -D <this folder>
-# Then connect as supabase_admin over the socket in this folder: psql -h <this folder> -U supabase_admin postgres
+# Then connect over the socket in it: psql -h <this folder> -U supabase_admin postgres
 listen_addresses = ''
 unix_socket_directories = '.'
 unix_socket_permissions = 0700

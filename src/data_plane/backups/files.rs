@@ -90,7 +90,7 @@ impl ClusterFiles {
 
     /// Returns the names in a folder. A missing folder is empty.
     pub(super) fn names(&self, folder: &str) -> io::Result<Vec<String>> {
-        let Some(dir) = self.folder(folder)? else {
+        let Some(dir) = self.open_folder(folder)? else {
             return Ok(Vec::new());
         };
         let mut names = Vec::new();
@@ -108,7 +108,7 @@ impl ClusterFiles {
         Ok(names)
     }
 
-    fn folder(&self, folder: &str) -> io::Result<Option<OwnedFd>> {
+    fn open_folder(&self, folder: &str) -> io::Result<Option<OwnedFd>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(&self.data, folder, flags, Mode::empty(), resolve) {
@@ -164,7 +164,7 @@ impl FinishedSegments for ClusterFiles {
     }
 
     fn release(&self, name: &str) -> io::Result<()> {
-        let Some(dir) = self.folder(self.changing())? else {
+        let Some(dir) = self.open_folder(self.changing())? else {
             return Ok(());
         };
         let released = match self.way {

@@ -196,6 +196,8 @@ pub struct Backups {
     states: Mutex<HashMap<ProjectId, Arc<AsyncMutex<ShipState>>>>,
     /// Time at which idle projects were recorded last.
     quiet_recorded: Mutex<Ticks>,
+    /// Held while base backups are made, completed and removed.
+    upkeep: AsyncMutex<()>,
 }
 
 /// The parts from which the store is made.
@@ -234,6 +236,7 @@ impl Backups {
             options,
             states: Mutex::default(),
             quiet_recorded: Mutex::default(),
+            upkeep: AsyncMutex::default(),
         }
     }
 
@@ -294,6 +297,9 @@ impl Backups {
         context: &DataPlaneContext,
         project: &WatchedProject,
     ) -> bool {
+        if !self.options.enabled {
+            return false;
+        }
         let state = self.state(project.id);
         let mut state = state.lock().await;
         for _ in 0..TURNS_MAX {

@@ -81,8 +81,11 @@ pub async fn find(
     name: Option<&str>,
 ) -> Result<Option<RestorePoint>, Error> {
     let sql = "select p.name, p.completed_on, p.archive_id, p.lsn, p.restore_id,
-                      exists (select from base_backups b where b.archive_id = p.archive_id and b.status in ('COMPLETED', 'PENDING') and coalesce(b.stop_lsn, 0) <= p.lsn),
-                      exists (select from restores r where r.id = p.restore_id and r.kept_until > $3)
+                      exists (select from base_backups b where b.archive_id = p.archive_id
+                              and b.status in ('COMPLETED', 'PENDING')
+                              and coalesce(b.stop_lsn, 0) <= p.lsn),
+                      exists (select from restores r
+                              where r.id = p.restore_id and r.kept_until > $3)
                from restore_points p where p.project_id = $1 and ($2::text is null or p.name = $2) order by p.id desc limit 1";
     let params: [Param<'_>; 3] = [&project.id.0, &name, &context.clock.now()];
     let rows = context.db.query(sql, &params).await;

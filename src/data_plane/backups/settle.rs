@@ -94,15 +94,8 @@ impl OpenRestore {
         if driver.is_restored(&name) {
             // The last commits of the earlier cluster are archived, too.
             driver.stop(project).await.context("stopping a cluster")?;
-            let way = way_of(context, cluster.major);
-            let watched = WatchedProject {
-                id,
-                reference: project.clone(),
-                way,
-            };
-            if !context.backups.ship_all(context, &watched).await {
-                tracing::warn!(%project, "the end of the write-ahead log could not be archived before the exchange");
-            }
+            archive_end(context, id, cluster).await;
+            context.lease.check()?;
             let exchanged = driver.exchange(project, &name).await;
             exchanged.context("exchanging a cluster")?;
             context.backups.forget(id).await;
@@ -194,6 +187,8 @@ impl OpenRestore {
             RecoveryChecks::Quick,
         )
         .await?;
+        // Another process may continue meanwhile.
+        context.lease.check()?;
         context.driver.keep_restored(built.cluster, name).await?;
         let sql = "update restores set base_id = $2 where id = $1";
         let recorded = context.db.query(sql, &[&self.id, &base]).await;
@@ -217,8 +212,10 @@ impl OpenRestore {
         if error.is_none() {
             // The archive of the earlier cluster is the last one that has ended, or has not yet.
             let sql = "insert into restore_points (project_id, archive_id, name, lsn, restore_id, created_at, completed_on)
-                       select $1, a.id, 'restore-' || $2::bigint, a.shipped_lsn, $2, $3, $3 from archives a
-                       where a.project_id = $1 and a.created_at <= (select requested_at from restores where id = $2)
+                       select $1, a.id, 'restore-' || $2::bigint, a.shipped_lsn, $2, $3, $3
+                       from archives a
+                       where a.project_id = $1
+                         and a.created_at <= (select requested_at from restores where id = $2)
                          and not exists (select from restore_points p where p.restore_id = $2)
                        order by a.id desc limit 1";
             let params: [Param<'_>; 3] = [&id.0, &self.id, &now];
@@ -228,6 +225,20 @@ impl OpenRestore {
         let params: [Param<'_>; 4] = [&self.id, &now, &error, &kept_until];
         context.db.query(sql, &params).await.context(doing)?;
         Ok(())
+    }
+}
+
+/// Archives the log of a stopped cluster to its end, before another one takes its place.
+pub(crate) async fn archive_end(context: &DataPlaneContext, id: ProjectId, cluster: &ClusterSpec) {
+    let project = &cluster.project;
+    let watched = WatchedProject {
+        id,
+        reference: project.clone(),
+        way: way_of(context, cluster.major),
+    };
+    let is_enabled = context.backups.options.enabled;
+    if is_enabled && !context.backups.ship_all(context, &watched).await {
+        tracing::warn!(%project, "the end of the write-ahead log could not be archived");
     }
 }
 

@@ -73,22 +73,33 @@ struct BackedUp {
 }
 
 const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment_bytes, a.begin_lsn, a.shipped_lsn, a.shipped_at, a.last_commit_at, a.ended_at, a.ended_reason,
-        p.id, p.ref, p.engine, coalesce(p.account, p.id), p.status = 'ACTIVE_HEALTHY' and not p.asleep, p.status in ('ACTIVE_HEALTHY', 'INACTIVE'), p.created_at,
+        p.id, p.ref, p.engine, coalesce(p.account, p.id),
+        p.status = 'ACTIVE_HEALTHY' and not p.asleep,
+        p.status in ('ACTIVE_HEALTHY', 'INACTIVE'), p.created_at,
         s.schedule_for, s.updated_at,
         l.inserted_at, l.consistent_at, l.start_lsn,
         f.at, f.count,
         w.id, w.stop_lsn,
         c.id, c.consistent_at, c.verified_at is not null or c.verify_error is not null,
-        (select max(greatest(v.verified_at, case when v.verify_error is not null then v.inserted_at end)) from base_backups v where v.project_id = p.id)
+        (select max(greatest(v.verified_at, case when v.verify_error is not null then v.inserted_at end))
+         from base_backups v where v.project_id = p.id)
     from projects p
     join archives a on a.project_id = p.id and a.ended_at is null
     left join backup_schedules s on s.project_id = p.id
     left join lateral (select inserted_at, consistent_at, start_lsn from base_backups b
-                       where b.archive_id = a.id and b.status in ('COMPLETED', 'PENDING') and b.consistent_at is not null order by b.id desc limit 1) l on true
-    left join lateral (select max(b.inserted_at) as at, count(*) as count from base_backups b where b.archive_id = a.id and b.status = 'FAILED'
-                       and b.id > coalesce((select max(x.id) from base_backups x where x.archive_id = a.id and x.status = 'COMPLETED'), 0)) f on true
-    left join lateral (select id, stop_lsn from base_backups b where b.archive_id = a.id and b.status = 'PENDING' and b.stop_lsn is not null order by b.id limit 1) w on true
-    left join lateral (select id, consistent_at, verified_at, verify_error from base_backups b where b.project_id = p.id and b.status = 'COMPLETED' order by b.id desc limit 1) c on true
+                       where b.archive_id = a.id and b.status in ('COMPLETED', 'PENDING')
+                         and b.consistent_at is not null order by b.id desc limit 1) l on true
+    left join lateral (select max(b.inserted_at) as at, count(*) as count from base_backups b
+                       where b.archive_id = a.id and b.status = 'FAILED'
+                         and b.id > coalesce((select max(x.id) from base_backups x
+                                              where x.archive_id = a.id
+                                                and x.status = 'COMPLETED'), 0)) f on true
+    left join lateral (select id, stop_lsn from base_backups b
+                       where b.archive_id = a.id and b.status = 'PENDING'
+                         and b.stop_lsn is not null order by b.id limit 1) w on true
+    left join lateral (select id, consistent_at, verified_at, verify_error from base_backups b
+                       where b.project_id = p.id and b.status = 'COMPLETED'
+                       order by b.id desc limit 1) c on true
     where p.node = $1 and p.desired <> 'removed' order by p.id";
 
 impl BackedUp {
@@ -167,6 +178,7 @@ impl BackedUp {
 
 /// Does everything that is due now. A failure of one project does not affect the others.
 pub async fn round(context: &DataPlaneContext) -> Result<(), Error> {
+    let _alone = context.backups.upkeep.lock().await;
     if !context.lease.leads() {
         return Ok(());
     }
@@ -212,14 +224,24 @@ async fn keep_up(context: &DataPlaneContext, project: &BackedUp) -> Result<(), B
         }
         return Ok(());
     }
-    let Some(reason) = project.due(now) else {
-        return Ok(());
-    };
+    match project.due(now) {
+        Some(reason) => back_up(context, project, reason).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Makes a base backup and, if the end of its log can be shipped at once, completes it. Returns
+/// its number. `None` if the project has no archive, or the reconciler works on it.
+async fn back_up(
+    context: &DataPlaneContext,
+    project: &BackedUp,
+    reason: BaseReason,
+) -> Result<Option<i64>, BackupError> {
     let Some((archive, store)) = context.backups.opened(project.watched.id).await else {
-        return Ok(());
+        return Ok(None);
     };
     if archive.id != project.archive.id {
-        return Ok(());
+        return Ok(None);
     }
     let request = BaseRequest {
         project: &project.watched,
@@ -227,24 +249,45 @@ async fn keep_up(context: &DataPlaneContext, project: &BackedUp) -> Result<(), B
         store: &store,
         reason,
     };
-    let id = take(context, &request, project.is_awake).await?;
-    if let Some(id) = id {
-        // The end of its log is shipped at once.
-        context.backups.ship_all(context, &project.watched).await;
-        let shipped = archive::current(context, project.watched.id).await?;
-        let sql = "select stop_lsn from base_backups where id = $1";
-        let rows = context
-            .db
-            .query(sql, &[&id])
-            .await
-            .context("reading a backup")?;
-        let stop = rows.first().map(|row| Lsn::from_column(row.get(0)));
-        if shipped.is_some_and(|shipped| shipped.id == archive.id && Some(shipped.shipped) >= stop)
-        {
-            complete(context, project, id).await?;
+    let Some(id) = take(context, &request, project.is_awake).await? else {
+        return Ok(None);
+    };
+    context.backups.ship_all(context, &project.watched).await;
+    let shipped = archive::current(context, project.watched.id).await?;
+    let sql = "select stop_lsn from base_backups where id = $1";
+    let rows = context.db.query(sql, &[&id]).await;
+    let rows = rows.context("reading a backup")?;
+    let stop = rows.first().map(|row| Lsn::from_column(row.get(0)));
+    let is_complete = |shipped: &Archive| shipped.id == archive.id && Some(shipped.shipped) >= stop;
+    if shipped.as_ref().is_some_and(is_complete) {
+        complete(context, project, id).await?;
+    }
+    Ok(Some(id))
+}
+
+/// Makes a base backup of a project now, running or stopped, and returns its number. It is complete
+/// when its status says so: at once, if the store answers. `None` if the project has no archive
+/// yet, or the reconciler works on it.
+pub async fn back_up_now(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+) -> Result<Option<i64>, BackupError> {
+    let _alone = context.backups.upkeep.lock().await;
+    match find(context, project).await? {
+        Some(found) => back_up(context, &found, BaseReason::Request).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the facts about one project of this node.
+async fn find(context: &DataPlaneContext, project: &ProjectRef) -> Result<Option<BackedUp>, Error> {
+    let rows = context.db.query(BACKED_UP, &[&context.settings.node]).await;
+    for row in rows.context("reading backups")? {
+        if row.get::<_, &str>(12) == project.as_str() {
+            return BackedUp::read(context, &row);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 /// Makes a base backup. A server that does not run must not be started meanwhile. `None` if the
@@ -428,23 +471,14 @@ async fn verify(context: &DataPlaneContext, project: &BackedUp, base: i64) -> Re
 
 /// Verifies the last backup of a project now. Returns whether it has one.
 pub async fn verify_now(context: &DataPlaneContext, project: &ProjectRef) -> Result<bool, Error> {
-    let rows = context
-        .db
-        .query(BACKED_UP, &[&context.settings.node])
-        .await
-        .context("reading backups")?;
-    for row in &rows {
-        let Some(found) = BackedUp::read(context, row)? else {
-            continue;
-        };
-        if &found.watched.reference == project
-            && let Some(base) = found.complete
-        {
-            verify(context, &found, base).await?;
-            return Ok(true);
-        }
-    }
-    Ok(false)
+    let _alone = context.backups.upkeep.lock().await;
+    let found = find(context, project).await?;
+    let Some((found, base)) = found.and_then(|found| found.complete.map(|base| (found, base)))
+    else {
+        return Ok(false);
+    };
+    verify(context, &found, base).await?;
+    Ok(true)
 }
 
 /// Marks restore points as available whose log is in the store.

@@ -429,9 +429,12 @@ async fn check_database(session: &Client, recovered: &mut RecoveredCluster) -> R
         return Ok(());
     }
     let indexes = "select c.oid, format('%I.%I', n.nspname, c.relname), coalesce(nullif(e.nspname, ''), 'gantry_check')
-                   from pg_index i join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+                   from pg_index i
+                   join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
                    join pg_am a on a.oid = c.relam and a.amname = 'btree'
-                   cross join (select x.nspname from pg_extension y join pg_namespace x on x.oid = y.extnamespace where y.extname = 'amcheck') e
+                   cross join (select x.nspname from pg_extension y
+                               join pg_namespace x on x.oid = y.extnamespace
+                               where y.extname = 'amcheck') e
                    where i.indisready and i.indisvalid and c.relpersistence = 'p' and c.relkind = 'i'";
     for row in session.query(indexes, &[]).await.map_err(sql_error)? {
         let (id, index, schema): (u32, String, String) = (

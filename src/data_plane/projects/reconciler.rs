@@ -3,8 +3,21 @@
 //! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
 //! so after a crash the next pass completes the work.
 
+/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
+/// must hold the lease with generation `$3` until the transaction ends.
+macro_rules! fenced {
+    ($update:literal) => {
+        concat!(
+            $update,
+            "id = $1 and generation = $2 and exists \
+             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
+        )
+    };
+}
+
 mod copy;
 mod recovery;
+mod roles;
 mod signals;
 
 use std::{collections::HashSet, time::Duration};
@@ -28,11 +41,10 @@ use crate::{
     data_plane::{
         backups::{settle, settle::OpenRestore},
         clusters,
-        clusters::{ClusterError, ClusterSpec, CopyPriority, PlatformConflict},
+        clusters::{ClusterSpec, CopyPriority},
         context::DataPlaneContext,
         database_session,
         metrics::Step,
-        temporary_access,
     },
     platform::tables::Table,
 };
@@ -94,18 +106,6 @@ macro_rules! unsettled {
             " from projects where node = $1 and (status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED') \
              or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null or outdated)))",
             $rest
-        )
-    };
-}
-
-/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
-/// must hold the lease with generation `$3` until the transaction ends.
-macro_rules! fenced {
-    ($update:literal) => {
-        concat!(
-            $update,
-            "id = $1 and generation = $2 and exists \
-             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
         )
     };
 }
@@ -381,6 +381,9 @@ async fn bring_up(
     let is_new =
         project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
     if project.creation.rebuild {
+        // Up to its end, the removed cluster can be restored.
+        timed(context, Step::Stop, driver.stop(reference)).await?;
+        settle::archive_end(context, project.id, &project.cluster).await;
         timed(context, Step::Remove, driver.remove(reference)).await?;
         context.reconciler.trash_filled();
     }
@@ -441,58 +444,12 @@ async fn bring_up(
     }
     // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
-        update_roles(context, project).await?;
+        roles::update(context, project).await?;
     }
     if let Some(restore) = restore {
         restore.finish(context, project.id, None).await?;
     }
     Ok(fallback_reason)
-}
-
-/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project
-/// becomes healthy.
-async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
-    let reference = &project.cluster.project;
-    let admin = match context.driver.admin_session(reference).await {
-        Err(ClusterError::Unsupported(_)) => return Ok(()),
-        session => session.context("connecting to a cluster")?,
-    };
-    context
-        .driver
-        .repair_roles_over(&admin)
-        .await
-        .context("repairing the platform's roles")?;
-    if project.outdated {
-        let conflicts = context
-            .driver
-            .apply_platform(&admin)
-            .await
-            .context("applying the platform's schemas")?;
-        record_conflicts(context, project, &conflicts).await?;
-    }
-    temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
-}
-
-/// Records the parts of the platform that could not be applied, for the health of the project.
-async fn record_conflicts(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    conflicts: &[PlatformConflict],
-) -> Result<(), Error> {
-    for conflict in conflicts {
-        tracing::warn!(project = %project.cluster.project, %conflict, "part of the platform was not applied");
-    }
-    let texts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-    let text = (!texts.is_empty()).then(|| texts.join("; "));
-    let lease = context.lease.check()?;
-    let sql = fenced!("update projects set platform_conflicts = $4 where ");
-    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &lease, &text];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("recording conflicts with the platform")
-        .map(drop)
 }
 
 /// Starts the server with these settings unless it runs, and waits until it accepts connections.

@@ -392,7 +392,7 @@ impl Backup {
 struct BackupEnd {
     /// End of the WAL, as PostgreSQL prints it.
     lsn: String,
-    /// The same as a number.
+    /// This position as a number.
     position: u64,
     /// Content of `backup_label`.
     label: String,

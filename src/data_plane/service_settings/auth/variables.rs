@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn values_have_the_forms_of_the_program() {
-        let all = rendered(json!({
+        let all = rendered(&json!({
             "external_google_enabled": true,
             "external_google_client_id": "a",
             "external_google_secret": "s",
