@@ -175,6 +175,10 @@ impl Bench {
             compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
             project_disk_choice_max: 0,
             branches: gantry::api::branches::BranchOptions::default(),
+            backups: gantry::data_plane::backups::BackupOptions {
+                enabled: false,
+                ..Default::default()
+            },
         };
         let (app, background) = App::new(
             settings,

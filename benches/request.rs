@@ -156,6 +156,10 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
         branches: gantry::api::branches::BranchOptions::default(),
+        backups: gantry::data_plane::backups::BackupOptions {
+            enabled: false,
+            ..Default::default()
+        },
     };
     let (app, _background) = App::new(
         settings,

@@ -23,6 +23,8 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups,
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
@@ -107,6 +109,8 @@ pub struct Settings {
     pub project_disk_choice_max: u64,
     /// Limits of branches.
     pub branches: BranchOptions,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 impl Settings {
@@ -137,6 +141,7 @@ impl Settings {
             authority: self.authority,
             compute_sizes: self.compute_sizes,
             project_disk_choice_max: self.project_disk_choice_max,
+            backups: self.backups,
         };
         let api = ApiSettings {
             oauth: self.oauth,
@@ -257,6 +262,8 @@ impl Background {
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(upkeep::run(app.data_plane.clone()));
+        tasks.spawn(backups::run(app.data_plane.clone()));
+        tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -1,10 +1,12 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod backups;
 mod branches;
-mod hold;
-mod project_limits;
 mod extensions;
+mod hold;
+mod logs;
+mod project_limits;
 mod underscore_headers;
 mod validation;
 
@@ -19,7 +21,6 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    base::object_store,
     data_plane::{
         clusters::Home, projects::NewTableGrants, service_proxy::upstreams,
         services::functions::EgressPorts,
@@ -27,8 +28,10 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
-pub use project_limits::ProjectLimitFlags;
+pub use backups::BackupFlags;
 pub use extensions::{ExtensionOptions, ExtensionsFolder};
+pub use logs::LogFlags;
+pub use project_limits::ProjectLimitFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
 
@@ -509,17 +512,13 @@ pub struct Config {
     )]
     pub oidc_name: Option<String>,
 
-    /// Folder for log lines of projects. Default: `logs` in the data folder.
-    #[arg(long, env = "GANTRY_LOGS_FOLDER", value_name = "DIR")]
-    pub logs_folder: Option<PathBuf>,
-
-    /// Retention of log lines, in days.
-    #[arg(long, env = "GANTRY_LOGS_RETENTION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
-    pub logs_retention_days: u16,
-
-    /// Object store for files of log lines.
+    /// Log lines.
     #[command(flatten)]
-    pub logs_store: object_store::Flags,
+    pub logs: LogFlags,
+
+    /// Backups.
+    #[command(flatten)]
+    pub backups: BackupFlags,
 
     /// Networks that log drains may connect to although their addresses are not public, such as
     /// `10.20.0.0/16`. Comma separated. Default: none, because customers choose the destinations.

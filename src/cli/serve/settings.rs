@@ -111,6 +111,7 @@ fn from_config(
         compute_sizes: config.project_limits.size_table(),
         project_disk_choice_max: config.project_limits.project_disk_choice_max(),
         branches: config.branches.options(),
+        backups: config.backups.options(&config.logs.store)?,
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
@@ -138,9 +139,9 @@ fn from_config(
         },
         provider: provider(config)?.map(Arc::new),
         logs: logs::Options {
-            folder: config.logs_folder.clone(),
-            retention_days: config.logs_retention_days,
-            place: config.logs_store.place()?,
+            folder: config.logs.logs_folder.clone(),
+            retention_days: config.logs.logs_retention_days,
+            place: config.logs.store.place()?,
             ..logs::Options::default()
         },
         log_drains: log_drains::Options {

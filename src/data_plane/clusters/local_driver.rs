@@ -89,6 +89,8 @@ pub struct LocalDriver {
     online_copies: Arc<Semaphore>,
     /// `None`: servers are bounded only by the machine.
     resources: Option<Resources>,
+    /// Whether servers archive their write-ahead log.
+    archives: bool,
 }
 
 impl LocalDriver {
@@ -103,6 +105,7 @@ impl LocalDriver {
             copies: Arc::new(Semaphore::new(COPIES_MAX)),
             online_copies: Arc::new(Semaphore::new(COPIES_MAX)),
             resources: None,
+            archives: false,
         }
     }
 
@@ -113,6 +116,12 @@ impl LocalDriver {
             resources: Some(resources),
             ..self
         }
+    }
+
+    /// Makes servers archive their write-ahead log, from their next start on.
+    #[must_use]
+    pub fn with_archives(self, archives: bool) -> Self {
+        Self { archives, ..self }
     }
 
     /// The resource limits of each server, if any.
@@ -549,7 +558,8 @@ impl LocalDriver {
             owner,
             template::SUPERUSER,
         );
-        Ok(Some(server.bounded(self.resources.clone())))
+        let server = server.bounded(self.resources.clone());
+        Ok(Some(server.archived(self.archives)))
     }
 }
 

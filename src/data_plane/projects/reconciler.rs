@@ -3,9 +3,22 @@
 //! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
 //! so after a crash the next pass completes the work.
 
+/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
+/// must hold the lease with generation `$3` until the transaction ends.
+macro_rules! fenced {
+    ($update:literal) => {
+        concat!(
+            $update,
+            "id = $1 and generation = $2 and exists \
+             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
+        )
+    };
+}
+
 mod copy;
 mod outcome;
 mod recovery;
+mod roles;
 mod signals;
 mod start;
 mod upgrade;
@@ -32,12 +45,12 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
+        backups::{settle, settle::OpenRestore},
         clusters,
-        clusters::{ClusterError, ClusterSpec, CopyPriority, PlatformConflict},
+        clusters::{ClusterSpec, CopyPriority},
         context::DataPlaneContext,
         database_session,
         metrics::Step,
-        temporary_access,
     },
     platform::tables::Table,
 };
@@ -102,20 +115,6 @@ macro_rules! unsettled {
         )
     };
 }
-
-/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
-/// must hold the lease with generation `$3` until the transaction ends.
-macro_rules! fenced {
-    ($update:literal) => {
-        concat!(
-            $update,
-            "id = $1 and generation = $2 and exists \
-             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
-        )
-    };
-}
-
-use fenced;
 
 /// Runs until [`Reconciler::stop`].
 pub async fn run(context: DataPlaneContext) {
@@ -348,14 +347,25 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     let mut fallback_reason = None;
     match project.status.goal() {
         Status::Removed if project.is_held => {
+            settle::cancel(context, project.id).await?;
             timed(context, Step::Stop, context.driver.stop(reference)).await?;
+            settle::archive_end(context, project.id, &project.cluster).await;
         }
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
+            settle::cancel(context, project.id).await?;
+            context
+                .backups
+                .purge(reference)
+                .await
+                .context("deleting backups")?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        Status::Inactive => {
+            settle::cancel(context, project.id).await?;
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+        }
         _ if project.status == Status::Upgrading => {
             fallback_reason = upgrade::settle(context, project).await?;
         }
@@ -378,6 +388,13 @@ async fn bring_up(
     // Only a new project may get an empty cluster: missing data of others must not be replaced.
     let is_new =
         project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
+    if project.creation.rebuild {
+        // Up to its end, the replaced cluster can be restored.
+        if project.creation.source.is_none() {
+            timed(context, Step::Stop, driver.stop(reference)).await?;
+        }
+        settle::archive_end(context, project.id, &project.cluster).await;
+    }
     match &project.creation.source {
         // An existing cluster stays until its copy is complete.
         Some(source) if is_new => copy::create(context, project, source).await?,
@@ -392,6 +409,16 @@ async fn bring_up(
     }
     if project.creation.rebuild {
         context.reconciler.trash_filled();
+    }
+    let mut restore = OpenRestore::of(context, project.id).await?;
+    if let Some(open) = &mut restore {
+        context.lease.check()?;
+        if !open
+            .carry_out(context, project.id, &project.cluster)
+            .await?
+        {
+            restore = None;
+        }
     }
     // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
@@ -413,7 +440,10 @@ async fn bring_up(
             .await
             .context("reloading settings")?;
     }
-    if let Some(verifier) = &project.verifier {
+    let restored = restore
+        .as_ref()
+        .and_then(|restore| restore.verifier.as_ref());
+    if let Some(verifier) = project.verifier.as_ref().or(restored) {
         let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
@@ -429,55 +459,12 @@ async fn bring_up(
     }
     // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
-        update_roles(context, project).await?;
+        roles::update(context, project).await?;
+    }
+    if let Some(restore) = restore {
+        restore.finish(context, project.id, None).await?;
     }
     Ok(fallback_reason)
-}
-
-/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project
-/// becomes healthy.
-async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
-    let reference = &project.cluster.project;
-    let admin = match context.driver.admin_session(reference).await {
-        Err(ClusterError::Unsupported(_)) => return Ok(()),
-        session => session.context("connecting to a cluster")?,
-    };
-    context
-        .driver
-        .repair_roles_over(&admin)
-        .await
-        .context("repairing the platform's roles")?;
-    if project.outdated {
-        let conflicts = context
-            .driver
-            .apply_platform(&admin)
-            .await
-            .context("applying the platform's schemas")?;
-        record_conflicts(context, project, &conflicts).await?;
-    }
-    temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
-}
-
-/// Records the parts of the platform that could not be applied, for the health of the project.
-async fn record_conflicts(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    conflicts: &[PlatformConflict],
-) -> Result<(), Error> {
-    for conflict in conflicts {
-        tracing::warn!(project = %project.cluster.project, %conflict, "part of the platform was not applied");
-    }
-    let texts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-    let text = (!texts.is_empty()).then(|| texts.join("; "));
-    let lease = context.lease.check()?;
-    let sql = fenced!("update projects set platform_conflicts = $4 where ");
-    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &lease, &text];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("recording conflicts with the platform")
-        .map(drop)
 }
 
 /// Runs a step if this process holds the lease, and records its duration if it succeeds.

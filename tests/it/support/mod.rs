@@ -25,6 +25,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
@@ -448,6 +449,11 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
         branches: gantry::api::branches::BranchOptions::default(),
+        // Tests of backups switch them on.
+        backups: BackupOptions {
+            enabled: false,
+            ..BackupOptions::default()
+        },
     }
 }
 

@@ -20,7 +20,7 @@ use crate::base::supervisor::ProcessOwner;
 /// Bytes per second at the begin, and the bounds of adjustment.
 const SPEED: u64 = 100 << 20;
 const SPEED_MIN: u64 = 25 << 20;
-const SPEED_MAX: u64 = 4 << 30;
+pub(super) const SPEED_MAX: u64 = 4 << 30;
 /// Interval of measuring the original's commits.
 const SAMPLE: Duration = Duration::from_secs(1);
 /// Latency of a commit that is never regarded as slow.
@@ -38,13 +38,13 @@ const SEGMENTS_MAX: u64 = 65_536;
 
 /// A running backup of the original. It ends with its session.
 pub(super) struct Backup {
-    session: Client,
+    pub(super) session: Client,
     data: PathBuf,
     owner: ProcessOwner,
     /// Size of all databases.
     bytes: u64,
     segment_bytes: u64,
-    timeline: u32,
+    pub(super) timeline: u32,
     /// Settings that a server needs to recover prepared transactions and replication origins.
     needed_settings: String,
     latency: Duration,
@@ -117,34 +117,13 @@ impl Backup {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<(String, CopyCounts)> {
-        let control = Arc::new(CopyControl::new(SPEED));
-        let _cancelled = CancelOnDrop(Arc::clone(&control));
-        let target = place.join("data");
-        let owners = (self.owner, owner);
-        let (from, bytes_max, shared) = (self.data.clone(), spec.bytes_max, Arc::clone(&control));
-        let expected = self.bytes;
-        let files = idle(move || {
-            let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
-            copier.expect(expected);
-            copier.copy_files()?;
-            copier.copy_control()?;
-            Ok(copier)
-        });
-        let mut copier = self.paced(&control, files).await?;
-        let row = one(
-            &self.session,
-            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
-        )
-        .await?;
-        let (lsn, label): (String, String) = (value(&row, 0)?, value(&row, 1)?);
-        if !value::<Option<String>>(&row, 2)?
-            .unwrap_or_default()
-            .is_empty()
-        {
-            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
-        }
-        let end: u64 = value::<String>(&row, 3)?.parse().unwrap_or(0);
-        let segments = self.segments(&label, end)?;
+        let mut copier = self.copy_files(place, owner, spec.bytes_max).await?;
+        let BackupEnd {
+            lsn,
+            position,
+            label,
+        } = self.stop().await?;
+        let segments = self.segments(&label, position)?;
         let (template, settings) = (template.to_owned(), self.needed_settings.clone());
         let (segment_bytes, major) = (self.segment_bytes, spec.cluster.major);
         let copied = blocking(move || {
@@ -168,6 +147,49 @@ impl Backup {
         // Ends the slot, which kept the segments until here.
         drop(self.session);
         Ok((lsn, copied))
+    }
+
+    /// Copies the data directory to `<place>/data`, without its WAL.
+    pub(super) async fn copy_files(
+        &self,
+        place: &Path,
+        owner: ProcessOwner,
+        bytes_max: u64,
+    ) -> Result<Copier> {
+        let control = Arc::new(CopyControl::new(SPEED));
+        let _cancelled = CancelOnDrop(Arc::clone(&control));
+        let target = place.join("data");
+        let owners = (self.owner, owner);
+        let (from, shared) = (self.data.clone(), Arc::clone(&control));
+        let expected = self.bytes;
+        let files = idle(move || {
+            let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
+            copier.expect(expected);
+            copier.copy_files()?;
+            copier.copy_control()?;
+            Ok(copier)
+        });
+        self.paced(&control, files).await
+    }
+
+    /// Ends the backup.
+    pub(super) async fn stop(&self) -> Result<BackupEnd> {
+        let row = one(
+            &self.session,
+            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
+        )
+        .await?;
+        if !value::<Option<String>>(&row, 2)?
+            .unwrap_or_default()
+            .is_empty()
+        {
+            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
+        }
+        Ok(BackupEnd {
+            lsn: value(&row, 0)?,
+            label: value(&row, 1)?,
+            position: value::<String>(&row, 3)?.parse().unwrap_or(0),
+        })
     }
 
     /// Adjusts the speed to the original's commits while the files are copied.
@@ -194,12 +216,7 @@ impl Backup {
 
     /// Returns the names of the segments from the begin of the backup to its end.
     fn segments(&self, label: &str, end: u64) -> Result<Vec<String>> {
-        let start = label
-            .lines()
-            .find_map(|line| line.strip_prefix("START WAL LOCATION: "))
-            .and_then(|line| lsn(line.split_whitespace().next()?));
-        let start =
-            start.ok_or_else(|| ClusterError::Copy("its backup has no begin".to_owned()))?;
+        let start = start_of(label)?;
         // The last byte before the end: an end at a boundary needs no further segment.
         let last = end.saturating_sub(1) / self.segment_bytes;
         let first = start / self.segment_bytes;
@@ -217,6 +234,25 @@ impl Backup {
         });
         Ok(names.collect())
     }
+}
+
+/// The end of a backup.
+pub(super) struct BackupEnd {
+    /// End of the WAL, as PostgreSQL prints it.
+    lsn: String,
+    /// This position as a number.
+    pub(super) position: u64,
+    /// Content of `backup_label`.
+    pub(super) label: String,
+}
+
+/// Returns the position from which the WAL of a backup is replayed.
+pub(super) fn start_of(label: &str) -> Result<u64> {
+    let start = label
+        .lines()
+        .find_map(|line| line.strip_prefix("START WAL LOCATION: "))
+        .and_then(|line| lsn(line.split_whitespace().next()?));
+    start.ok_or_else(|| ClusterError::Copy("its backup has no begin".to_owned()))
 }
 
 /// Settings of the quarantine. Appended to those of the template.
@@ -279,12 +315,12 @@ async fn run(session: &Client, sql: &str) -> Result<()> {
     session.batch_execute(sql).await.map_err(sql_error)
 }
 
-async fn one(session: &Client, sql: &str) -> Result<Row> {
+pub(super) async fn one(session: &Client, sql: &str) -> Result<Row> {
     session.query_one(sql, &[]).await.map_err(sql_error)
 }
 
 /// Returns a column of a row. A tenant with superuser rights can change the types of functions.
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+pub(super) fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
     row.try_get(column).map_err(sql_error)
 }
 

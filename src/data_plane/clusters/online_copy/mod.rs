@@ -12,6 +12,7 @@ mod emptying;
 mod isolation;
 mod masking;
 mod progress;
+mod snapshot;
 
 use std::{fs, path::Path, time::Duration};
 
@@ -24,6 +25,7 @@ pub use self::{
     copier::copy_needs,
     isolation::IsolationStep,
     progress::{CopyPhase, CopyProgress},
+    snapshot::Snapshot,
 };
 use super::{
     At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
