@@ -324,7 +324,7 @@ pub(super) fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T
     row.try_get(column).map_err(sql_error)
 }
 
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
+pub(super) fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
     ClusterError::Sql {
         doing: "copying a cluster",
         cause,

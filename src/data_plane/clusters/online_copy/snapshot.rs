@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    backup::{Backup, BackupEnd, SPEED_MAX, one, start_of, value},
+    backup::{Backup, BackupEnd, SPEED_MAX, one, sql_error, start_of, value},
     copier::{Copier, CopyControl},
     progress::CopyProgress,
 };
@@ -132,7 +132,7 @@ async fn copy_running(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) 
         .session
         .query("select extname::text, extversion from pg_extension", &[])
         .await
-        .map_err(super::sql_error)?;
+        .map_err(sql_error)?;
     for row in &rows {
         let (name, version) = (value(row, 0)?, value(row, 1)?);
         snapshot.extensions.insert(name, version);
