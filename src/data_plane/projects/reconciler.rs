@@ -187,8 +187,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
-         (select s.ref from projects s where s.id = projects.copy_of), organization_id, instance_size, \
-         started_size, held_until is not null",
+         (select s.ref from projects s where s.id = projects.copy_of), organization_id, \
+         instance_size, started_size, held_until is not null",
         " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
@@ -500,8 +500,10 @@ async fn record_success(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
          settings = case when $6::text is null then settings else settings_started end, \
          settings_started = case when $6::text is null and $8 then settings else settings_started end, \
-         instance_size = case when $6::text is null then instance_size else coalesce(started_size, 'micro') end, \
-         started_size = case when $6::text is null and $8 then instance_size else started_size end, \
+         instance_size = case when $6::text is null then instance_size \
+         else coalesce(started_size, 'micro') end, \
+         started_size = case when $6::text is null and $8 then instance_size \
+         else started_size end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
