@@ -187,6 +187,7 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
 /// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
+    ("src/cli/config/file.rs", "secrets of files with settings"),
     ("src/cli/engine.rs", "npm's configuration"),
     (
         "src/cli/import.rs",
@@ -344,6 +345,7 @@ fn only_listed_files_read_credentials() {
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",
+            "src/cli/config/api_client.rs",
             // The word of a page, not the header.
             "src/web/oauth/member_authorizations.rs",
         ],

@@ -192,8 +192,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
-         (select s.ref from projects s where s.id = projects.copy_of), organization_id, instance_size, \
-         started_size, held_until is not null",
+         (select s.ref from projects s where s.id = projects.copy_of), organization_id, \
+         instance_size, started_size, held_until is not null",
         " and (not_before <= $2 or not_before > $4) and not_before <> 'infinity' \
           order by not_before, id limit $3"
     );

@@ -23,8 +23,10 @@ pub(super) async fn record_success(
         "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
          settings = case when $6::text is null then settings else settings_started end, \
          settings_started = case when $6::text is null and $8 then settings else settings_started end, \
-         instance_size = case when $6::text is null then instance_size else coalesce(started_size, 'micro') end, \
-         started_size = case when $6::text is null and $8 then instance_size else started_size end, \
+         instance_size = case when $6::text is null then instance_size \
+         else coalesce(started_size, 'micro') end, \
+         started_size = case when $6::text is null and $8 then instance_size \
+         else started_size end, \
          settings_before = case when $4 = 'INACTIVE' then settings_before end, \
          grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
          password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
