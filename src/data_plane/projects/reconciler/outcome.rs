@@ -2,7 +2,7 @@
 
 use chrono::TimeDelta;
 
-use super::{BACKOFF_SECS_MAX, ClusterPlan, fenced};
+use super::{BACKOFF_SECS_MAX, ClusterPlan};
 use crate::{
     base::{
         db::Param,
