@@ -14,7 +14,7 @@ async fn compute_size_is_kept_and_costs_nothing() {
         let answer = app.get(&path).as_(&app.owner).send().await.expect(200);
         let selected = answer.json()["selected_addons"].clone();
         assert_eq!(selected.as_array().unwrap().len(), 1);
-        assert_eq!(selected[0]["variant"]["price"]["amount"], 0);
+        assert_eq!(selected[0]["variant"]["price"]["amount"], 0.0);
         selected[0]["variant"]["id"].clone()
     };
     assert_eq!(selected().await, "ci_micro");

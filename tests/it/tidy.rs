@@ -23,6 +23,15 @@ const SLEEPS: &[(&str, &str)] = &[
         "limits the speed of a copy, and waits for a write of the server",
     ),
     ("tests/it/branches.rs", "no event for the end of a run"),
+    ("tests/it/backups.rs", "no event for an archived segment"),
+    (
+        "tests/it/backups/faults.rs",
+        "no event for an archived segment; the moment of a kill varies",
+    ),
+    (
+        "tests/it/backups/moments.rs",
+        "clients write for some seconds",
+    ),
     (
         "tests/it/branches/life.rs",
         "no event for a failed notification",
@@ -178,6 +187,7 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
 /// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
+    ("src/cli/config/file.rs", "secrets of files with settings"),
     ("src/cli/engine.rs", "npm's configuration"),
     (
         "src/cli/import.rs",
@@ -335,6 +345,7 @@ fn only_listed_files_read_credentials() {
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",
+            "src/cli/config/api_client.rs",
             // The word of a page, not the header.
             "src/web/oauth/member_authorizations.rs",
         ],

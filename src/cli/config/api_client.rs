@@ -18,7 +18,7 @@ const RESPONSE_BYTES_MAX: usize = 64 << 20;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Args)]
-pub(super) struct ApiOptions {
+pub(in crate::cli) struct ApiOptions {
     /// URL of the server.
     #[arg(long, env = "GANTRY_URL", value_name = "URL")]
     url: Url,

@@ -69,7 +69,7 @@ struct OrganizationState {
 }
 
 impl OrganizationState {
-    /// Reads an organization. `settings` are the projects whose settings are read.
+    /// Reads an organization. `settings` selects the projects of which settings are read.
     async fn read(
         api: &ApiClient,
         slug: &OrgSlug,
@@ -120,13 +120,13 @@ impl OrganizationState {
     }
 
     /// Returns the steps from this state to the document, without those of projects' settings.
-    fn steps_to(&self, wanted: &OrganizationDocument) -> anyhow::Result<Vec<Step>> {
+    fn steps_to(&self, wanted: &OrganizationDocument) -> anyhow::Result<Vec<OrganizationStep>> {
         let mut steps = Vec::new();
         for (email, role) in &wanted.members {
             let member = self.members.iter().find(|member| member.email == *email);
             match member {
                 Some(member) if member.role() == *role => {}
-                Some(member) => steps.push(Step {
+                Some(member) => steps.push(OrganizationStep {
                     text: format!("member {email}: {} -> {role}", member.role()),
                     method: "PATCH",
                     path: format!(
@@ -135,7 +135,7 @@ impl OrganizationState {
                     ),
                     body: json!({"data": {"type": "organization_member_role", "attributes": {"role": role}}}),
                 }),
-                None => steps.push(Step {
+                None => steps.push(OrganizationStep {
                     text: format!("member {email}: invited as {role}"),
                     method: "POST",
                     path: format!("/v2/organizations/{}/members/invitations", self.slug),
@@ -149,7 +149,7 @@ impl OrganizationState {
                 format!("the application {id} does not exist; create it first, because its secret is shown once")
             })?;
             if current != application {
-                steps.push(Step {
+                steps.push(OrganizationStep {
                     text: format!("application {id}: {}", application.name),
                     method: "PATCH",
                     path: format!("/v1/organizations/{}/oauth/apps/{id}", self.slug),
@@ -169,7 +169,7 @@ impl OrganizationState {
                 .as_ref()
                 .filter(|name| current.name.as_ref() != Some(name))
             {
-                steps.push(Step {
+                steps.push(OrganizationStep {
                     text: format!("project {reference}: renamed to {name}"),
                     method: "PATCH",
                     path: format!("/v1/projects/{reference}"),
@@ -195,7 +195,7 @@ impl OrganizationState {
 
 /// A call of the API.
 #[derive(Debug, Serialize)]
-struct Step {
+struct OrganizationStep {
     text: String,
     method: &'static str,
     path: String,
@@ -217,7 +217,7 @@ struct ProjectPlan {
 pub(super) struct OrganizationPlan {
     /// Identifies the current state and the file.
     pub(super) hash: String,
-    steps: Vec<Step>,
+    steps: Vec<OrganizationStep>,
     projects: Vec<ProjectPlan>,
     /// Members that the file does not name. They stay members.
     unnamed: Vec<String>,

@@ -55,7 +55,8 @@ pub(super) async fn remember(
     let mut values = after.recorded(context, project);
     values.retain(|path, _| named.contains(path));
     let sql = "insert into applied_settings (project_id, settings, applied_at, applied_by) \
-               select id, $2, $3, $4 from projects where id = $1 and desired <> 'removed' on conflict (project_id) do update set \
+               select id, $2, $3, $4 from projects where id = $1 and desired <> 'removed' \
+               on conflict (project_id) do update set \
                settings = excluded.settings, applied_at = excluded.applied_at, \
                applied_by = excluded.applied_by returning 1";
     let parameters: [Param<'_>; 4] = [

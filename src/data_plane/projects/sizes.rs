@@ -10,7 +10,10 @@ use serde::Deserialize;
 use crate::data_plane::clusters::ResourceLimits;
 
 macro_rules! sizes {
-    ($($variant:ident = $code:literal, $name:literal, $factor:literal, $cores:literal, $sessions:literal;)*) => {
+    ($(
+        $variant:ident = $code:literal, $name:literal,
+        $factor:literal, $cores:literal, $sessions:literal;
+    )*) => {
         /// Compute size of the contract.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
         #[expect(missing_docs, reason = "each name is the size's code")]
@@ -35,7 +38,11 @@ macro_rules! sizes {
 
             const fn facts(self) -> SizeFacts {
                 match self {
-                    $(Self::$variant => SizeFacts { factor: $factor, cores: $cores, sessions: $sessions }),*
+                    $(Self::$variant => SizeFacts {
+                        factor: $factor,
+                        cores: $cores,
+                        sessions: $sessions,
+                    }),*
                 }
             }
         }
@@ -125,7 +132,7 @@ impl InstanceSize {
     }
 
     /// Returns the settings of PostgreSQL of this size with these limits. None for the smallest
-    /// one, whose settings are those of the template.
+    /// one: those of the template.
     pub fn parameters(self, limits: &ResourceLimits) -> Vec<(&'static str, String)> {
         if self.is_smallest() {
             return Vec::new();

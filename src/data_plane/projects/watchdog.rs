@@ -3,7 +3,8 @@
 //! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
 //! control groups it measures the sum and ends the largest process. Disk space and inodes: above
 //! 95 % of the limit the project is read-only, so that its owner can still delete data; a server
-//! that still writes beyond the limit is stopped. A restriction ends when the project is within its limits again.
+//! that still writes beyond the limit is stopped. A restriction ends when the project is within its
+//! limits again.
 
 mod rules;
 

@@ -46,7 +46,8 @@ pub(crate) async fn resize(
     match Status::read(&row, 2)? {
         Status::ActiveHealthy | Status::ActiveUnhealthy | Status::Restarting => {
             let sql = "update projects set instance_size = $2, status = 'RESTARTING', asleep = false, \
-                       settings_before = coalesce(settings_before, settings), generation = generation + 1, \
+                       settings_before = coalesce(settings_before, settings), \
+                       generation = generation + 1, \
                        attempts = 0, not_before = $3, updated_at = $3, last_error = null where id = $1";
             let parameters: [Param<'_>; 3] = [&project.id.0, &size.code(), &now];
             let updated = transaction.execute(sql, &parameters).await;
