@@ -116,6 +116,8 @@ async fn masking_that_fails_is_told_and_the_branch_never_answers() {
         .await
         .expect(201);
     mask(&app, &parent, &["select 1 / 0"]).await;
+    // The runs are ordered by time.
+    app.clock.advance(Duration::from_mins(1));
     post(&app, &format!("/v1/branches/{own}/reset"), &json!({}))
         .await
         .expect(201);
