@@ -66,6 +66,12 @@ const ROLE_CREATORS: &str = "
 /// The first version in which a role that creates roles cannot join reserved ones.
 const ROLES_SAFE: u16 = 16;
 
+/// Privileges on a function that has other arguments from version 17 on, so that they cannot be
+/// restored. The platform's grants are applied again after the upgrade.
+const CHANGED_FUNCTIONS: &str = "
+    update pg_catalog.pg_proc set proacl = null
+    where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message'";
+
 /// Properties of the original that the new cluster must share.
 struct Facts {
     segment_mb: u64,
@@ -448,8 +454,10 @@ async fn prepare(server: &Server) -> Result<Facts> {
                 escape_identifier(&name)
             );
             run(&session, &sql).await?;
-            closed.push(name);
+            closed.push(name.clone());
         }
+        let own = server.connect(template::SUPERUSER, &name).await?;
+        run(&own, CHANGED_FUNCTIONS).await?;
     }
     Ok(Facts {
         segment_mb,

@@ -132,7 +132,7 @@ impl LocalDriver {
         for database in databases {
             let name: String = database.try_get(0).map_err(sql_error)?;
             let session = self.admin_session_in(project, &name).await?;
-            check_database(&session, new, &mut found).await?;
+            check_database(&session, old, new, &mut found).await?;
         }
         Ok(found)
     }
@@ -168,13 +168,14 @@ async fn check_cluster(admin: &Client, found: &mut UpgradeBlockers) -> Result<u6
 
 async fn check_database(
     session: &Client,
+    old: &Engine,
     target: &Engine,
     found: &mut UpgradeBlockers,
 ) -> Result<()> {
     let sql = "select extname::text from pg_catalog.pg_extension order by 1 limit $1";
     for name in names(&session.query(sql, &[&NAMED_MAX]).await.map_err(sql_error)?)? {
-        // Part of each server, without files to look for in some packages.
-        if name != "plpgsql" && !target.has_extension(&name) {
+        // The platform has entries without files, such as that of the vault, in every version.
+        if old.has_extension(&name) && !target.has_extension(&name) {
             found.extensions.insert(name);
         }
     }
