@@ -91,12 +91,13 @@ generate-check: build
 instructions:
     bin/count-instructions
 
-# Ratios to baselines: requests to bare hyper and axum, rate limits to other limiters, projects to initdb and to empty ones,
+# Ratios to baselines: requests to bare hyper and axum, rate limits to other limiters, projects to initdb and to empty ones, branches to both and to cp,
 # connections to direct ones, the service proxy to nginx, SQL over HTTP to direct SQL
 bench:
     cargo bench --profile requests --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
+    cargo bench --bench branches
     cargo bench --bench platform
     cargo bench --bench router
     cargo bench --profile requests --bench edge

@@ -160,9 +160,13 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
-            branch_life: chrono::TimeDelta::days(7),
             compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
             project_disk_choice_max: 0,
+            branches: gantry::api::branches::BranchOptions::default(),
+            backups: gantry::data_plane::backups::BackupOptions {
+                enabled: false,
+                ..Default::default()
+            },
         };
         let (app, background) = App::new(
             settings,

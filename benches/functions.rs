@@ -13,7 +13,7 @@ mod dev;
 mod edge_project;
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::Arc,
@@ -38,13 +38,7 @@ const PACKAGE: &str = "import { createClient } from 'npm:@supabase/supabase-js@2
                        Deno.serve(() => new Response(client ? '[{}]' : ''))";
 
 fn main() -> Outcome<()> {
-    let kits = env::args().skip(1).find(|argument| argument != "--bench");
-    let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(run(Path::new(&kits)))
+    edge_project::run(async |kits| run(&kits).await)
 }
 
 async fn run(kits: &Path) -> Outcome<()> {

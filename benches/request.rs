@@ -153,9 +153,13 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::api::logs::Options::default(),
         log_drains: gantry::api::log_drains::Options::default(),
-        branch_life: chrono::TimeDelta::days(7),
         compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
         project_disk_choice_max: 0,
+        branches: gantry::api::branches::BranchOptions::default(),
+        backups: gantry::data_plane::backups::BackupOptions {
+            enabled: false,
+            ..Default::default()
+        },
     };
     let (app, _background) = App::new(
         settings,

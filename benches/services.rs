@@ -13,7 +13,7 @@ mod dev;
 mod edge_project;
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -33,13 +33,7 @@ const STARTS: usize = 4;
 const PATH: &str = "/todos?select=*";
 
 fn main() -> Outcome<()> {
-    let kits = env::args().skip(1).find(|argument| argument != "--bench");
-    let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(run(Path::new(&kits)))
+    edge_project::run(async |kits| run(&kits).await)
 }
 
 async fn run(kits: &Path) -> Outcome<()> {

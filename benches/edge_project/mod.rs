@@ -1,7 +1,7 @@
 //! A project of a `gantry dev` with services, and a client of its service proxy.
 
 use std::{
-    fs,
+    env, fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
@@ -25,6 +25,20 @@ use crate::dev::{Dev, Outcome, free_port};
 
 /// Requests per connection and round.
 pub(crate) const REQUESTS: usize = 400;
+
+/// Runs a benchmark with the folder of programs on the command line, or that of the tests.
+pub(crate) fn run<F>(bench: impl FnOnce(PathBuf) -> F) -> Outcome<()>
+where
+    F: Future<Output = Outcome<()>>,
+{
+    let kits = env::args().skip(1).find(|argument| argument != "--bench");
+    let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(bench(kits.into()))
+}
 
 /// A project that runs, its keys, and the addresses of its services.
 pub(crate) struct EdgeProject {

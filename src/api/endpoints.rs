@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, branches, data_api, database, database_access, domains,
+        accounts, audit_log, backups, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
         project_config, project_settings, projects, rate_limits, reference, service_settings,
         signing_keys, snippets, sso_providers, storage_buckets, temporary_access, third_party_auth,
@@ -29,6 +29,8 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::addons::ENDPOINTS,
         projects::disk::ENDPOINTS,
         projects::upgrade::ENDPOINTS,
+        backups::operations::ENDPOINTS,
+        backups::download::ENDPOINTS,
         branches::operations::ENDPOINTS,
         branches::action_runs::ENDPOINTS,
         branches::diff::ENDPOINTS,

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod audit_log;
+pub mod backups;
 pub mod branches;
 pub mod context;
 pub mod data_api;

@@ -50,14 +50,6 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/database/backups" [] "v1-list-all-backups" "List backups" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore" [] "v1-restore-physical-backup" "Restore a physical backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore-pitr" [] "v1-restore-pitr-backup" "Restore a database to a point in time" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/backups/restore-point" [] "v1-get-restore-point" "Get a restore point" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore-point" [] "v1-create-restore-point" "Create a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get the backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update the backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo changes since a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Post "/v1/projects/{ref}/read-replicas/remove" [] "v1-remove-a-read-replica" "Remove a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
@@ -74,7 +66,6 @@ planned! {
     Patch "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-patch" "Update a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download a project's backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD, instead "Use pg_dump with the connection string of GET /v1/projects/{ref}/config/database/pooler instead.";
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;

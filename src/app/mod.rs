@@ -5,7 +5,6 @@ pub mod operator_api;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use chrono::TimeDelta;
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
@@ -13,6 +12,7 @@ use crate::{
     api::{
         accounts::oidc::OidcProvider,
         branches,
+        branches::BranchOptions,
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
@@ -23,6 +23,8 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups,
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
@@ -101,12 +103,14 @@ pub struct Settings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
-    /// Life of a branch that is not persistent, unless its creator chooses.
-    pub branch_life: TimeDelta,
     /// Compute sizes that projects can have.
     pub compute_sizes: SizeTable,
     /// Largest disk space that the owner of a project can choose, in bytes.
     pub project_disk_choice_max: u64,
+    /// Limits of branches.
+    pub branches: BranchOptions,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 impl Settings {
@@ -128,6 +132,7 @@ impl Settings {
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
             hold: self.hold,
+            branch_idle_pause_after: self.branches.idle_pause_after,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
@@ -136,13 +141,14 @@ impl Settings {
             authority: self.authority,
             compute_sizes: self.compute_sizes,
             project_disk_choice_max: self.project_disk_choice_max,
+            backups: self.backups,
         };
         let api = ApiSettings {
             oauth: self.oauth,
             provider: self.provider,
             logs: self.logs,
             log_drains: self.log_drains,
-            branch_life: self.branch_life,
+            branches: self.branches,
         };
         (platform, data_plane, api)
     }
@@ -256,6 +262,8 @@ impl Background {
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
         tasks.spawn(upkeep::run(app.data_plane.clone()));
+        tasks.spawn(backups::run(app.data_plane.clone()));
+        tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

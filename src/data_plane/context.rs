@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
+    backups::{BackupOptions, Backups},
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
     database_access::AccessRuleCache,
@@ -56,6 +57,8 @@ pub struct DataPlaneSettings {
     pub idle_pause_after: Option<Duration>,
     /// Time for which a removed project can be restored. Zero: its data is deleted at once.
     pub hold: chrono::TimeDelta,
+    /// Idle time after which the server of a branch is stopped, if not earlier. `None` disables it.
+    pub branch_idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -72,6 +75,8 @@ pub struct DataPlaneSettings {
     pub compute_sizes: SizeTable,
     /// Largest disk space that the owner of a project can choose, in bytes.
     pub project_disk_choice_max: u64,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.
@@ -110,6 +115,8 @@ pub struct DataPlaneState {
     pub service_proxy: ServiceProxy,
     /// Instances of services that Gantry runs itself.
     pub services: Services,
+    /// Backups of projects.
+    pub backups: Backups,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -152,6 +159,13 @@ impl DataPlaneContext {
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
+            backups: Backups::new(
+                settings.backups.clone(),
+                &home,
+                &platform.clock,
+                &platform.entropy,
+                &platform.metrics,
+            ),
             platform,
             data_plane_settings: settings,
             driver,

@@ -1,6 +1,7 @@
 //! Runs the clusters of projects and carries traffic to them. Declares no operations.
 
 pub mod api_keys;
+pub mod backups;
 pub mod cluster_driver;
 pub mod clusters;
 pub mod context;

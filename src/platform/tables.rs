@@ -221,6 +221,20 @@ tables! {
     ProjectUpgrades = "project_upgrades", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Rows of removed projects that can be restored.
     RemovedProjectRows = "removed_project_rows", QUIET, &[], &[], ProjectRemoval::Keep("deleted by projects::held at the end of the hold");
+    /// SQL that fills empty branches.
+    BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restores of projects.
+    Restores = "restores", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restore points.
+    RestorePoints = "restore_points", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Base backups.
+    BaseBackups = "base_backups", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Archives of the write-ahead log.
+    Archives = "archives", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Times of daily backups.
+    BackupSchedules = "backup_schedules", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Keys of backups.
+    BackupKeys = "backup_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

@@ -7,11 +7,11 @@ import { pathToFileURL } from 'node:url';
 import { call, clients, environment, project, run } from './harness.mjs';
 import { fetchOf } from './rest.mjs';
 
-/** The tools: their program and the flag that names a project. */
+/** The tools: their program, the flag that names a project, and those of a deployment of several functions. */
 const TOOLS = {
-  'cli 3.1': { program: 'node_modules/.bin/supabase', of: (ref) => [`--remote=${ref}`, '--yes'] },
-  'cli 2.99': { program: 'node_modules/supabase-2.99/bin/supabase', of: (ref) => ['--project-ref', ref, '--yes'] },
-  'cli 2.99 (Go)': { program: 'node_modules/supabase-2.99/bin/supabase-go', of: (ref) => ['--project-ref', ref] },
+  'cli 3.1': { program: 'node_modules/.bin/supabase', of: (ref) => [`--remote=${ref}`, '--yes'], several: ['--jobs', '2'] },
+  'cli 2.99': { program: 'node_modules/supabase-2.99/bin/supabase', of: (ref) => ['--project-ref', ref, '--yes'], several: [] },
+  'cli 2.99 (Go)': { program: 'node_modules/supabase-2.99/bin/supabase-go', of: (ref) => ['--project-ref', ref], several: ['--jobs', '2'] },
 };
 
 const SHARED = 'export const greet = (name: string) => `hello ${name}`;\n';
@@ -45,7 +45,7 @@ export default async function (server, tally) {
     writeFileSync(join(folder, slug, 'index.ts'), source(slug));
   };
 
-  for (const [name, { program, of }] of Object.entries(TOOLS)) {
+  for (const [name, { program, of, several }] of Object.entries(TOOLS)) {
     const works = async (...args) => {
       const ended = await run(server, join(clients, program), [...args, ...of(ref)], environment(server, { home: name.replace(/\W/g, '') }));
       assert.equal(ended.code, 0, `${name}: ${args.join(' ')}: ${ended.all}`);
@@ -63,7 +63,7 @@ export default async function (server, tally) {
     });
     await tally.scenario(`${name}: functions deploy of several at once`, async () => {
       for (const slug of ['two', 'three']) write(slug);
-      await works('functions', 'deploy', '--use-api', '--jobs', '2');
+      await works('functions', 'deploy', '--use-api', ...several);
       for (const slug of ['one', 'two', 'three']) assert.equal((await invoke(keys[0], slug, {})).slug, slug);
       const { body: functions } = await call(server, 'GET', `/v1/projects/${ref}/functions`);
       assert.deepEqual(functions.map(({ slug }) => slug).sort(), ['one', 'three', 'two']);

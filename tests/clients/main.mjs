@@ -1,5 +1,6 @@
 // Runs the scenarios of the clients named on the command line, or of all.
 import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
+import branches from './branches.mjs';
 import cli from './cli.mjs';
 import conformance from './conformance.mjs';
 import connect from './connect.mjs';
@@ -19,6 +20,7 @@ import settings from './settings.mjs';
 import types from './types.mjs';
 
 const suites = {
+  branches,
   cli,
   conformance,
   connect,

@@ -110,8 +110,8 @@ export default async function (server, tally) {
       assert.deepEqual(texts(await notes.select().order('id')), expected);
       const { count } = await notes.select('*', { count: 'exact', head: true });
       assert.equal(count, expected.length);
-      const { data } = await client(apiKey).rpc('add', { a: 20, b: 22 });
-      assert.equal(data, 42);
+      const { data, error } = await client(apiKey).rpc('add', { a: 20, b: 22 });
+      assert.equal(data, 42, JSON.stringify(error));
     });
   }
   await tally.scenario('supabase-js: a user sees and writes rows of auth.uid() only', async () => {

@@ -8,6 +8,7 @@ mod advisors;
 mod analytics;
 mod audit;
 mod auth_settings;
+mod backups;
 mod binary;
 mod branches;
 mod clusters;

@@ -16,7 +16,10 @@ mod settings;
 mod supervisor;
 mod third_party;
 
-pub(crate) use self::postgrest::{kits, kits_named, kits_with};
+pub(crate) use self::{
+    auth::install as install_archive,
+    postgrest::{kits, kits_named, kits_with},
+};
 
 use std::{
     fs,

@@ -23,6 +23,15 @@ const SLEEPS: &[(&str, &str)] = &[
         "limits the speed of a copy, and waits for a write of the server",
     ),
     ("tests/it/branches.rs", "no event for the end of a run"),
+    ("tests/it/backups.rs", "no event for an archived segment"),
+    (
+        "tests/it/backups/faults.rs",
+        "no event for an archived segment; the moment of a kill varies",
+    ),
+    (
+        "tests/it/backups/moments.rs",
+        "clients write for some seconds",
+    ),
     (
         "tests/it/branches/life.rs",
         "no event for a failed notification",

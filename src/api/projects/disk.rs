@@ -293,16 +293,30 @@ struct DiskMetrics {
     /// Measured space of the project's files.
     #[serde(rename = "fs_used_bytes")]
     used: u64,
+    /// The part of the used space in blocks that the project shares with copies of it, or with its
+    /// original.
+    #[serde(rename = "fs_shared_bytes")]
+    #[schemars(extend("x-gantry" = true))]
+    shared: u64,
 }
 
 async fn get_use(project: Project, context: ApiContext) -> Result<Json<DiskUtilization>, Error> {
     let space = measure(&context, &project).await?;
+    let shared = context
+        .driver
+        .shared_bytes(&project.reference, INODES_MAX)
+        .await;
+    let shared = match shared {
+        Err(ClusterError::Missing(_)) => 0,
+        shared => shared.context("measuring disk space")?,
+    };
     Ok(Json(DiskUtilization {
         timestamp: context.clock.now(),
         metrics: DiskMetrics {
             size: space.size,
             available: space.available,
             used: space.used,
+            shared,
         },
     }))
 }

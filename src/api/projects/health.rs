@@ -9,7 +9,7 @@ use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
     data_plane::{
-        database_session,
+        backups, database_session,
         database_session::ConnectTarget,
         project_settings,
         projects::{Status, removed},
@@ -81,7 +81,8 @@ pub async fn check(
         conflicts.as_deref().map(platform_conflicts),
     ];
     let drift = project_settings::drift_note(context, project).await?;
-    let notes: Vec<String> = notes.into_iter().chain([drift]).flatten().collect();
+    let mut notes: Vec<String> = notes.into_iter().chain([drift]).flatten().collect();
+    notes.extend(backups::health::notes(context, project.id).await?);
     let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),

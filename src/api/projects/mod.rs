@@ -180,7 +180,7 @@ pub async fn get(context: &ApiContext, project: &Project) -> Result<ProjectDetai
     if branch.context("reading a project")?.is_empty() {
         read_detail(context, row)
     } else {
-        Err(Error::NotFound)
+        Err(Error::Missing("Project not found"))
     }
 }
 

@@ -1,7 +1,11 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod backups;
+mod branches;
+mod extensions;
 mod hold;
+mod logs;
 mod project_limits;
 mod underscore_headers;
 mod validation;
@@ -17,7 +21,6 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    base::object_store,
     data_plane::{
         clusters::Home, projects::NewTableGrants, service_proxy::upstreams,
         services::functions::EgressPorts,
@@ -25,6 +28,9 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
+pub use backups::BackupFlags;
+pub use extensions::{ExtensionOptions, ExtensionsFolder};
+pub use logs::LogFlags;
 pub use project_limits::ProjectLimitFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
@@ -67,47 +73,6 @@ impl ControlOptions {
         let digest = Sha256::digest(place.as_os_str().as_encoded_bytes());
         Path::new("/var/lib/gantry").join(hex::encode(&digest[..4]))
     }
-}
-
-/// A folder with further extensions for the engines of a major version, as `17=DIR`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExtensionsFolder {
-    /// Major version of PostgreSQL.
-    pub major: u16,
-    /// The folder.
-    pub dir: PathBuf,
-}
-
-impl std::str::FromStr for ExtensionsFolder {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const FORMAT: &str = "must be a major version and a folder, such as 17=/srv/extensions";
-        let (major, dir) = text.split_once('=').ok_or(FORMAT)?;
-        let major = major.parse().map_err(|_| FORMAT)?;
-        if dir.is_empty() {
-            return Err(FORMAT);
-        }
-        Ok(Self {
-            major,
-            dir: dir.into(),
-        })
-    }
-}
-
-/// Folders of the operator with further extensions.
-#[derive(Debug, Clone, Default, Args)]
-pub struct ExtensionOptions {
-    /// Folder with further extensions for PostgreSQL of a major version: control files, SQL scripts
-    /// and libraries, as `17=DIR`. Comma separated. The folder `extensions/17` of the data folder
-    /// is always searched.
-    #[arg(
-        long,
-        env = "GANTRY_EXTENSIONS_DIR",
-        value_delimiter = ',',
-        value_name = "VERSION=DIR"
-    )]
-    pub extensions_dir: Vec<ExtensionsFolder>,
 }
 
 /// Options of `gantry dev` and `gantry serve`.
@@ -466,9 +431,9 @@ pub struct Config {
     #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
     pub idle_pause_after: Option<u64>,
 
-    /// Days after which a branch is deleted that is not persistent, unless its creator chooses.
-    #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
-    pub branch_life_days: u16,
+    /// Limits of branches.
+    #[command(flatten)]
+    pub branches: branches::BranchFlags,
 
     /// Hold of deleted projects.
     #[command(flatten)]
@@ -547,17 +512,13 @@ pub struct Config {
     )]
     pub oidc_name: Option<String>,
 
-    /// Folder for log lines of projects. Default: `logs` in the data folder.
-    #[arg(long, env = "GANTRY_LOGS_FOLDER", value_name = "DIR")]
-    pub logs_folder: Option<PathBuf>,
-
-    /// Retention of log lines, in days.
-    #[arg(long, env = "GANTRY_LOGS_RETENTION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
-    pub logs_retention_days: u16,
-
-    /// Object store for files of log lines.
+    /// Log lines.
     #[command(flatten)]
-    pub logs_store: object_store::Flags,
+    pub logs: LogFlags,
+
+    /// Backups.
+    #[command(flatten)]
+    pub backups: BackupFlags,
 
     /// Networks that log drains may connect to although their addresses are not public, such as
     /// `10.20.0.0/16`. Comma separated. Default: none, because customers choose the destinations.

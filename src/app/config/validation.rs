@@ -105,7 +105,8 @@ impl Config {
         }) {
             return Err(ConfigError::AmongProjects);
         }
-        self.logs_store.check()?;
+        self.logs.store.check()?;
+        self.backups.options(&self.logs.store)?;
         self.counting().check().map_err(ConfigError::Limits)
     }
 

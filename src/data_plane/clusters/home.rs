@@ -13,6 +13,9 @@
 //!       kits/             programs for services of projects
 //!       functions/<ref>/  sources of Edge Functions
 //!       tmp/              incomplete directories
+//!       restored/         clusters that were restored and have no place yet
+//!       replaced/         clusters that a restored one took the place of
+//!       backups/          backups, unless they are in an object store
 //!       trash/            deleted directories
 //! ```
 //!
@@ -118,7 +121,7 @@ impl Home {
         for name in ["control", "projects", "run", "tmp", "functions", "storage"] {
             files::make_dir(&dir.join(name), PASSAGE)?;
         }
-        for name in ["templates", "trash"] {
+        for name in ["templates", "trash", "restored", "replaced"] {
             files::make_dir(&dir.join(name), PRIVATE)?;
         }
         tighten(&dir)?;
@@ -270,6 +273,14 @@ impl Home {
 
     pub(super) fn trash(&self) -> PathBuf {
         self.dir.join("trash")
+    }
+
+    pub(super) fn restored(&self) -> PathBuf {
+        self.dir.join("restored")
+    }
+
+    pub(super) fn replaced(&self) -> PathBuf {
+        self.dir.join("replaced")
     }
 }
 

@@ -89,6 +89,8 @@ pub struct LocalDriver {
     online_copies: Arc<Semaphore>,
     /// `None`: servers are bounded only by the machine.
     resources: Option<Resources>,
+    /// Whether servers archive their write-ahead log.
+    archives: bool,
 }
 
 impl LocalDriver {
@@ -103,6 +105,7 @@ impl LocalDriver {
             copies: Arc::new(Semaphore::new(COPIES_MAX)),
             online_copies: Arc::new(Semaphore::new(COPIES_MAX)),
             resources: None,
+            archives: false,
         }
     }
 
@@ -113,6 +116,12 @@ impl LocalDriver {
             resources: Some(resources),
             ..self
         }
+    }
+
+    /// Makes servers archive their write-ahead log, from their next start on.
+    #[must_use]
+    pub fn with_archives(self, archives: bool) -> Self {
+        Self { archives, ..self }
     }
 
     /// The resource limits of each server, if any.
@@ -195,7 +204,7 @@ impl LocalDriver {
     /// work meanwhile.
     pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
         let permit = self.online_copies.try_acquire();
-        permit.map_err(|_| ClusterError::Copy("other clusters are being copied".to_owned()))
+        permit.map_err(|_| ClusterError::CopiesBusy)
     }
 
     /// Returns a new name of a copy in the making.
@@ -250,6 +259,11 @@ impl LocalDriver {
     pub async fn shares_blocks(&self) -> Result<bool> {
         let tmp = self.home.tmp();
         blocking(move || files::can_share_blocks(&tmp)).await
+    }
+
+    /// Returns whether the sandbox denies all outgoing connections of servers.
+    pub fn denies_network(&self) -> bool {
+        self.launcher.sandbox
     }
 
     /// Returns whether the data directory exists.
@@ -544,7 +558,8 @@ impl LocalDriver {
             owner,
             template::SUPERUSER,
         );
-        Ok(Some(server.bounded(self.resources.clone())))
+        let server = server.bounded(self.resources.clone());
+        Ok(Some(server.archived(self.archives)))
     }
 }
 

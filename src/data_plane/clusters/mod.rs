@@ -10,6 +10,8 @@
 //! A server is identified by its executable and working directory, never by a pid in a file.
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
+pub mod archive;
+pub mod archive_way;
 pub mod bundled;
 pub mod control;
 pub mod debian;
@@ -32,6 +34,7 @@ mod packages;
 mod pid_file;
 mod platform;
 mod process;
+mod recovery;
 pub mod registry;
 pub mod resources;
 mod roles;
@@ -57,6 +60,7 @@ use std::{
 use tokio_postgres::error::SqlState;
 
 pub use self::{
+    archive_way::ArchiveWay,
     control::Control,
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
@@ -66,8 +70,11 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec},
+    online_copy::{
+        CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, Snapshot, copy_needs,
+    },
     platform::PlatformConflict,
+    recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
     running::RunningServer,
@@ -209,9 +216,15 @@ pub enum ClusterError {
     /// A cluster could not be upgraded, with the reason of `pg_upgrade` or of a check.
     #[error("the cluster cannot be upgraded: {0}")]
     Upgrade(String),
+    /// As many clusters are being copied as may be at the same time.
+    #[error("other clusters are being copied")]
+    CopiesBusy,
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),
+    /// A recovered cluster failed a check.
+    #[error("the recovered cluster is not usable: {0}")]
+    Recovery(String),
     /// The driver does not support this operation.
     #[error("this cluster driver does not support {0}")]
     Unsupported(&'static str),

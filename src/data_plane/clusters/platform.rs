@@ -219,6 +219,7 @@ const PARTS: &[Part] = &[
         scripts: scripts![
             "event_triggers/pgrst_watch",
             "event_triggers/platform_guard",
+            "extensions/tables/platform_window",
             "tenant_policies",
             "tenant_settings"
         ],

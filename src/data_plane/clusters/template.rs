@@ -112,6 +112,9 @@ host  replication all all reject
 const STATEMENTS: &str = "create extension pg_stat_statements schema extensions";
 const STATEMENTS_CONF: &str = "\nshared_preload_libraries = 'pg_stat_statements'\n";
 
+/// Part of the digest of a template: pages have checksums.
+const CHECKSUMS: &str = "data checksums";
+
 /// Returns the path of the template for `host`'s engine, which need not exist. The name contains a
 /// digest of the template's inputs.
 pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
@@ -129,6 +132,7 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
         &home.account().name,
         recipe.sql.unwrap_or_default(),
         &platform_version(),
+        CHECKSUMS,
         // The same version from another source can have other extensions.
         host.engine.origin(),
         &host.engine.has_extension("pg_stat_statements").to_string(),
@@ -305,6 +309,8 @@ async fn run_initdb(
         "--no-instructions",
         "--encoding=UTF8",
         "--auth=reject",
+        // Damaged pages are found when they are read, and by the checks of backups.
+        "--data-checksums",
     ]);
     initdb
         .arg(format!("--locale={locale}"))

@@ -21,7 +21,7 @@ const PAGE_BYTES_MAX: usize = 16 << 20;
 /// Maximum size of one unpacked file, in bytes. The library of `vector` has 217 kB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// An extension whose files are in a wheel, pinned for this version of Gantry.
+/// A wheel with the files of an extension, pinned for this version of Gantry.
 #[derive(Debug)]
 pub struct PinnedWheel {
     /// Name of the extension.

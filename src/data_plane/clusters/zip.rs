@@ -1,7 +1,7 @@
 //! Reads ZIP archives: the central directory, and files that are stored or deflated.
 //!
-//! Enough for wheels, whose digest is pinned. Encrypted archives, those in several parts and those
-//! of more than 4 GiB are rejected. The format is that of APPNOTE.TXT 6.3.10.
+//! Enough for wheels with a pinned digest. Encrypted archives, those in several parts and those of
+//! more than 4 GiB are rejected. The format is that of APPNOTE.TXT 6.3.10.
 
 use std::io::{self, Read};
 

@@ -2,6 +2,7 @@
 //! logs, usage, ingest keys, log drains, hostname.
 
 mod actions;
+mod branch;
 mod branches;
 mod functions;
 mod hostname;
@@ -21,6 +22,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,
     functions::FUNCTIONS,
     hostname::HOSTNAME,

@@ -3,6 +3,7 @@
 
 use std::{fs, path::Path, process::Stdio};
 
+use gantry::data_plane::service_proxy::upstreams::Service;
 use rustix::process::{Pid, Signal};
 
 use super::{
@@ -10,7 +11,7 @@ use super::{
     dev::{reached, request},
     machine::{Gantry, Machine, alive, until},
 };
-use crate::services::{kits, kits_with};
+use crate::services::{install_archive, kits, kits_with};
 
 /// Returns the processes of PostgREST in a data folder.
 fn instances(data: &Path) -> Vec<Pid> {
@@ -162,13 +163,43 @@ fn killed_gantry_service_and_server_come_back_together() {
     assert!(second.stop(Signal::INT).success());
 }
 
+#[test]
+fn killed_gantry_leads_an_adopted_realtime_to_its_database_again() {
+    let machine = Machine::new();
+    let kits = machine.dir().join("kits");
+    install_archive(&kits, Service::Realtime);
+    let kits = kits.display().to_string();
+    let flags = ["--services-dir", &kits];
+    let first = machine.dev(&flags);
+    let project = first.create("served");
+    let process = |gantry: &Gantry| {
+        let answer = reached(gantry, &project, "/realtime/v1/api/process");
+        answer.split(' ').next().unwrap_or_default().to_owned()
+    };
+    let before = process(&first);
+    assert!(before.parse::<u32>().is_ok(), "{before}");
+    let environment = reached(&first, &project, "/realtime/v1/api/environment");
+    let port = environment
+        .lines()
+        .find_map(|line| line.strip_prefix("DB_PORT="));
+    let path = format!("/realtime/v1/api/try/reach?{}", port.unwrap());
+    assert_eq!(reached(&first, &project, &path), "0");
+    first.kill();
+    let mut second = machine.dev(&flags);
+    until("the adopted process", || {
+        (process(&second) == before).then_some(())
+    });
+    assert_eq!(reached(&second, &project, &path), "0");
+    assert!(second.stop(Signal::INT).success());
+}
+
 /// Delays after the begin of a deployment, in milliseconds: before, during and after writing the
 /// files, fetching packages, the first start and storing the row.
 const MOMENTS_MS: [u64; 10] = [0, 10, 20, 40, 70, 110, 160, 240, 400, 700];
 
 #[test]
 fn gantry_killed_during_a_deployment_serves_one_whole_version() {
-    let kits = kits_with(gantry::data_plane::service_proxy::upstreams::Service::Functions);
+    let kits = kits_with(Service::Functions);
     let kits = kits.display().to_string();
     let flags = ["--services-dir", &kits];
     let machine = Machine::new();

@@ -97,7 +97,8 @@ async fn code_of_the_tenant_in_a_session_of_a_service_defines_nothing() {
             for each row execute function public.on_user();
         create policy take on storage.objects for select to authenticated using (public.take())";
     let definer = "
-        create function public.make_profile() returns trigger language plpgsql security definer as $$
+        create function public.make_profile() returns trigger
+            language plpgsql security definer as $$
         begin
             create table if not exists public.profiles (id uuid);
             return new;

@@ -4,14 +4,11 @@
 use std::{collections::BTreeMap, env, fs, os::unix::fs::MetadataExt, path::PathBuf, sync::Arc};
 
 use gantry::data_plane::{
-    projects::{Status, lease},
-    service_proxy::upstreams::Service,
-    services,
-    services::shelf::KitShelf,
+    projects::Status, service_proxy::upstreams::Service, services, services::shelf::KitShelf,
 };
 use serde_json::{Value, json};
 
-use super::{auth::ArchiveApi, get, until};
+use super::{auth::ArchiveApi, until};
 use crate::support::{
     TestApp,
     machine::{Machine, host, is_root},
@@ -173,21 +170,7 @@ async fn realtime_reaches_its_database_by_a_port_of_its_account() {
     let found: (bool, bool, bool) = (row.get(0), row.get(1), row.get(2));
     assert_eq!(found, (true, false, true));
     drop(admin);
-    // A restarted Gantry listens on the port again.
-    let pid = api.pid();
-    let machine = Arc::clone(&api.gate.node.machine);
-    let mut api = api;
-    api.gate.node.kill();
-    let second = api.again(&machine);
-    lease::claim(&second.app).await.unwrap();
-    let used = api.acquire_on(&second).await;
-    assert_eq!(
-        get(&used, "/api/x").await.split(' ').next(),
-        pid.map(|pid| pid.to_string()).as_deref()
-    );
-    assert_eq!(get(&used, &format!("/try/reach?{port}")).await, "0");
-    drop(used);
-    services::stop_all(&second.app).await;
+    api.stop().await;
 }
 
 /// Starts the programs in `GANTRY_SERVICES_DIR`, for `just kits`. Elsewhere it counts what it

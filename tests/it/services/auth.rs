@@ -60,7 +60,7 @@ pub(super) const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
 };
 
 /// Installs the fake program with the built-in manifest, as an archive of the operator has it.
-fn install(kits: &Path, service: Service) {
+pub(crate) fn install(kits: &Path, service: Service) {
     let folder = kits.join(service.name()).join("1.0").join(PLATFORM);
     let manifest = Manifest::built_in(service).unwrap();
     fs::create_dir_all(&folder).unwrap();
@@ -183,11 +183,6 @@ impl ArchiveApi {
         answer.json()
     }
 
-    /// Returns another node for the same data folder and node id, as after a restart.
-    pub(super) fn again(&self, machine: &Arc<Machine>) -> Node {
-        node(&self.gate.app, machine, &self.kits)
-    }
-
     pub(super) fn pid(&self) -> Option<i32> {
         self.gate.node.app.services.pid(self.id, self.service)
     }
@@ -197,7 +192,7 @@ impl ArchiveApi {
         self.gate.node.machine.home.socket_dir(&name)
     }
 
-    pub(super) async fn acquire_on(&self, node: &Node) -> ServiceUse {
+    async fn acquire_on(&self, node: &Node) -> ServiceUse {
         let keys = api_keys::accepted_keys(&node.app, self.id, &self.project).await;
         let keys = Arc::new(keys.unwrap());
         let used = services::acquire(&node.app, self.id, &self.project, self.service, &keys);

@@ -36,13 +36,18 @@ fn open_kit(place: &Path) -> PathBuf {
         fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
     }
     let manifest = Manifest::built_in(Service::Functions).unwrap();
-    let arguments: Vec<String> = manifest
-        .arguments
-        .into_iter()
-        .filter(|argument| !argument.starts_with("--allow") && !argument.starts_with("--deny"))
-        .collect();
-    let mut open = vec![arguments[0].clone(), "-A".to_owned()];
-    open.extend(arguments.into_iter().skip(1));
+    // Permissions for all paths take precedence over those for some, which Gantry adds.
+    let all = [
+        "env", "ffi", "import", "net", "read=/", "run", "sys", "write=/",
+    ];
+    let is_kept =
+        |argument: &String| !argument.starts_with("--allow") && !argument.starts_with("--deny");
+    let mut open: Vec<String> = manifest.arguments.into_iter().filter(is_kept).collect();
+    let at = open.len() - 1;
+    open.splice(
+        at..at,
+        all.map(|permission| format!("--allow-{permission}")),
+    );
     let environment: Vec<String> = manifest
         .environment
         .iter()
@@ -181,6 +186,7 @@ async fn deployment_without_a_registry_names_the_module_and_changes_nothing() {
         let refused = floor.deploy("stays", &text, 400).await;
         let message = refused["message"].as_str().unwrap();
         let name = import.trim_start_matches("npm:").trim_end_matches("@1.0.0");
+        let name = name.trim_start_matches("http://").trim_end_matches("/x.ts");
         assert!(message.contains(name), "{message}");
         assert_eq!(floor.call("/stays").await, (200, "old".to_owned()));
     }

@@ -507,6 +507,21 @@ async fn branches_page_shows_branches_and_runs() {
         .says("Action runs")
         .says(made["project_ref"].as_str().unwrap())
         .says("hx-trigger=\"every 2s\"");
+    let own = made["project_ref"].as_str().unwrap();
+    let branch = format!("{path}/{own}");
+    let page = browser.get(&branch).await.expect(200);
+    page.says("feature &#60;one&#62;")
+        .says("schema and data")
+        .says("Outgoing connections")
+        .says("Ends unless it is used")
+        .says("clone")
+        .says(&format!("{branch}/merge"));
+    browser
+        .get(&format!("{path}/{}", app.home.project))
+        .await
+        .expect(404);
+    let page = browser.get(&format!("{branch}/merge")).await.expect(200);
+    page.says("Merge this branch?").says("Merge branch");
     let project = format!("/projects/{}", app.home.project);
     browser.get(&project).await.expect(200).says(">Branches<");
 }

@@ -102,6 +102,16 @@ impl LocalDriver {
         .await
     }
 
+    /// Measures the bytes of a project in blocks that other files share.
+    pub async fn shared_bytes(&self, project: &ProjectRef, inodes_max: u64) -> Result<u64> {
+        let server = self.existing(project)?;
+        idle(move || {
+            let place = server.data().parent().unwrap_or(server.data());
+            disk::measure_shared(place, inodes_max).at("measuring", place)
+        })
+        .await
+    }
+
     /// Sets the default of new transactions in a running server to read-only or read-write.
     pub async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
         let admin = self.admin_session(project).await?;

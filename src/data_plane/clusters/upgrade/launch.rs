@@ -144,7 +144,7 @@ impl UpgradeLaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: Vec::new(),
-            listen_port: None,
+            listen_ports: Vec::new(),
             system_calls: &system_calls::UPGRADE,
             executes: true,
         }

@@ -52,6 +52,8 @@ const MESSAGE_BYTES_MAX: u64 = 16 << 10;
 const FETCHED_FILE_BYTES_MAX: u64 = 256 << 20;
 /// Name of the file that marks fetched packages. It contains the version of the kit.
 const FETCHED: &str = "fetched";
+/// Argument of a kit with the networks that functions may not reach.
+const DENIED_NETWORKS: &str = "--deny-net=";
 /// The module that runs before those of a function.
 const PRELOAD: &str = include_str!("preload.ts");
 
@@ -391,9 +393,14 @@ impl FetchPlan<'_> {
             "--no-lock",
             "--no-check",
             "--node-modules-dir=none",
+            "--allow-import",
         ]
         .map(str::to_owned)
         .to_vec();
+        // Modules must not come from the networks that functions may not reach.
+        let mut denied = self.kit.manifest.arguments.iter();
+        let denied = denied.find_map(|argument| argument.strip_prefix(DENIED_NETWORKS));
+        arguments.extend(denied.map(|networks| format!("--deny-import={networks}")));
         arguments.extend(modules.arguments(self.folder));
         let mut plan = ServiceLaunchPlan {
             program: self.kit.program(),

@@ -34,7 +34,7 @@ begin
         select e.extname, d.classid, d.objid
         from pg_extension e
         join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.deptype = 'e'
-        where e.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'postgres_fdw', 'dblink', 'pgstattuple', 'pgrowlocks',
+        where e.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'postgres_fdw', 'dblink', 'pgstattuple', 'pgrowlocks', 'pg_stat_statements',
                             'pg_visibility', 'pg_freespacemap', 'pg_buffercache', 'postgis_topology')
     loop
         if member.classid = 'pg_namespace'::regclass then
@@ -68,7 +68,7 @@ begin
             end case;
         elsif member.classid = 'pg_proc'::regclass then
             if exists (select from pg_proc where oid = member.objid and prokind in ('f', 'w', 'a'))
-                and member.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'pgstattuple', 'pgrowlocks', 'pg_visibility',
+                and member.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'pgstattuple', 'pgrowlocks', 'pg_stat_statements', 'pg_visibility',
                                        'pg_freespacemap', 'pg_buffercache')
             then
                 execute format('grant execute on function %s to postgres with grant option', member.objid::regprocedure);

@@ -22,7 +22,7 @@ begin
         -- For roles of the tenant that read reports.
         grant pg_read_all_data, pg_monitor to postgres with admin option;
     end if;
-    -- The extension belongs to the superuser in every project.
+    -- In projects from before grant_extension_access did this.
     for statistics in
         select d.objid from pg_depend d join pg_extension e on e.oid = d.refobjid
         where d.refclassid = 'pg_extension'::regclass and e.extname = 'pg_stat_statements' and d.classid = 'pg_proc'::regclass
