@@ -66,6 +66,12 @@ struct RestConfig {
     db_extra_search_path: String,
     /// Sessions with the database. `null`: chosen by the server.
     db_pool: Option<u32>,
+    /// Seconds to wait for a session. `null`: the default of PostgREST. Clients require the field.
+    db_pool_acquisition_timeout: Option<u32>,
+    /// Seconds after which a session ends. `null`: the default of PostgREST.
+    db_pool_max_lifetime: Option<u32>,
+    /// Seconds without use after which a session ends. `null`: the default of PostgREST.
+    db_pool_max_idletime: Option<u32>,
 }
 
 impl From<RestSettings> for RestConfig {
@@ -75,6 +81,9 @@ impl From<RestSettings> for RestConfig {
             max_rows: settings.max_rows,
             db_extra_search_path: settings.db_extra_search_path,
             db_pool: settings.db_pool,
+            db_pool_acquisition_timeout: None,
+            db_pool_max_lifetime: None,
+            db_pool_max_idletime: None,
         }
     }
 }

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 pub(in crate::cli) struct ApiOptions {
     /// URL of the server.
     #[arg(long, env = "GANTRY_URL", value_name = "URL")]
-    url: Url,
+    url: Option<Url>,
     /// Personal access token. As an option it can be read by other users of this machine.
     #[arg(
         long,
@@ -29,25 +29,31 @@ pub(in crate::cli) struct ApiOptions {
         hide_env_values = true,
         value_name = "TOKEN"
     )]
-    token: SecretString,
+    token: Option<SecretString>,
 }
 
 impl ApiOptions {
     /// Returns a client. Rejects plain HTTP to another machine, because of the token.
     pub(super) fn client(self) -> anyhow::Result<ApiClient> {
-        let is_local = match self.url.host() {
+        let url = self
+            .url
+            .context("name the server with --url or GANTRY_URL")?;
+        let token = self
+            .token
+            .context("set GANTRY_TOKEN to a personal access token")?;
+        let is_local = match url.host() {
             Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
             Some(Host::Ipv4(address)) => address.is_loopback(),
             Some(Host::Ipv6(address)) => address.is_loopback(),
             None => false,
         };
         anyhow::ensure!(
-            self.url.scheme() == "https" || self.url.scheme() == "http" && is_local,
+            url.scheme() == "https" || url.scheme() == "http" && is_local,
             "the URL of the server must begin with https://"
         );
         Ok(ApiClient {
-            base: self.url.as_str().trim_end_matches('/').to_owned(),
-            token: self.token,
+            base: url.as_str().trim_end_matches('/').to_owned(),
+            token,
             client: OutboundPolicy::unrestricted().client(false),
         })
     }
