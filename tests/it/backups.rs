@@ -7,7 +7,10 @@ use std::{sync::Arc, time::Duration};
 
 use gantry::{
     app::Settings,
-    base::ids::{ProjectId, ProjectRef},
+    base::{
+        clock::Clock,
+        ids::{ProjectId, ProjectRef},
+    },
     data_plane::{
         backups,
         backups::{BackupOptions, upkeep},
@@ -113,7 +116,7 @@ async fn until_reached(app: &TestApp, project: &ProjectRef, second: i64) {
         .expect("the window did not move");
 }
 
-/// Waits until a restore has ended and the project is healthy, and returns the error of the restore.
+/// Waits until a restore has ended and the project is healthy. Returns the error of the restore.
 async fn until_restored(app: &TestApp, project: &ProjectRef) -> Option<String> {
     app.until(project, Status::ActiveHealthy).await;
     let sql = "select error from restores r join projects p on p.id = r.project_id where p.ref = $1 order by r.id desc limit 1";
@@ -122,7 +125,7 @@ async fn until_restored(app: &TestApp, project: &ProjectRef) -> Option<String> {
 }
 
 fn now() -> i64 {
-    chrono::DateTime::<chrono::Utc>::from(std::time::SystemTime::now()).timestamp()
+    Clock::system().now().timestamp()
 }
 
 /// Waits until a whole second begins, and returns it.

@@ -92,6 +92,15 @@ pub async fn build(
     })
 }
 
+/// A piece of a file that lies in a pack.
+struct PackedPiece {
+    file: usize,
+    at: u64,
+    size: u32,
+    digest: Digest,
+    position: u32,
+}
+
 /// Writes the data directory of a base backup.
 async fn fetch_files(
     store: &ProjectStore,
@@ -101,16 +110,8 @@ async fn fetch_files(
     for folder in &manifest.folders {
         unfinished.create_folder(folder)?;
     }
-    /// A piece of a file.
-    struct Wanted {
-        file: usize,
-        at: u64,
-        size: u32,
-        digest: Digest,
-        position: u32,
-    }
     let mut files: Vec<Arc<File>> = Vec::with_capacity(manifest.files.len());
-    let mut packs: BTreeMap<u32, Vec<Wanted>> = BTreeMap::new();
+    let mut packs: BTreeMap<u32, Vec<PackedPiece>> = BTreeMap::new();
     for (number, entry) in manifest.files.iter().enumerate() {
         let file = unfinished.create_file(&entry.path)?;
         file.set_len(entry.size).map_err(BackupError::Files)?;
@@ -118,7 +119,7 @@ async fn fetch_files(
         let mut at = 0;
         for piece in &entry.pieces {
             if let Some((digest, place)) = piece.data {
-                packs.entry(place.pack).or_default().push(Wanted {
+                packs.entry(place.pack).or_default().push(PackedPiece {
                     file: number,
                     at,
                     size: piece.size,

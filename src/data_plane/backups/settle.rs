@@ -25,6 +25,9 @@ use crate::{
     },
 };
 
+/// Replaced clusters of a project that are kept. Earlier ones are restored from the store.
+const REPLACED_MAX: i64 = 2;
+
 /// A restore that has not ended.
 #[derive(Debug)]
 pub(crate) struct OpenRestore {
@@ -223,6 +226,11 @@ impl OpenRestore {
         }
         let sql = "update restores set finished_at = $2, error = $3, kept_until = $4, verifier = null where id = $1";
         let params: [Param<'_>; 4] = [&self.id, &now, &error, &kept_until];
+        context.db.query(sql, &params).await.context(doing)?;
+        let sql = "update restores set kept_until = $2 where kept_until > $2 and id in
+                   (select r.id from restores r where r.project_id = $1 and r.kept_until is not null
+                    order by r.id desc offset $3)";
+        let params: [Param<'_>; 3] = [&id.0, &now, &REPLACED_MAX];
         context.db.query(sql, &params).await.context(doing)?;
         Ok(())
     }

@@ -5,11 +5,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use gantry::{
-    base::ids::ProjectRef,
+    base::{clock::Clock, ids::ProjectRef},
     data_plane::{
         backups,
         backups::{Moment, manifest::Manifest, restore, upkeep},
@@ -34,8 +34,7 @@ struct Acknowledged {
 }
 
 fn micros() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    i64::try_from(since.unwrap().as_micros()).unwrap()
+    Clock::system().now().timestamp_micros()
 }
 
 async fn write(client: Client, number: usize, stop: Arc<AtomicBool>) -> Vec<Acknowledged> {
