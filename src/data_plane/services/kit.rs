@@ -100,13 +100,13 @@ impl InstalledKit {
 
     /// Checks that no other account can replace a program and that it grants no privileges.
     fn check(&self) -> Result<(), KitError> {
-        self.check_program(self.program())?;
+        self.check_program(&self.program())?;
         self.preparation()
-            .map_or(Ok(()), |program| self.check_program(program))
+            .map_or(Ok(()), |program| self.check_program(&program))
     }
 
-    fn check_program(&self, program: PathBuf) -> Result<(), KitError> {
-        let found = fs::symlink_metadata(&program).map_err(at(&program))?;
+    fn check_program(&self, program: &Path) -> Result<(), KitError> {
+        let found = fs::symlink_metadata(program).map_err(at(program))?;
         let reject = |path: &Path, why: &str| {
             Err(KitError::Unsafe {
                 path: path.to_owned(),
@@ -122,7 +122,7 @@ impl InstalledKit {
         if found.mode() & 0o111 == 0 {
             return reject(&program, "is not executable");
         }
-        if let Some(why) = c_library::problem(&program) {
+        if let Some(why) = c_library::problem(program) {
             return reject(&program, &why);
         }
         for path in program
