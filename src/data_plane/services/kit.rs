@@ -114,16 +114,16 @@ impl InstalledKit {
             })
         };
         if !found.is_file() {
-            return reject(&program, "is not a regular file");
+            return reject(program, "is not a regular file");
         }
         if found.mode() & 0o6000 != 0 {
-            return reject(&program, "has the setuid or setgid bit");
+            return reject(program, "has the setuid or setgid bit");
         }
         if found.mode() & 0o111 == 0 {
-            return reject(&program, "is not executable");
+            return reject(program, "is not executable");
         }
         if let Some(why) = c_library::problem(program) {
-            return reject(&program, &why);
+            return reject(program, &why);
         }
         for path in program
             .ancestors()
