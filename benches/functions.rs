@@ -169,7 +169,7 @@ impl Setup {
 
     /// Ends all processes, and waits until another start is possible at once.
     async fn end_all(&self) -> Outcome<()> {
-        // Another environment, so the next call starts a process without a pause after the end below.
+        // Another environment: the next call starts a process without a pause after the end.
         let path = format!("/v1/projects/{}/secrets", self.0.project);
         let value = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
         let body = format!(r#"[{{"name": "ROUND", "value": "{}"}}]"#, value.as_nanos());

@@ -45,6 +45,14 @@ const SLEEPS: &[(&str, &str)] = &[
         "no event for a full pool or an idle machine",
     ),
     (
+        "benches/edge_project/",
+        "no event for a service that is ready, and a pause of Gantry",
+    ),
+    (
+        "benches/functions.rs",
+        "no event for a service that is ready, and a pause of Gantry",
+    ),
+    (
         "benches/services.rs",
         "no event for a service that is ready, and a pause of Gantry",
     ),
@@ -69,6 +77,10 @@ const SLEEPS: &[(&str, &str)] = &[
     (
         "src/data_plane/services/functions/process.rs",
         "the end of a child is polled, as its output has ended",
+    ),
+    (
+        "src/data_plane/services/spawn.rs",
+        "polls for the end of a program, which has no event",
     ),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
@@ -340,6 +352,7 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/service_proxy/key_exchange.rs",
             "src/data_plane/service_proxy/functions.rs",
             "src/data_plane/service_proxy/request.rs",
+            "src/data_plane/services/probe.rs",
             "src/data_plane/services/rest/mod.rs",
             "src/data_plane/import/settings.rs",
             "src/base/object_store/client.rs",

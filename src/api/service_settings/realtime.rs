@@ -89,7 +89,7 @@ static SHUT_DOWN: Endpoint = Endpoint {
     handler: || mount(shut_down),
 };
 
-/// Closes the connections of clients, who then connect again. Without a running service, none is
+/// Closes the connections of clients, which then connect again. Without a running service, none is
 /// open.
 async fn shut_down(project: Project, context: ApiContext) -> Result<NoContent, Error> {
     let doing = "shutting Realtime down";

@@ -112,7 +112,7 @@ impl VerifierKeys {
     }
 }
 
-/// Reads the keys of a project whose tokens services accept. `None`: the project has no internal
+/// Reads the keys of a project by which services verify tokens. `None`: the project has no internal
 /// key.
 pub(crate) async fn verifier_keys(
     context: &DataPlaneContext,

@@ -100,13 +100,13 @@ impl InstalledKit {
 
     /// Checks that no other account can replace a program and that it grants no privileges.
     fn check(&self) -> Result<(), KitError> {
-        self.check_program(self.program())?;
+        self.check_program(&self.program())?;
         self.preparation()
-            .map_or(Ok(()), |program| self.check_program(program))
+            .map_or(Ok(()), |program| self.check_program(&program))
     }
 
-    fn check_program(&self, program: PathBuf) -> Result<(), KitError> {
-        let found = fs::symlink_metadata(&program).map_err(at(&program))?;
+    fn check_program(&self, program: &Path) -> Result<(), KitError> {
+        let found = fs::symlink_metadata(program).map_err(at(program))?;
         let reject = |path: &Path, why: &str| {
             Err(KitError::Unsafe {
                 path: path.to_owned(),
@@ -114,16 +114,16 @@ impl InstalledKit {
             })
         };
         if !found.is_file() {
-            return reject(&program, "is not a regular file");
+            return reject(program, "is not a regular file");
         }
         if found.mode() & 0o6000 != 0 {
-            return reject(&program, "has the setuid or setgid bit");
+            return reject(program, "has the setuid or setgid bit");
         }
         if found.mode() & 0o111 == 0 {
-            return reject(&program, "is not executable");
+            return reject(program, "is not executable");
         }
-        if let Some(why) = c_library::problem(&program) {
-            return reject(&program, &why);
+        if let Some(why) = c_library::problem(program) {
+            return reject(program, &why);
         }
         for path in program
             .ancestors()

@@ -42,6 +42,10 @@ const NAME_SERVICES: &[&str] = &[
 /// Which program to start and under which account. The arguments of the hidden subcommand. They
 /// contain no secret, because other accounts can read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub struct ServiceLaunchPlan {
     /// The program.
     #[arg(long)]

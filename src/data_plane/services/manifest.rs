@@ -171,8 +171,8 @@ pub struct Manifest {
     /// folder. With any, it may also write files into the folder of the instance, as scripts do.
     pub execute: Vec<PathBuf>,
     /// Its arguments. `{folder}` is the folder of the instance, `{kit}` that of the kit, `{socket}`
-    /// the Unix socket to listen on, `{port}` and `{port2}` the ports, `{data}` the folder that lives
-    /// as long as the project, `{loader}` the file name of the dynamic loader.
+    /// the Unix socket to listen on, `{port}` and `{port2}` the ports, `{data}` the folder that
+    /// lives as long as the project, `{loader}` the file name of the dynamic loader.
     pub arguments: Vec<String>,
     /// Its environment, with the same placeholders. All other variables are absent.
     pub environment: BTreeMap<String, String>,

@@ -8,8 +8,8 @@
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
-//! - `environment`, `ports` and `database_port`: variables and ports of programs that are configured
-//!   by variables. `data` has the files of Storage.
+//! - `environment`, `ports` and `database_port`: variables and ports of programs that are
+//!   configured by variables. `data` has the files of Storage.
 //! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.

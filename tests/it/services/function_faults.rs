@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::{functions::Functions, kits_with, until};
 use crate::support::machine::host;
 
-/// Makes a kit whose runtime permits everything, so that only the walls of the kernel remain.
+/// Makes a kit with a runtime that permits everything, so that only the walls of the kernel remain.
 fn open_kit(place: &Path) -> PathBuf {
     let real = KitShelf::new(None, kits_with(Service::Functions));
     let real = real.find(Service::Functions).unwrap().unwrap();
