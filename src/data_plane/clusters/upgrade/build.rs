@@ -66,11 +66,15 @@ const ROLE_CREATORS: &str = "
 /// The first version in which a role that creates roles cannot join reserved ones.
 const ROLES_SAFE: u16 = 16;
 
-/// Privileges on a function that has other arguments from version 17 on, so that they cannot be
-/// restored. The platform's grants are applied again after the upgrade.
-const CHANGED_FUNCTIONS: &str = "
+/// Removes from the catalogs of the copy what another version cannot restore: privileges on a
+/// function that has other arguments from version 17 on, which the platform's grants set again; and
+/// the marks that 17.12 adds to the options of columns, which 18.4 rejects.
+const NOT_RESTORABLE: &str = "
     update pg_catalog.pg_proc set proacl = null
-    where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message'";
+    where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message';
+    update pg_catalog.pg_attribute set attoptions = nullif(
+        array(select o from unnest(attoptions) o where o not like 'pg_attver=%'), '{}')
+    where attoptions::text like '%pg_attver=%'";
 
 /// Properties of the original that the new cluster must share.
 struct Facts {
@@ -457,7 +461,7 @@ async fn prepare(server: &Server) -> Result<Facts> {
             closed.push(name.clone());
         }
         let own = server.connect(template::SUPERUSER, &name).await?;
-        run(&own, CHANGED_FUNCTIONS).await?;
+        run(&own, NOT_RESTORABLE).await?;
     }
     Ok(Facts {
         segment_mb,
