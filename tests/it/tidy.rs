@@ -19,6 +19,18 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve/admin.rs"]
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
+        "benches/branches.rs",
+        "measures over a time, and waits for runs of a server",
+    ),
+    (
+        "tests/it/branches/faults.rs",
+        "waits for rows, which have no event",
+    ),
+    (
+        "tests/it/clusters/copy_faults.rs",
+        "waits for the end of a slot, which has no event",
+    ),
+    (
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
