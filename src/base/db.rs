@@ -281,9 +281,12 @@ async fn drive(
     connection: impl Future<Output = Result<(), tokio_postgres::Error>>,
     available: watch::Receiver<bool>,
 ) {
+    let database = available.clone();
     tokio::select! {
         ended = connection => {
-            if let Err(error) = ended {
+            // Without a sender, this process has closed the database itself.
+            let open = database.has_changed().is_ok();
+            if let Err(error) = ended && open {
                 tracing::warn!(%error, "connection to the control database lost");
             }
         }

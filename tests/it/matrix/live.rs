@@ -19,6 +19,7 @@ use gantry::{
     },
 };
 use http::StatusCode;
+use serde_json::json;
 use uuid::Uuid;
 
 use super::{Question, all, grant, letter, one, questions, standing};
@@ -43,6 +44,15 @@ impl World {
         let app = TestApp::new().await;
         let sibling = app.stub(app.home.id, "sibling").await;
         let second = app.tenant("Second", &app.owner).await;
+        // Without it the list of SSO providers is a 404, as a hidden project would be.
+        for project in [&app.home.project, &sibling, &second.project] {
+            app.request("PATCH", &format!("/v1/projects/{project}/config/auth"))
+                .as_(&app.owner)
+                .json(&json!({"saml_enabled": true}))
+                .send()
+                .await
+                .expect(200);
+        }
         Self {
             app,
             sibling,
