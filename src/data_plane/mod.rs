@@ -8,6 +8,7 @@ pub mod context;
 pub mod database_access;
 pub mod database_session;
 pub mod domains;
+pub mod installation;
 pub mod metrics;
 pub mod postgres_proxy;
 pub mod projects;

@@ -35,6 +35,7 @@ mod pausing;
 mod platform_database;
 mod pool;
 mod projects;
+mod recovery;
 mod resources;
 mod router;
 mod service_settings;

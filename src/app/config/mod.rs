@@ -21,7 +21,7 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
-pub use backups::BackupFlags;
+pub use backups::{BackupFlags, BackupPlaceFlags};
 pub use logs::LogFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
