@@ -32,6 +32,7 @@ use crate::{
             hostnames,
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
+        installation,
         postgres_proxy::PublishedAddress,
         projects::{
             NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
@@ -264,6 +265,7 @@ impl Background {
         tasks.spawn(upkeep::run(app.data_plane.clone()));
         tasks.spawn(backups::run(app.data_plane.clone()));
         tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
+        tasks.spawn(installation::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -3,6 +3,7 @@
 mod admin;
 mod application;
 mod audit;
+mod backup;
 mod branch;
 mod check;
 mod config;
@@ -16,12 +17,14 @@ mod files;
 mod generate;
 mod hostname;
 mod import;
+mod key;
 mod key_check;
 mod limits;
 mod logs;
 mod node;
 mod output;
 mod project;
+mod recover;
 mod secret;
 mod serve;
 mod service;
@@ -114,6 +117,14 @@ enum Command {
     /// Manage copied or moved data folders.
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Write, list and verify snapshots of this installation in the store of backups.
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
+    /// Export the sealing key.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Recover an installation from the store of backups into an empty data folder.
+    Recover(Box<recover::RecoverCommand>),
     /// Check and repair stored log lines.
     #[command(subcommand)]
     Logs(logs::LogsCommand),
@@ -206,6 +217,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,
+        Command::Backup(backup) => backup.run().await,
+        Command::Key(key) => key.run().await,
+        Command::Recover(recover) => recover.run().await,
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
         Command::Extension(extension) => extension.run().await,

@@ -17,6 +17,7 @@ use super::{
         hostnames,
         hostnames::{acme::CertificateAuthority, dns::Dns},
     },
+    installation::keeper::Keeper,
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
@@ -117,6 +118,8 @@ pub struct DataPlaneState {
     pub services: Services,
     /// Backups of projects.
     pub backups: Backups,
+    /// Keeps the installation in the store of backups.
+    pub installation: Keeper,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -159,6 +162,7 @@ impl DataPlaneContext {
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
+            installation: Keeper::new(&platform.metrics),
             backups: Backups::new(
                 settings.backups.clone(),
                 &home,

@@ -9,6 +9,7 @@ pub mod database_access;
 pub mod database_session;
 pub mod domains;
 pub mod import;
+pub mod installation;
 pub mod metrics;
 pub mod postgres_proxy;
 pub mod project_settings;

@@ -38,6 +38,7 @@ mod pool;
 mod project_settings;
 mod projects;
 mod removed;
+mod recovery;
 mod resources;
 mod router;
 mod service_settings;

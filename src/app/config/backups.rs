@@ -1,21 +1,23 @@
 //! Options of backups.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::Args;
 
 use crate::{
-    base::{object_store, object_store::PlaceError},
+    base::{
+        object_store,
+        object_store::{Place, PlaceError},
+    },
     data_plane::backups::BackupOptions,
 };
 
-/// Whether projects are backed up, and how long backups are kept.
+/// Where backups are stored.
 #[derive(Debug, Clone, Args)]
-pub struct BackupFlags {
-    /// Do not back up projects. Backups that exist are kept.
-    #[arg(long, env = "GANTRY_NO_BACKUPS")]
-    pub no_backups: bool,
-
+pub struct BackupPlaceFlags {
     /// Object store for backups: `s3://bucket/prefix`, with the endpoint and the access key of
     /// `--logs-s3-…`. Servers with other control databases use other prefixes. Without it, backups
     /// are stored in a folder.
@@ -31,6 +33,32 @@ pub struct BackupFlags {
         value_name = "DIR"
     )]
     pub backups_folder: Option<PathBuf>,
+}
+
+impl BackupPlaceFlags {
+    /// Returns the object store, with the endpoint and the access key of `store`. `None` selects
+    /// the folder.
+    pub fn place(&self, store: &object_store::Flags) -> Result<Option<Place>, PlaceError> {
+        store.place_of("--backups-url", self.backups_url.as_deref())
+    }
+
+    /// The folder of a server with the data folder `home`.
+    pub fn folder(&self, home: &Path) -> PathBuf {
+        let default = || home.join("backups");
+        self.backups_folder.clone().unwrap_or_else(default)
+    }
+}
+
+/// Whether projects are backed up, and how long backups are kept.
+#[derive(Debug, Clone, Args)]
+pub struct BackupFlags {
+    /// Do not back up projects. Backups that exist are kept.
+    #[arg(long, env = "GANTRY_NO_BACKUPS")]
+    pub no_backups: bool,
+
+    /// Where they are stored.
+    #[command(flatten)]
+    pub place: BackupPlaceFlags,
 
     /// Days to which a project can be taken back.
     #[arg(long, env = "GANTRY_BACKUPS_RETENTION_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
@@ -63,8 +91,8 @@ impl BackupFlags {
     pub fn options(&self, store: &object_store::Flags) -> Result<BackupOptions, PlaceError> {
         Ok(BackupOptions {
             enabled: !self.no_backups,
-            place: store.place_of("--backups-url", self.backups_url.as_deref())?,
-            folder: self.backups_folder.clone(),
+            place: self.place.place(store)?,
+            folder: self.place.backups_folder.clone(),
             retention_days: self.backups_retention_days,
             retention_count: self.backups_retention_count.into(),
             backlog_bytes_max: u64::from(self.backups_backlog_mb) << 20,

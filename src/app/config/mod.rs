@@ -28,7 +28,7 @@ use crate::{
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
-pub use backups::BackupFlags;
+pub use backups::{BackupFlags, BackupPlaceFlags};
 pub use extensions::{ExtensionOptions, ExtensionsFolder};
 pub use logs::LogFlags;
 pub use project_limits::ProjectLimitFlags;

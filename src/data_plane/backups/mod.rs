@@ -27,7 +27,7 @@ pub mod window;
 use std::{
     collections::HashMap,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -192,6 +192,8 @@ pub struct Backups {
     pub options: BackupOptions,
     pub(crate) metrics: BackupMetrics,
     store: OnceLock<BackupStore>,
+    /// Why nothing may be written any more.
+    ended: OnceLock<String>,
     source: StoreSource,
     states: Mutex<HashMap<ProjectId, Arc<AsyncMutex<ShipState>>>>,
     /// Time at which idle projects were recorded last.
@@ -228,6 +230,7 @@ impl Backups {
         Self {
             metrics: BackupMetrics::new(metrics),
             store: OnceLock::new(),
+            ended: OnceLock::new(),
             source: StoreSource {
                 folder: folder.unwrap_or_else(|| home.dir().join("backups")),
                 clock: clock.clone(),
@@ -247,29 +250,36 @@ impl Backups {
         if !self.options.enabled {
             return Err(BackupError::Unconfigured);
         }
+        if let Some(reason) = self.ended.get() {
+            return Err(BackupError::Refused(reason.clone()));
+        }
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
         let source = &self.source;
-        let objects: Arc<dyn ObjectStore> = match &self.options.place {
-            Some(place) => Arc::new(
-                S3::new(
-                    place.clone(),
-                    source.clock.clone(),
-                    source.entropy.clone(),
-                    RequestTimeouts::default(),
-                )
-                .map_err(BackupError::Files)?,
-            ),
-            None => {
-                let objects = source.folder.join("objects");
-                let unfinished = source.folder.join("unfinished");
-                std::fs::create_dir_all(&source.folder).map_err(BackupError::Files)?;
-                Arc::new(LocalObjects::open(&objects, unfinished).map_err(BackupError::Files)?)
-            }
-        };
+        let objects = open_objects(
+            self.options.place.clone(),
+            &source.folder,
+            "unfinished",
+            source.clock.clone(),
+            source.entropy.clone(),
+        )
+        .map_err(BackupError::Files)?;
         let store = BackupStore::new(objects, source.entropy.clone());
         Ok(self.store.get_or_init(|| store))
+    }
+
+    /// Whether there are backups that outlive the data folder `home`.
+    pub(crate) fn leaves_home(&self, home: &Path) -> bool {
+        let is_elsewhere = self.options.place.is_some() || !self.source.folder.starts_with(home);
+        self.options.enabled && is_elsewhere
+    }
+
+    /// Stops writing to the store: another server has it now.
+    pub(crate) fn end(&self, reason: String) {
+        if self.ended.set(reason).is_ok() {
+            self.states.lock().clear();
+        }
     }
 
     /// Deletes all objects of a project, its key first. Does nothing if backups are switched off.
@@ -330,6 +340,24 @@ impl Backups {
         let state = state.lock().await;
         state.problem.clone()
     }
+}
+
+/// Opens an object store, or else a folder. Files in progress lie in its folder `unfinished`, of
+/// which each process has its own.
+pub fn open_objects(
+    place: Option<Place>,
+    folder: &Path,
+    unfinished: &str,
+    clock: Clock,
+    entropy: Entropy,
+) -> io::Result<Arc<dyn ObjectStore>> {
+    if let Some(place) = place {
+        let timeouts = RequestTimeouts::default();
+        return Ok(Arc::new(S3::new(place, clock, entropy, timeouts)?));
+    }
+    std::fs::create_dir_all(folder)?;
+    let objects = LocalObjects::open(&folder.join("objects"), folder.join(unfinished))?;
+    Ok(Arc::new(objects))
 }
 
 /// Ships the log of all projects periodically. Returns at once if backups are switched off.

@@ -35,6 +35,9 @@ pub(crate) struct OpenRestore {
     moment: Moment,
     archive: Option<i64>,
     reuse_of: Option<i64>,
+    /// Whether the project has no cluster, after a recovery of the installation: such a restore is
+    /// tried until it succeeds.
+    recovers: bool,
     /// Verifier of the password, read before the exchange.
     pub(crate) verifier: Option<String>,
 }
@@ -50,7 +53,7 @@ impl OpenRestore {
         context: &DataPlaneContext,
         project: ProjectId,
     ) -> Result<Option<Self>, Error> {
-        let sql = "select id, target_time, target_lsn, archive_id, reuse_of, verifier from restores where project_id = $1 and finished_at is null";
+        let sql = "select id, target_time, target_lsn, archive_id, reuse_of, verifier, recovers from restores where project_id = $1 and finished_at is null";
         let rows = context.db.query(sql, &[&project.0]).await;
         let rows = rows.context("reading a restore")?;
         Ok(rows.first().map(Self::read))
@@ -69,6 +72,7 @@ impl OpenRestore {
             archive: row.get(3),
             reuse_of: row.get(4),
             verifier: row.get(5),
+            recovers: row.get(6),
         }
     }
 
@@ -86,7 +90,7 @@ impl OpenRestore {
         if !driver.is_restored(&name) && !driver.is_replaced(&name) {
             self.keep_password(context, project).await?;
             if let Err(error) = self.build(context, id, cluster, &name).await {
-                if error.is_permanent() {
+                if error.is_permanent() && !self.recovers {
                     tracing::warn!(%project, %error, "restore ended; the project keeps its data");
                     self.finish(context, id, Some(&error.to_string())).await?;
                     return Ok(false);
@@ -271,9 +275,11 @@ pub(super) async fn note_damage(
         .map(drop)
 }
 
-/// Ends the open restore of a project that is paused or removed.
+/// Ends the open restore of a project that is paused or removed. A paused project without a cluster
+/// keeps its restore: its data is only in the store.
 pub(crate) async fn cancel(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
-    let sql = "update restores set finished_at = $2, error = 'cancelled', verifier = null where project_id = $1 and finished_at is null";
+    let sql = "update restores set finished_at = $2, error = 'cancelled', verifier = null where project_id = $1 and finished_at is null
+               and not (recovers and exists (select from projects p where p.id = project_id and p.desired = 'paused'))";
     context
         .db
         .query(sql, &[&id.0, &context.clock.now()])

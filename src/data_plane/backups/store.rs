@@ -54,6 +54,11 @@ impl ProjectKey {
         Self::of(&SecretString::from(hex::encode(entropy.bytes::<32>())))
     }
 
+    /// Returns the key with these bytes.
+    pub fn new(bytes: &[u8; 32]) -> Result<Self, BackupError> {
+        Self::of(&SecretString::from(hex::encode(bytes)))
+    }
+
     fn of(text: &SecretString) -> Result<Self, BackupError> {
         let mut bytes = [0; 32];
         let unusable = || BackupError::Key("it is not a key".to_owned());
@@ -135,23 +140,37 @@ impl BackupStore {
 
     /// The objects of a project.
     pub fn project(&self, project: &ProjectRef, key: ProjectKey) -> ProjectStore {
+        self.folder(project.as_str(), key)
+    }
+
+    /// The objects of a folder, whose name is not that of a project.
+    pub fn folder(&self, folder: &str, key: ProjectKey) -> ProjectStore {
         ProjectStore {
             store: self.clone(),
-            project: project.clone(),
+            folder: folder.to_owned(),
             key,
         }
     }
 
+    /// Writes an object without encryption.
+    pub async fn put_plain(&self, name: &str, content: Bytes) -> Result<(), BackupError> {
+        self.write(&ObjectPath::from(name), content).await
+    }
+
+    /// Reads an object that is not encrypted.
+    pub async fn plain(&self, name: &str) -> Result<Bytes, BackupError> {
+        self.read(&ObjectPath::from(name)).await
+    }
+
     /// Stores the sealed key of a project.
     pub async fn put_key(&self, project: &ProjectRef, sealed: &[u8]) -> Result<(), BackupError> {
-        let path = ObjectPath::from(format!("{project}/{KEY}"));
-        self.write(&path, Bytes::copy_from_slice(sealed)).await
+        let sealed = Bytes::copy_from_slice(sealed);
+        self.put_plain(&format!("{project}/{KEY}"), sealed).await
     }
 
     /// Returns the sealed key of a project.
     pub async fn key(&self, project: &ProjectRef) -> Result<Bytes, BackupError> {
-        let path = ObjectPath::from(format!("{project}/{KEY}"));
-        self.read(&path).await
+        self.plain(&format!("{project}/{KEY}")).await
     }
 
     /// Returns all projects with objects.
@@ -219,18 +238,18 @@ impl BackupStore {
     }
 }
 
-/// The objects of one project.
+/// The objects of one project, or of another folder.
 #[derive(Debug, Clone)]
 pub struct ProjectStore {
     store: BackupStore,
-    project: ProjectRef,
+    folder: String,
     /// Key of the objects.
     pub key: ProjectKey,
 }
 
 impl ProjectStore {
     fn path(&self, name: &str) -> ObjectPath {
-        ObjectPath::from(format!("{}/{name}", self.project))
+        ObjectPath::from(format!("{}/{name}", self.folder))
     }
 
     /// Writes an object, and returns the stored bytes. Replaces an earlier one.

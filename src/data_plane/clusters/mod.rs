@@ -253,7 +253,7 @@ impl ClusterError {
 }
 
 /// Returns the server's message if there is one. The driver's `Display` is only "db error".
-fn sql_text(error: &tokio_postgres::Error) -> String {
+pub(super) fn sql_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
         None => std::error::Error::source(error)
