@@ -199,11 +199,14 @@ fn part_of<'a>(entry: &'a str, folder: &str, extension: &str) -> Option<&'a str>
     }
     let name = path.strip_prefix("share/postgresql/extension/")?;
     let rest = name.strip_prefix(extension)?;
-    let is_script = rest.starts_with("--")
-        && rest.ends_with(".sql")
-        && rest
+    let script = rest
+        .strip_prefix("--")
+        .and_then(|rest| rest.strip_suffix(".sql"));
+    let is_script = script.is_some_and(|versions| {
+        versions
             .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+    });
     (rest == ".control" || is_script).then_some(name)
 }
 
