@@ -20,7 +20,7 @@ use crate::{
         backups::BackupStore,
         clusters::Location,
         installation::{
-            content::{Node, Snapshot, SnapshotName},
+            content::{ControlSnapshot, Node, SnapshotName},
             keeper::{Keeper, KeptInstallation},
             objects::InstallationStore,
             recovery, verification,
@@ -153,7 +153,7 @@ async fn list(common: &BackupCommandOptions) -> anyhow::Result<()> {
     let mut listed: Vec<Value> = Vec::new();
     let mut lines = vec![format!("Installation {}", about.installation)];
     for name in SnapshotName::all(&store).await?.into_iter().rev() {
-        let (rows, problem) = match Snapshot::get(&store, name).await {
+        let (rows, problem) = match ControlSnapshot::get(&store, name).await {
             Ok(snapshot) => (Some(snapshot.rows()), None),
             Err(error) => (None, Some(error.to_string())),
         };
@@ -177,7 +177,7 @@ async fn verify(common: &BackupCommandOptions) -> anyhow::Result<()> {
     recovery::identify(&store).await?;
     let name = SnapshotName::all(&store).await?.pop();
     let name = name.context("the store has no snapshot yet; take one with `gantry backup now`")?;
-    let snapshot = Snapshot::get(&store, name).await?;
+    let snapshot = ControlSnapshot::get(&store, name).await?;
     let mut problems = verification::snapshot(&store, &snapshot).await?;
     let nodes: Vec<Node> = verification::nodes(&store, &mut problems).await?;
     let key = common.sealing_key.clone();

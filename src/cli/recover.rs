@@ -17,10 +17,10 @@ use crate::{
     cli::{backup, control, key, output::Output},
     data_plane::{
         backups::BackupStore,
-        clusters::{Account, Home, Installed, Location},
+        clusters::{Account, Engine, Home, Installed, Location},
         installation::{
             InstallationError,
-            content::{About, Snapshot, SnapshotName},
+            content::{About, ControlSnapshot, SnapshotName},
             fence,
             fence::StoreEpoch,
             files,
@@ -81,7 +81,7 @@ struct RecoveryReport {
     paused: Vec<String>,
     without_backup: Vec<String>,
     unknown: Vec<String>,
-    missing_engines: Vec<String>,
+    missing_engines: Vec<u16>,
     installed_before: Vec<String>,
 }
 
@@ -236,7 +236,7 @@ impl RecoverCommand {
         name: SnapshotName,
         epoch: u64,
     ) -> Result<(RecoveryPlan, RecoveredProjects), InstallationError> {
-        let snapshot = Snapshot::get(store, name).await?;
+        let snapshot = ControlSnapshot::get(store, name).await?;
         let (node, files) = recovery::choose_node(store, &snapshot, self.node).await?;
         let plan = RecoveryPlan {
             about: about.clone(),
@@ -257,11 +257,7 @@ impl RecoverCommand {
         let home = self.control.home();
         let engines = Home::engines_of(&home);
         let installed = Installed::find(self.control.postgres_bin.as_deref(), &engines)?;
-        let majors = installed
-            .all()
-            .iter()
-            .map(|engine| engine.major().to_string());
-        let majors: Vec<String> = majors.collect();
+        let majors: Vec<u16> = installed.all().iter().map(Engine::major).collect();
         let missing = projects
             .majors
             .iter()
@@ -275,7 +271,7 @@ impl RecoverCommand {
             paused: projects.paused.clone(),
             without_backup: projects.without_backup.clone(),
             unknown: projects.unknown.clone(),
-            missing_engines: missing.cloned().collect(),
+            missing_engines: missing.copied().collect(),
             installed_before: plan
                 .files
                 .as_ref()

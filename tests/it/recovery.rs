@@ -13,7 +13,7 @@ use gantry::{
     data_plane::{
         backups::BackupStore,
         installation::{
-            content::{Snapshot, SnapshotName},
+            content::{ControlSnapshot, SnapshotName},
             fence::StoreEpoch,
             keeper::{Keeper, KeptInstallation},
             objects::InstallationStore,
@@ -76,7 +76,7 @@ impl Fixture {
 
     async fn plan(&self) -> RecoveryPlan {
         let name = self.snapshots().await.pop().unwrap();
-        let snapshot = Snapshot::get(&self.kept.store, name).await.unwrap();
+        let snapshot = ControlSnapshot::get(&self.kept.store, name).await.unwrap();
         let (node, files) = recovery::choose_node(&self.kept.store, &snapshot, None)
             .await
             .unwrap();
@@ -295,6 +295,7 @@ async fn server_stops_writing_after_recovery_elsewhere() {
     fixture.keeper.look(&fixture.kept).await.unwrap_err();
     assert!(fixture.keeper.health().problem.is_some());
     assert_eq!(fixture.snapshots().await.len(), 1);
+    assert_eq!(fixture.app.log.take_errors().len(), 1, "logged once");
 }
 
 #[tokio::test]
@@ -312,6 +313,9 @@ async fn store_of_another_installation_or_key_is_left_alone() {
     );
 
     let other = Fixture::new().await;
+    // Databases of a test run are copies of one.
+    let sql = "update installation set id = gen_random_uuid()";
+    other.app.app.db.query(sql, &[]).await.unwrap();
     for (kept, text) in [
         (
             KeptInstallation {
@@ -332,6 +336,9 @@ async fn store_of_another_installation_or_key_is_left_alone() {
         assert!(refused.contains(text), "{refused}");
     }
     assert_eq!(fixture.snapshots().await.len(), 1);
+    for log in [&other.app.log, &fixture.app.log] {
+        log.take_errors();
+    }
     let empty: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let none = recovery::identify(&store(&empty, 7))
         .await
@@ -355,7 +362,7 @@ async fn recovery_of_several_nodes_asks_for_one() {
     Keeper::default().look(&second).await.unwrap();
     let name = fixture.snapshots().await.pop().unwrap();
     let store = &fixture.kept.store;
-    let snapshot = Snapshot::get(store, name).await.unwrap();
+    let snapshot = ControlSnapshot::get(store, name).await.unwrap();
     let refused = recovery::choose_node(store, &snapshot, None).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("--node") && text.contains("web-2"), "{text}");

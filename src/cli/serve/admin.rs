@@ -42,7 +42,8 @@ pub(super) fn router(app: App, warnings: &[&str]) -> Router {
 }
 
 /// Responds 200 while the control database responds. Damaged log files do not make the server
-/// unready, because it answers without their lines, but the body names them, and problems of backups.
+/// unready, because it answers without their lines, but the body names them. It also names problems
+/// of the installation's backups.
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
     if app.db.query("select 1", &[]).await.is_err() {
         let text = "the control database does not respond\n";

@@ -105,7 +105,9 @@ fn folders(home: &Path) -> Result<Vec<FolderToRead>> {
 pub(super) fn installed(home: &Path) -> Vec<String> {
     let below = |folder: &str| {
         let names = names(&home.join(folder)).unwrap_or_default();
-        let names = names.into_iter().filter(|name| !name.starts_with('.'));
+        // Layouts are made from engines.
+        let is_program = |name: &String| !name.starts_with('.') && name != "layouts";
+        let names = names.into_iter().filter(is_program);
         names
             .map(|name| format!("{folder}/{name}"))
             .collect::<Vec<_>>()
