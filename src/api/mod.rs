@@ -20,6 +20,7 @@ pub mod organizations;
 pub mod planned;
 
 pub mod project_config;
+pub mod project_settings;
 pub mod projects;
 pub mod rate_limits;
 pub mod reference;

@@ -128,6 +128,9 @@ impl CheckCommand {
         if !self.config.db_listen.is_empty() {
             findings.push(database_name(&self.config).await);
         }
+        if !self.config.edge_https_listen.is_empty() {
+            findings.push(service_names(&self.config.project_domain).await);
+        }
         findings
     }
 }
@@ -208,6 +211,30 @@ async fn database_name(config: &Config) -> Requirement {
     }
 }
 
+/// Checks whether the names of projects' services resolve: `<ref>.<domain>`, of any project.
+async fn service_names(domain: &str) -> Requirement {
+    let host = format!("{EXAMPLE_REF}.{domain}");
+    let found = timeout(NAME_TIMEOUT, lookup_host((host.as_str(), 0))).await;
+    let address = found.ok().and_then(|found| found.ok()?.next());
+    let detail = match address {
+        Some(address) => format!("<ref>.{domain} is {}", address.ip()),
+        None if domain == "localhost" || domain.ends_with(".localhost") => format!(
+            "<ref>.{domain} does not resolve here: browsers and curl need no name server for it, other programs do"
+        ),
+        None => format!(
+            "<ref>.{domain} does not resolve here: the services of projects need the DNS record *.{domain}"
+        ),
+    };
+    Requirement {
+        what: "services",
+        ok: address.is_some(),
+        needed: false,
+        detail,
+    }
+}
+
+/// A reference in the form of those of projects.
+const EXAMPLE_REF: &str = "abcdefghijklmnopqrst";
 /// The port that the `supabase` CLI connects to.
 const CLIENT_PORT: u16 = 5432;
 /// Maximum time of a name look-up, and of a connection.

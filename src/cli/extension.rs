@@ -14,16 +14,13 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     app::config::{ControlOptions, ExtensionOptions},
-    cli::{output::Output, serve},
+    cli::{engine, output::Output, serve},
     data_plane::clusters::{
         Engine, ExtensionPolicy, ExtensionRule, Home, Installed, LayoutOptions,
         bundled::{self, BundledExtension},
-        debian, extensions,
+        debian, extensions, wheel,
     },
 };
-
-/// Maximum size of a file that is listed or installed, in bytes.
-const FILE_BYTES_MAX: u64 = 512 << 20;
 
 #[derive(Debug, Args)]
 pub(super) struct ExtensionArguments {
@@ -48,7 +45,8 @@ pub(super) enum ExtensionCommand {
         common: ExtensionArguments,
     },
     /// Copy the files of an extension into the data folder, for the engines of a major version.
-    /// Without --from, print how to install it. Restart the server to use it.
+    /// Without --from, vector is downloaded for PostgreSQL 16 and 18; of others, print how to
+    /// install them. Restart the server to use it.
     Install {
         /// Name of the extension.
         name: String,
@@ -89,7 +87,7 @@ struct ExtensionRow {
 }
 
 impl ExtensionCommand {
-    pub(super) fn run(self) -> anyhow::Result<()> {
+    pub(super) async fn run(self) -> anyhow::Result<()> {
         match self {
             Self::List { engine, common } => list(engine, &common),
             Self::Install {
@@ -97,7 +95,7 @@ impl ExtensionCommand {
                 engine,
                 from,
                 common,
-            } => install(&name, engine, from.as_deref(), &common),
+            } => install(&name, engine, from.as_deref(), &common).await,
             Self::Allow {
                 name,
                 remove,
@@ -203,10 +201,10 @@ fn rows_of(engine: &Engine, options: &LayoutOptions) -> anyhow::Result<Vec<Exten
 fn bundled_row(engine: &Engine, extension: &BundledExtension) -> ExtensionRow {
     let mut files = extension.files(false);
     files.sort();
-    let mut hash = Sha256::new();
-    for (name, text) in &files {
-        add_file(&mut hash, name.as_bytes(), text.as_bytes());
-    }
+    let contents = files
+        .iter()
+        .map(|(name, text)| (name.as_bytes(), text.as_bytes()));
+    let digest = digest_of(contents);
     ExtensionRow {
         engine: engine.text().to_owned(),
         name: extension.name.to_owned(),
@@ -214,7 +212,7 @@ fn bundled_row(engine: &Engine, extension: &BundledExtension) -> ExtensionRow {
         rule: ExtensionRule::Permitted,
         creatable: true,
         origin: "gantry".to_owned(),
-        digest: format!("sha256:{}", hex::encode(hash.finalize())),
+        digest,
     }
 }
 
@@ -239,13 +237,25 @@ fn setting(control: &str, name: &str) -> Option<String> {
 fn digest(files: &[&Path]) -> anyhow::Result<String> {
     let mut files: Vec<&Path> = files.to_vec();
     files.sort_by_key(|file| file.file_name());
-    let mut hash = Sha256::new();
+    let mut contents = Vec::new();
     for file in files {
         let content = fs::read(file).with_context(|| file.display().to_string())?;
         let name = file.file_name().unwrap_or_default().as_encoded_bytes();
-        add_file(&mut hash, name, &content);
+        contents.push((name, content));
     }
-    Ok(format!("sha256:{}", hex::encode(hash.finalize())))
+    let contents = contents
+        .iter()
+        .map(|(name, content)| (*name, content.as_slice()));
+    Ok(digest_of(contents))
+}
+
+/// Returns the SHA-256 of names and contents of files.
+fn digest_of<'a>(files: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> String {
+    let mut hash = Sha256::new();
+    for (name, content) in files {
+        add_file(&mut hash, name, content);
+    }
+    format!("sha256:{}", hex::encode(hash.finalize()))
 }
 
 /// Adds the name and the content of a file to a digest.
@@ -256,7 +266,7 @@ fn add_file(hash: &mut Sha256, name: &[u8], content: &[u8]) {
     }
 }
 
-fn install(
+async fn install(
     name: &str,
     major: u16,
     from: Option<&Path>,
@@ -266,36 +276,28 @@ fn install(
         extensions::is_name(name),
         "{name:?} is not the name of an extension"
     );
-    let Some(from) = from else {
-        return explain(name, major, common);
+    let files = match from {
+        Some(from) => files_in(from, name, major)?,
+        None => match wheel::find(name, major) {
+            Some(wheel) => {
+                let (registry, index) = (engine::registry()?, engine::index()?);
+                wheel.fetch(major, &index, &registry).await?.files
+            }
+            None => return explain(name, major, common),
+        },
     };
-    let options = LayoutOptions {
-        folders: vec![(major, from.to_owned())],
-        ..LayoutOptions::beside(from)
-    };
-    let mut files = options.extra_files(major)?;
-    files.retain(|file, _| {
-        file == &format!("{name}.control")
-            || file.starts_with(&format!("{name}--"))
-            || (file.starts_with(name) && extensions::is_library(file))
-    });
-    anyhow::ensure!(
-        files.contains_key(&format!("{name}.control")),
-        "{} has no {name}.control",
-        from.display()
-    );
-    let paths: Vec<&Path> = files.values().map(PathBuf::as_path).collect();
-    let digest = digest(&paths)?;
+    let contents = files
+        .iter()
+        .map(|(file, content)| (file.as_bytes(), content.as_slice()));
+    let digest = digest_of(contents);
     let target = extensions::folder_of(&common.control.home(), major);
     fs::create_dir_all(&target).with_context(|| target.display().to_string())?;
     // The control file is last: an extension without it is not offered.
-    let mut order: Vec<(&String, &PathBuf)> = files.iter().collect();
+    let mut order: Vec<(&String, &Vec<u8>)> = files.iter().collect();
     order.sort_by_key(|(file, _)| file.ends_with(".control"));
-    for (file, path) in order {
-        let bytes = fs::metadata(path)?.len();
-        anyhow::ensure!(bytes <= FILE_BYTES_MAX, "{} is too large", path.display());
+    for (file, content) in order {
         let unfinished = target.join(format!(".{file}.new"));
-        fs::copy(path, &unfinished).with_context(|| unfinished.display().to_string())?;
+        fs::write(&unfinished, content).with_context(|| unfinished.display().to_string())?;
         fs::File::open(&unfinished)?.sync_all()?;
         fs::rename(&unfinished, target.join(file))?;
     }
@@ -317,6 +319,31 @@ fn install(
             target.display()
         )
     })
+}
+
+/// Returns the files of an extension in a folder of the operator, by name.
+fn files_in(from: &Path, name: &str, major: u16) -> anyhow::Result<BTreeMap<String, Vec<u8>>> {
+    let options = LayoutOptions {
+        folders: vec![(major, from.to_owned())],
+        ..LayoutOptions::beside(from)
+    };
+    let mut paths = options.extra_files(major)?;
+    paths.retain(|file, _| {
+        file == &format!("{name}.control")
+            || file.starts_with(&format!("{name}--"))
+            || (file.starts_with(name) && extensions::is_library(file))
+    });
+    anyhow::ensure!(
+        paths.contains_key(&format!("{name}.control")),
+        "{} has no {name}.control",
+        from.display()
+    );
+    let mut files = BTreeMap::new();
+    for (file, path) in paths {
+        let content = fs::read(&path).with_context(|| path.display().to_string())?;
+        files.insert(file, content);
+    }
+    Ok(files)
 }
 
 /// Prints how to install an extension that is not in a folder of the operator.

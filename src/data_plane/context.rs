@@ -21,8 +21,8 @@ use super::{
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool,
-        warm_pool::Pool, watchdog::Watchdog,
+        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable,
+        warm_pool, warm_pool::Pool, watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
@@ -56,6 +56,10 @@ pub struct DataPlaneSettings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
+    /// Idle time after which the server of a branch is stopped, if not earlier. `None` disables it.
+    pub branch_idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -68,6 +72,10 @@ pub struct DataPlaneSettings {
     pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
     /// Backups of projects.
     pub backups: BackupOptions,
 }

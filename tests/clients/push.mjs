@@ -1,7 +1,7 @@
 // Files as people have them, pushed by the `supabase` CLI and through the API: transactions, statements outside of
 // transactions, seeds and repaired histories.
 import assert from 'node:assert/strict';
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { call, clients, environment, named, project } from './harness.mjs';
 
@@ -88,6 +88,19 @@ export default async function (server, tally) {
       assert.notEqual(ended.code, 0);
       assert.match(ended.all, /42703/);
       assert.equal((await versions()).length, 4);
+      rmSync(join(folder, 'supabase/migrations/29990101000000_bad.sql'));
+    });
+    await tally.scenario('push: db lint and db query', async () => {
+      assert.match(await works('db', 'lint', remote), /No schema errors found/);
+      assert.match(await works('db', 'query', 'select 41 + 1 as answer', remote), /42/);
+    });
+    await tally.scenario('push: db reset drops the objects, then applies migrations and the seed', async () => {
+      await rows('create table leftover (id int)');
+      await works('db', 'reset', remote);
+      assert.equal((await versions()).length, 4);
+      assert.deepEqual(await rows("select to_regclass('leftover') as gone, (select count(*) from pets) as n, to_regclass('toys') is not null as toys"), [
+        { gone: null, n: 3, toys: true },
+      ]);
     });
   } finally {
     await call(server, 'DELETE', `/v1/projects/${ref}`);

@@ -6,8 +6,8 @@ use futures_util::{StreamExt, stream};
 use gantry::{
     base::clock::Entropy,
     data_plane::clusters::{
-        Engine, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions, debian,
-        extensions, install,
+        Engine, Engines, ExtensionPolicy, Installed, LayoutOptions, OldVersions, archive, debian,
+        extensions,
         registry::{NpmConfig, Registry},
     },
 };
@@ -513,14 +513,14 @@ async fn portable_archive_is_copied_and_bounded() {
     std::os::unix::fs::symlink("postgres", archive.join("bin/postmaster")).unwrap();
     let engines = dir.path().join("engines");
     let entropy = Entropy::system();
-    let wrong = install::install_archive(&engines, &archive, 17, &entropy).await;
+    let wrong = archive::install(&engines, &archive, 17, &entropy).await;
     assert!(
         wrong
             .unwrap_err()
             .to_string()
             .contains("holds PostgreSQL 15")
     );
-    let installed = install::install_archive(&engines, &archive, 15, &entropy)
+    let installed = archive::install(&engines, &archive, 15, &entropy)
         .await
         .unwrap();
     assert_eq!((installed.major(), installed.origin()), (15, "archive"));
@@ -533,7 +533,7 @@ async fn portable_archive_is_copied_and_bounded() {
 
     fs::remove_dir_all(&engines).unwrap();
     std::os::unix::fs::symlink("../../../etc", archive.join("lib/outside")).unwrap();
-    let refused = install::install_archive(&engines, &archive, 15, &entropy)
+    let refused = archive::install(&engines, &archive, 15, &entropy)
         .await
         .unwrap_err()
         .to_string();

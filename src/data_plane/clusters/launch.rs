@@ -229,8 +229,9 @@ impl LaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: Vec::new(),
-            listen_port: None,
+            listen_ports: Vec::new(),
             system_calls: &system_calls::POSTGRES,
+            executes: false,
         }
     }
 }
@@ -245,6 +246,7 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
         directory: plan.data.clone(),
         record: !plan.check,
         ids: plan.uid.zip(plan.gid),
+        accounts: None,
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };

@@ -10,6 +10,7 @@
 //! A server is identified by its executable and working directory, never by a pid in a file.
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
+pub mod archive;
 pub mod archive_way;
 pub mod bundled;
 pub mod control;
@@ -44,7 +45,11 @@ pub mod shutdown;
 pub mod socket;
 pub(in crate::data_plane) mod system_calls;
 pub mod template;
+pub mod tools;
+pub mod upgrade;
 mod vault_key;
+pub mod wheel;
+mod zip;
 
 use std::{
     io,
@@ -65,7 +70,9 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec, Snapshot},
+    online_copy::{
+        CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, Snapshot, copy_needs,
+    },
     platform::PlatformConflict,
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
@@ -74,6 +81,7 @@ pub use self::{
     server::Host,
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
+    upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 
 pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
@@ -205,6 +213,12 @@ pub enum ClusterError {
     /// A running cluster could not be copied.
     #[error("the cluster cannot be copied: {0}")]
     Copy(String),
+    /// A cluster could not be upgraded, with the reason of `pg_upgrade` or of a check.
+    #[error("the cluster cannot be upgraded: {0}")]
+    Upgrade(String),
+    /// As many clusters are being copied as may be at the same time.
+    #[error("other clusters are being copied")]
+    CopiesBusy,
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),

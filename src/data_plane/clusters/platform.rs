@@ -218,6 +218,8 @@ const PARTS: &[Part] = &[
         requires: None,
         scripts: scripts![
             "event_triggers/pgrst_watch",
+            "event_triggers/platform_guard",
+            "extensions/tables/platform_window",
             "tenant_policies",
             "tenant_settings"
         ],

@@ -266,6 +266,11 @@ impl Registry {
         .await
     }
 
+    /// Downloads a page of at most `bytes_max` bytes, as HTML.
+    pub async fn page(&self, url: Url, bytes_max: usize) -> Result<Bytes, RegistryError> {
+        self.within_time(url, "text/html", bytes_max).await
+    }
+
     /// Downloads a file of at most `bytes_max` bytes that is not part of the registry. The caller
     /// checks its digest.
     pub async fn download(&self, url: Url, bytes_max: usize) -> Result<Bytes, RegistryError> {

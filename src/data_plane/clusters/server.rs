@@ -320,7 +320,7 @@ impl Server {
     pub(super) fn limits(&self) -> LaunchBounds {
         self.resources
             .as_ref()
-            .map(|resources| resources.launch_limits(self.run_as))
+            .map(|resources| resources.launch_limits(self.name(), self.run_as))
             .unwrap_or_default()
     }
 

@@ -57,13 +57,16 @@ pub(super) struct Recipe {
     pub(super) sql: Option<&'static str>,
 }
 
+/// Roles of a project's cluster that Gantry's account logs in as.
+pub(super) const PLATFORM_LOGINS: [&str; 3] = [SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"];
+
 /// The recipe of a project's cluster.
 pub(super) const PROJECT: Recipe = Recipe {
     name: "template",
     superuser: SUPERUSER,
     wal_segment_mb: 1,
     conf: include_str!("recipes/project.conf"),
-    peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
+    peers: &PLATFORM_LOGINS,
     logins: true,
     sql: Some(include_str!("recipes/project.sql")),
 };

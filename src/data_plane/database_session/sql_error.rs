@@ -10,6 +10,10 @@ const FIELD_CHARS_MAX: usize = 8_192;
 /// Maximum characters of the displayed line. A longer line is cut around the error position.
 const LINE_CHARS_MAX: usize = 240;
 
+/// Hint of an error about roles on PostgreSQL 15.
+const ROLES_NEED_16: &str =
+    "Creating and changing roles needs a project on PostgreSQL 16 or newer.";
+
 /// Fields of a server error.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct SqlError {
@@ -46,7 +50,21 @@ impl SqlError {
                 _ => {}
             }
         }
+        error.hint_at_roles();
         error
+    }
+
+    /// Adds the remedy to the errors of CREATE ROLE and ALTER ROLE before PostgreSQL 16, where the
+    /// owner of a project has no rights on roles. From 16 on, these errors have a detail.
+    fn hint_at_roles(&mut self) {
+        let refused = ["permission denied to create role", "permission denied"];
+        if self.code == "42501"
+            && self.detail.is_empty()
+            && self.hint.is_empty()
+            && refused.contains(&self.message.as_str())
+        {
+            ROLES_NEED_16.clone_into(&mut self.hint);
+        }
     }
 
     /// Returns the error for an exceeded API deadline, equal to that of `statement_timeout`.
@@ -210,6 +228,28 @@ mod tests {
                 .text("x")
                 .ends_with("^\nDETAIL:  Key (id)=(1) already exists.\nHINT:  Try 2.\n")
         );
+    }
+
+    #[test]
+    fn refused_roles_of_postgresql_15_get_a_hint() {
+        let refused = |message: &str, detail: &str| {
+            let mut error = SqlError {
+                code: "42501".into(),
+                message: message.into(),
+                detail: detail.into(),
+                ..SqlError::default()
+            };
+            error.hint_at_roles();
+            error.hint
+        };
+        assert_eq!(refused("permission denied", ""), ROLES_NEED_16);
+        assert_eq!(
+            refused("permission denied to create role", ""),
+            ROLES_NEED_16
+        );
+        assert_eq!(refused("permission denied for table t", ""), "");
+        let newer = "Only roles with the CREATEROLE attribute may create roles.";
+        assert_eq!(refused("permission denied to create role", newer), "");
     }
 
     proptest::proptest! {

@@ -172,6 +172,27 @@ fn check_reports_names_of_databases() {
 }
 
 #[test]
+fn check_reports_names_of_services() {
+    let machine = Machine::new();
+    let arguments = [
+        "check",
+        "--listen",
+        "127.0.0.1:0",
+        "--edge-https-listen",
+        "127.0.0.1:0",
+        "--project-domain",
+        "gantry.invalid",
+    ];
+    let findings = machine.json(&arguments);
+    let listed = findings.as_array().unwrap();
+    let services = listed.iter().find(|finding| finding["what"] == "services");
+    let services = services.unwrap_or_else(|| panic!("{findings}"));
+    assert_eq!(services["ok"], false);
+    let detail = services["detail"].as_str().unwrap();
+    assert!(detail.contains("*.gantry.invalid"), "{detail}");
+}
+
+#[test]
 fn generate_check_passes_for_committed_files() {
     let machine = Machine::unprepared();
     let check = |dir: &str| machine.run(&["generate", "--check", "--dir", dir]);

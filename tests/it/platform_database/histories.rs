@@ -31,7 +31,7 @@ async fn histories_of_applications_apply_to_a_new_project() {
         .map(|entry| entry.unwrap().path())
         .collect();
     files.sort();
-    assert_eq!(files.len(), 24);
+    assert_eq!(files.len(), 26);
     let app = TestApp::running().await;
     for file in files {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();

@@ -82,6 +82,64 @@ const REFUSED: &[(&str, &str)] = &[
         "42501",
     ),
     ("select extensions.platform_tables_begin()", "0A000"),
+    (
+        "insert into extensions.platform_window values (1, '')",
+        "42501",
+    ),
+    ("alter event trigger platform_guard disable", "42501"),
+    ("drop function extensions.platform_guard() cascade", "42501"),
+    (
+        "create event trigger mine on sql_drop execute function extensions.pgrst_drop_watch()",
+        "42501",
+    ),
+    ("alter extension supabase_vault update", "42501"),
+    (
+        "alter extension supabase_vault drop function vault._key(text)",
+        "42501",
+    ),
+    ("drop extension supabase_vault cascade", "42501"),
+    ("alter extension pgcrypto add function auth.uid()", "42501"),
+    ("alter function auth.uid() security definer", "42501"),
+    (
+        "alter function auth.uid() set search_path = public",
+        "42501",
+    ),
+    (
+        "alter role supabase_auth_admin set search_path = public",
+        "42501",
+    ),
+    (
+        "alter role supabase_admin set search_path = public",
+        "42501",
+    ),
+    ("alter role all set search_path = public", "42501"),
+    (
+        "alter default privileges for role supabase_auth_admin grant all on tables to anon",
+        "42501",
+    ),
+    ("reassign owned by supabase_auth_admin to postgres", "42501"),
+    ("drop owned by supabase_auth_admin", "42501"),
+    ("create publication everything for all tables", "42501"),
+    (
+        "alter publication supabase_realtime add table auth.users",
+        "42501",
+    ),
+    ("create index on auth.users (email)", "42501"),
+    (
+        "create rule r as on insert to auth.users do instead nothing",
+        "42501",
+    ),
+    ("create statistics s on id, email from auth.users", "42501"),
+    ("truncate vault.secrets", "42501"),
+    ("select lo_import('/etc/passwd')", "42501"),
+    ("select pg_read_binary_file('PG_VERSION')", "42501"),
+    ("select pg_ls_dir('..')", "42501"),
+    (
+        "create function f() returns void language c as '$libdir/plpgsql', 'plpgsql_inline_handler'",
+        "42501",
+    ),
+    ("load 'auto_explain'", "42501"),
+    ("alter system set shared_preload_libraries = 'x'", "42501"),
 ];
 
 #[tokio::test]
@@ -102,7 +160,7 @@ async fn tenant_cannot_change_the_platform_or_take_over_its_roles() {
 }
 
 /// Owners of the platform's tables that `postgres` is a member of.
-const MEMBERSHIPS: &str = "
+pub(super) const MEMBERSHIPS: &str = "
     select count(*) from pg_auth_members m join pg_roles r on r.oid = m.roleid
     where m.member = 'postgres'::regrole and r.rolname like 'supabase\\_%'";
 

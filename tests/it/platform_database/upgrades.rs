@@ -137,3 +137,30 @@ async fn role_of_the_tenant_is_reported_and_left_alone() {
         assert_eq!(one(admin, login).await.as_deref(), Some("f"));
     }
 }
+
+/// The storage service finds the row of a migration by its position.
+#[tokio::test]
+async fn recorded_migrations_of_storage_are_in_order_after_an_upgrade() {
+    let database = Database::on(&crate::support::machine::engine()).await;
+    let admin = &database.admin;
+    let position = "select count(*) from (
+            select id, row_number() over () - 1 as position from storage.migrations
+        ) as listed where id <> position";
+    let digests = "select string_agg(hash, ',' order by id) from storage.migrations";
+    assert_eq!(one(admin, position).await.as_deref(), Some("0"));
+    let recorded = one(admin, digests).await;
+    // As an earlier version of the platform recorded them.
+    let earlier = "delete from storage.migrations where id = 0;
+        update storage.migrations set hash = repeat('0', 40)";
+    admin.batch_execute(earlier).await.unwrap();
+    for _ in 0..2 {
+        database
+            .machine
+            .clusters
+            .apply_platform(admin)
+            .await
+            .unwrap();
+        assert_eq!(one(admin, position).await.as_deref(), Some("0"));
+        assert_eq!(one(admin, digests).await, recorded);
+    }
+}

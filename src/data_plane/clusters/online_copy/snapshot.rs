@@ -7,7 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Backup, BackupEnd, Copier, CopyControl, SPEED_MAX, one, start_of, value};
+use super::{
+    backup::{Backup, BackupEnd, SPEED_MAX, one, sql_error, start_of, value},
+    copier::{Copier, CopyControl},
+    progress::CopyProgress,
+};
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
     data_plane::clusters::{
@@ -123,12 +127,12 @@ impl LocalDriver {
 }
 
 async fn copy_running(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) -> Result<()> {
-    let backup = Backup::begin(source).await?;
+    let backup = Backup::begin(source, &CopyProgress::default()).await?;
     let rows = backup
         .session
         .query("select extname::text, extversion from pg_extension", &[])
         .await
-        .map_err(super::sql_error)?;
+        .map_err(sql_error)?;
     for row in &rows {
         let (name, version) = (value(row, 0)?, value(row, 1)?);
         snapshot.extensions.insert(name, version);

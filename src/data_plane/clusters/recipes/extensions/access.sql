@@ -19,7 +19,6 @@ begin
         message = format('permission denied to schedule a job as role "%s"', new.username);
 end
 $$;
-revoke all on function extensions.check_cron_job() from public;
 
 -- Gives the owner of the project and its API roles access to the objects of some extensions, which belong to the superuser,
 -- as the hosted platform does. Runs after every statement that creates or updates an extension, also for those that came by
@@ -35,7 +34,7 @@ begin
         select e.extname, d.classid, d.objid
         from pg_extension e
         join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.deptype = 'e'
-        where e.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'postgres_fdw', 'dblink', 'pgstattuple', 'pgrowlocks',
+        where e.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'postgres_fdw', 'dblink', 'pgstattuple', 'pgrowlocks', 'pg_stat_statements',
                             'pg_visibility', 'pg_freespacemap', 'pg_buffercache', 'postgis_topology')
     loop
         if member.classid = 'pg_namespace'::regclass then
@@ -69,7 +68,7 @@ begin
             end case;
         elsif member.classid = 'pg_proc'::regclass then
             if exists (select from pg_proc where oid = member.objid and prokind in ('f', 'w', 'a'))
-                and member.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'pgstattuple', 'pgrowlocks', 'pg_visibility',
+                and member.extname in ('pg_cron', 'pg_net', 'pg_graphql', 'pgmq', 'pgstattuple', 'pgrowlocks', 'pg_stat_statements', 'pg_visibility',
                                        'pg_freespacemap', 'pg_buffercache')
             then
                 execute format('grant execute on function %s to postgres with grant option', member.objid::regprocedure);
@@ -85,4 +84,3 @@ begin
     end loop;
 end
 $$;
-revoke all on function extensions.grant_extension_access() from public;

@@ -31,7 +31,8 @@ begin
             errcode = 'feature_not_supported',
             message = format('extension "%s" is not available', missing[1]),
             detail = 'Its files are not installed for this version of PostgreSQL.',
-            hint = format('The operator of this server can install it; see: gantry extension install %s', missing[1]);
+            hint = format('The operator of this server can install it; see: gantry extension install %s --engine %s', missing[1],
+                          current_setting('server_version_num')::integer / 10000);
     elsif cardinality(mentioned) = 1 and cardinality(denied) = 1 then
         raise exception using
             errcode = 'insufficient_privilege',
@@ -43,4 +44,3 @@ begin
     end if;
 end
 $$;
-revoke all on function extensions.explain_missing_extension() from public;

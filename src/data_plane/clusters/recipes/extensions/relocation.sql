@@ -32,4 +32,3 @@ begin
     perform set_config('gantry.moving_extension', 'off', true);
 end
 $$;
-revoke all on function extensions.move_extension() from public;

@@ -2,9 +2,35 @@
 --
 -- PostgreSQL asks for ownership of a table to define a policy on it, to drop a trigger, or to enable row level security. For
 -- one such command at a time, `postgres` becomes a member of the roles that own the tables: the membership begins in
--- ddl_command_start and ends in ddl_command_end of the same command. None of these commands runs code of the tenant, so the
--- membership cannot be used for anything else; an error undoes it with the command. ALTER TABLE can run such code, in defaults
--- for example, and is therefore accepted only if the whole query is a single ALTER TABLE … ROW LEVEL SECURITY.
+-- ddl_command_start and ends in ddl_command_end of the same command; an error undoes it with the command. Of these commands, the
+-- definition of a policy can run code of the tenant, in literals of its types; platform_guard refuses what that code defines.
+-- ALTER TABLE runs such code in defaults, for example, and is therefore accepted only if the whole query is a single
+-- ALTER TABLE … ROW LEVEL SECURITY.
+--
+-- Some commands run no event trigger: REASSIGN OWNED, and before PostgreSQL 16 also SET ROLE with ALTER ROLE, by which a member
+-- changes the password and the settings of the role. So the roles and what they own are compared at the end of the command with
+-- what they were at its beginning.
+
+-- Digest of what the roles that own the platform's tables own and, before PostgreSQL 16, of their attributes, passwords and settings.
+create or replace function extensions.platform_roles() returns text
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+    with reserved as (
+        select oid, a::text as attributes from pg_authid a
+        where rolname in ('supabase_auth_admin', 'supabase_storage_admin', 'supabase_realtime_admin')
+    ), facts as (
+        select d::text as fact from pg_shdepend d join reserved on oid = refobjid
+        where refclassid = 'pg_authid'::regclass and deptype = 'o'
+        union all
+        select attributes from reserved where current_setting('server_version_num')::integer < 160000
+        union all
+        select s::text from pg_db_role_setting s join reserved on oid = setrole
+        where current_setting('server_version_num')::integer < 160000
+    )
+    select md5(string_agg(fact, ',' order by fact)) from facts
+$$;
+
 create or replace function extensions.platform_tables_begin() returns event_trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -23,6 +49,8 @@ begin
     then
         return;
     end if;
+    insert into extensions.platform_window values (pg_backend_pid(), extensions.platform_roles())
+    on conflict (pid) do update set roles = excluded.roles;
     foreach reserved in array array['supabase_auth_admin', 'supabase_storage_admin', 'supabase_realtime_admin'] loop
         if current_setting('server_version_num')::integer >= 160000 then
             execute format('grant %I to postgres with inherit true, set false', reserved);
@@ -39,7 +67,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     reserved name;
+    before text;
 begin
+    delete from extensions.platform_window where pid = pg_backend_pid() returning roles into before;
+    if found and (before <> extensions.platform_roles()
+        or current_setting('role') in ('supabase_auth_admin', 'supabase_storage_admin', 'supabase_realtime_admin'))
+    then
+        raise exception 'a policy on a table of the platform cannot change its roles' using errcode = 'insufficient_privilege';
+    end if;
     for reserved in
         select owner.rolname
         from pg_auth_members m

@@ -1,8 +1,9 @@
--- Settings of roles that the tenant may change: those of PostgREST on the role that it logs in as, and the limits of the roles
+-- Roles and settings of roles that the tenant may change: those of PostgREST on the role that it logs in as, and the limits of the roles
 -- that its requests run as. From PostgreSQL 16 on: before, ALTER ROLE needs CREATEROLE, which includes membership in every role.
 do $$
 declare
     parameter text;
+    statistics regprocedure;
 begin
     foreach parameter in array array[
         'session_replication_role',
@@ -18,6 +19,15 @@ begin
         grant anon, authenticated, service_role to postgres with admin option;
         -- For ALTER ROLE. The tenant may also join the role, which has no privileges that `postgres` lacks.
         execute 'grant authenticator to postgres with admin true, inherit false, set false';
+        -- For roles of the tenant that read reports.
+        grant pg_read_all_data, pg_monitor to postgres with admin option;
     end if;
+    -- In projects from before grant_extension_access did this.
+    for statistics in
+        select d.objid from pg_depend d join pg_extension e on e.oid = d.refobjid
+        where d.refclassid = 'pg_extension'::regclass and e.extname = 'pg_stat_statements' and d.classid = 'pg_proc'::regclass
+    loop
+        execute format('grant execute on function %s to postgres with grant option', statistics);
+    end loop;
 end
 $$;

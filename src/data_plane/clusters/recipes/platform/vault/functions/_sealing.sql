@@ -57,6 +57,9 @@ end
 $$;
 
 revoke all on function vault._encrypt, vault._decrypt, vault._hmac, vault._random_bytes, vault._key, vault._seal, vault._open from public;
+-- For GRANT … ON ALL FUNCTIONS IN SCHEMA vault, which fails for a function on which the owner has no privilege. They run with the
+-- privileges of the caller, who cannot read the key.
+grant execute on function vault._encrypt, vault._decrypt, vault._hmac, vault._random_bytes, vault._key, vault._seal to postgres;
 -- Functions of a view run with the privileges of its reader.
 grant execute on function vault._open to postgres with grant option;
 grant execute on function vault._open to service_role;
