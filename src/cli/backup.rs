@@ -1,6 +1,6 @@
 //! `gantry backup`: snapshots of the installation in the store of backups.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -77,7 +77,7 @@ impl BackupCommandOptions {
             "{} has no backups; set --backups-url or --backups-folder to the value that the server has",
             folder.display()
         );
-        open(place, folder)
+        open(place, &folder)
     }
 
     fn installation(&self) -> anyhow::Result<InstallationStore> {
@@ -90,13 +90,13 @@ impl BackupCommandOptions {
 /// Opens a store of backups beside a running server.
 pub(super) fn open(
     place: Option<object_store::Place>,
-    folder: PathBuf,
+    folder: &Path,
 ) -> anyhow::Result<BackupStore> {
     let entropy = Entropy::system();
     // The server removes unfinished files in its own folder at its start.
     let unfinished = format!("unfinished-{}", entropy.letters(8));
     let clock = Clock::system();
-    let opened = backups::open_objects(place, &folder, &unfinished, clock, entropy.clone());
+    let opened = backups::open_objects(place, folder, &unfinished, clock, entropy.clone());
     let opened = opened.map(|objects| BackupStore::new(objects, entropy));
     opened.with_context(|| format!("cannot open the store of backups in {}", folder.display()))
 }

@@ -119,7 +119,7 @@ impl RecoverCommand {
                 "--from {} needs --logs-s3-access-key-id and --logs-s3-secret-access-key",
                 self.from
             );
-            return backup::open(place, PathBuf::new());
+            return backup::open(place, Path::new(""));
         }
         let folder = Path::new(&self.from);
         anyhow::ensure!(
@@ -127,7 +127,7 @@ impl RecoverCommand {
             "{} is not a folder of backups: give s3://bucket/prefix, or the folder of --backups-folder, which has a folder `objects`",
             folder.display()
         );
-        backup::open(None, folder.to_owned())
+        backup::open(None, folder)
     }
 
     async fn wait_for_end(&self, store: &InstallationStore) -> anyhow::Result<()> {
@@ -158,18 +158,13 @@ impl RecoverCommand {
     ) -> anyhow::Result<(RecoveryPlan, RecoveredProjects)> {
         let home = Arc::new(Home::open(&self.control.home(), Account::for_servers()?)?);
         Location::confirm(home.dir())?;
-        let (db, started) = match &self.control.database_url {
-            Some(url) => {
-                let url = url.expose_secret().parse();
-                (
-                    Db::new(url.context("--database-url is not a PostgreSQL URL")?)?,
-                    None,
-                )
-            }
-            None => {
-                let control = control::start(&home, &self.control).await?;
-                (Db::new(control.config())?, Some(control))
-            }
+        let (db, started) = if let Some(url) = &self.control.database_url {
+            let url = url.expose_secret().parse();
+            let url = url.context("--database-url is not a PostgreSQL URL")?;
+            (Db::new(url)?, None)
+        } else {
+            let control = control::start(&home, &self.control).await?;
+            (Db::new(control.config())?, Some(control))
         };
         let recovered = async {
             recovery::check_database(&db, folder, &about).await?;

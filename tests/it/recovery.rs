@@ -110,6 +110,7 @@ async fn recovered_control_database_equals_original() {
     let fixture = Fixture::new().await;
     let db = &fixture.app.app.db;
     let home = fixture.app.home.project.as_str();
+    let foreign = fixture.app.foreign.project.as_str();
     // Text with every kind of escape.
     let odd = "tab\t line\n back\\slash \u{1F980} \\N";
     for (sql, text) in [
@@ -117,6 +118,10 @@ async fn recovered_control_database_equals_original() {
         (
             "update projects set node = '00000000-0000-0000-0000-000000000001', status = 'ACTIVE_HEALTHY' where ref = $1",
             home,
+        ),
+        (
+            "update projects set node = '00000000-0000-0000-0000-000000000001', status = 'REMOVED', desired = 'removed', held_until = '2100-01-01' where ref = $1",
+            foreign,
         ),
     ] {
         db.client()
@@ -167,6 +172,9 @@ async fn recovered_control_database_equals_original() {
     let found: (&str, &str, i64, bool, bool) =
         (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
     assert_eq!(found, ("RESTORING", "active", 4, true, true));
+    let held = "select count(*) from restores r join projects p on p.id = r.project_id where recovers and p.ref = $1 and p.status = 'REMOVED'";
+    let held = client.query_one(held, &[&foreign]).await.unwrap();
+    assert_eq!(held.get::<_, i64>(0), 1, "it can still be brought back");
     // Identity columns continue, and foreign keys and triggers are back.
     let insert = "insert into users (gotrue_id, email, username, created_at) values (gen_random_uuid(), 'new@example.com', 'new', now())
                   returning id > (select max(id) from users)";

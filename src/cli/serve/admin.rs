@@ -52,8 +52,9 @@ async fn ready(State(app): State<App>) -> (StatusCode, String) {
     let damage = app.analytics.damage().await.warning();
     let backups = installation::warnings(&app).await;
     let warnings = damage.into_iter().chain(backups);
-    let warnings: String = warnings
-        .map(|warning| format!("warning: {warning}\n"))
-        .collect();
-    (StatusCode::OK, format!("ready\n{warnings}"))
+    let lines =
+        once("ready".to_owned()).chain(warnings.map(|warning| format!("warning: {warning}")));
+    let mut text = lines.collect::<Vec<_>>().join("\n");
+    text.push('\n');
+    (StatusCode::OK, text)
 }

@@ -221,7 +221,7 @@ impl RowCutter {
         }
         let row = std::mem::take(&mut self.row);
         // The low bits of this digest depend on few bytes.
-        let cuts = (row >> 12) % ROWS_PER_CUT == 0 && self.chunk.len() >= CHUNK_BYTES_MIN;
+        let cuts = (row >> 12).is_multiple_of(ROWS_PER_CUT) && self.chunk.len() >= CHUNK_BYTES_MIN;
         (cuts || self.chunk.len() >= CHUNK_BYTES_MAX).then(|| std::mem::take(&mut self.chunk))
     }
 }

@@ -364,7 +364,7 @@ mod tests {
         fs::create_dir_all(version.join("source/lib")).unwrap();
         fs::create_dir_all(version.join("cache")).unwrap();
         fs::create_dir_all(from.path().join("functions/abc/.new-1")).unwrap();
-        let large: Vec<u8> = (0..CHUNK_BYTES + 77).map(|at| (at % 251) as u8).collect();
+        let large: Vec<u8> = (0..251_u8).cycle().take(CHUNK_BYTES + 77).collect();
         fs::write(version.join("source/index.ts"), &large).unwrap();
         fs::write(version.join("source/lib/a.ts"), "a").unwrap();
         fs::write(version.join("source/empty"), "").unwrap();

@@ -350,6 +350,11 @@ async fn adopt_projects(
             (false, true) => found.paused.push(reference),
         }
     }
+    // A removed project that can be brought back has lost its cluster as well.
+    let sql = "insert into restores (project_id, recovers, requested_at) select id, true, $2 from projects
+               where node = $1 and held_until > $2 on conflict do nothing";
+    let held = transaction.execute(sql, &[&node, &now]).await;
+    held.map_err(sql_error(DOING))?;
     // Backups that were made after the snapshot are in the store under the next numbers.
     let sql = "select setval(pg_get_serial_sequence('base_backups', 'id'), coalesce(max(id), 0) + $1::bigint) from base_backups";
     let skipped = transaction.execute(sql, &[&NUMBERS_SKIPPED]).await;
