@@ -37,7 +37,7 @@ fn store(objects: &Arc<dyn ObjectStore>, key: u8) -> InstallationStore {
     InstallationStore::new(store, &sealing).unwrap()
 }
 
-/// The installation of an application, whose sealing key has the bytes 7.
+/// The installation of an application. The bytes of its sealing key are 7.
 struct Fixture {
     app: TestApp,
     objects: Arc<dyn ObjectStore>,

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::base::{clock::Clock, db::Db, error::Context};
 
-/// Tables whose rows belong to the running processes of a machine.
+/// Tables with rows of the running processes of a machine.
 pub(super) const OF_THE_MACHINE: [&str; 2] = ["node_leases", "prepared_clusters"];
 /// The table of migrations.
 const MIGRATIONS: &str = "refinery_schema_history";

@@ -2,7 +2,7 @@
 //! original, which may still run.
 //!
 //! A running server renews an object every twenty seconds, and a recovery waits until it has ended.
-//! A recovery then raises the epoch of the store. A server whose control database has another epoch
+//! A recovery then raises the epoch of the store. A server with a control database of a lower epoch
 //! stops writing.
 
 use std::time::Duration;

@@ -40,7 +40,7 @@ pub struct RecoveryPlan {
     pub name: SnapshotName,
     /// The snapshot.
     pub snapshot: ControlSnapshot,
-    /// The node whose place the machine takes.
+    /// The node that the machine replaces.
     pub node: Uuid,
     /// Its files. `None` if the store has none.
     pub files: Option<Node>,
@@ -61,7 +61,7 @@ pub struct RecoveredProjects {
     pub unknown: Vec<String>,
 }
 
-/// Name of the file in a data folder whose recovery is not complete.
+/// Name of the file that marks a data folder with an incomplete recovery.
 const UNFINISHED: &str = "recovering";
 
 /// Entries of an empty data folder: programs may be installed before a recovery.
@@ -228,7 +228,7 @@ pub async fn snapshots(
     Ok(found)
 }
 
-/// Chooses the node whose place the machine takes: the named one, or the only one.
+/// Chooses the node that the machine replaces: the named one, or the only one.
 pub async fn choose_node(
     store: &InstallationStore,
     snapshot: &ControlSnapshot,

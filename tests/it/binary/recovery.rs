@@ -29,7 +29,7 @@ const SOURCE: &str = "Deno.serve(() => new Response('hi'))";
 /// control cluster is made, and the rows are written.
 const MOMENTS_MS: [u64; 6] = [30, 150, 500, 1200, 2500, 4000];
 
-/// A machine whose backups lie elsewhere.
+/// A machine with its backups elsewhere.
 struct Site {
     machine: Machine,
     elsewhere: tempfile::TempDir,
@@ -357,7 +357,7 @@ fn installation_is_recovered_from_its_store_alone() {
                 is_found || *at > archived,
                 "{number} of {at} is lost, archived until {archived}"
             );
-            // A part from the begin: whatever precedes a found commit is found.
+            // Found commits have no gap: each commit before one of them is found.
             assert!(
                 is_found || *number > last,
                 "{number} is lost, and {last} is not"
