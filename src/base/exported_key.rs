@@ -37,7 +37,7 @@ pub struct ExportedKey {
     format: String,
     /// Digest that identifies the key.
     pub fingerprint: String,
-    /// The installation whose secrets are sealed with it.
+    /// The installation with secrets under this key.
     pub installation: String,
     /// Time of the export.
     pub exported_at: DateTime<Utc>,

@@ -1,6 +1,6 @@
 //! `gantry backup`: snapshots of the installation in the store of backups.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
@@ -20,7 +20,7 @@ use crate::{
         backups::BackupStore,
         clusters::Location,
         installation::{
-            content::{Node, Snapshot, SnapshotName},
+            content::{ControlSnapshot, Node, SnapshotName},
             keeper::{Keeper, KeptInstallation},
             objects::InstallationStore,
             recovery, verification,
@@ -77,7 +77,7 @@ impl BackupCommandOptions {
             "{} has no backups; set --backups-url or --backups-folder to the value that the server has",
             folder.display()
         );
-        open(place, folder)
+        open(place, &folder)
     }
 
     fn installation(&self) -> anyhow::Result<InstallationStore> {
@@ -90,13 +90,13 @@ impl BackupCommandOptions {
 /// Opens a store of backups beside a running server.
 pub(super) fn open(
     place: Option<object_store::Place>,
-    folder: PathBuf,
+    folder: &Path,
 ) -> anyhow::Result<BackupStore> {
     let entropy = Entropy::system();
     // The server removes unfinished files in its own folder at its start.
     let unfinished = format!("unfinished-{}", entropy.letters(8));
     let clock = Clock::system();
-    let opened = backups::open_objects(place, &folder, &unfinished, clock, entropy.clone());
+    let opened = backups::open_objects(place, folder, &unfinished, clock, entropy.clone());
     let opened = opened.map(|objects| BackupStore::new(objects, entropy));
     opened.with_context(|| format!("cannot open the store of backups in {}", folder.display()))
 }
@@ -153,7 +153,7 @@ async fn list(common: &BackupCommandOptions) -> anyhow::Result<()> {
     let mut listed: Vec<Value> = Vec::new();
     let mut lines = vec![format!("Installation {}", about.installation)];
     for name in SnapshotName::all(&store).await?.into_iter().rev() {
-        let (rows, problem) = match Snapshot::get(&store, name).await {
+        let (rows, problem) = match ControlSnapshot::get(&store, name).await {
             Ok(snapshot) => (Some(snapshot.rows()), None),
             Err(error) => (None, Some(error.to_string())),
         };
@@ -177,7 +177,7 @@ async fn verify(common: &BackupCommandOptions) -> anyhow::Result<()> {
     recovery::identify(&store).await?;
     let name = SnapshotName::all(&store).await?.pop();
     let name = name.context("the store has no snapshot yet; take one with `gantry backup now`")?;
-    let snapshot = Snapshot::get(&store, name).await?;
+    let snapshot = ControlSnapshot::get(&store, name).await?;
     let mut problems = verification::snapshot(&store, &snapshot).await?;
     let nodes: Vec<Node> = verification::nodes(&store, &mut problems).await?;
     let key = common.sealing_key.clone();

@@ -17,10 +17,10 @@ use crate::{
     cli::{backup, control, key, output::Output},
     data_plane::{
         backups::BackupStore,
-        clusters::{Account, Home, Installed, Location},
+        clusters::{Account, Engine, Home, Installed, Location},
         installation::{
             InstallationError,
-            content::{About, Snapshot, SnapshotName},
+            content::{About, ControlSnapshot, SnapshotName},
             fence,
             fence::StoreEpoch,
             files,
@@ -81,7 +81,7 @@ struct RecoveryReport {
     paused: Vec<String>,
     without_backup: Vec<String>,
     unknown: Vec<String>,
-    missing_engines: Vec<String>,
+    missing_engines: Vec<u16>,
     installed_before: Vec<String>,
 }
 
@@ -119,7 +119,7 @@ impl RecoverCommand {
                 "--from {} needs --logs-s3-access-key-id and --logs-s3-secret-access-key",
                 self.from
             );
-            return backup::open(place, PathBuf::new());
+            return backup::open(place, Path::new(""));
         }
         let folder = Path::new(&self.from);
         anyhow::ensure!(
@@ -127,7 +127,7 @@ impl RecoverCommand {
             "{} is not a folder of backups: give s3://bucket/prefix, or the folder of --backups-folder, which has a folder `objects`",
             folder.display()
         );
-        backup::open(None, folder.to_owned())
+        backup::open(None, folder)
     }
 
     async fn wait_for_end(&self, store: &InstallationStore) -> anyhow::Result<()> {
@@ -158,18 +158,13 @@ impl RecoverCommand {
     ) -> anyhow::Result<(RecoveryPlan, RecoveredProjects)> {
         let home = Arc::new(Home::open(&self.control.home(), Account::for_servers()?)?);
         Location::confirm(home.dir())?;
-        let (db, started) = match &self.control.database_url {
-            Some(url) => {
-                let url = url.expose_secret().parse();
-                (
-                    Db::new(url.context("--database-url is not a PostgreSQL URL")?)?,
-                    None,
-                )
-            }
-            None => {
-                let control = control::start(&home, &self.control).await?;
-                (Db::new(control.config())?, Some(control))
-            }
+        let (db, started) = if let Some(url) = &self.control.database_url {
+            let url = url.expose_secret().parse();
+            let url = url.context("--database-url is not a PostgreSQL URL")?;
+            (Db::new(url)?, None)
+        } else {
+            let control = control::start(&home, &self.control).await?;
+            (Db::new(control.config())?, Some(control))
         };
         let recovered = async {
             recovery::check_database(&db, folder, &about).await?;
@@ -236,7 +231,7 @@ impl RecoverCommand {
         name: SnapshotName,
         epoch: u64,
     ) -> Result<(RecoveryPlan, RecoveredProjects), InstallationError> {
-        let snapshot = Snapshot::get(store, name).await?;
+        let snapshot = ControlSnapshot::get(store, name).await?;
         let (node, files) = recovery::choose_node(store, &snapshot, self.node).await?;
         let plan = RecoveryPlan {
             about: about.clone(),
@@ -257,11 +252,7 @@ impl RecoverCommand {
         let home = self.control.home();
         let engines = Home::engines_of(&home);
         let installed = Installed::find(self.control.postgres_bin.as_deref(), &engines)?;
-        let majors = installed
-            .all()
-            .iter()
-            .map(|engine| engine.major().to_string());
-        let majors: Vec<String> = majors.collect();
+        let majors: Vec<u16> = installed.all().iter().map(Engine::major).collect();
         let missing = projects
             .majors
             .iter()
@@ -275,7 +266,7 @@ impl RecoverCommand {
             paused: projects.paused.clone(),
             without_backup: projects.without_backup.clone(),
             unknown: projects.unknown.clone(),
-            missing_engines: missing.cloned().collect(),
+            missing_engines: missing.copied().collect(),
             installed_before: plan
                 .files
                 .as_ref()

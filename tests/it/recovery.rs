@@ -13,7 +13,7 @@ use gantry::{
     data_plane::{
         backups::BackupStore,
         installation::{
-            content::{Snapshot, SnapshotName},
+            content::{ControlSnapshot, SnapshotName},
             fence::StoreEpoch,
             keeper::{Keeper, KeptInstallation},
             objects::InstallationStore,
@@ -37,7 +37,7 @@ fn store(objects: &Arc<dyn ObjectStore>, key: u8) -> InstallationStore {
     InstallationStore::new(store, &sealing).unwrap()
 }
 
-/// The installation of an application, whose sealing key has the bytes 7.
+/// The installation of an application. The bytes of its sealing key are 7.
 struct Fixture {
     app: TestApp,
     objects: Arc<dyn ObjectStore>,
@@ -76,7 +76,7 @@ impl Fixture {
 
     async fn plan(&self) -> RecoveryPlan {
         let name = self.snapshots().await.pop().unwrap();
-        let snapshot = Snapshot::get(&self.kept.store, name).await.unwrap();
+        let snapshot = ControlSnapshot::get(&self.kept.store, name).await.unwrap();
         let (node, files) = recovery::choose_node(&self.kept.store, &snapshot, None)
             .await
             .unwrap();
@@ -110,6 +110,7 @@ async fn recovered_control_database_equals_original() {
     let fixture = Fixture::new().await;
     let db = &fixture.app.app.db;
     let home = fixture.app.home.project.as_str();
+    let foreign = fixture.app.foreign.project.as_str();
     // Text with every kind of escape.
     let odd = "tab\t line\n back\\slash \u{1F980} \\N";
     for (sql, text) in [
@@ -117,6 +118,10 @@ async fn recovered_control_database_equals_original() {
         (
             "update projects set node = '00000000-0000-0000-0000-000000000001', status = 'ACTIVE_HEALTHY' where ref = $1",
             home,
+        ),
+        (
+            "update projects set node = '00000000-0000-0000-0000-000000000001', status = 'REMOVED', desired = 'removed', held_until = '2100-01-01' where ref = $1",
+            foreign,
         ),
     ] {
         db.client()
@@ -167,6 +172,9 @@ async fn recovered_control_database_equals_original() {
     let found: (&str, &str, i64, bool, bool) =
         (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
     assert_eq!(found, ("RESTORING", "active", 4, true, true));
+    let held = "select count(*) from restores r join projects p on p.id = r.project_id where recovers and p.ref = $1 and p.status = 'REMOVED'";
+    let held = client.query_one(held, &[&foreign]).await.unwrap();
+    assert_eq!(held.get::<_, i64>(0), 1, "it can still be brought back");
     // Identity columns continue, and foreign keys and triggers are back.
     let insert = "insert into users (gotrue_id, email, username, created_at) values (gen_random_uuid(), 'new@example.com', 'new', now())
                   returning id > (select max(id) from users)";
@@ -295,6 +303,7 @@ async fn server_stops_writing_after_recovery_elsewhere() {
     fixture.keeper.look(&fixture.kept).await.unwrap_err();
     assert!(fixture.keeper.health().problem.is_some());
     assert_eq!(fixture.snapshots().await.len(), 1);
+    assert_eq!(fixture.app.log.take_errors().len(), 1, "logged once");
 }
 
 #[tokio::test]
@@ -312,6 +321,9 @@ async fn store_of_another_installation_or_key_is_left_alone() {
     );
 
     let other = Fixture::new().await;
+    // Databases of a test run are copies of one.
+    let sql = "update installation set id = gen_random_uuid()";
+    other.app.app.db.query(sql, &[]).await.unwrap();
     for (kept, text) in [
         (
             KeptInstallation {
@@ -332,6 +344,9 @@ async fn store_of_another_installation_or_key_is_left_alone() {
         assert!(refused.contains(text), "{refused}");
     }
     assert_eq!(fixture.snapshots().await.len(), 1);
+    for log in [&other.app.log, &fixture.app.log] {
+        log.take_errors();
+    }
     let empty: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let none = recovery::identify(&store(&empty, 7))
         .await
@@ -355,7 +370,7 @@ async fn recovery_of_several_nodes_asks_for_one() {
     Keeper::default().look(&second).await.unwrap();
     let name = fixture.snapshots().await.pop().unwrap();
     let store = &fixture.kept.store;
-    let snapshot = Snapshot::get(store, name).await.unwrap();
+    let snapshot = ControlSnapshot::get(store, name).await.unwrap();
     let refused = recovery::choose_node(store, &snapshot, None).await;
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("--node") && text.contains("web-2"), "{text}");

@@ -42,7 +42,8 @@ pub(super) fn router(app: App, warnings: &[&str]) -> Router {
 }
 
 /// Responds 200 while the control database responds. Damaged log files do not make the server
-/// unready, because it answers without their lines, but the body names them, and problems of backups.
+/// unready, because it answers without their lines, but the body names them. It also names problems
+/// of the installation's backups.
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
     if app.db.query("select 1", &[]).await.is_err() {
         let text = "the control database does not respond\n";
@@ -51,8 +52,9 @@ async fn ready(State(app): State<App>) -> (StatusCode, String) {
     let damage = app.analytics.damage().await.warning();
     let backups = installation::warnings(&app).await;
     let warnings = damage.into_iter().chain(backups);
-    let warnings: String = warnings
-        .map(|warning| format!("warning: {warning}\n"))
-        .collect();
-    (StatusCode::OK, format!("ready\n{warnings}"))
+    let lines =
+        once("ready".to_owned()).chain(warnings.map(|warning| format!("warning: {warning}")));
+    let mut text = lines.collect::<Vec<_>>().join("\n");
+    text.push('\n');
+    (StatusCode::OK, text)
 }

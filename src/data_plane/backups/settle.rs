@@ -101,7 +101,9 @@ impl OpenRestore {
         if driver.is_restored(&name) {
             // The last commits of the earlier cluster are archived, too.
             driver.stop(project).await.context("stopping a cluster")?;
-            archive_end(context, id, cluster).await;
+            if !self.recovers {
+                archive_end(context, id, cluster).await;
+            }
             context.lease.check()?;
             let exchanged = driver.exchange(project, &name).await;
             exchanged.context("exchanging a cluster")?;

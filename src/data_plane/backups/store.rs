@@ -143,7 +143,7 @@ impl BackupStore {
         self.folder(project.as_str(), key)
     }
 
-    /// The objects of a folder, whose name is not that of a project.
+    /// The objects of a folder. Its name must not be that of a project.
     pub fn folder(&self, folder: &str, key: ProjectKey) -> ProjectStore {
         ProjectStore {
             store: self.clone(),

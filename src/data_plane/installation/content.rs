@@ -30,7 +30,7 @@ pub struct About {
 
 /// The control database at a moment.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct ControlSnapshot {
     /// Version of the format.
     pub format: u32,
     /// When its transaction began.
@@ -153,7 +153,7 @@ impl std::fmt::Display for SnapshotName {
     }
 }
 
-impl Snapshot {
+impl ControlSnapshot {
     /// Reads a snapshot.
     pub async fn get(store: &InstallationStore, name: SnapshotName) -> Result<Self> {
         let object = name.object();

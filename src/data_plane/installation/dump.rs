@@ -14,13 +14,13 @@ use uuid::Uuid;
 
 use super::{
     Result,
-    content::{self, FORMAT, Snapshot, TableContent},
+    content::{self, ControlSnapshot, FORMAT, TableContent},
     objects::InstallationStore,
     sql_error,
 };
 use crate::base::{clock::Clock, db::Db, error::Context};
 
-/// Tables whose rows belong to the running processes of a machine.
+/// Tables with rows of the running processes of a machine.
 pub(super) const OF_THE_MACHINE: [&str; 2] = ["node_leases", "prepared_clusters"];
 /// The table of migrations.
 const MIGRATIONS: &str = "refinery_schema_history";
@@ -75,7 +75,7 @@ pub async fn dump(
     clock: &Clock,
     node: Uuid,
     writer: &mut ChunkWriter<'_>,
-) -> Result<Snapshot> {
+) -> Result<ControlSnapshot> {
     let doing = "connecting to the control database";
     let (mut client, connection) = db.dedicated(APPLICATION).await.map_err(sql_error(doing))?;
     let driver = tokio::spawn(connection);
@@ -90,7 +90,7 @@ async fn dump_over(
     clock: &Clock,
     node: Uuid,
     writer: &mut ChunkWriter<'_>,
-) -> Result<Snapshot> {
+) -> Result<ControlSnapshot> {
     let doing = "reading the control database";
     client
         .batch_execute("set timezone = 'UTC'; set datestyle = 'ISO'; set intervalstyle = 'postgres'; set extra_float_digits = 1")
@@ -115,7 +115,7 @@ async fn dump_over(
     let sql = "select sequencename::text, last_value from pg_sequences where schemaname = current_schema() and last_value is not null";
     let sequences = transaction.query(sql, &[]).await;
     let sequences = sequences.map_err(sql_error(doing))?;
-    Ok(Snapshot {
+    Ok(ControlSnapshot {
         format: FORMAT,
         taken_at,
         gantry: env!("CARGO_PKG_VERSION").to_owned(),
@@ -133,13 +133,15 @@ async fn dump_over(
 async fn tables_of(transaction: &Transaction<'_>) -> Result<Vec<TableToRead>> {
     let sql = "select c.relname::text,
                       array(select a.attname::text from pg_attribute a
-                            where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' order by a.attnum),
+                            where a.attrelid = c.oid and a.attnum > 0
+                              and not a.attisdropped and a.attgenerated = '' order by a.attnum),
                       (select string_agg(quote_ident(a.attname), ', ' order by k.place)
                        from pg_index i cross join unnest(i.indkey) with ordinality k(attnum, place)
                        join pg_attribute a on a.attrelid = c.oid and a.attnum = k.attnum
                        where i.indrelid = c.oid and i.indisprimary)
                from pg_class c
-               where c.relnamespace = current_schema()::regnamespace and c.relkind = 'r' and c.relpersistence = 'p'
+               where c.relnamespace = current_schema()::regnamespace
+                 and c.relkind = 'r' and c.relpersistence = 'p'
                order by c.relname";
     let rows = transaction.query(sql, &[]).await;
     let rows = rows.map_err(sql_error("reading the control database"))?;
@@ -219,7 +221,7 @@ impl RowCutter {
         }
         let row = std::mem::take(&mut self.row);
         // The low bits of this digest depend on few bytes.
-        let cuts = (row >> 12) % ROWS_PER_CUT == 0 && self.chunk.len() >= CHUNK_BYTES_MIN;
+        let cuts = (row >> 12).is_multiple_of(ROWS_PER_CUT) && self.chunk.len() >= CHUNK_BYTES_MIN;
         (cuts || self.chunk.len() >= CHUNK_BYTES_MAX).then(|| std::mem::take(&mut self.chunk))
     }
 }

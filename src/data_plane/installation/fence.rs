@@ -2,7 +2,7 @@
 //! original, which may still run.
 //!
 //! A running server renews an object every twenty seconds, and a recovery waits until it has ended.
-//! A recovery then raises the epoch of the store. A server whose control database has another epoch
+//! A recovery then raises the epoch of the store. A server with a control database of a lower epoch
 //! stops writing.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ const ALIVE: &str = "alive";
 /// The interval of renewals.
 pub(super) const RENEWAL: Duration = Duration::from_secs(20);
 /// Time after the last renewal until a server counts as ended.
-const TERM: Duration = Duration::from_secs(60);
+const TERM: Duration = Duration::from_mins(1);
 /// The interval at which a recovery looks for renewals.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -213,7 +213,7 @@ mod tests {
             let later = server(clock.now() + TimeDelta::seconds(20));
             later.renew(&store).await.unwrap();
         };
-        let long = Duration::from_secs(60);
+        let long = Duration::from_mins(1);
         let waiting = until_expired(&store, &clock, long, LOOK, |_, _| began.send(()).unwrap());
         let (refused, ()) = tokio::join!(waiting, renewed);
         let text = refused.unwrap_err().to_string();

@@ -105,7 +105,9 @@ fn folders(home: &Path) -> Result<Vec<FolderToRead>> {
 pub(super) fn installed(home: &Path) -> Vec<String> {
     let below = |folder: &str| {
         let names = names(&home.join(folder)).unwrap_or_default();
-        let names = names.into_iter().filter(|name| !name.starts_with('.'));
+        // Layouts are made from engines.
+        let is_program = |name: &String| !name.starts_with('.') && name != "layouts";
+        let names = names.into_iter().filter(is_program);
         names
             .map(|name| format!("{folder}/{name}"))
             .collect::<Vec<_>>()
@@ -362,7 +364,7 @@ mod tests {
         fs::create_dir_all(version.join("source/lib")).unwrap();
         fs::create_dir_all(version.join("cache")).unwrap();
         fs::create_dir_all(from.path().join("functions/abc/.new-1")).unwrap();
-        let large: Vec<u8> = (0..CHUNK_BYTES + 77).map(|at| (at % 251) as u8).collect();
+        let large: Vec<u8> = (0..251_u8).cycle().take(CHUNK_BYTES + 77).collect();
         fs::write(version.join("source/index.ts"), &large).unwrap();
         fs::write(version.join("source/lib/a.ts"), "a").unwrap();
         fs::write(version.join("source/empty"), "").unwrap();

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use super::{
     InstallationError, Result,
-    content::{self, About, FORMAT, FolderContent, Node, Snapshot, SnapshotName},
+    content::{self, About, ControlSnapshot, FORMAT, FolderContent, Node, SnapshotName},
     dump::{self, ChunkWriter},
     fence::{LiveServer, RENEWAL, StoreEpoch},
     files,
@@ -62,7 +62,7 @@ pub struct KeptInstallation {
     pub store: InstallationStore,
 }
 
-/// What the keeper knows between two looks.
+/// The state between two looks.
 #[derive(Debug, Default)]
 struct KeeperState {
     /// Whether the store was compared with the installation.
@@ -70,7 +70,7 @@ struct KeeperState {
     epoch: u64,
     /// Contents that the store has and keeps.
     known: HashSet<String>,
-    last: Option<(SnapshotName, Snapshot)>,
+    last: Option<(SnapshotName, ControlSnapshot)>,
     /// Whether a snapshot is written although its rows are those of the last one.
     forced: bool,
     folders: BTreeMap<String, FolderContent>,
@@ -279,7 +279,7 @@ async fn read_last(
     state.folders.clear();
     state.has_node = false;
     if let Some(name) = newest {
-        match Snapshot::get(&kept.store, name).await {
+        match ControlSnapshot::get(&kept.store, name).await {
             Ok(last) => {
                 state.known.extend(last.chunks().cloned());
                 state.last = Some((name, last));
@@ -365,7 +365,7 @@ async fn write_locked(kept: &KeptInstallation, state: &mut KeeperState) -> Resul
     };
     kept.store.put_json(&name.object(), &snapshot).await?;
     // Read back: a store that acknowledges what it does not have is found here.
-    Snapshot::get(&kept.store, name).await?;
+    ControlSnapshot::get(&kept.store, name).await?;
     names.push(name);
     let written = WrittenSnapshot {
         name,
@@ -421,7 +421,7 @@ async fn expire(
     }
     let mut used = HashSet::new();
     for name in names.iter().filter(|name| !expired.contains(name)) {
-        used.extend(Snapshot::get(store, *name).await?.chunks().cloned());
+        used.extend(ControlSnapshot::get(store, *name).await?.chunks().cloned());
     }
     for node in store.list(content::NODES).await? {
         let node = node

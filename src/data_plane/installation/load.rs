@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Transaction};
 
 use super::{
     InstallationError, Result,
-    content::{self, Snapshot, TableContent},
+    content::{self, ControlSnapshot, TableContent},
     damaged,
     dump::quoted,
     objects::InstallationStore,
@@ -30,7 +30,7 @@ const APPLICATION: &str = "gantry recover";
 pub async fn load<T>(
     db: &Db,
     store: &InstallationStore,
-    snapshot: &Snapshot,
+    snapshot: &ControlSnapshot,
     finish: impl AsyncFnOnce(&Transaction<'_>) -> Result<T>,
 ) -> Result<T> {
     db.migrate_to(Some(snapshot.schema)).await?;
@@ -47,7 +47,7 @@ pub async fn load<T>(
 async fn load_over<T>(
     client: &mut Client,
     store: &InstallationStore,
-    snapshot: &Snapshot,
+    snapshot: &ControlSnapshot,
     finish: impl AsyncFnOnce(&Transaction<'_>) -> Result<T>,
 ) -> Result<T> {
     let transaction = client.transaction().await.map_err(sql_error(DOING))?;
@@ -155,7 +155,7 @@ async fn load_table(
     Ok(())
 }
 
-fn other_schema(snapshot: &Snapshot, problem: &str) -> InstallationError {
+fn other_schema(snapshot: &ControlSnapshot, problem: &str) -> InstallationError {
     InstallationError::Refused(format!(
         "the control database was written by Gantry {}, whose schema this version does not know ({problem}): recover with that version, then upgrade",
         snapshot.gantry

@@ -5,6 +5,7 @@
 //! backups, as their rows say.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -16,14 +17,14 @@ use uuid::Uuid;
 
 use super::{
     InstallationError, Result,
-    content::{self, About, Node, Snapshot, SnapshotName},
+    content::{self, About, ControlSnapshot, Node, SnapshotName},
     damaged, files, load,
     objects::InstallationStore,
     sql_error,
 };
 use crate::{
     base::{db::Db, error::Context, sealing},
-    data_plane::backups::BackupStore,
+    data_plane::{backups::BackupStore, projects},
 };
 
 const DOING: &str = "adopting the recovered projects";
@@ -38,8 +39,8 @@ pub struct RecoveryPlan {
     /// Name of the snapshot.
     pub name: SnapshotName,
     /// The snapshot.
-    pub snapshot: Snapshot,
-    /// The node whose place the machine takes.
+    pub snapshot: ControlSnapshot,
+    /// The node that the machine replaces.
     pub node: Uuid,
     /// Its files. `None` if the store has none.
     pub files: Option<Node>,
@@ -55,12 +56,12 @@ pub struct RecoveredProjects {
     /// Refs of projects without a complete backup.
     pub without_backup: Vec<String>,
     /// Major versions of PostgreSQL that they need.
-    pub majors: Vec<String>,
+    pub majors: BTreeSet<u16>,
     /// Refs of projects with backups that the control database does not know.
     pub unknown: Vec<String>,
 }
 
-/// Name of the file in a data folder whose recovery is not complete.
+/// Name of the file that marks a data folder with an incomplete recovery.
 const UNFINISHED: &str = "recovering";
 
 /// Entries of an empty data folder: programs may be installed before a recovery.
@@ -217,18 +218,20 @@ pub async fn identify(store: &InstallationStore) -> Result<About> {
 }
 
 /// Returns the readable snapshots, newest first, with the errors of damaged ones.
-pub async fn snapshots(store: &InstallationStore) -> Result<Vec<(SnapshotName, Result<Snapshot>)>> {
+pub async fn snapshots(
+    store: &InstallationStore,
+) -> Result<Vec<(SnapshotName, Result<ControlSnapshot>)>> {
     let mut found = Vec::new();
     for name in SnapshotName::all(store).await?.into_iter().rev() {
-        found.push((name, Snapshot::get(store, name).await));
+        found.push((name, ControlSnapshot::get(store, name).await));
     }
     Ok(found)
 }
 
-/// Chooses the node whose place the machine takes: the named one, or the only one.
+/// Chooses the node that the machine replaces: the named one, or the only one.
 pub async fn choose_node(
     store: &InstallationStore,
-    snapshot: &Snapshot,
+    snapshot: &ControlSnapshot,
     named: Option<Uuid>,
 ) -> Result<(Uuid, Option<Node>)> {
     let mut nodes = Vec::new();
@@ -318,9 +321,11 @@ async fn adopt_projects(
     now: DateTime<Utc>,
 ) -> Result<RecoveredProjects> {
     let sql = "select p.id, p.ref, p.desired, p.engine,
-                      exists (select from base_backups b where b.project_id = p.id and b.status = 'COMPLETED')
+                      exists (select from base_backups b
+                              where b.project_id = p.id and b.status = 'COMPLETED')
                from projects p left join branches b on b.project_id = p.id and not b.is_default
-               where p.node = $1 and p.desired <> 'removed' and p.status not in ('COMING_UP', 'INIT_FAILED')
+               where p.node = $1 and p.desired <> 'removed'
+                 and p.status not in ('COMING_UP', 'INIT_FAILED')
                order by b.project_id is not null, p.id";
     let rows = transaction.query(sql, &[&node]).await;
     let mut found = RecoveredProjects::default();
@@ -338,16 +343,18 @@ async fn adopt_projects(
                    on conflict (project_id) where finished_at is null do update set recovers = true, reuse_of = null";
         let inserted = transaction.execute(sql, &[&id, &now]).await;
         inserted.map_err(sql_error(DOING))?;
-        let engine: String = row.get(3);
-        if !found.majors.contains(&engine) {
-            found.majors.push(engine);
-        }
+        found.majors.extend(projects::major(row.get(3)));
         match (is_active, row.get(4)) {
             (_, false) => found.without_backup.push(reference),
             (true, true) => found.active.push(reference),
             (false, true) => found.paused.push(reference),
         }
     }
+    // A removed project that can be brought back has lost its cluster as well.
+    let sql = "insert into restores (project_id, recovers, requested_at) select id, true, $2 from projects
+               where node = $1 and held_until > $2 on conflict do nothing";
+    let held = transaction.execute(sql, &[&node, &now]).await;
+    held.map_err(sql_error(DOING))?;
     // Backups that were made after the snapshot are in the store under the next numbers.
     let sql = "select setval(pg_get_serial_sequence('base_backups', 'id'), coalesce(max(id), 0) + $1::bigint) from base_backups";
     let skipped = transaction.execute(sql, &[&NUMBERS_SKIPPED]).await;

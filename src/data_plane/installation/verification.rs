@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{
     Result,
-    content::{self, Node, Snapshot},
+    content::{self, ControlSnapshot, Node},
     objects::InstallationStore,
 };
 use crate::{
@@ -19,7 +19,10 @@ use crate::{
 };
 
 /// Returns what is missing or damaged of a snapshot.
-pub async fn snapshot(store: &InstallationStore, snapshot: &Snapshot) -> Result<Vec<String>> {
+pub async fn snapshot(
+    store: &InstallationStore,
+    snapshot: &ControlSnapshot,
+) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     let chunks: HashSet<&String> = snapshot.chunks().collect();
     chunks_of(store, chunks, &mut problems).await?;
