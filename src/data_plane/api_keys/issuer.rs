@@ -15,7 +15,7 @@ use crate::{
 /// The keys of a program that signs and verifies tokens of a project's users. No `Debug`, because
 /// it contains secrets.
 pub(crate) struct IssuerKeys {
-    /// Identifies the keys: [`AcceptedKeys::id`].
+    /// Identifies the keys: `AcceptedKeys::id`.
     pub(crate) id: u64,
     /// Private and public keys as JSON (RFC 7517). Exactly one has the operation `sign`.
     pub(crate) keys: SecretString,

@@ -2,7 +2,7 @@
 //!
 //! The engine is JavaScript of others, and its input are names and definitions of tenants. It runs
 //! under the account of the project's services, without network and without passwords, reaches two
-//! databases by [`sessions`], and is bounded in time, memory and output.
+//! databases by `sessions`, and is bounded in time, memory and output.
 
 mod kit;
 mod packages;
