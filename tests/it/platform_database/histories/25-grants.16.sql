@@ -13,7 +13,6 @@ alter default privileges in schema auth grant all on tables to service_role;
 revoke all on all tables in schema auth from anon;
 -- migration
 create role reporting with login password 'a password of the reports' noinherit;
-grant pg_read_all_data, pg_monitor to reporting;
 grant usage on schema public to reporting;
 alter role reporting set statement_timeout = '2min';
 select extensions.pg_stat_statements_reset();

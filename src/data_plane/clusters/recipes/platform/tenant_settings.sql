@@ -19,8 +19,6 @@ begin
         grant anon, authenticated, service_role to postgres with admin option;
         -- For ALTER ROLE. The tenant may also join the role, which has no privileges that `postgres` lacks.
         execute 'grant authenticator to postgres with admin true, inherit false, set false';
-        -- For roles of the tenant that read reports.
-        grant pg_read_all_data, pg_monitor to postgres with admin option;
     end if;
     -- In projects from before grant_extension_access did this.
     for statistics in
