@@ -56,6 +56,7 @@ fmt-check:
 # Entries of tests/weakenings against the source; clippy, warnings denied
 lint:
     tests/weakenings/weaken.py oauth --check
+    tests/weakenings/weaken.py services --check
     tests/weakenings/weaken.py walls --check
     cargo clippy --workspace --all-targets -- -D warnings
 
@@ -90,15 +91,18 @@ generate-check: build
 instructions:
     bin/count-instructions
 
-# Ratios to baselines: requests to bare hyper and axum, rate limits to other limiters, projects to initdb and to empty ones,
+# Ratios to baselines: requests to bare hyper and axum, rate limits to other limiters, projects to initdb and to empty ones, branches to both and to cp,
 # connections to direct ones, the service proxy to nginx, SQL over HTTP to direct SQL
 bench:
     cargo bench --profile requests --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
+    cargo bench --bench branches
     cargo bench --bench platform
     cargo bench --bench router
     cargo bench --profile requests --bench edge
+    cargo bench --profile requests --bench services
+    cargo bench --profile requests --bench functions
     cargo bench --bench database
     cargo bench -p gantry-logs --bench ingest
     cargo bench -p gantry-logs --bench query

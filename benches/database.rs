@@ -150,6 +150,7 @@ impl Bench {
             ),
             authority: None,
             idle_pause_after: None,
+            hold: chrono::TimeDelta::zero(),
             project_uid_base: 700_000,
             new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
             counting: Options::default(),
@@ -159,7 +160,13 @@ impl Bench {
             provider: None,
             logs: gantry::api::logs::Options::default(),
             log_drains: gantry::api::log_drains::Options::default(),
-            branch_life: chrono::TimeDelta::days(7),
+            compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+            project_disk_choice_max: 0,
+            branches: gantry::api::branches::BranchOptions::default(),
+            backups: gantry::data_plane::backups::BackupOptions {
+                enabled: false,
+                ..Default::default()
+            },
         };
         let (app, background) = App::new(
             settings,

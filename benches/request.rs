@@ -138,6 +138,7 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
+        hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         upstreams: gantry::data_plane::service_proxy::upstreams::Upstreams::default(),
         service_proxy: gantry::data_plane::service_proxy::Options::default(),
@@ -152,7 +153,13 @@ async fn compare(control: &Control, home: Arc<Home>, host: Host) -> Outcome<()> 
         provider: None,
         logs: gantry::api::logs::Options::default(),
         log_drains: gantry::api::log_drains::Options::default(),
-        branch_life: chrono::TimeDelta::days(7),
+        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        project_disk_choice_max: 0,
+        branches: gantry::api::branches::BranchOptions::default(),
+        backups: gantry::data_plane::backups::BackupOptions {
+            enabled: false,
+            ..Default::default()
+        },
     };
     let (app, _background) = App::new(
         settings,

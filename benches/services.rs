@@ -10,46 +10,30 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod dev;
+mod edge_project;
 
 use std::{
-    env, fs,
-    net::SocketAddr,
+    fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use dev::{Dev, Outcome, PASSWORD, free_port};
-use rcgen::{CertificateParams, KeyPair};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
+use dev::{Outcome, PASSWORD};
+use edge_project::{
+    EdgeProject, REQUESTS, load, median, millis, processor_ticks, proportional_memory, repeat,
 };
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpStream, UnixStream},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{net::UnixStream, time::sleep};
 use tokio_postgres::{Client, NoTls};
-use tokio_rustls::TlsConnector;
 
-/// Requests per connection and round.
-const REQUESTS: usize = 400;
 const ROUNDS: usize = 5;
 /// Starts of an instance. More failures in ten minutes make Gantry wait a minute.
 const STARTS: usize = 4;
 const PATH: &str = "/todos?select=*";
 
 fn main() -> Outcome<()> {
-    let kits = env::args().skip(1).find(|argument| argument != "--bench");
-    let kits = kits.unwrap_or_else(|| "/var/tmp/gantry-test-kits".to_owned());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(run(Path::new(&kits)))
+    edge_project::run(async |kits| run(&kits).await)
 }
 
 async fn run(kits: &Path) -> Outcome<()> {
@@ -61,83 +45,32 @@ async fn run(kits: &Path) -> Outcome<()> {
     println!(
         "memory of an instance after use: {} kB proportional; of Gantry: {} kB resident",
         proportional_memory(setup.instance()?)?,
-        setup.gantry.memory()?
+        setup.edge.gantry.memory()?
     );
     Ok(())
 }
 
-/// A project with a table, and its addresses.
+/// A project with a table, and the folder of its instance.
 struct Setup {
-    gantry: Dev,
-    project: String,
+    edge: EdgeProject,
     folder: PathBuf,
-    edge: SocketAddr,
-    tls: TlsConnector,
-    host: String,
-    publishable: String,
-    anon: String,
 }
 
 impl Setup {
     async fn new(place: &Path, kits: &Path) -> Outcome<Self> {
-        let key = KeyPair::generate()?;
-        let names = vec!["*.projects.test".to_owned()];
-        let certificate = CertificateParams::new(names)?.self_signed(&key)?;
-        let at = |name: &str| place.join(name).display().to_string();
-        fs::write(at("cert.pem"), certificate.pem())?;
-        fs::write(at("key.pem"), key.serialize_pem())?;
-        let edge = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let home = place.join("home");
-        let gantry = Dev::start(
-            &home,
-            &[
-                "--project-domain",
-                "projects.test",
-                "--edge-https-listen",
-                &edge.to_string(),
-                "--edge-tls-cert",
-                &at("cert.pem"),
-                "--edge-tls-key",
-                &at("key.pem"),
-                "--services-dir",
-                &kits.display().to_string(),
-            ],
-        )?;
-        let project = gantry.project()?;
-        let keys = loop {
-            let path = format!("/v1/projects/{project}/api-keys?reveal=true");
-            let answer = gantry.send("GET", &path, "")?;
-            if answer.starts_with("HTTP/1.1 200") {
-                break answer;
-            }
-            sleep(Duration::from_millis(100)).await;
-        };
-        let after = |before: &str, text: &str| {
-            let from = text.split(before).nth(1)?;
-            Some(from.split('"').next()?.to_owned())
-        };
-        let publishable = after("\"api_key\":\"sb_publishable_", &keys).ok_or("no key")?;
-        let anon = after("\"api_key\":\"ey", &keys).ok_or("no legacy key")?;
+        let edge = EdgeProject::new(place, kits).await?;
         let sql = "{\"query\": \"create table todos (id int, task text); grant select on todos to anon; \
                    insert into todos values (1, 'look at the tall cranes')\"}";
-        let path = format!("/v1/projects/{project}/database/query");
-        while !gantry.send("POST", &path, sql)?.starts_with("HTTP/1.1 201") {
+        let path = format!("/v1/projects/{}/database/query", edge.project);
+        while !edge
+            .gantry
+            .send("POST", &path, sql)?
+            .starts_with("HTTP/1.1 201")
+        {
             sleep(Duration::from_millis(100)).await;
         }
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(at("cert.pem"))?)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls =
-            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-        let tls = tls.with_root_certificates(roots).with_no_client_auth();
         let setup = Self {
-            folder: home.join("run").join(format!("{project}.rest")),
-            host: format!("{project}.projects.test"),
-            publishable: format!("sb_publishable_{publishable}"),
-            anon: format!("ey{anon}"),
-            tls: TlsConnector::from(Arc::new(tls)),
-            gantry,
-            project,
+            folder: edge.home.join("run").join(format!("{}.rest", edge.project)),
             edge,
         };
         setup.first_request().await?;
@@ -146,15 +79,8 @@ impl Setup {
 
     /// A request through the service proxy with these header lines.
     fn through(&self, headers: &str) -> Arc<str> {
-        let host = &self.host;
+        let host = &self.edge.host;
         format!("GET /rest/v1{PATH} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n").into()
-    }
-
-    async fn edge(&self) -> Outcome<tokio_rustls::client::TlsStream<TcpStream>> {
-        let stream = TcpStream::connect(self.edge).await?;
-        stream.set_nodelay(true)?;
-        let name = ServerName::try_from(self.host.clone())?;
-        Ok(self.tls.connect(name, stream).await?)
     }
 
     fn socket(&self) -> PathBuf {
@@ -164,9 +90,9 @@ impl Setup {
     /// Sends a request until it succeeds, and returns the time.
     async fn first_request(&self) -> Outcome<Duration> {
         let began = Instant::now();
-        let request = self.through(&format!("apikey: {}", self.publishable));
+        let request = self.through(&format!("apikey: {}", self.edge.publishable));
         loop {
-            let mut stream = self.edge().await?;
+            let mut stream = self.edge.connect().await?;
             if repeat(&mut stream, &request, 1).await.is_ok() {
                 return Ok(began.elapsed());
             }
@@ -184,7 +110,7 @@ impl Setup {
 
     /// Compares three ways to the same rows.
     async fn latency(&self) -> Outcome<()> {
-        let keyed = self.through(&format!("apikey: {}", self.publishable));
+        let keyed = self.through(&format!("apikey: {}", self.edge.publishable));
         let straight: Arc<str> = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").into();
         let database = self.database().await?;
         for connections in [1, 32] {
@@ -192,7 +118,7 @@ impl Setup {
             for _ in 0..ROUNDS {
                 let mut streams = Vec::new();
                 for _ in 0..connections {
-                    streams.push(self.edge().await?);
+                    streams.push(self.edge.connect().await?);
                 }
                 edge.extend(load(streams, &keyed).await?);
                 let mut streams = Vec::new();
@@ -221,7 +147,7 @@ impl Setup {
     }
 
     async fn database(&self) -> Outcome<Client> {
-        let folder = self.folder.with_file_name(&self.project);
+        let folder = self.folder.with_file_name(&self.edge.project);
         let mut config = tokio_postgres::Config::new();
         config
             .host_path(folder)
@@ -235,21 +161,21 @@ impl Setup {
 
     /// Compares the processor time of the proxy with a key that is exchanged and one that is not.
     async fn exchange(&self) -> Outcome<()> {
-        let exchanged = self.through(&format!("apikey: {}", self.publishable));
+        let exchanged = self.through(&format!("apikey: {}", self.edge.publishable));
         let unchanged = self.through(&format!(
             "apikey: {0}\r\nAuthorization: Bearer {0}",
-            self.anon
+            self.edge.anon
         ));
         let (mut with, mut without) = (0, 0);
         for _ in 0..ROUNDS {
             for (request, ticks) in [(&exchanged, &mut with), (&unchanged, &mut without)] {
                 let mut streams = Vec::new();
                 for _ in 0..32 {
-                    streams.push(self.edge().await?);
+                    streams.push(self.edge.connect().await?);
                 }
-                let began = processor_ticks(self.gantry.pid())?;
+                let began = processor_ticks(self.edge.gantry.pid())?;
                 load(streams, request).await?;
-                *ticks += processor_ticks(self.gantry.pid())? - began;
+                *ticks += processor_ticks(self.edge.gantry.pid())? - began;
             }
         }
         println!(
@@ -345,49 +271,6 @@ fn program(kits: &Path) -> Outcome<PathBuf> {
     Err("no PostgREST in the folder of kits".into())
 }
 
-/// Repeats a request over each connection, and returns the times in milliseconds.
-async fn load<S>(streams: Vec<S>, request: &Arc<str>) -> Outcome<Vec<f64>>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let mut clients = JoinSet::new();
-    for mut stream in streams {
-        let request = Arc::clone(request);
-        clients.spawn(async move { repeat(&mut stream, &request, REQUESTS).await });
-    }
-    let mut all = Vec::new();
-    while let Some(times) = clients.join_next().await {
-        all.extend(times??);
-    }
-    Ok(all)
-}
-
-async fn repeat<S>(stream: &mut S, request: &str, count: usize) -> std::io::Result<Vec<f64>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut buffer = vec![0; 16 * 1024];
-    let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        let began = Instant::now();
-        stream.write_all(request.as_bytes()).await?;
-        let mut read = 0;
-        // The body comes in chunks from PostgREST and ends with an empty one.
-        while !buffer[..read].ends_with(b"0\r\n\r\n") && !buffer[..read].ends_with(b"}]") {
-            match stream.read(&mut buffer[read..]).await? {
-                0 => return Err(std::io::Error::other("closed")),
-                more => read += more,
-            }
-            if read > 12 && !buffer.starts_with(b"HTTP/1.1 200") {
-                let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
-                return Err(std::io::Error::other(text));
-            }
-        }
-        times.push(millis(began.elapsed()));
-    }
-    Ok(times)
-}
-
 /// Runs the SQL of a request to PostgREST, prepared.
 async fn transactions(database: &Client) -> Outcome<Vec<f64>> {
     let settings = database
@@ -418,29 +301,4 @@ async fn transactions(database: &Client) -> Outcome<Vec<f64>> {
         times.push(millis(began.elapsed()));
     }
     Ok(times)
-}
-
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1000.0
-}
-
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all[all.len() / 2]
-}
-
-/// Processor time of a process, in clock ticks.
-fn processor_ticks(pid: u32) -> Outcome<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, rest) = stat.rsplit_once(") ").ok_or("no name")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    Ok(fields[11].parse::<u32>()? + fields[12].parse::<u32>()?)
-}
-
-/// Memory of a process, with shared pages divided by their users, in kB.
-fn proportional_memory(pid: i32) -> Outcome<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let line = line.ok_or("no Pss")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }

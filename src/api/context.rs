@@ -1,13 +1,21 @@
 //! State of the operations, above that of the data plane and the platform.
 
-use std::{ops::Deref, sync::Arc};
+use std::{
+    ops::Deref,
+    sync::{Arc, OnceLock},
+};
 
 use async_trait::async_trait;
-use chrono::TimeDelta;
 
 use super::{
-    accounts::oidc::OidcProvider, branches::runner::BranchRunner, log_drains,
-    log_drains::DrainManager, logs, logs::Analytics, oauth, projects::listing::Listings,
+    accounts::oidc::OidcProvider,
+    branches::{BranchOptions, restore_points::RestorePointHook, runner::BranchRunner},
+    log_drains,
+    log_drains::DrainManager,
+    logs,
+    logs::Analytics,
+    oauth,
+    projects::listing::Listings,
 };
 use crate::{
     base::{error::Error, ids::ProjectRef},
@@ -30,8 +38,8 @@ pub struct ApiSettings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
-    /// Life of a branch that is not persistent, unless its creator chooses.
-    pub branch_life: TimeDelta,
+    /// Limits of branches.
+    pub branches: BranchOptions,
 }
 
 /// Handle to the state of the operations. Cheap to clone.
@@ -52,6 +60,8 @@ pub struct ApiState {
     pub drains: DrainManager,
     /// Runs of branches that are carried out in this process.
     pub branch_runner: BranchRunner,
+    /// Makes a point before a merge to which the parent can be restored.
+    pub(super) restore_points: OnceLock<Arc<dyn RestorePointHook>>,
 }
 
 impl Deref for ApiContext {
@@ -88,6 +98,7 @@ impl ApiContext {
             analytics,
             drains,
             branch_runner: BranchRunner::default(),
+            restore_points: OnceLock::new(),
         });
         let weak = Arc::downgrade(&state);
         state.data_plane.add_listener(weak.clone());

@@ -66,6 +66,12 @@ struct RestConfig {
     db_extra_search_path: String,
     /// Sessions with the database. `null`: chosen by the server.
     db_pool: Option<u32>,
+    /// Seconds to wait for a session. `null`: the default of PostgREST. Clients require the field.
+    db_pool_acquisition_timeout: Option<u32>,
+    /// Seconds after which a session ends. `null`: the default of PostgREST.
+    db_pool_max_lifetime: Option<u32>,
+    /// Seconds without use after which a session ends. `null`: the default of PostgREST.
+    db_pool_max_idletime: Option<u32>,
 }
 
 impl From<RestSettings> for RestConfig {
@@ -75,6 +81,9 @@ impl From<RestSettings> for RestConfig {
             max_rows: settings.max_rows,
             db_extra_search_path: settings.db_extra_search_path,
             db_pool: settings.db_pool,
+            db_pool_acquisition_timeout: None,
+            db_pool_max_lifetime: None,
+            db_pool_max_idletime: None,
         }
     }
 }
@@ -123,6 +132,7 @@ static UPDATE: Endpoint = Endpoint {
 
 /// A change of settings. Absent fields stay as they are.
 #[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(rename = "V1UpdatePostgrestConfigBody")]
 struct RestConfigBody {
     /// Exposed schemas, separated by commas. An empty text switches the Data API off.
@@ -158,22 +168,11 @@ async fn update(
     audit: Arc<Recorder>,
     Json(body): Json<RestConfigBody>,
 ) -> Result<Json<RestConfig>, Error> {
-    for (field, value, max) in [
-        ("max_rows", body.max_rows, 1_000_000),
-        ("db_pool", body.db_pool, 1000),
-    ] {
-        if value.is_some_and(|value| value > max) {
-            return Err(Error::invalid(
-                field,
-                format!("Too big: expected number to be <={max}"),
-            ));
-        }
-    }
     let change = RestSettingsUpdate {
         db_schema: body.db_schema,
         max_rows: body.max_rows,
         db_extra_search_path: body.db_extra_search_path,
-        db_pool: body.db_pool,
+        db_pool: body.db_pool.map(Some),
     };
     let settings = rest::update(&context, &project, change, &audit).await?;
     Ok(Json(settings.into()))

@@ -4,10 +4,11 @@ use std::sync::LazyLock;
 
 use crate::{
     api::{
-        accounts, audit_log, branches, data_api, database, database_access, domains,
+        accounts, audit_log, backups, branches, data_api, database, database_access, domains,
         function_secrets, functions, keys, log_drains, logs, oauth, organizations, planned,
-        project_config, projects, rate_limits, reference, service_settings, signing_keys, snippets,
-        sso_providers, storage_buckets, temporary_access, third_party_auth, tokens,
+        project_config, project_settings, projects, rate_limits, reference, service_settings,
+        signing_keys, snippets, sso_providers, storage_buckets, temporary_access, third_party_auth,
+        tokens,
     },
     base::error::Error,
     platform::{
@@ -27,6 +28,9 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         projects::operations::ENDPOINTS,
         projects::addons::ENDPOINTS,
         projects::disk::ENDPOINTS,
+        projects::upgrade::ENDPOINTS,
+        backups::operations::ENDPOINTS,
+        backups::download::ENDPOINTS,
         branches::operations::ENDPOINTS,
         branches::action_runs::ENDPOINTS,
         branches::diff::ENDPOINTS,
@@ -37,6 +41,7 @@ static ALL: LazyLock<Vec<&'static Endpoint>> = LazyLock::new(|| {
         service_settings::realtime::ENDPOINTS,
         service_settings::pgsodium::ENDPOINTS,
         project_config::ENDPOINTS,
+        project_settings::ENDPOINTS,
         signing_keys::ENDPOINTS,
         sso_providers::ENDPOINTS,
         third_party_auth::ENDPOINTS,

@@ -2,6 +2,7 @@
 
 pub mod accounts;
 pub mod audit_log;
+pub mod backups;
 pub mod branches;
 pub mod context;
 pub mod data_api;
@@ -19,6 +20,7 @@ pub mod organizations;
 pub mod planned;
 
 pub mod project_config;
+pub mod project_settings;
 pub mod projects;
 pub mod rate_limits;
 pub mod reference;

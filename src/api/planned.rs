@@ -50,20 +50,9 @@ planned! {
     Delete "/v1/projects/{ref}/claim-token" [] "v1-delete-project-claim-token" "Delete a project's claim token" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
     Get "/v1/projects/{ref}/claim-token" [] "v1-get-project-claim-token" "Get a project's claim token" Projects, pat_only(&[&[P::ProjectAdminRead]]), STANDARD;
     Post "/v1/projects/{ref}/claim-token" [] "v1-create-project-claim-token" "Create a claim token for a project" Projects, pat_only(&[&[P::OrganizationAdminWrite, P::ProjectAdminWrite]]), STANDARD;
-    Get "/v1/projects/{ref}/database/backups" [] "v1-list-all-backups" "List backups" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore" [] "v1-restore-physical-backup" "Restore a physical backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore-pitr" [] "v1-restore-pitr-backup" "Restore a database to a point in time" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/backups/restore-point" [] "v1-get-restore-point" "Get a restore point" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/restore-point" [] "v1-create-restore-point" "Create a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Get "/v1/projects/{ref}/database/backups/schedule" [] "v1-get-backup-schedule" "Get the backup schedule" Database, needs(&[&[P::BackupsRead]], S::DatabaseRead), STANDARD;
-    Patch "/v1/projects/{ref}/database/backups/schedule" [] "v1-update-backup-schedule" "Update the backup schedule" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
-    Post "/v1/projects/{ref}/database/backups/undo" [] "v1-undo" "Undo changes since a restore point" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD;
     Post "/v1/projects/{ref}/network-restrictions/review" [] "v1-review-network-restrictions" "Review requested network restrictions" Projects, needs(&[&[P::DatabaseNetworkRestrictionsWrite]], S::ProjectsWrite), STANDARD, instead "Restrictions apply without a review: use POST /v1/projects/{ref}/network-restrictions/apply instead.";
     Post "/v1/projects/{ref}/read-replicas/remove" [] "v1-remove-a-read-replica" "Remove a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
     Post "/v1/projects/{ref}/read-replicas/setup" [] "v1-setup-a-read-replica" "Set up a read replica" Database, pat_only(&[&[P::InfraReadReplicasWrite]]), STANDARD;
-    Post "/v1/projects/{ref}/upgrade" [] "v1-upgrade-postgres-version" "Upgrade a project's PostgreSQL version" Projects, needs(&[&[P::ProjectAdminWrite, P::DatabaseWrite]], S::ProjectsWrite), STANDARD, instead "Create a project with the new version by POST /v1/projects, and move the data with pg_dump and psql instead.";
-    Get "/v1/projects/{ref}/upgrade/eligibility" [] "v1-get-postgres-upgrade-eligibility" "Check whether a project's PostgreSQL version can be upgraded" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
-    Get "/v1/projects/{ref}/upgrade/status" [] "v1-get-postgres-upgrade-status" "Get the status of a PostgreSQL upgrade" Projects, needs(&[&[P::ProjectAdminRead, P::DatabaseRead]], S::ProjectsRead), STANDARD;
     Get "/v2/organizations/{slug}/integrations/github/connections" [] "v2-list-organization-github-connections" "List an organization's GitHub connections" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD;
     Get "/v2/organizations/{slug}/maintenance/windows" [] "v2-list-organization-maintenance-windows" "List an organization's maintenance windows" Organizations, needs(&[&[P::OrganizationAdminRead]], S::OrganizationsRead), STANDARD;
     Get "/v2/organizations/{slug}/projects" [] "v2-list-organization-projects" "List an organization's projects" Organizations, needs(&[&[P::OrganizationProjectsRead]], S::ProjectsRead), STANDARD, instead "Use GET /v1/organizations/{slug}/projects instead.";
@@ -77,7 +66,6 @@ planned! {
     Patch "/v2/organizations/{slug}/webhooks/endpoints/{id}" [] "v2-organizations-slug-webhooks-endpoints-id-patch" "Update a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
     Get "/v2/organizations/{slug}/webhooks/endpoints/{id}/deliveries" [] "v2-organizations-slug-webhooks-endpoints-id-deliveries-get" "List the deliveries of a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationRead]]), STANDARD;
     Post "/v2/organizations/{slug}/webhooks/endpoints/{id}/test" [] "v2-organizations-slug-webhooks-endpoints-id-test-post" "Test a webhook endpoint of an organization" Webhooks, pat_only(&[&[P::PlatformWebhooksOrganizationWrite]]), STANDARD;
-    Post "/v2/projects/{ref}/backups/download" [] "v2-download-project-backup" "Download a project's backup" Database, needs(&[&[P::BackupsWrite]], S::DatabaseWrite), STANDARD, instead "Use pg_dump with the connection string of GET /v1/projects/{ref}/config/database/pooler instead.";
     Get "/v2/projects/{ref}/compute" [] "v2-list-all-compute-instances" "List compute instances" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;
     Delete "/v2/projects/{ref}/compute/{name}" [] "v2-delete-a-compute-instance" "Delete a compute instance" Compute, needs(&[&[P::WorkersWrite]], S::EdgeFunctionsWrite), STANDARD;
     Get "/v2/projects/{ref}/compute/{name}" [] "v2-get-a-compute-instance" "Get a compute instance" Compute, needs(&[&[P::WorkersRead]], S::EdgeFunctionsRead), STANDARD;

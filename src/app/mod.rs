@@ -5,7 +5,6 @@ pub mod operator_api;
 
 use std::{ops::Deref, sync::Arc, time::Duration};
 
-use chrono::TimeDelta;
 use tokio::{sync::mpsc, task::JoinSet};
 use uuid::Uuid;
 
@@ -13,6 +12,7 @@ use crate::{
     api::{
         accounts::oidc::OidcProvider,
         branches,
+        branches::BranchOptions,
         context::{ApiContext, ApiSettings},
         endpoints, log_drains, logs, oauth,
     },
@@ -23,6 +23,8 @@ use crate::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups,
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         clusters::Home,
         context::{DataPlaneContext, DataPlaneSettings},
@@ -30,8 +32,11 @@ use crate::{
             hostnames,
             hostnames::{acme::CertificateAuthority, dns::Dns},
         },
+        installation,
         postgres_proxy::PublishedAddress,
-        projects::{NewTableGrants, idle, lease, reconciler, warm_pool, watchdog},
+        projects::{
+            NewTableGrants, idle, lease, reconciler, sizes::SizeTable, upkeep, warm_pool, watchdog,
+        },
         service_proxy,
         service_proxy::upstreams::Upstreams,
         services,
@@ -75,6 +80,8 @@ pub struct Settings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Idle time after which a server is stopped. `None` disables stopping.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
     /// Default upstream URLs of project services; overrides of single projects take precedence.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -97,8 +104,14 @@ pub struct Settings {
     pub logs: logs::Options,
     /// Limits of log drains.
     pub log_drains: log_drains::Options,
-    /// Life of a branch that is not persistent, unless its creator chooses.
-    pub branch_life: TimeDelta,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
+    /// Limits of branches.
+    pub branches: BranchOptions,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 impl Settings {
@@ -119,19 +132,24 @@ impl Settings {
             new_table_grants: self.new_table_grants,
             prepared: self.prepared,
             idle_pause_after: self.idle_pause_after,
+            hold: self.hold,
+            branch_idle_pause_after: self.branches.idle_pause_after,
             upstreams: self.upstreams,
             service_proxy: self.service_proxy,
             services: self.services,
             dns: self.dns,
             outbound: self.log_drains.outbound.clone(),
             authority: self.authority,
+            compute_sizes: self.compute_sizes,
+            project_disk_choice_max: self.project_disk_choice_max,
+            backups: self.backups,
         };
         let api = ApiSettings {
             oauth: self.oauth,
             provider: self.provider,
             logs: self.logs,
             log_drains: self.log_drains,
-            branch_life: self.branch_life,
+            branches: self.branches,
         };
         (platform, data_plane, api)
     }
@@ -244,6 +262,10 @@ impl Background {
         tasks.spawn(temporary_access::reconciler::run(app.data_plane.clone()));
         tasks.spawn(idle::run(app.data_plane.clone()));
         tasks.spawn(watchdog::run(app.data_plane.clone()));
+        tasks.spawn(upkeep::run(app.data_plane.clone()));
+        tasks.spawn(backups::run(app.data_plane.clone()));
+        tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
+        tasks.spawn(installation::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));
         tasks.spawn(notifications::run(app.platform.clone()));

@@ -16,6 +16,7 @@ use deadpool_postgres::{
 };
 use futures_util::future::BoxFuture;
 use parking_lot::RwLock;
+use refinery::Target;
 use tokio::{
     sync::{Mutex, watch},
     task::JoinHandle,
@@ -190,6 +191,11 @@ impl Db {
     /// Migrates the schema to this binary's version. Safe to run on several nodes at once. Returns
     /// the applied migrations.
     pub async fn migrate(&self) -> Result<Vec<String>, Error> {
+        self.migrate_to(None).await
+    }
+
+    /// As [`Self::migrate`], up to the migration of this number.
+    pub async fn migrate_to(&self, version: Option<i32>) -> Result<Vec<String>, Error> {
         let connected = timeout(FIRST_CONNECT_TIMEOUT, self.dedicated(NAME))
             .await
             .map_err(|_| Error::control_database_away())?;
@@ -200,7 +206,9 @@ impl Db {
             .execute("select pg_advisory_lock($1)", &[&MIGRATION_LOCK])
             .await
             .context("waiting to migrate the control database")?;
+        let target = version.map_or(Target::Latest, Target::Version);
         let report = embedded::migrations::runner()
+            .set_target(target)
             .run_async(&mut client)
             .await
             .context("migrating the control database")?;

@@ -6,6 +6,7 @@ pub mod cache;
 pub mod clock;
 pub mod db;
 pub mod error;
+pub mod exported_key;
 pub mod ids;
 pub mod names;
 pub mod net;

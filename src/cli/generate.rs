@@ -6,7 +6,10 @@ use anyhow::Context;
 use clap::Args;
 
 use crate::{
-    api::{endpoints, reference::tables},
+    api::{
+        endpoints,
+        reference::{settings::settings, tables},
+    },
     cli::definition,
     platform::http::openapi::{PublishedLinks, document},
 };
@@ -34,6 +37,7 @@ fn files() -> anyhow::Result<Vec<(PathBuf, String)>> {
         ),
         ("docs/reference/errors.md".into(), tables::errors()),
         ("docs/reference/logs.md".into(), tables::logs()),
+        ("docs/reference/settings.md".into(), settings()),
         (
             "docs/reference/configuration.md".into(),
             tables::configuration(&definition()),

@@ -3,8 +3,10 @@
 mod admin;
 mod application;
 mod audit;
+mod backup;
 mod branch;
 mod check;
+mod config;
 mod control;
 mod databases;
 mod dev;
@@ -14,11 +16,15 @@ mod extension;
 mod files;
 mod generate;
 mod hostname;
+mod import;
+mod key;
 mod key_check;
 mod limits;
 mod logs;
 mod node;
 mod output;
+mod project;
+mod recover;
 mod secret;
 mod serve;
 mod service;
@@ -33,7 +39,12 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     app::config::Config,
-    data_plane::{clusters, clusters::LaunchPlan, services, services::ServiceLaunchPlan},
+    data_plane::{
+        clusters,
+        clusters::{LaunchPlan, UpgradeLaunchPlan},
+        services,
+        services::ServiceLaunchPlan,
+    },
 };
 
 /// Self-hosted Management API for projects that are real PostgreSQL clusters.
@@ -90,6 +101,14 @@ enum Command {
     /// List, delete, expire and mask branches.
     #[command(subcommand)]
     Branch(branch::BranchCommand),
+    /// Export, plan and apply the settings of a project or an organization as a file.
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
+    /// Import a database, or settings and functions, into a project.
+    Import(import::ImportCommand),
+    /// List and purge deleted projects.
+    #[command(subcommand)]
+    Project(project::ProjectCommand),
     /// Block custom hostnames.
     #[command(subcommand)]
     Hostname(hostname::HostnameCommand),
@@ -98,6 +117,14 @@ enum Command {
     /// Manage copied or moved data folders.
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Write, list and verify snapshots of this installation in the store of backups.
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
+    /// Export the sealing key.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Recover an installation from the store of backups into an empty data folder.
+    Recover(Box<recover::RecoverCommand>),
     /// Check and repair stored log lines.
     #[command(subcommand)]
     Logs(logs::LogsCommand),
@@ -118,6 +145,9 @@ enum Command {
     /// Replace this process with an instance of a service. Internal: used to start services.
     #[command(hide = true)]
     LaunchService(ServiceLaunchPlan),
+    /// Replace this process with `pg_upgrade`. Internal: used to upgrade projects.
+    #[command(hide = true)]
+    LaunchUpgrade(UpgradeLaunchPlan),
     /// Run a command with a temporary control cluster. Internal: used by the tests.
     #[command(hide = true)]
     WithPostgres(with_postgres::WithPostgres),
@@ -133,6 +163,9 @@ pub fn main() -> ExitCode {
     }
     if let Command::LaunchService(plan) = &command {
         return failure(services::launch(plan).map(|never| match never {}));
+    }
+    if let Command::LaunchUpgrade(plan) = &command {
+        return failure(clusters::upgrade::launch(plan).map(|never| match never {}));
     }
     if command.keeps_files() {
         // Must run before any thread starts and any file is created.
@@ -157,7 +190,7 @@ impl Command {
     fn keeps_files(&self) -> bool {
         !matches!(
             self,
-            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_)
+            Self::Generate(_) | Self::WithPostgres(_) | Self::Check(_) | Self::Config(_)
         )
     }
 }
@@ -178,16 +211,22 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Upstream(upstream) => upstream.run().await,
         Command::KeyCheck(key_check) => key_check.run().await,
         Command::Branch(branch) => branch.run().await,
+        Command::Config(config) => config.run().await,
+        Command::Import(import) => import.run().await,
+        Command::Project(project) => project.run().await,
         Command::Hostname(hostname) => hostname.run().await,
         Command::Generate(generate) => generate.run(),
         Command::Node(node) => node.run().await,
+        Command::Backup(backup) => backup.run().await,
+        Command::Key(key) => key.run().await,
+        Command::Recover(recover) => recover.run().await,
         Command::Logs(logs) => logs.run().await,
         Command::Engine(engine) => engine.run().await,
         Command::Extension(extension) => extension.run().await,
         Command::Service(service) => service.run().await,
         Command::Check(check) => check.run().await,
         Command::WithPostgres(with) => with.run().await,
-        Command::Launch(_) | Command::LaunchService(_) => {
+        Command::Launch(_) | Command::LaunchService(_) | Command::LaunchUpgrade(_) => {
             anyhow::bail!("a launcher must run before the runtime starts")
         }
     }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write, stdin};
 
 use anyhow::Context;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 /// Reads one line of standard input without echo.
 pub(super) fn ask(what: &str) -> anyhow::Result<SecretString> {
@@ -33,6 +33,19 @@ pub(super) fn ask(what: &str) -> anyhow::Result<SecretString> {
         what.to_lowercase()
     );
     Ok(secret.into())
+}
+
+/// As [`ask`], twice on a terminal, where a mistake would not be seen.
+pub(super) fn ask_new(what: &str) -> anyhow::Result<SecretString> {
+    let secret = ask(what)?;
+    if stdin().is_terminal() {
+        let again = ask("The same again")?;
+        anyhow::ensure!(
+            secret.expose_secret() == again.expose_secret(),
+            "the two are different; try again"
+        );
+    }
+    Ok(secret)
 }
 
 /// A terminal with echo disabled. Echo is restored on drop.

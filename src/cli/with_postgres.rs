@@ -113,7 +113,8 @@ impl WithPostgres {
             if !found.has_vector(DEFAULT_MAJOR) {
                 self.install(EngineName::best(DEFAULT_MAJOR)).await;
             }
-            if !found.has_vector(FURTHER_MAJOR) {
+            let is_complete = |it: &Engine| it.major() == FURTHER_MAJOR && it.has_client_programs();
+            if !found.has_vector(FURTHER_MAJOR) || !found.all().iter().any(is_complete) {
                 self.install(EngineName::npm(FURTHER_MAJOR)).await;
             }
         }

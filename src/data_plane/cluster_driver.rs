@@ -9,7 +9,7 @@
 //! per project at a time; operations of different projects may run at the same time.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt,
     path::PathBuf,
     time::Duration,
@@ -17,11 +17,14 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
-    PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket,
+    KeptCluster, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
+    ResourceLimits, Result, RunningServer, ServerSocket, Snapshot, UnfinishedCluster,
+    UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -37,8 +40,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// The PostgreSQL versions that clusters can run on.
     fn engines(&self) -> &Engines;
 
-    /// The resource limits of each cluster. `None`: clusters are bounded only by the machine.
+    /// The resource limits of a cluster of the smallest size. `None`: clusters are bounded only by
+    /// the machine.
     fn resource_limits(&self) -> Option<&ResourceLimits>;
+
+    /// Sets the resource limits of a cluster of another size. They apply from its next start, or
+    /// from [`Self::apply_limits`]. A driver without limits ignores them.
+    fn bound(&self, _: &ProjectRef, _: ResourceLimits) {}
 
     /// Whether the kernel enforces the limits of memory and processes. Otherwise the watchdog
     /// does, and has to measure more often.
@@ -62,12 +70,105 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     async fn create(&self, cluster: &ClusterSpec, priority: CopyPriority) -> Result<()>;
 
     /// Copies the data directory of another, running cluster, isolated from it. Leaves an existing
-    /// data directory unchanged.
+    /// data directory unchanged, unless it is to be replaced.
     ///
-    /// Errors: [`ClusterError::Unsupported`] from a
-    /// driver without servers.
+    /// Errors: [`ClusterError::CopiesBusy`]; [`ClusterError::Unsupported`] from a driver without
+    /// servers.
     async fn create_copy(&self, _: &CopySpec) -> Result<CopyReport> {
         Err(ClusterError::Unsupported("copies of clusters"))
+    }
+
+    /// Stops a cluster and replaces it by a copy that is upgraded to another major version.
+    /// Continues an interrupted upgrade of the same number. After an error, call
+    /// [`Self::revert_upgrade`].
+    async fn upgrade(&self, _: &UpgradeSpec, _: &watch::Sender<UpgradeStep>) -> Result<()> {
+        Err(ClusterError::Unsupported("upgrades of clusters"))
+    }
+
+    /// Stops a cluster, and puts the original of an upgrade back in its place. Succeeds if it is
+    /// there.
+    async fn revert_upgrade(&self, _: &ProjectRef, _: i32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Deletes the original of a completed upgrade. Succeeds if there is none.
+    async fn discard_original(&self, _: &ProjectRef, _: i32) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns what prevents the upgrade of a running cluster to a major version.
+    async fn check_upgrade(&self, _: &ProjectRef, _: u16) -> Result<UpgradeBlockers> {
+        Err(ClusterError::Unsupported("upgrades of clusters"))
+    }
+
+    /// Returns whether copies share blocks with their original, which saves time and space.
+    async fn shares_blocks(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns whether servers cannot connect to the outside.
+    fn denies_network(&self) -> bool {
+        false
+    }
+
+    /// Copies the files of a cluster, running or cleanly stopped, for a backup.
+    ///
+    /// Errors: [`ClusterError::Unsupported`] from a driver without servers, as of the other
+    /// functions for backups.
+    async fn snapshot(&self, _: &ProjectRef, _bytes_max: u64) -> Result<Snapshot> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Creates the folder of a cluster that is made from a backup.
+    async fn begin_cluster(&self, _: &ClusterSpec) -> Result<UnfinishedCluster> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Replays the log in that folder up to the target, in quarantine, and checks the cluster.
+    async fn recover(
+        &self,
+        _: &UnfinishedCluster,
+        _: RecoveryTarget,
+        _settings: &BTreeMap<String, String>,
+        _: RecoveryChecks,
+    ) -> Result<RecoveredCluster> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Keeps a recovered cluster under this name until it is exchanged with that of the project.
+    async fn keep_restored(&self, _: UnfinishedCluster, _name: &str) -> Result<()> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Returns whether a recovered cluster of this name waits for the exchange.
+    fn is_restored(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Returns whether the cluster that was replaced by the one of this name is kept.
+    fn is_replaced(&self, _name: &str) -> bool {
+        false
+    }
+
+    /// Exchanges the project's cluster with the recovered one of this name, and keeps the earlier
+    /// one under the same name. Completes an interrupted exchange.
+    async fn exchange(&self, _: &ProjectRef, _name: &str) -> Result<()> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Makes a replaced cluster a recovered one of another name.
+    async fn reuse_replaced(&self, _name: &str, _as_name: &str) -> Result<()> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Returns the clusters that wait for an exchange, and those that were replaced.
+    async fn kept_clusters(&self) -> Result<Vec<KeptCluster>> {
+        Ok(Vec::new())
+    }
+
+    /// Moves a kept cluster to the trash.
+    async fn discard_kept(&self, _: &KeptCluster) -> Result<()> {
+        Ok(())
     }
 
     /// Returns whether the data directory exists.
@@ -166,6 +267,11 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
 
     /// Measures the disk space and the inodes of a cluster. Counting stops above `inodes_max`.
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage>;
+
+    /// Measures the bytes of a cluster in blocks that other files share.
+    async fn shared_bytes(&self, _: &ProjectRef, _: u64) -> Result<u64> {
+        Ok(0)
+    }
 
     /// Free bytes and free inodes where clusters are stored. `None` if unknown.
     fn free_space(&self) -> Option<(u64, u64)>;

@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 
 use super::{
+    backups::{BackupOptions, Backups},
     cluster_driver::ClusterDriver,
     clusters::{Home, Location},
     database_access::AccessRuleCache,
@@ -16,11 +17,12 @@ use super::{
         hostnames,
         hostnames::{acme::CertificateAuthority, dns::Dns},
     },
+    installation::keeper::Keeper,
     metrics::DataPlaneMetrics,
     postgres_proxy::{PostgresProxy, PublishedAddress},
     projects::{
-        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, warm_pool,
-        warm_pool::Pool, watchdog::Watchdog,
+        NewTableGrants, idle::Uses, lease::Lease, reconciler::Reconciler, sizes::SizeTable,
+        warm_pool, warm_pool::Pool, watchdog::Watchdog,
     },
     service_proxy,
     service_proxy::{ServiceProxy, upstreams::Upstreams},
@@ -54,6 +56,10 @@ pub struct DataPlaneSettings {
     pub prepared: warm_pool::WarmPoolSize,
     /// Time without use after which a server is stopped. None: never.
     pub idle_pause_after: Option<Duration>,
+    /// Time for which a removed project can be restored. Zero: its data is deleted at once.
+    pub hold: chrono::TimeDelta,
+    /// Idle time after which the server of a branch is stopped, if not earlier. `None` disables it.
+    pub branch_idle_pause_after: Option<Duration>,
     /// Upstreams of services, unless the operator sets another for a project.
     pub upstreams: Upstreams,
     /// Options of the service proxy.
@@ -66,6 +72,12 @@ pub struct DataPlaneSettings {
     pub outbound: OutboundPolicy,
     /// The certificate authority of custom hostnames.
     pub authority: Option<CertificateAuthority>,
+    /// Compute sizes that projects can have.
+    pub compute_sizes: SizeTable,
+    /// Largest disk space that the owner of a project can choose, in bytes.
+    pub project_disk_choice_max: u64,
+    /// Backups of projects.
+    pub backups: BackupOptions,
 }
 
 /// Handle to the state of the data plane. Cheap to clone.
@@ -104,6 +116,10 @@ pub struct DataPlaneState {
     pub service_proxy: ServiceProxy,
     /// Instances of services that Gantry runs itself.
     pub services: Services,
+    /// Backups of projects.
+    pub backups: Backups,
+    /// Keeps the installation in the store of backups.
+    pub installation: Keeper,
     /// Metrics.
     pub data_plane_metrics: DataPlaneMetrics,
     /// Data of removed projects outside the data plane.
@@ -146,6 +162,14 @@ impl DataPlaneContext {
         let lease = Lease::new(&platform.entropy, location, settings.own_database);
         let state = Arc::new(DataPlaneState {
             data_plane_metrics: DataPlaneMetrics::new(&platform.metrics),
+            installation: Keeper::new(&platform.metrics),
+            backups: Backups::new(
+                settings.backups.clone(),
+                &home,
+                &platform.clock,
+                &platform.entropy,
+                &platform.metrics,
+            ),
             platform,
             data_plane_settings: settings,
             driver,

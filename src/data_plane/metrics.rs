@@ -63,6 +63,8 @@ pub enum Step {
     Stop,
     /// Moving it to the trash.
     Remove,
+    /// Upgrading a copy to another major version, and putting it in its place.
+    Upgrade,
 }
 
 impl Step {
@@ -75,6 +77,7 @@ impl Step {
             Self::Password => "setting a password",
             Self::Stop => "stopping a cluster",
             Self::Remove => "removing a cluster",
+            Self::Upgrade => "upgrading a cluster",
         }
     }
 }
@@ -97,7 +100,7 @@ pub enum Bound {
 /// Counters and durations of clusters.
 pub struct ClusterMetrics {
     origins: [Counter; 3],
-    steps: [Histogram; 6],
+    steps: [Histogram; 7],
     folders: Gauge,
     servers: Gauge,
     bounds: [Counter; 5],
@@ -109,8 +112,10 @@ impl ClusterMetrics {
         Self {
             origins: ["server", "folder", "template"]
                 .map(|from| metrics.counter("gantry_clusters_begun_total", &[("from", from)])),
-            steps: ["create", "start", "ready", "password", "stop", "remove"]
-                .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
+            steps: [
+                "create", "start", "ready", "password", "stop", "remove", "upgrade",
+            ]
+            .map(|step| metrics.histogram("gantry_cluster_step_seconds", &[("step", step)])),
             folders: ready("folder"),
             servers: ready("server"),
             bounds: ["memory", "processes", "disk-soft", "disk-hard", "disk-stop"].map(|bound| {

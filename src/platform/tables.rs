@@ -199,6 +199,8 @@ tables! {
     RestSettings = "rest_settings", PUBLISHED, &[], &[Task::Services], ProjectRemoval::Delete;
     /// Settings of projects' Auth, Storage and Realtime services.
     ServiceSettings = "service_settings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Settings of the documents that were applied last.
+    AppliedSettings = "applied_settings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.
@@ -215,6 +217,24 @@ tables! {
     Branches = "branches", PUBLISHED, &[Cache::Projects, Cache::UnknownNames, Cache::ProjectListings], &[Task::Branches], ProjectRemoval::Delete;
     /// SQL that masks data of branches.
     BranchMaskings = "branch_maskings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Upgrades of projects to another version of PostgreSQL.
+    ProjectUpgrades = "project_upgrades", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Rows of removed projects that can be restored.
+    RemovedProjectRows = "removed_project_rows", QUIET, &[], &[], ProjectRemoval::Keep("deleted by projects::held at the end of the hold");
+    /// SQL that fills empty branches.
+    BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restores of projects.
+    Restores = "restores", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restore points.
+    RestorePoints = "restore_points", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Base backups.
+    BaseBackups = "base_backups", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Archives of the write-ahead log.
+    Archives = "archives", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Times of daily backups.
+    BackupSchedules = "backup_schedules", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Keys of backups.
+    BackupKeys = "backup_keys", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Log drains.
     LogDrains = "log_drains", PUBLISHED, &[], &[Task::LogDrains], ProjectRemoval::Delete;
 }

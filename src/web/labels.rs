@@ -71,6 +71,7 @@ pub(super) const fn status_label(status: Status) -> (&'static str, &'static str)
         Status::Restoring => ("Restoring", "busy"),
         Status::RestoreFailed => ("Restore failed", "bad"),
         Status::Restarting => ("Restarting", "busy"),
+        Status::Upgrading => ("Upgrading", "busy"),
         Status::GoingDown => ("Deleting", "busy"),
         Status::Removed => ("Deleted", "idle"),
     }

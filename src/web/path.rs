@@ -33,6 +33,8 @@ path_parameters! {
     "organization" => PathOrganization(OrgSlug);
     /// The ref of a project.
     "project" => PathProject(ProjectRef);
+    /// The ref of a branch.
+    "branch" => PathBranch(ProjectRef);
     /// The user id of a member.
     "member" => PathMember(Uuid);
     /// The id of a personal access token.

@@ -1,8 +1,10 @@
 // Runs the scenarios of the clients named on the command line, or of all.
 import { SUITE_PATIENCE, Tally, start } from './harness.mjs';
+import branches from './branches.mjs';
 import cli from './cli.mjs';
 import conformance from './conformance.mjs';
 import connect from './connect.mjs';
+import functions from './functions.mjs';
 import histories from './histories.mjs';
 import history from './history.mjs';
 import js from './js.mjs';
@@ -14,12 +16,15 @@ import python from './python.mjs';
 import rest from './rest.mjs';
 import s3 from './s3.mjs';
 import scoped from './scoped.mjs';
+import settings from './settings.mjs';
 import types from './types.mjs';
 
 const suites = {
+  branches,
   cli,
   conformance,
   connect,
+  functions,
   histories,
   history,
   mcp: mcp('@supabase/mcp-server-supabase/dist/cli.js'),
@@ -33,6 +38,7 @@ const suites = {
   rest,
   s3,
   scoped,
+  settings,
   types,
 };
 const names = process.argv.slice(2);

@@ -1,5 +1,6 @@
 // The account pages in Chromium: first visit, sign-in with and without JavaScript, and the layout of every state.
 import assert from 'node:assert/strict';
+import branches from './branch_pages.mjs';
 import { browser, look } from './browser.mjs';
 import { call, run } from './harness.mjs';
 import login from './login.mjs';
@@ -153,6 +154,7 @@ export default async function pages(server, tally) {
 
     await projects(server, tally, chrome, page);
     await watching(server, tally, chrome, page);
+    await branches(server, tally, page);
     await organizations(server, tally, chrome, page);
     await passkeys(server, tally, chrome, signIn);
     await login(server, tally, page);

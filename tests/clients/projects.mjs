@@ -41,6 +41,45 @@ export default async function projects(server, tally, chrome, page) {
     await look(page, 'project-keys');
   });
 
+  await tally.scenario('pages: find, change and return to settings without JavaScript', async () => {
+    const cookies = await page.context().cookies();
+    const other = await chrome.open({ javaScriptEnabled: false });
+    await other.context().addCookies(cookies);
+    const path = `${new URL(page.url()).pathname.split('/').slice(0, 3).join('/')}/settings`;
+    await other.goto(path);
+    await look(other, 'settings');
+    await other.getByRole('link', { name: 'Auth', exact: true }).click();
+    await look(other, 'settings-auth');
+    await other.getByLabel('Search').fill('lifetime of access tokens');
+    await other.getByRole('button', { name: 'Search' }).click();
+    await look(other, 'settings-search');
+    const lifetime = () => other.getByLabel('jwt_exp', { exact: true });
+    await lifetime().fill('much');
+    await other.getByRole('button', { name: 'Review changes' }).click();
+    await other.getByText('auth.jwt_exp: Invalid input').waitFor();
+    await look(other, 'settings-wrong');
+    await lifetime().fill('60');
+    await other.getByRole('button', { name: 'Review changes' }).click();
+    await other.getByText('Restarts: auth.').waitFor();
+    await look(other, 'settings-review');
+    await other.getByRole('button', { name: 'Save changes' }).click();
+    await other.getByText('Settings saved.').waitFor();
+    await other.goto(`${path}?q=jwt_exp`);
+    assert.equal(await lifetime().inputValue(), '60');
+    await lifetime().fill('90');
+    await other.getByRole('button', { name: 'Review changes' }).click();
+    await other.getByRole('button', { name: 'Save changes' }).click();
+    await other.getByRole('link', { name: 'Earlier versions' }).click();
+    await look(other, 'settings-versions');
+    await other.getByRole('button', { name: /^Return to version/ }).click();
+    await look(other, 'settings-return');
+    await other.getByRole('button', { name: 'Save changes' }).click();
+    await other.getByText('Settings saved.').waitFor();
+    await other.goto(`${path}?q=jwt_exp`);
+    assert.equal(await lifetime().inputValue(), '60');
+    await other.context().close();
+  });
+
   await tally.scenario('pages: pause, restore and restart a project', async () => {
     await page.goto('/projects');
     await page.getByRole('link', { name: NAME, exact: true }).click();
@@ -61,6 +100,10 @@ export default async function projects(server, tally, chrome, page) {
     await page.getByRole('button', { name: 'Restart project' }).click();
     await page.getByText('The project is being restarted.').waitFor();
     await healthy(page);
+    await page.getByRole('link', { name: 'Upgrade PostgreSQL', exact: true }).click();
+    await page.getByRole('heading', { name: 'Upgrade PostgreSQL' }).waitFor();
+    await look(page, 'project-upgrade');
+    await page.goBack();
   });
 
   await tally.scenario('pages: follow and delete a project without JavaScript', async () => {

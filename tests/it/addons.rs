@@ -14,7 +14,7 @@ async fn compute_size_is_kept_and_costs_nothing() {
         let answer = app.get(&path).as_(&app.owner).send().await.expect(200);
         let selected = answer.json()["selected_addons"].clone();
         assert_eq!(selected.as_array().unwrap().len(), 1);
-        assert_eq!(selected[0]["variant"]["price"]["amount"], 0);
+        assert_eq!(selected[0]["variant"]["price"]["amount"], 0.0);
         selected[0]["variant"]["id"].clone()
     };
     assert_eq!(selected().await, "ci_micro");
@@ -35,6 +35,12 @@ async fn compute_size_is_kept_and_costs_nothing() {
         assert_eq!(problem["message"], "addon_variant: Invalid input");
     }
     assert_eq!(selected().await, "ci_large");
+    let answer = app.get(&path).as_(&app.owner).send().await.expect(200);
+    let available = answer.json()["available_addons"][0]["variants"].clone();
+    let small = &available[1];
+    assert_eq!(small["id"], "ci_small");
+    assert_eq!(small["meta"]["memory_gb"], 2.0);
+    assert_eq!(small["meta"]["connections_direct"], 90);
     let one = format!("{path}/ci_large");
     app.delete(&one).as_(&app.owner).send().await.expect(200);
     assert_eq!(selected().await, "ci_micro");

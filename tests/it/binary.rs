@@ -17,6 +17,7 @@ mod orders;
 mod outage;
 mod private;
 mod quota;
+mod recovery;
 mod refusals;
 mod secrets;
 mod serve;

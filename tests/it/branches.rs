@@ -1,7 +1,9 @@
 //! Branches through the API, on real clusters.
 
 mod diff;
+mod faults;
 mod life;
+mod origins;
 
 use std::sync::Arc;
 
@@ -400,13 +402,6 @@ async fn conflicting_ledgers_and_second_merge_are_rejected() {
     )
     .await;
     assert!(taken.expect(409).message().contains('b'));
-    let nested = post(
-        &app,
-        &format!("/v1/projects/{own}/branches"),
-        &json!({"branch_name": "c"}),
-    )
-    .await;
-    nested.expect(422);
     migrate(
         &app,
         &own,

@@ -4,8 +4,11 @@
 //! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
 mod copies;
+mod copy_faults;
+mod copy_rows;
 mod masking;
 mod sandbox;
+mod upgrades;
 
 use std::{
     collections::HashSet,

@@ -52,7 +52,7 @@ pub(crate) struct Gate {
     /// The node that runs the proxy.
     pub(crate) node: Node,
     pub(crate) project: ProjectRef,
-    https: SocketAddr,
+    pub(crate) https: SocketAddr,
     http: SocketAddr,
     ask: SocketAddr,
     tasks: JoinSet<()>,
@@ -260,6 +260,26 @@ impl Client {
         self.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
             .await;
         self.answer().await
+    }
+
+    /// Reads until the received text contains `text`.
+    pub(crate) async fn read_to(&mut self, text: &str) -> String {
+        let mut all = Vec::new();
+        let read = async {
+            while !String::from_utf8_lossy(&all).contains(text) {
+                all.push(self.0.read_u8().await.unwrap());
+            }
+        };
+        let ended = timeout(PATIENCE, read).await;
+        let all = String::from_utf8_lossy(&all).into_owned();
+        ended.unwrap_or_else(|_| panic!("no {text} in {all}"));
+        all
+    }
+
+    /// Sends bytes.
+    pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.unwrap();
+        self.0.flush().await.unwrap();
     }
 
     /// Reads a response.

@@ -89,7 +89,7 @@ async fn root_key_is_generated_once_replaced_and_stored_sealed() {
     let rows = app.app.db.query(sql, &[]).await.unwrap();
     let stored: String = rows[0].get(0);
     assert!(
-        stored.contains("[redacted]") && !stored.contains(&key),
+        stored.contains("fingerprint:") && !stored.contains(&key),
         "{stored}"
     );
     assert!(!stored.contains(first["root_key"].as_str().unwrap()));

@@ -1,7 +1,10 @@
 //! Services of projects that Gantry runs itself.
 
+mod archives;
 mod auth;
 mod faults;
+mod function_faults;
+mod function_runtime;
 mod functions;
 mod hostile;
 mod install;
@@ -13,7 +16,10 @@ mod settings;
 mod supervisor;
 mod third_party;
 
-pub(crate) use self::postgrest::{kits, kits_named, kits_with};
+pub(crate) use self::{
+    auth::install as install_archive,
+    postgrest::{kits, kits_named, kits_with},
+};
 
 use std::{
     fs,
@@ -158,6 +164,7 @@ fn node(app: &TestApp, machine: &Arc<Machine>, kits: &Path) -> Node {
         services: ServiceOptions {
             shelf: KitShelf::new(None, kits.to_owned()),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(11))
     };

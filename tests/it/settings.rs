@@ -263,21 +263,21 @@ async fn idle_server_stops_and_starts_at_next_use() {
     let observed = async || node.machine.clusters.observe(&project).await.unwrap();
 
     app.advance(599);
-    idle::stop_idle(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app).await.unwrap();
     assert!(
         matches!(observed().await, ObservedState::Running { .. }),
         "not yet"
     );
     assert_eq!(shown(&node, &app, &project, "work_mem").await, "4MB");
     app.advance(599);
-    idle::stop_idle(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app).await.unwrap();
     assert!(
         matches!(observed().await, ObservedState::Running { .. }),
         "it was used since"
     );
     let session = node.machine.connect(&project, "postgres").await.unwrap();
     app.advance(601);
-    idle::stop_idle(&node.app, AFTER).await.unwrap();
+    idle::stop_idle(&node.app).await.unwrap();
     session
         .batch_execute("select 1")
         .await
@@ -286,7 +286,7 @@ async fn idle_server_stops_and_starts_at_next_use() {
     app.advance(601);
     // The server detects the end of the session a moment later.
     while !matches!(observed().await, ObservedState::Stopped) {
-        idle::stop_idle(&node.app, AFTER).await.unwrap();
+        idle::stop_idle(&node.app).await.unwrap();
         app.advance(601);
     }
 
@@ -336,7 +336,7 @@ async fn idle_server_stops_and_starts_at_next_use() {
     // A project with a sleeping server can be paused and restored.
     app.advance(601);
     while !matches!(observed().await, ObservedState::Stopped) {
-        idle::stop_idle(&node.app, AFTER).await.unwrap();
+        idle::stop_idle(&node.app).await.unwrap();
         app.advance(601);
     }
     node.post(&format!("{path}/pause"))

@@ -19,10 +19,31 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve/admin.rs"]
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
+        "benches/branches.rs",
+        "measures over a time, and waits for runs of a server",
+    ),
+    (
+        "tests/it/branches/faults.rs",
+        "waits for rows, which have no event",
+    ),
+    (
+        "tests/it/clusters/copy_faults.rs",
+        "waits for the end of a slot, which has no event",
+    ),
+    (
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
     ("tests/it/branches.rs", "no event for the end of a run"),
+    ("tests/it/backups.rs", "no event for an archived segment"),
+    (
+        "tests/it/backups/faults.rs",
+        "no event for an archived segment; the moment of a kill varies",
+    ),
+    (
+        "tests/it/backups/moments.rs",
+        "clients write for some seconds",
+    ),
     (
         "tests/it/branches/life.rs",
         "no event for a failed notification",
@@ -34,6 +55,14 @@ const SLEEPS: &[(&str, &str)] = &[
     (
         "benches/clusters.rs",
         "no event for a full pool or an idle machine",
+    ),
+    (
+        "benches/edge_project/",
+        "no event for a service that is ready, and a pause of Gantry",
+    ),
+    (
+        "benches/functions.rs",
+        "no event for a service that is ready, and a pause of Gantry",
     ),
     (
         "benches/services.rs",
@@ -56,9 +85,14 @@ const SLEEPS: &[(&str, &str)] = &[
         "a lock that must not be waited for inside a statement",
     ),
     ("src/base/object_store/client.rs", "pause before a retry"),
+    ("src/data_plane/import/settings.rs", "pause before a retry"),
     (
         "src/data_plane/services/functions/process.rs",
         "the end of a child is polled, as its output has ended",
+    ),
+    (
+        "src/data_plane/services/spawn.rs",
+        "polls for the end of a program, which has no event",
     ),
     (
         "src/data_plane/clusters/resources/cgroup.rs",
@@ -177,7 +211,12 @@ const SLEEP: &[&str] = &["::sleep(", " sleep("];
 
 /// Files that read the environment besides the command-line parser; all others take options.
 const ENVIRONMENT: &[(&str, &str)] = &[
+    ("src/cli/config/file.rs", "secrets of files with settings"),
     ("src/cli/engine.rs", "npm's configuration"),
+    (
+        "src/cli/import.rs",
+        "a password and tokens, which are no arguments",
+    ),
     ("src/cli/limits.rs", "sudo sets the name of the account"),
     ("src/data_plane/clusters/engine.rs", "PATH"),
     (
@@ -325,10 +364,13 @@ fn only_listed_files_read_credentials() {
             "src/data_plane/service_proxy/key_exchange.rs",
             "src/data_plane/service_proxy/functions.rs",
             "src/data_plane/service_proxy/request.rs",
+            "src/data_plane/services/probe.rs",
             "src/data_plane/services/rest/mod.rs",
+            "src/data_plane/import/settings.rs",
             "src/base/object_store/client.rs",
             "src/data_plane/clusters/registry.rs",
             "src/api/log_drains/target/loki.rs",
+            "src/cli/config/api_client.rs",
             // The word of a page, not the header.
             "src/web/oauth/member_authorizations.rs",
         ],

@@ -1,5 +1,5 @@
 """Weakenings of the isolation between projects, of the service proxy, of rate limits and of the
-control database. See weaken.py."""
+control database. Those of services are in services.py. See weaken.py."""
 
 # Each entry: name of the removed check, file below src/, its text, the replacement, the test that
 # must fail.
@@ -188,56 +188,7 @@ WEAKENINGS = [
         "reserved::reason(&self.0).is_some_and(str::is_empty) ||",
         "reserved_vanity_subdomain_is_rejected_but_kept_by_its_holder",
     ),
-    # Services of projects.
-    (
-        "service-single-flight",
-        "data_plane/services/instance.rs",
-        "InstanceState::Stopped => true,",
-        "InstanceState::Stopped | InstanceState::Starting => true,",
-        "one_of_many_callers_starts_the_instance",
-    ),
-    (
-        "service-sandbox",
-        "data_plane/services/launch.rs",
-        "sandbox: plan.sandbox.then(|| plan.sandbox()),",
-        "sandbox: plan.sandbox.then(|| plan.sandbox()).filter(|_| false),",
-        "instance_reaches_neither_the_network_nor_files_nor_processes",
-    ),
-    (
-        "service-group-of-its-project",
-        "data_plane/services/start.rs",
-        "Ok(ProcessOwner::new(own, gid))",
-        "Ok(ProcessOwner::new(own, gid.min(0)))",
-        "instance_connects_to_its_own_database_only",
-    ),
-    (
-        "service-key-set-text",
-        "data_plane/services/rest/mod.rs",
-        "if accepts_text {",
-        "if accepts_text && self.text.expose_secret().is_empty() {",
-        "process_that_accepts_the_text_of_the_key_set_is_refused",
-    ),
-    (
-        "service-settings-restored",
-        "data_plane/services/rest/reload.rs",
-        "apply(context, running, &old, &keys).await?;",
-        "let _ = &old;",
-        "settings_change_in_the_running_process",
-    ),
-    (
-        "service-control-group",
-        "data_plane/services/limits.rs",
-        "let folders = match made.transpose() {",
-        "let folders = match made.transpose().map(|_| None) {",
-        "control_group_has_all_processes_and_ends_with_them",
-    ),
-    (
-        "service-output-kept-until-stored",
-        "data_plane/services/output.rs",
-        "let _ = timeout(STORE_MAX, stored).await;",
-        "let _ = timeout(STORE_MAX.min(Duration::ZERO), stored).await;",
-        "lines_that_are_not_stored_remain_for_the_next_reader",
-    ),
+    # Keys of projects.
     (
         "revoked-signing-key",
         "data_plane/api_keys/signing.rs",

@@ -113,7 +113,7 @@ def survivors(chosen, together):
 
 
 if len(sys.argv) < 2 or not (pathlib.Path(__file__).parent / f"{sys.argv[1]}.py").exists():
-    sys.exit("name a list: oauth or walls")
+    sys.exit("name a list: oauth, services or walls")
 # Keeps the source folder free of compiled lists.
 sys.dont_write_bytecode = True
 WEAKENINGS = importlib.import_module(sys.argv[1]).WEAKENINGS

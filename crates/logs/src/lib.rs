@@ -24,6 +24,7 @@ pub use datafusion::object_store;
 pub use self::{
     answer::{Answer, QueryError, ROWS_MAX},
     sql::{Dialect, SQL_BYTES_MAX},
+    store::objects::LocalObjects,
 };
 use self::{
     engine::{Bounds, Engine},

@@ -1,4 +1,4 @@
-//! Creation, change and removal of branches. Each is recorded with its audit entry in one
+//! Change and removal of branches. Each is recorded with its audit entry in one
 //! transaction; the reconciler and the runner carry it out, also after a crash.
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -8,48 +8,26 @@ use tokio_postgres::Transaction;
 use uuid::Uuid;
 
 use super::{
-    BRANCHES_MAX, BranchRow, BranchStatus, BranchView, duplicate,
+    BranchRow, BranchStatus, BranchView, SchemaSource,
+    create::lock_origin,
+    drift, duplicate,
     expiry::check_expiry,
     find, ledger, runs,
     runs::{NewRun, RunKind},
     select_branches,
+    space::check_space,
     target::BranchTarget,
+    transfer,
 };
 use crate::{
-    api::{branches::runner, context::ApiContext, projects},
-    base::{
-        error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
-    },
-    data_plane::{
-        api_keys,
-        projects::{InstanceSize, Status, major, removed, verifier},
-        services::functions::secrets::{self, NewSecret},
-    },
+    api::{context::ApiContext, projects},
+    base::error::{Context, Error},
+    data_plane::projects::{Status, verifier},
     platform::{access::Project, audit::Recorder, tables::Table},
 };
 
 /// Time between scheduling a deletion and the deletion.
 const GRACE: TimeDelta = TimeDelta::hours(1);
-/// Name of the default branch that the first branch of a project creates.
-const DEFAULT_NAME: &str = "main";
-
-/// A validated request for a branch.
-#[derive(Debug)]
-pub(super) struct NewBranch {
-    pub(super) name: String,
-    pub(super) git_branch: Option<String>,
-    pub(super) is_default: bool,
-    pub(super) persistent: bool,
-    pub(super) with_data: bool,
-    pub(super) size: Option<InstanceSize>,
-    pub(super) engine: Option<String>,
-    pub(super) notify_url: Option<String>,
-    /// Time at which it ends. Absent: after the operator's default.
-    pub(super) expires_at: Option<DateTime<Utc>>,
-    /// Secrets of its functions.
-    pub(super) secrets: Vec<NewSecret>,
-}
 
 /// Properties of a branch to change. `None` keeps a property.
 #[derive(Debug, Default)]
@@ -63,215 +41,17 @@ pub(super) struct BranchPatch {
     /// An empty text removes it.
     pub(super) notify_url: Option<String>,
     pub(super) expires_at: Option<DateTime<Utc>>,
+    /// Takes effect with the next reset.
+    pub(super) schema_source: Option<SchemaSource>,
 }
 
-/// The parent of a new branch, as locked in a transaction.
-struct ParentRow {
-    status: Status,
-    engine: String,
-}
-
-/// Records a new branch, its project and its first run.
-///
-/// Errors: [`Error::Conflict`] if the name or the Git branch is taken; [`Error::Rejected`] if the
-/// parent has too many branches, or does not run and its data is requested;
-/// [`Error::Unprocessable`] if the parent is a branch.
-pub(super) async fn create(
-    context: &ApiContext,
-    parent: &Project,
-    new: NewBranch,
-    audit: &Recorder,
-) -> Result<BranchView, Error> {
-    let now = context.clock.now();
-    check_expiry(new.expires_at, new.persistent, now)?;
-    let password = SecretString::from(context.entropy.letters(40));
-    let verifier = verifier(password).await?;
-    let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context("creating a branch")?;
-    let row = lock_parent(&transaction, parent).await?;
-    let id = if new.is_default {
-        insert_default(context, &transaction, parent, &new.name, now)
-            .await?
-            .ok_or_else(|| Error::Conflict("The project has a default branch already".into()))?
-    } else {
-        insert_default(context, &transaction, parent, DEFAULT_NAME, now).await?;
-        check_new(&transaction, parent, &new, &row).await?;
-        insert_branch(context, &transaction, parent, &new, &verifier, now).await?
-    };
-    let after = json!({"id": id, "name": new.name, "with_data": new.with_data, "persistent": new.persistent, "is_default": new.is_default});
-    audit
-        .write_in(&transaction, 201, (None, Some(after)), now)
-        .await?;
-    let view = read_in(&transaction, id).await?.view();
-    transaction.commit().await.context("creating a branch")?;
-    changed(context);
-    Ok(view)
-}
-
-/// Locks the row of the parent, so that it is not removed meanwhile.
-async fn lock_parent(transaction: &Transaction<'_>, parent: &Project) -> Result<ParentRow, Error> {
-    let sql = "select status, engine, exists (select from branches b where b.project_id = p.id and not b.is_default) \
-               from projects p where id = $1 and desired <> 'removed' for update";
-    let row = transaction
-        .query_opt(sql, &[&parent.id.0])
-        .await
-        .context("creating a branch")?
-        .ok_or_else(removed)?;
-    if row.get(2) {
-        let text = "A branch cannot have branches; create it from the parent project";
-        return Err(Error::Unprocessable(text.into()));
-    }
-    Ok(ParentRow {
-        status: Status::read(&row, 0)?,
-        engine: row.get(1),
-    })
-}
-
-async fn check_new(
-    transaction: &Transaction<'_>,
-    parent: &Project,
-    new: &NewBranch,
-    row: &ParentRow,
-) -> Result<(), Error> {
-    let sql = "select count(*) from branches where parent_id = $1 and not is_default";
-    let count: i64 = transaction
-        .query_one(sql, &[&parent.id.0])
-        .await
-        .context("counting branches")?
-        .get(0);
-    if count >= BRANCHES_MAX {
-        return Err(Error::Rejected(
-            format!("The project has {BRANCHES_MAX} branches already; delete one first").into(),
-        ));
-    }
-    if row.status != Status::ActiveHealthy {
-        let text = "Invalid branch configuration for this project: it must be running while a branch is made of it";
-        return Err(Error::Rejected(text.into()));
-    }
-    let same_engine = new
-        .engine
-        .as_deref()
-        .is_none_or(|wanted| major(wanted) == major(&row.engine));
-    if !same_engine {
-        return Err(Error::invalid(
-            "postgres_engine",
-            "a branch has the version of its parent",
-        ));
-    }
-    Ok(())
-}
-
-/// Inserts the default branch, unless the project has one.
-async fn insert_default(
-    context: &ApiContext,
-    transaction: &Transaction<'_>,
-    parent: &Project,
-    name: &str,
-    now: DateTime<Utc>,
-) -> Result<Option<Uuid>, Error> {
-    let id = context.entropy.uuid();
-    let sql = "insert into branches (id, project_id, parent_id, name, is_default, persistent, status, created_at, updated_at) \
-               values ($1, $2, $2, $3, true, true, 'FUNCTIONS_DEPLOYED', $4, $4) on conflict (project_id) do nothing returning id";
-    let row = transaction
-        .query_opt(sql, &[&id, &parent.id.0, &name, &now])
-        .await
-        .map_err(|error| duplicate(error, name))?;
-    Ok(row.map(|row| row.get(0)))
-}
-
-/// Inserts the project of a branch, its keys, its row and its first run.
-async fn insert_branch(
-    context: &ApiContext,
-    transaction: &Transaction<'_>,
-    parent: &Project,
-    new: &NewBranch,
-    verifier: &str,
-    now: DateTime<Utc>,
-) -> Result<Uuid, Error> {
-    let id = context.entropy.uuid();
-    let reference = ProjectRef::generate(&context.entropy);
-    let name = format!("{} ({reference})", new.name);
-    let size = new.size.map(InstanceSize::code);
-    // On the node of the parent, where its files are. Roles of a copy are repaired at its start.
-    let sql = "insert into projects (ref, organization_id, name, region, instance_size, engine, release_channel, node, desired, status, \
-               password_verifier, not_before, created_at, updated_at, grants, new_table_grants, \
-               settings, copy_of, outdated) \
-               select $2, organization_id, $3, region, coalesce($4, instance_size), engine, \
-               release_channel, node, 'active', 'COMING_UP', \
-               $5, $6, $6, $6, $7, new_table_grants, settings, case when $8 then id end, $8 from projects where id = $1 returning id";
-    let row = transaction
-        .query_one(
-            sql,
-            &[
-                &parent.id.0,
-                &reference.as_str(),
-                &name,
-                &size,
-                &verifier,
-                &now,
-                &context.driver.platform_version(),
-                &new.with_data,
-            ],
-        )
-        .await
-        .context("creating the project of a branch")?;
-    let project = ProjectId(row.get(0));
-    api_keys::create_initial(context, transaction, project, now).await?;
-    for sql in FOLLOWING {
-        transaction
-            .execute(*sql, &[&parent.id.0, &project.0])
-            .await
-            .context("copying settings to a branch")?;
-    }
-    let life = context.api_settings.branch_life;
-    let expires = (!new.persistent).then(|| new.expires_at.unwrap_or(now + life));
-    let sql = "insert into branches (id, project_id, parent_id, name, git_branch, persistent, with_data, status, notify_url, expires_at, \
-               created_at, updated_at) values ($1, $2, $3, $4, $5, $6, $7, 'CREATING_PROJECT', $8, $9, $10, $10)";
-    transaction
-        .execute(
-            sql,
-            &[
-                &id,
-                &project.0,
-                &parent.id.0,
-                &new.name,
-                &new.git_branch,
-                &new.persistent,
-                &new.with_data,
-                &new.notify_url,
-                &expires,
-                &now,
-            ],
-        )
-        .await
-        .map_err(|error| duplicate(error, &new.name))?;
-    secrets::set_in(context, transaction, project, &new.secrets, now).await?;
-    let run = NewRun {
-        kind: RunKind::Create,
-        project,
-        branch: id,
-        migration_version: None,
-    };
-    runs::begin(transaction, &context.entropy, run, now).await?;
-    Ok(id)
-}
-
-/// Settings of the parent (`$1`) that a branch (`$2`) begins with. Network restrictions are among
-/// them: a copy of the data is not reachable from more places than the original.
-const FOLLOWING: &[&str] = &[
-    "insert into project_networks (project_id, tls_required, allowed, updated_at) \
-     select $2, tls_required, allowed, updated_at from project_networks where project_id = $1",
-    "insert into rest_settings (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
-     select $2, db_schema, max_rows, db_extra_search_path, db_pool, 1 from rest_settings where project_id = $1",
-];
-
-async fn read_in(transaction: &Transaction<'_>, id: Uuid) -> Result<BranchRow, Error> {
+pub(super) async fn read_in(transaction: &Transaction<'_>, id: Uuid) -> Result<BranchRow, Error> {
     let sql = select_branches!("where b.id = $1");
     let row = transaction.query_one(sql, &[&id]).await;
     BranchRow::read(&row.context("reading a branch")?)
 }
 
-fn changed(context: &ApiContext) {
+pub(super) fn changed(context: &ApiContext) {
     context.table_changed(Table::Branches);
     context.table_changed(Table::Projects);
     context.reconciler.wake();
@@ -292,6 +72,10 @@ pub(super) async fn update(
         let text = "The default branch is always persistent";
         return Err(Error::Unprocessable(text.into()));
     }
+    if branch.with_data && patch.schema_source == Some(SchemaSource::Parent) {
+        let problem = "a branch with data always has the schema of its parent";
+        return Err(Error::invalid("schema_source", problem));
+    }
     let persistent = patch.persistent.unwrap_or(branch.persistent);
     check_expiry(patch.expires_at, persistent, now)?;
     let name = patch.name.as_deref().unwrap_or(&branch.name);
@@ -304,6 +88,7 @@ pub(super) async fn update(
                $7 then $8 end, \
                expires_at = case when is_default or coalesce($4, persistent) then null else \
                coalesce($10, expires_at, $9) end, \
+               schema_source = coalesce($11, schema_source), \
                updated_at = $8 where id = $1";
     let status = patch.status.map(BranchStatus::name);
     transaction
@@ -318,13 +103,14 @@ pub(super) async fn update(
                 &patch.notify_url,
                 &patch.request_review,
                 &now,
-                &(now + context.api_settings.branch_life),
+                &(now + context.api_settings.branches.life),
                 &patch.expires_at,
+                &patch.schema_source.map(SchemaSource::name),
             ],
         )
         .await
         .map_err(|error| duplicate(error, name))?;
-    let view = read_in(&transaction, branch.id).await?.view();
+    let view = read_in(&transaction, branch.id).await?.view(context);
     let (before, after) = (json!({"name": branch.name}), json!({"name": name}));
     audit
         .write_in(&transaction, 200, (Some(before), Some(after)), now)
@@ -420,7 +206,7 @@ pub(super) async fn disable(
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("disabling branches")?;
-    lock_parent(&transaction, parent).await?;
+    lock_origin(&transaction, parent).await?;
     let sql = select_branches!("where b.parent_id = $1 order by b.id");
     let rows = transaction.query(sql, &[&parent.id.0]).await;
     let rows = rows.context("disabling branches")?;
@@ -471,10 +257,17 @@ pub(super) async fn begin_run(
         return Err(Error::Unprocessable(text.into()));
     }
     check_ledgers(context, &branch, kind, migration_version.as_deref()).await?;
-    let verifier = match kind {
-        RunKind::Reset => Some(current_verifier(context, &branch).await?),
-        RunKind::Create | RunKind::Merge | RunKind::Push => None,
-    };
+    let mut verifier = None;
+    if kind == RunKind::Reset {
+        if branch.is_copy() {
+            if migration_version.is_some() {
+                let problem = "a branch that is a copy is reset to the state of its original";
+                return Err(Error::invalid("migration_version", problem));
+            }
+            check_space(context, &branch.origin).await?;
+        }
+        verifier = current_verifier(context, &branch).await?;
+    }
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("beginning a run")?;
     let changed_project = match kind {
@@ -488,8 +281,8 @@ pub(super) async fn begin_run(
         migration_version: migration_version.as_deref(),
     };
     let run = runs::begin(&transaction, &context.entropy, new, now).await?;
-    if let Some(verifier) = verifier {
-        rebuild(&transaction, &branch, &verifier, now).await?;
+    if kind == RunKind::Reset {
+        rebuild(&transaction, &branch, verifier.as_deref(), now).await?;
     }
     let after = json!({"run": run, "kind": kind.name(), "branch": branch.name, "migration_version": migration_version});
     audit
@@ -507,28 +300,31 @@ async fn check_ledgers(
     kind: RunKind,
     last: Option<&str>,
 ) -> Result<(), Error> {
-    let parent = runner::read_ledger(context, &branch.parent).await?;
-    let own = match kind {
-        RunKind::Merge | RunKind::Push => runner::read_ledger(context, &branch.project).await?,
-        RunKind::Create | RunKind::Reset => Vec::new(),
+    let (source, target) = match kind {
+        RunKind::Merge => (
+            transfer::read_ledger(context, &branch.project).await?,
+            transfer::read_ledger(context, &branch.parent).await?,
+        ),
+        RunKind::Push => (
+            transfer::read_ledger(context, &branch.parent).await?,
+            transfer::read_ledger(context, &branch.project).await?,
+        ),
+        RunKind::Create | RunKind::Reset => (
+            transfer::read_ledger(context, &branch.origin).await?,
+            Vec::new(),
+        ),
     };
-    let source = if kind == RunKind::Merge {
-        &own
-    } else {
-        &parent
-    };
-    let target = if kind == RunKind::Merge {
-        &parent
-    } else {
-        &own
-    };
+    let (source, target) = (
+        drift::without(branch, source),
+        drift::without(branch, target),
+    );
     if let Some(last) = last
         && !source.iter().any(|entry| entry.version == last)
     {
         return Err(Error::invalid("migration_version", "no such migration"));
     }
     let fork = branch.fork.iter().cloned().collect();
-    let plan = ledger::plan(source, target, &fork);
+    let plan = ledger::plan(&source, &target, &fork);
     match plan.conflicts.first() {
         Some(version) => Err(Error::Conflict(
             format!("Migration {version} differs between the branch and its parent; rename one of the two").into(),
@@ -537,8 +333,15 @@ async fn check_ledgers(
     }
 }
 
-/// Returns the verifier of the password of `postgres`, which a reset keeps.
-async fn current_verifier(context: &ApiContext, branch: &BranchRow) -> Result<String, Error> {
+/// Returns the verifier of the password of `postgres`, which a reset keeps. `None` if the branch
+/// could not be created yet: its row has the verifier.
+async fn current_verifier(
+    context: &ApiContext,
+    branch: &BranchRow,
+) -> Result<Option<String>, Error> {
+    if branch.project_status == Status::InitFailed {
+        return Ok(None);
+    }
     crate::data_plane::projects::target(context, &branch.project).await?;
     let admin = context
         .driver
@@ -551,23 +354,25 @@ async fn current_verifier(context: &ApiContext, branch: &BranchRow) -> Result<St
         .await
         .context("reading a password's verifier")?;
     match row {
-        Some(row) => Ok(row.get(0)),
-        None => verifier(SecretString::from(context.entropy.letters(40))).await,
+        Some(row) => Ok(Some(row.get(0))),
+        None => verifier(SecretString::from(context.entropy.letters(40)))
+            .await
+            .map(Some),
     }
 }
 
-/// Requests a new cluster under the same ref and keys.
+/// Requests a new cluster under the same ref and keys. A copy replaces the present cluster when it
+/// is complete.
 async fn rebuild(
     transaction: &Transaction<'_>,
     branch: &BranchRow,
-    verifier: &str,
+    verifier: Option<&str>,
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "update projects set rebuild = true, status = 'COMING_UP', generation = generation + 1, attempts = 0, not_before = $3, \
-               updated_at = $3, password_verifier = $2, asleep = false, copy_of = case when $4 \
+               updated_at = $3, password_verifier = coalesce($2, password_verifier), asleep = false, copy_of = case when $4 \
                then $5::bigint end, outdated = outdated or $4 \
-               where id = $1 and desired = 'active' and status = 'ACTIVE_HEALTHY'";
-    let parent = branch.parent.id.0;
+               where id = $1 and desired = 'active' and status in ('ACTIVE_HEALTHY', 'INIT_FAILED')";
     let changed = transaction
         .execute(
             sql,
@@ -575,8 +380,8 @@ async fn rebuild(
                 &branch.project.id.0,
                 &verifier,
                 &now,
-                &branch.with_data,
-                &parent,
+                &branch.is_copy(),
+                &branch.origin.id.0,
             ],
         )
         .await
@@ -585,9 +390,16 @@ async fn rebuild(
         let text = "The branch must be running to be reset";
         return Err(Error::Rejected(text.into()));
     }
-    let sql = "update branches set status = 'CREATING_PROJECT', fork = '{}', copy_report = null, updated_at = $2 where id = $1";
+    // What a failed copy leaves in place keeps its history.
+    let sql = "update branches set status = 'CREATING_PROJECT', copy_phase = null, updated_at = $2, \
+               fork = case when $3 then fork else '{}' end, \
+               drift = case when $3 then drift else coalesce((select o.drift from branches o where o.project_id = $4), '{}') end, \
+               copy_report = case when $3 then copy_report end where id = $1";
     transaction
-        .execute(sql, &[&branch.id, &now])
+        .execute(
+            sql,
+            &[&branch.id, &now, &branch.is_copy(), &branch.origin.id.0],
+        )
         .await
         .context("resetting a branch")
         .map(drop)

@@ -6,39 +6,50 @@
 //! [`runs`], which the [`runner`] drives.
 
 pub mod action_runs;
+mod create;
+mod creation_run;
 pub mod diff;
+mod drift;
 mod expiry;
 pub mod ledger;
 pub mod lifecycle;
 mod notify;
 pub mod operations;
 pub mod operator;
+mod options;
+pub mod restore_points;
+mod run_outcome;
 pub mod runner;
 pub mod runs;
+mod space;
 mod target;
 mod text;
+mod transfer;
 pub mod v2;
+mod view;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use self::target::BranchTarget;
+pub use self::options::BranchOptions;
+use self::{target::BranchTarget, view::BranchView};
 use crate::{
-    api::{context::ApiContext, projects::timestamp},
+    api::context::ApiContext,
     base::{
         db,
         error::{Context, Error},
         ids::{OrganizationId, ProjectId, ProjectRef},
     },
-    data_plane::projects::Status,
+    data_plane::{
+        clusters::{CopyPhase, CopyReport},
+        projects::Status,
+    },
     platform::access::Project,
 };
 
-/// Maximum number of branches of a project, besides the default branch.
-const BRANCHES_MAX: i64 = 20;
 /// Message of a project without branches. Clients recognise its text.
 const DISABLED: &str = "Preview branching is not enabled for this project.";
 
@@ -85,37 +96,33 @@ impl BranchStatus {
     }
 }
 
-/// A branch on the wire. Absent values are left out, because clients reject `null`.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "BranchResponse")]
-pub struct BranchView {
-    id: Uuid,
-    name: String,
-    project_ref: ProjectRef,
-    parent_project_ref: ProjectRef,
-    is_default: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    git_branch: Option<String>,
-    persistent: bool,
-    /// Progress of the last run.
-    #[schemars(extend("deprecated" = true))]
-    status: BranchStatus,
-    created_at: String,
-    updated_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    review_requested_at: Option<String>,
-    with_data: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    notify_url: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deletion_scheduled_at: Option<String>,
-    /// Time at which a branch that is not persistent is deleted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-gantry" = true))]
-    expires_at: Option<String>,
-    /// Status of the project that the branch is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    preview_project_status: Option<Status>,
+/// Where a branch without data has its schema from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SchemaSource {
+    /// The migrations of the parent, applied to an empty database.
+    #[default]
+    Migrations,
+    /// The parent itself: a copy whose tables are emptied.
+    Parent,
+}
+
+impl SchemaSource {
+    /// Name on the wire and in the control database.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Migrations => "migrations",
+            Self::Parent => "parent",
+        }
+    }
+
+    fn read(name: &str) -> Result<Self, Error> {
+        let found = [Self::Migrations, Self::Parent];
+        let found = found.into_iter().find(|source| source.name() == name);
+        found
+            .ok_or(name.to_owned())
+            .context("reading the source of a branch's schema")
+    }
 }
 
 /// A branch as stored, with the refs of its project and its parent.
@@ -124,19 +131,28 @@ struct BranchRow {
     id: Uuid,
     project: Project,
     parent: Project,
+    /// The project that it is made of: the parent, or another branch while that exists.
+    origin: Project,
     name: String,
     git_branch: Option<String>,
     is_default: bool,
     persistent: bool,
     with_data: bool,
+    schema_source: SchemaSource,
     status: BranchStatus,
     notify_url: Option<String>,
     fork: Vec<String>,
+    /// Versions that were computed from the parent's schema.
+    drift: Vec<String>,
+    copy_phase: Option<CopyPhase>,
+    copy_report: Option<CopyReport>,
     review_requested_at: Option<DateTime<Utc>>,
     deletion_scheduled_at: Option<DateTime<Utc>>,
     expires_at: Option<DateTime<Utc>>,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
+    /// Last use of its database.
+    used_at: DateTime<Utc>,
     project_status: Status,
 }
 
@@ -146,10 +162,14 @@ macro_rules! select_branches {
             "select b.id, b.project_id, c.ref, c.organization_id, b.parent_id, p.ref, p.organization_id, b.name, b.git_branch, \
              b.is_default, b.persistent, b.with_data, b.status, b.notify_url, b.fork, \
              b.review_requested_at, b.deletion_scheduled_at, \
-             b.created_at, b.updated_at, c.status, b.expires_at \
+             b.created_at, b.updated_at, c.status, b.expires_at, \
+             coalesce(o.id, p.id), coalesce(o.ref, p.ref), p.organization_id, \
+             b.schema_source, b.drift, b.copy_phase, b.copy_report, \
+             greatest(c.used_at, c.settled_at, c.created_at) \
              from branches b join projects c on c.id = \
              b.project_id \
-             join projects p on p.id = b.parent_id ",
+             join projects p on p.id = b.parent_id \
+             left join projects o on o.id = b.source_id and o.desired <> 'removed' ",
             $rest
         )
     };
@@ -176,28 +196,29 @@ impl BranchRow {
             updated_at: row.get(18),
             project_status: Status::read(row, 19)?,
             expires_at: row.get(20),
+            origin: project(row, 21)?,
+            schema_source: SchemaSource::read(row.get(24))?,
+            drift: row.get(25),
+            copy_phase: row
+                .get::<_, Option<&str>>(26)
+                .and_then(CopyPhase::from_name),
+            // A report of an older version may lack fields.
+            copy_report: row
+                .get::<_, Option<serde_json::Value>>(27)
+                .and_then(|report| serde_json::from_value(report).ok()),
+            used_at: row.get(28),
         })
     }
 
-    fn view(self) -> BranchView {
-        BranchView {
-            id: self.id,
-            name: self.name,
-            project_ref: self.project.reference,
-            parent_project_ref: self.parent.reference,
-            is_default: self.is_default,
-            git_branch: self.git_branch,
-            persistent: self.persistent,
-            status: self.status,
-            created_at: timestamp(self.created_at),
-            updated_at: timestamp(self.updated_at),
-            review_requested_at: self.review_requested_at.map(timestamp),
-            with_data: self.with_data,
-            notify_url: self.notify_url,
-            deletion_scheduled_at: self.deletion_scheduled_at.map(timestamp),
-            expires_at: self.expires_at.map(timestamp),
-            preview_project_status: Some(self.project_status),
-        }
+    /// Whether its cluster is a copy of another one.
+    fn is_copy(&self) -> bool {
+        self.with_data || self.schema_source == SchemaSource::Parent
+    }
+
+    /// Returns when it is deleted if it is not used until then.
+    fn unused_end(&self, context: &ApiContext) -> Option<DateTime<Utc>> {
+        let life: TimeDelta = context.api_settings.branches.unused_life?;
+        (!self.persistent).then(|| self.used_at + life)
     }
 }
 
@@ -278,6 +299,6 @@ async fn list(context: &ApiContext, project: &Project) -> Result<Vec<BranchView>
         return Err(Error::Unprocessable(DISABLED.into()));
     }
     rows.iter()
-        .map(|row| Ok(BranchRow::read(row)?.view()))
+        .map(|row| Ok(BranchRow::read(row)?.view(context)))
         .collect()
 }

@@ -7,8 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BranchStatus, BranchView, by_name, find, lifecycle,
-    lifecycle::{BranchPatch, NewBranch},
+    BranchStatus, BranchView, SchemaSource, by_name,
+    create::{self, NewBranch},
+    find, lifecycle,
+    lifecycle::BranchPatch,
     list,
     runs::RunKind,
     target::{BranchName, BranchTarget},
@@ -126,6 +128,10 @@ struct CreateBranchRequest {
     /// Copy the data of the parent, too.
     #[serde(default)]
     with_data: bool,
+    /// Where a branch without data has its schema from.
+    #[serde(default)]
+    #[schemars(extend("x-gantry" = true))]
+    schema_source: SchemaSource,
     /// URL that gets a `POST` request after each run of the branch.
     notify_url: Option<String>,
     /// Time at which the branch is deleted: in the next 365 days. Not for a persistent branch. The
@@ -150,6 +156,7 @@ impl CreateBranchRequest {
             is_default: self.is_default,
             persistent: self.persistent,
             with_data: self.with_data,
+            schema_source: self.schema_source,
             size: self.desired_instance_size,
             engine: self.postgres_engine,
             notify_url: self.notify_url.filter(|url| !url.is_empty()),
@@ -185,7 +192,7 @@ async fn create(
     Json(request): Json<CreateBranchRequest>,
 ) -> Result<Created<BranchView>, Error> {
     let new = request.check()?;
-    let branch = lifecycle::create(&context, &project, new, &audit).await?;
+    let branch = create::create(&context, &project, new, &audit).await?;
     Ok(Created(branch))
 }
 
@@ -323,6 +330,9 @@ struct UpdateBranchRequest {
     /// Time at which the branch is deleted: in the next 365 days. Not for a persistent branch.
     #[schemars(extend("x-gantry" = true))]
     expires_at: Option<DateTime<Utc>>,
+    /// Where a branch without data gets its schema from at its next reset.
+    #[schemars(extend("x-gantry" = true))]
+    schema_source: Option<SchemaSource>,
 }
 
 async fn update(
@@ -345,6 +355,7 @@ async fn update(
         request_review: request.request_review,
         notify_url: request.notify_url,
         expires_at: request.expires_at,
+        schema_source: request.schema_source,
     };
     let branch = lifecycle::update(&context, &project, &target, patch, &audit).await?;
     Ok(Json(branch))

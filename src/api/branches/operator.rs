@@ -10,7 +10,7 @@ use super::{BranchStatus, expiry::LIFE_MAX};
 use crate::{
     base::{
         clock::Clock,
-        db::Db,
+        db::{self, Db},
         error::{Context, Error},
         ids::ProjectRef,
     },
@@ -19,10 +19,10 @@ use crate::{
 
 /// Maximum number of branches in a list.
 const LIST_MAX: i64 = 10_000;
-/// Maximum number of masking rules of a project.
-pub const RULES_MAX: usize = 100;
-/// Maximum size of one masking rule, in bytes.
-pub const RULE_BYTES_MAX: usize = 64 << 10;
+/// Maximum number of scripts of one kind of a project.
+pub const SCRIPTS_MAX: usize = 100;
+/// Maximum size of one script, in bytes.
+pub const SCRIPT_BYTES_MAX: usize = 64 << 10;
 
 /// A branch in the list of an operator.
 #[derive(Debug, Serialize)]
@@ -139,49 +139,86 @@ async fn persistent(transaction: &Transaction<'_>, reference: &ProjectRef) -> Re
     Ok(row.ok_or(Error::NotFound)?.get(0))
 }
 
-/// Returns the masking rules of a project, in order.
-pub async fn masking(db: &Db, project: &ProjectRef) -> Result<Vec<String>, Error> {
-    let sql = "select m.rules from branch_maskings m join projects p on p.id = m.project_id where p.ref = $1";
-    let rows = db.query(sql, &[&project.as_str()]).await;
-    let rows = rows.context("reading masking rules")?;
+/// SQL that the operator stores with a project, in the order of execution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BranchScripts {
+    /// Masks the data of copies, before they can be reached.
+    Masking,
+    /// Fills branches without data, once.
+    Seed,
+}
+
+/// Statements of one kind of scripts.
+struct ScriptSql {
+    read: &'static str,
+    write: &'static str,
+    delete: &'static str,
+}
+
+impl BranchScripts {
+    const fn sql(self) -> ScriptSql {
+        match self {
+            Self::Masking => ScriptSql {
+                read: "select m.rules from branch_maskings m join projects p on p.id = m.project_id where p.ref = $1",
+                write: "insert into branch_maskings (project_id, rules, updated_at) values ($1, $2, $3) \
+                        on conflict (project_id) do update set rules = $2, updated_at = $3",
+                delete: "delete from branch_maskings where project_id = $1",
+            },
+            Self::Seed => ScriptSql {
+                read: "select s.scripts from branch_seeds s join projects p on p.id = s.project_id where p.ref = $1",
+                write: "insert into branch_seeds (project_id, scripts, updated_at) values ($1, $2, $3) \
+                        on conflict (project_id) do update set scripts = $2, updated_at = $3",
+                delete: "delete from branch_seeds where project_id = $1",
+            },
+        }
+    }
+}
+
+/// Returns scripts of a project, in order.
+pub async fn scripts(
+    db: &Db,
+    kind: BranchScripts,
+    project: &ProjectRef,
+) -> Result<Vec<String>, Error> {
+    let rows = db.query(kind.sql().read, &[&project.as_str()]).await;
+    let rows = rows.context("reading scripts of branches")?;
     Ok(rows.first().map_or_else(Vec::new, |row| row.get(0)))
 }
 
-/// Replaces the masking rules of a project. They apply to copies that begin later. An empty list
-/// removes the masking.
+/// Replaces scripts of a project. They apply to branches that are made or reset later. An empty
+/// list removes them.
 ///
-/// Errors: [`Error::NotFound`]; [`Error::Invalid`] for too many or too long rules.
-pub async fn set_masking(
+/// Errors: [`Error::NotFound`]; [`Error::Invalid`] for too many or too long scripts.
+pub async fn set_scripts(
     db: &Db,
+    kind: BranchScripts,
     project: &ProjectRef,
-    rules: &[String],
+    scripts: &[String],
     clock: &Clock,
     audit: Recorder,
 ) -> Result<(), Error> {
-    let is_valid = |rule: &String| {
-        !rule.trim().is_empty() && rule.len() <= RULE_BYTES_MAX && !rule.contains('\0')
+    let is_valid = |script: &String| {
+        !script.trim().is_empty() && script.len() <= SCRIPT_BYTES_MAX && !script.contains('\0')
     };
-    if rules.len() > RULES_MAX || !rules.iter().all(is_valid) {
-        let problem = "expected at most 100 rules of at most 64 KiB, none of them empty";
-        return Err(Error::invalid("rules", problem));
+    if scripts.len() > SCRIPTS_MAX || !scripts.iter().all(is_valid) {
+        let problem = "expected at most 100 scripts of at most 64 KiB, none of them empty";
+        return Err(Error::invalid("scripts", problem));
     }
     let now = clock.now();
-    let doing = "changing masking rules";
+    let doing = "changing scripts of branches";
     let mut client = db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     let sql = "select id from projects where ref = $1 and desired <> 'removed' for update";
     let row = transaction.query_opt(sql, &[&project.as_str()]).await;
     let id: i64 = row.context(doing)?.ok_or(Error::NotFound)?.get(0);
-    if rules.is_empty() {
-        let sql = "delete from branch_maskings where project_id = $1";
-        transaction.execute(sql, &[&id]).await.context(doing)?;
+    let written = if scripts.is_empty() {
+        transaction.execute(kind.sql().delete, &[&id]).await
     } else {
-        let sql = "insert into branch_maskings (project_id, rules, updated_at) values ($1, $2, $3) \
-                   on conflict (project_id) do update set rules = $2, updated_at = $3";
-        let written = transaction.execute(sql, &[&id, &rules, &now]).await;
-        written.context(doing)?;
-    }
-    let after = json!({"ref": project, "rules": rules.len()});
+        let params: [db::Param<'_>; 3] = [&id, &scripts, &now];
+        transaction.execute(kind.sql().write, &params).await
+    };
+    written.context(doing)?;
+    let after = json!({"ref": project, "scripts": scripts.len()});
     audit
         .write_in(&transaction, 200, (None, Some(after)), now)
         .await?;

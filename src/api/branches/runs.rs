@@ -20,6 +20,9 @@ use crate::{
 /// Maximum length of the log of a run, in characters.
 const LOG_MAX: usize = 100_000;
 
+/// Maximum length of a line of the log, in characters.
+const LINE_MAX: usize = 4000;
+
 /// The change that a run makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
@@ -42,6 +45,11 @@ impl RunKind {
             Self::Push => "push",
             Self::Reset => "reset",
         }
+    }
+
+    /// Whether it makes the cluster of the branch.
+    pub(super) const fn is_creation(self) -> bool {
+        matches!(self, Self::Create | Self::Reset)
     }
 
     pub(super) fn read(name: &str) -> Result<Self, Error> {
@@ -226,34 +234,68 @@ pub(super) async fn set_step(
 
 /// Appends a line to the log of a run. A full log is not extended.
 pub(super) async fn log(context: &ApiContext, run: &str, line: &str) -> Result<(), Error> {
+    append(context, run, line, "").await
+}
+
+/// Appends a line to the log of a run, unless the log has it: for work that is repeated after an
+/// interruption.
+pub(super) async fn log_once(context: &ApiContext, run: &str, line: &str) -> Result<(), Error> {
+    append(context, run, line, line).await
+}
+
+/// Appends a line unless the log contains the other text. An empty text is in no log.
+async fn append(context: &ApiContext, run: &str, line: &str, unless: &str) -> Result<(), Error> {
     let now = context.clock.now();
-    let line: String = line.chars().filter(|c| *c != '\0').take(4000).collect();
-    let line = format!("{} {line}\n", timestamp(now));
+    let plain = |text: &str| -> String {
+        let text = text.chars().filter(|c| *c != '\0');
+        text.take(LINE_MAX).collect()
+    };
+    let line = format!("{} {}\n", timestamp(now), plain(line));
     let limit = i32::try_from(LOG_MAX).unwrap_or(i32::MAX);
-    let sql = "update action_runs set logs = left(logs || $2, $3), updated_at = $4 where id = $1";
+    let sql = "update action_runs set logs = left(logs || $2, $3), updated_at = $4 \
+               where id = $1 and ($5 = '' or strpos(logs, $5) = 0)";
     context
         .db
-        .query(sql, &[&run, &line, &limit, &now])
+        .query(sql, &[&run, &line, &limit, &now, &plain(unless)])
         .await
         .context("writing the log of a run")
         .map(drop)
 }
 
+/// Returns the step of a run that is under way.
+pub(super) async fn running_step(context: &ApiContext, run: &str) -> Result<RunStep, Error> {
+    let sql = "select steps from action_runs where id = $1";
+    let rows = context.db.query(sql, &[&run]).await;
+    let rows = rows.context("reading an action run")?;
+    let steps: Value = rows.first().map_or(Value::Null, |row| row.get(0));
+    let is_running = |step: &RunStep| steps[step.name()]["status"] == StepStatus::Running.name();
+    let found = RunStep::ALL.into_iter().find(is_running);
+    Ok(found.unwrap_or(RunStep::Health))
+}
+
 /// Marks a run as finished.
 pub(super) async fn finish(context: &ApiContext, run: &str) -> Result<(), Error> {
-    let now = context.clock.now();
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context("finishing a run")?;
+    finish_in(&transaction, run, context.clock.now()).await?;
+    transaction.commit().await.context("finishing a run")?;
+    // Its end may have to be sent.
+    context.branch_runner.wake();
+    Ok(())
+}
+
+/// Marks a run as finished, within a transaction.
+pub(super) async fn finish_in(
+    transaction: &Transaction<'_>,
+    run: &str,
+    now: DateTime<Utc>,
+) -> Result<(), Error> {
     let sql = "update action_runs r set finished_at = $2::timestamptz, updated_at = $2, \
                notify_at = case when exists (select from branches b where b.id = r.branch_id \
                and b.notify_url is not null) then $2::timestamptz end \
                where id = $1 and finished_at is null";
-    context
-        .db
-        .query(sql, &[&run, &now])
-        .await
-        .context("finishing a run")?;
-    // Its end may have to be sent.
-    context.branch_runner.wake();
-    Ok(())
+    let finished = transaction.execute(sql, &[&run, &now]).await;
+    finished.context("finishing a run").map(drop)
 }
 
 /// Lists the runs of a project, newest first.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{
-    BranchView, lifecycle,
-    lifecycle::NewBranch,
+    BranchView, SchemaSource,
+    create::{self, NewBranch},
     operations::{NAME_MAX, check_git_branch, check_url},
 };
 use crate::{
@@ -194,8 +194,9 @@ async fn create(
         engine: None,
         notify_url: attributes.notify_url.filter(|url| !url.is_empty()),
         expires_at: None,
+        schema_source: SchemaSource::Migrations,
         secrets: Vec::new(),
     };
-    let branch = lifecycle::create(&context, &project, new, &audit).await?;
+    let branch = create::create(&context, &project, new, &audit).await?;
     Ok(Created(branch.into()))
 }

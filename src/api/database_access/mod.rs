@@ -266,6 +266,7 @@ async fn get_restrictions(
 /// Networks in a request. An omitted list stays unchanged; an empty one rejects all addresses of
 /// its family.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(rename = "NetworkRestrictionsRequest")]
 struct NetworksRequest {
     #[serde(rename = "dbAllowedCidrs")]

@@ -30,6 +30,7 @@ pub(super) static GET_SSL: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(inline)]
 struct SslConfig {
     /// Whether connections to the database must be encrypted.
@@ -74,7 +75,7 @@ pub(super) static SET_SSL: Endpoint = Endpoint {
 };
 
 #[derive(Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(rename = "SslEnforcementRequest")]
 struct SslRequest {
     requested_config: SslConfig,
@@ -87,16 +88,7 @@ async fn set_ssl(
     Json(request): Json<SslRequest>,
 ) -> Result<Json<SslResponse>, Error> {
     let required = request.requested_config.database;
-    if required
-        && context
-            .data_plane_settings
-            .databases
-            .as_ref()
-            .is_some_and(|databases| !databases.tls)
-    {
-        let why = "this server has no certificate for databases, so all connections would be rejected; its operator can set one with --db-tls-cert";
-        return Err(Error::invalid("requestedConfig.database", why));
-    }
+    restrictions::check_tls(&context, "requestedConfig.database", required)?;
     let alter = |rules: &mut NetworkRestrictions| {
         rules.tls_required = required;
         Ok(())

@@ -1,11 +1,12 @@
 //! The features that organizations of this server have. There are no plans: all organizations have
-//! the same, and the list says what is built.
+//! the same, and the list says what is built and what the operator permits.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
+    api::context::ApiContext,
     base::error::Error,
     platform::{
         access::{OauthScope as S, Organization, Permission as P, needs},
@@ -38,25 +39,19 @@ enum Extent {
     Number(Option<u64>, &'static str),
     /// A list of choices.
     Set(&'static [&'static str]),
+    /// The compute sizes that the operator offers.
+    Sizes,
+    /// Whether the operator permits larger disks than the default.
+    LargerDisks,
 }
 
-use Extent::{Number, Set, Switch};
+use Extent::{LargerDisks, Number, Set, Sizes, Switch};
 
 /// Every feature of the contract.
 const FEATURES: [(&str, Extent); 60] = [
-    (
-        "instances.compute_update_available_sizes",
-        Set(&[
-            "ci_micro",
-            "ci_small",
-            "ci_medium",
-            "ci_large",
-            "ci_xlarge",
-            "ci_2xlarge",
-        ]),
-    ),
+    ("instances.compute_update_available_sizes", Sizes),
     ("instances.read_replicas", Switch(false)),
-    ("instances.disk_modifications", Switch(false)),
+    ("instances.disk_modifications", LargerDisks),
     ("instances.high_availability", Switch(false)),
     ("instances.orioledb", Switch(false)),
     ("replication.etl", Switch(false)),
@@ -182,9 +177,23 @@ struct EntitledFeature {
 }
 
 impl Entitlement {
-    fn new(key: &'static str, extent: Extent) -> Self {
+    fn new(context: &ApiContext, key: &'static str, extent: Extent) -> Self {
+        let settings = &context.data_plane_settings;
         let (kind, has_access, config) = match extent {
             Switch(enabled) => ("boolean", enabled, json!({ "enabled": enabled })),
+            LargerDisks => {
+                let limits = context.driver.resource_limits();
+                let enabled =
+                    limits.is_some_and(|it| settings.project_disk_choice_max > it.disk_hard_bytes);
+                ("boolean", enabled, json!({ "enabled": enabled }))
+            }
+            Sizes => {
+                let sizes = settings.compute_sizes.all().iter();
+                let codes: Vec<_> = sizes
+                    .map(|offered| format!("ci_{}", offered.size.code()))
+                    .collect();
+                ("set", true, json!({ "enabled": true, "set": codes }))
+            }
             Number(value, unit) => {
                 let enabled = value != Some(0);
                 let unlimited = value.is_none();
@@ -212,8 +221,8 @@ impl Entitlement {
     }
 }
 
-async fn list(_: Organization) -> Result<Json<EntitlementList>, Error> {
-    let entitlements = FEATURES.map(|(key, extent)| Entitlement::new(key, extent));
+async fn list(_: Organization, context: ApiContext) -> Result<Json<EntitlementList>, Error> {
+    let entitlements = FEATURES.map(|(key, extent)| Entitlement::new(&context, key, extent));
     Ok(Json(EntitlementList {
         entitlements: entitlements.into(),
     }))

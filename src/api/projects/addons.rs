@@ -1,5 +1,5 @@
-//! Operations on add-ons. Nothing is billed here: every compute size costs nothing, and is kept for
-//! clients that compare it.
+//! Operations on add-ons: the compute sizes that the operator offers, at the operator's prices.
+//! Nothing is billed by Gantry.
 
 use std::sync::Arc;
 
@@ -10,7 +10,11 @@ use serde_json::{Value, json};
 use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
-    data_plane::projects,
+    data_plane::{
+        postgres_proxy::PROJECT_CONNECTIONS_MAX,
+        projects,
+        projects::{InstanceSize, parameters},
+    },
     platform::{
         access::{Permission as P, Project, pat_only},
         audit::Recorder,
@@ -24,37 +28,18 @@ use crate::{
 /// Endpoints of add-ons.
 pub static ENDPOINTS: &[&Endpoint] = &[&LIST, &APPLY, &REMOVE];
 
-/// Compute sizes of the contract, with their names in listings.
-const SIZES: [(&str, &str); 18] = [
-    ("micro", "Micro"),
-    ("small", "Small"),
-    ("medium", "Medium"),
-    ("large", "Large"),
-    ("xlarge", "XL"),
-    ("2xlarge", "2XL"),
-    ("4xlarge", "4XL"),
-    ("8xlarge", "8XL"),
-    ("12xlarge", "12XL"),
-    ("16xlarge", "16XL"),
-    ("24xlarge", "24XL"),
-    ("24xlarge_optimized_cpu", "24XL - Optimized CPU"),
-    ("24xlarge_optimized_memory", "24XL - Optimized Memory"),
-    ("24xlarge_high_memory", "24XL - High Memory"),
-    ("48xlarge", "48XL"),
-    ("48xlarge_optimized_cpu", "48XL - Optimized CPU"),
-    ("48xlarge_optimized_memory", "48XL - Optimized Memory"),
-    ("48xlarge_high_memory", "48XL - High Memory"),
-];
-/// The size of a project without the add-on.
-const SMALLEST: &str = "micro";
 /// Beginning of the ids of compute sizes.
 const SIZE_PREFIX: &str = "ci_";
+/// Bytes of a gigabyte.
+const GB: u64 = 1 << 30;
+/// Hours of a month, for its price.
+const HOURS_OF_MONTH: f64 = 730.0;
 
 /// Returns the size of an add-on's id.
-fn size_of(variant: &str) -> Option<&'static str> {
-    let code = variant.strip_prefix(SIZE_PREFIX)?;
-    let mut sizes = SIZES.iter().map(|(size, _)| *size);
-    sizes.find(|size| *size == code)
+fn size_of(variant: &str) -> Option<InstanceSize> {
+    let size = InstanceSize::of_code(variant.strip_prefix(SIZE_PREFIX)?);
+    // The contract has no add-on for the smallest size of all.
+    size.filter(|size| *size != InstanceSize::Nano)
 }
 
 static LIST: Endpoint = Endpoint {
@@ -103,26 +88,51 @@ struct AddonVariant {
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
 struct AddonPrice {
-    description: &'static str,
+    description: String,
     r#type: &'static str,
     interval: &'static str,
-    amount: u32,
+    amount: f64,
 }
 
 impl AddonVariant {
-    fn of_size(size: &str, name: &'static str) -> Self {
+    fn of_size(context: &ApiContext, size: InstanceSize) -> Self {
+        let amount = context.data_plane_settings.compute_sizes.hourly_price(size);
+        let description = if amount == 0.0 {
+            "$0/hour (not billed)".to_owned()
+        } else {
+            format!("${amount}/hour (~${:.0}/month)", amount * HOURS_OF_MONTH)
+        };
         Self {
-            id: format!("{SIZE_PREFIX}{size}"),
-            name,
+            id: format!("{SIZE_PREFIX}{}", size.code()),
+            name: size.name(),
             price: AddonPrice {
-                description: "$0/hour (not billed)",
+                description,
                 r#type: "usage",
                 interval: "hourly",
-                amount: 0,
+                amount,
             },
-            meta: json!({}),
+            meta: meta(context, size),
         }
     }
+}
+
+/// Returns gigabytes, rounded to a hundredth.
+fn gigabytes(bytes: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "rounded to a hundredth")]
+    let hundredths = (bytes / (GB / 100)) as f64;
+    hundredths / 100.0
+}
+
+/// Returns what a size has on this server.
+fn meta(context: &ApiContext, size: InstanceSize) -> Value {
+    let smallest = context.driver.resource_limits().copied();
+    let limits = size.limits(&smallest.unwrap_or_default());
+    json!({
+        "memory_gb": gigabytes(limits.memory_bytes),
+        "cpu_dedicated": false,
+        "connections_direct": size.sessions(),
+        "connections_pooler": size.sessions().min(u64::try_from(PROJECT_CONNECTIONS_MAX).unwrap_or(u64::MAX)),
+    })
 }
 
 async fn list(project: Project, context: ApiContext) -> Result<Json<ProjectAddons>, Error> {
@@ -130,20 +140,20 @@ async fn list(project: Project, context: ApiContext) -> Result<Json<ProjectAddon
     let rows = context.db.query(sql, &[&project.id.0]).await;
     let rows = rows.context("reading a project's size")?;
     let stored: &str = rows.first().ok_or_else(projects::removed)?.get(0);
-    // The contract has no add-on for the smallest size of all.
-    let chosen = SIZES.iter().find(|(size, _)| *size == stored);
-    let (size, name) = chosen.unwrap_or(&SIZES[0]);
+    let chosen = InstanceSize::of_code(stored).filter(|size| *size != InstanceSize::Nano);
+    let chosen = chosen.unwrap_or(InstanceSize::Micro);
+    let offered = context.data_plane_settings.compute_sizes.all();
     Ok(Json(ProjectAddons {
         selected_addons: vec![SelectedAddon {
             r#type: "compute_instance",
-            variant: AddonVariant::of_size(size, name),
+            variant: AddonVariant::of_size(&context, chosen),
         }],
         available_addons: vec![AvailableAddon {
             r#type: "compute_instance",
             name: "Compute Instance",
-            variants: SIZES
+            variants: offered
                 .iter()
-                .map(|(size, name)| AddonVariant::of_size(size, name))
+                .map(|offered| AddonVariant::of_size(&context, offered.size))
                 .collect(),
         }],
     }))
@@ -193,31 +203,17 @@ async fn apply(
     let size = size_of(&choice.addon_variant)
         .filter(|_| choice.addon_type == AddonType::ComputeInstance)
         .ok_or_else(|| Error::invalid("addon_variant", "Invalid input"))?;
-    resize(&context, &project, size, &audit).await
-}
-
-async fn resize(
-    context: &ApiContext,
-    project: &Project,
-    size: &str,
-    audit: &Recorder,
-) -> Result<OkEmpty, Error> {
-    let doing = "changing a project's size";
-    let mut client = context.db.client().await?;
-    let transaction = client.transaction().await.context(doing)?;
-    let sql =
-        "select instance_size from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction.query_opt(sql, &[&project.id.0]).await;
-    let row = row.context(doing)?.ok_or_else(projects::removed)?;
-    let before: &str = row.get(0);
-    let sql = "update projects set instance_size = $2 where id = $1";
-    let updated = transaction.execute(sql, &[&project.id.0, &size]).await;
-    updated.context(doing)?;
-    let entry = |size: &str| Some(json!({ "instance_size": size }));
-    let now = context.clock.now();
-    let change = (entry(before), entry(size));
-    audit.write_in(&transaction, 200, change, now).await?;
-    transaction.commit().await.context(doing)?;
+    let sizes = &context.data_plane_settings.compute_sizes;
+    if !sizes.offers(size) {
+        let offered: Vec<_> = sizes
+            .all()
+            .iter()
+            .map(|offered| format!("{SIZE_PREFIX}{}", offered.size.code()))
+            .collect();
+        let problem = format!("Invalid input: this server offers {}", offered.join(", "));
+        return Err(Error::invalid("addon_variant", problem));
+    }
+    parameters::resize(&context, &project, size, &audit).await?;
     Ok(OkEmpty)
 }
 
@@ -253,5 +249,6 @@ async fn remove(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    resize(&context, &project, SMALLEST, &audit).await
+    parameters::resize(&context, &project, InstanceSize::Micro, &audit).await?;
+    Ok(OkEmpty)
 }

@@ -1,6 +1,7 @@
 //! Operations on a project's disk space and on its read-only mode.
 //!
-//! The operator bounds the disk space of all projects; nothing else can be changed.
+//! The owner can choose more disk space, up to the bound of the operator. Nothing else can be
+//! changed.
 
 use std::sync::Arc;
 
@@ -63,7 +64,12 @@ async fn measure(context: &ApiContext, project: &Project) -> Result<DiskSpace, E
     let (free, _) = context.driver.free_space().unwrap_or_default();
     let limits = context.driver.resource_limits();
     // Without a limit, the project can use the file system.
-    let size = limits.map_or(used.saturating_add(free), |limits| limits.disk_hard_bytes);
+    let sql = "select disk_bytes from projects where id = $1";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    let chosen = rows.context(doing)?.first().and_then(|row| row.get(0));
+    let size = limits.map_or(used.saturating_add(free), |limits| {
+        limits.with_disk_choice(chosen).disk_hard_bytes
+    });
     Ok(DiskSpace {
         size,
         used,
@@ -148,6 +154,7 @@ struct DiskUpdate {
 async fn update(
     project: Project,
     context: ApiContext,
+    audit: Arc<Recorder>,
     Json(update): Json<DiskUpdate>,
 ) -> Result<CreatedEmpty, Error> {
     let DiskAttributes {
@@ -163,18 +170,68 @@ async fn update(
             "Too small: expected number to be >0",
         ));
     }
+    let has_other_performance = r#type != DiskType::Gp3
+        || iops != IOPS
+        || throughput_mibps.is_some_and(|it| it != THROUGHPUT);
+    if has_other_performance {
+        return Err(Error::Rejected(
+            "This server does not bound the performance of disks; send the attributes that it \
+             answers, with another size"
+                .into(),
+        ));
+    }
     let space = measure(&context, &project).await?;
-    let is_same = r#type == DiskType::Gp3
-        && iops == IOPS
-        && size_gb == (space.size / GB).max(1)
-        && throughput_mibps.is_none_or(|it| it == THROUGHPUT);
-    if is_same {
+    let size = (space.size / GB).max(1);
+    if size_gb == size {
         return Ok(CreatedEmpty);
     }
-    Err(Error::Rejected(
-        "The operator of this server bounds disk space for all projects; ask for a higher limit"
-            .into(),
-    ))
+    if size_gb < size {
+        return Err(Error::Rejected(
+            "Disk size cannot be reduced in size".into(),
+        ));
+    }
+    choose_size(&context, &project, size_gb, &space, &audit).await?;
+    Ok(CreatedEmpty)
+}
+
+/// Stores a larger size. The watchdog uses it in its next round.
+async fn choose_size(
+    context: &ApiContext,
+    project: &Project,
+    size_gb: u64,
+    space: &DiskSpace,
+    audit: &Recorder,
+) -> Result<(), Error> {
+    let doing = "changing the size of a disk";
+    let bytes = size_gb.saturating_mul(GB);
+    let most = context.data_plane_settings.project_disk_choice_max;
+    if context.driver.resource_limits().is_none() || bytes > most {
+        let text = format!(
+            "The operator of this server permits {} GB for a project; ask for a higher limit",
+            (most / GB).max(space.size / GB)
+        );
+        return Err(Error::Rejected(text.into()));
+    }
+    let (free, _) = context.driver.free_space().unwrap_or_default();
+    if bytes.saturating_sub(space.used) > free {
+        let text = format!("The server has {} GB of free disk space only", free / GB);
+        return Err(Error::Rejected(text.into()));
+    }
+    let bytes = i64::try_from(bytes).context(doing)?;
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    // Of concurrent choices, the larger one stays.
+    let sql = "update projects set disk_bytes = greatest(disk_bytes, $2) \
+               where id = $1 and desired <> 'removed'";
+    let updated = transaction.execute(sql, &[&project.id.0, &bytes]).await;
+    if updated.context(doing)? == 0 {
+        return Err(projects::removed());
+    }
+    let entry = |gigabytes: u64| Some(json!({ "size_gb": gigabytes }));
+    let change = (entry(space.size / GB), entry(size_gb));
+    let now = context.clock.now();
+    audit.write_in(&transaction, 201, change, now).await?;
+    transaction.commit().await.context(doing)
 }
 
 static GET_AUTOSCALE: Endpoint = Endpoint {
@@ -236,16 +293,30 @@ struct DiskMetrics {
     /// Measured space of the project's files.
     #[serde(rename = "fs_used_bytes")]
     used: u64,
+    /// The part of the used space in blocks that the project shares with copies of it, or with its
+    /// original.
+    #[serde(rename = "fs_shared_bytes")]
+    #[schemars(extend("x-gantry" = true))]
+    shared: u64,
 }
 
 async fn get_use(project: Project, context: ApiContext) -> Result<Json<DiskUtilization>, Error> {
     let space = measure(&context, &project).await?;
+    let shared = context
+        .driver
+        .shared_bytes(&project.reference, INODES_MAX)
+        .await;
+    let shared = match shared {
+        Err(ClusterError::Missing(_)) => 0,
+        shared => shared.context("measuring disk space")?,
+    };
     Ok(Json(DiskUtilization {
         timestamp: context.clock.now(),
         metrics: DiskMetrics {
             size: space.size,
             available: space.available,
             used: space.used,
+            shared,
         },
     }))
 }

@@ -9,8 +9,9 @@ use crate::{
     api::context::ApiContext,
     base::error::{Context, Error},
     data_plane::{
-        database_session,
+        backups, database_session,
         database_session::ConnectTarget,
+        project_settings,
         projects::{Status, removed},
         service_proxy::{overrides, upstreams::Service as ProxiedService},
         services,
@@ -79,7 +80,9 @@ pub async fn check(
         warning.clone(),
         conflicts.as_deref().map(platform_conflicts),
     ];
-    let notes: Vec<String> = notes.into_iter().flatten().collect();
+    let drift = project_settings::drift_note(context, project).await?;
+    let mut notes: Vec<String> = notes.into_iter().chain([drift]).flatten().collect();
+    notes.extend(backups::health::notes(context, project.id).await?);
     let notes = (!notes.is_empty()).then(|| notes.join("; "));
     match status {
         Status::GoingDown | Status::Removed => return Err(removed()),
@@ -192,7 +195,7 @@ async fn database(
     timeout: Duration,
 ) -> ServiceHealth {
     match status {
-        Status::ComingUp | Status::Restoring | Status::Restarting => {
+        Status::ComingUp | Status::Restoring | Status::Restarting | Status::Upgrading => {
             health(service, ServiceStatus::ComingUp, cause)
         }
         Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {

@@ -189,6 +189,8 @@ impl DatabaseStatus {
             // The server is stopped and the data is kept. `REMOVED` would deny the latter.
             Status::Inactive => Self::Unknown,
             Status::Restoring => Self::Restoring,
+            // The contract has no state of a database for it.
+            Status::Upgrading => Self::Unknown,
             Status::Restarting => Self::Restarting,
             Status::Removed => Self::Removed,
         }

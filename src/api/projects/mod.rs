@@ -5,10 +5,11 @@ pub mod disk;
 pub mod health;
 pub mod listing;
 pub mod operations;
+pub mod upgrade;
 
 use std::collections::BTreeSet;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
@@ -27,7 +28,7 @@ use crate::{
         api_keys,
         clusters::Engine,
         domains::vanity,
-        projects::{NewProject, Status, major, removed, warm_pool},
+        projects::{NewProject, Status, held, major, removed, warm_pool},
     },
     platform::{
         access::{Organization, Project, Reach, User},
@@ -179,7 +180,7 @@ pub async fn get(context: &ApiContext, project: &Project) -> Result<ProjectDetai
     if branch.context("reading a project")?.is_empty() {
         read_detail(context, row)
     } else {
-        Err(Error::NotFound)
+        Err(Error::Missing("Project not found"))
     }
 }
 
@@ -213,7 +214,12 @@ pub async fn create(
                values ($1, $2, $3, $4, $5, $6, $11, $7, 'active', 'COMING_UP', $8, $9, $9, $9, $10, $12, $13) returning id";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("creating a project")?;
-    let taken = warm_pool::take(context, &transaction, &new.engine).await?;
+    // Warm clusters run with the settings of the smallest size.
+    let taken = if new.size.is_smallest() {
+        warm_pool::take(context, &transaction, &new.engine).await?
+    } else {
+        None
+    };
     let account = taken.as_ref().map(|taken| taken.account);
     let origin = warm_pool::WarmCluster::origin(taken.as_ref());
     let reference = taken.map_or_else(
@@ -306,7 +312,9 @@ pub async fn remove(
     let now = context.clock.now();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context("removing a project")?;
-    let named = remove_in(&transaction, project, now).await?;
+    let hold = context.data_plane_settings.hold;
+    let until = (hold > TimeDelta::zero()).then(|| now + hold);
+    let named = remove_until(&transaction, project, until, now).await?;
     audit
         .write_in(
             &transaction,
@@ -321,12 +329,22 @@ pub async fn remove(
     Ok(named)
 }
 
-/// Records the removal of a project or branch in a transaction.
+/// Records the removal of a project or branch in a transaction. It cannot be restored.
 ///
 /// Errors: [`Error::Conflict`] if the project has branches.
 pub(super) async fn remove_in(
     transaction: &Transaction<'_>,
     project: &Project,
+    now: DateTime<Utc>,
+) -> Result<ProjectRefResponse, Error> {
+    remove_until(transaction, project, None, now).await
+}
+
+/// Does [`remove_in`]. The project can be restored until `held_until`, if that is given.
+async fn remove_until(
+    transaction: &Transaction<'_>,
+    project: &Project,
+    held_until: Option<DateTime<Utc>>,
     now: DateTime<Utc>,
 ) -> Result<ProjectRefResponse, Error> {
     let sql = "select status from projects where id = $1 and desired <> 'removed' for update";
@@ -355,7 +373,10 @@ pub(super) async fn remove_in(
         .await
         .context("removing a project")?;
     let named = read_ref_response(&row)?;
-    vanity::release(transaction, project.id, project.organization, now).await?;
+    let name = vanity::release(transaction, project.id, project.organization, now).await?;
+    if let Some(until) = held_until {
+        held::hold_in(transaction, project.id, name.as_deref(), until, now).await?;
+    }
     tables::delete_project_rows(transaction, project.id).await?;
     Ok(named)
 }

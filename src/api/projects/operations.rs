@@ -11,13 +11,13 @@ use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, ids::OrgSlug, names},
     data_plane::projects::{
-        Command, lifecycle,
+        Command, InstanceSize, held, lifecycle,
         lifecycle::RestoreVersions,
         parameters,
         parameters::{Change, How, Settings},
         regions,
         regions::{Continent, RegionsInfo},
-        request::{CreateRequest, InstanceSize, secret},
+        request::{CreateRequest, secret},
     },
     platform::{
         access::{OauthScope as S, Organization, Permission as P, Project, User, needs},
@@ -239,7 +239,7 @@ async fn restore_versions(
 
 static RESTORE: Endpoint = Endpoint {
     id: "v1-restore-a-project",
-    summary: "Restore a paused project",
+    summary: "Restore a paused or removed project",
     tag: Tag::Projects,
     method: Verb::Post,
     path: "/v1/projects/{ref}/restore",
@@ -254,9 +254,12 @@ async fn restore(
     context: ApiContext,
     audit: Arc<Recorder>,
 ) -> Result<OkEmpty, Error> {
-    lifecycle::command(&context, &project, Command::Restore, &audit)
-        .await
-        .map(|()| OkEmpty)
+    if held::is_held(&context, project.id).await? {
+        held::restore(&context, &project, &audit).await?;
+    } else {
+        lifecycle::command(&context, &project, Command::Restore, &audit).await?;
+    }
+    Ok(OkEmpty)
 }
 
 static CANCEL_RESTORE: Endpoint = Endpoint {

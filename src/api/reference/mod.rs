@@ -2,6 +2,7 @@
 
 mod assets;
 pub mod operations;
+pub mod settings;
 pub mod tables;
 
 use schemars::JsonSchema;

@@ -105,6 +105,9 @@ fn property(setting: &ServiceSetting, is_nullable: bool) -> Value {
         ValueType::Text(TextForm::Email) => json!({"type": "string", "format": "email"}),
         ValueType::Text(TextForm::Time) => json!({"type": "string", "format": "date-time"}),
         ValueType::Text(_) => json!({"type": "string"}),
+        ValueType::Networks(max) => {
+            json!({"type": "array", "items": {"type": "string"}, "maxItems": max})
+        }
     };
     if is_nullable {
         schema["nullable"] = json!(true);

@@ -10,6 +10,7 @@ use crate::{
         service_proxy::upstreams::Service,
         service_settings,
         service_settings::{REALTIME, SettingsCatalog},
+        services::{environment, environment::realtime},
     },
     platform::{
         access::{Permission as P, Project, pat_only},
@@ -72,7 +73,7 @@ async fn update(
     Json(change): Json<ConfigUpdate<RealtimeService>>,
 ) -> Result<NoContent, Error> {
     let change = &change.settings;
-    service_settings::update(&context, &project, &REALTIME, change, &audit).await?;
+    environment::update(&context, &project, Service::Realtime, change, &audit).await?;
     Ok(NoContent)
 }
 
@@ -88,7 +89,8 @@ static SHUT_DOWN: Endpoint = Endpoint {
     handler: || mount(shut_down),
 };
 
-/// Gantry runs no Realtime service: without one of the operator, no connection is open.
+/// Closes the connections of clients, which then connect again. Without a running service, none is
+/// open.
 async fn shut_down(project: Project, context: ApiContext) -> Result<NoContent, Error> {
     let doing = "shutting Realtime down";
     let sql = "select 1 from project_upstreams where project_id = $1 and service = 'realtime'";
@@ -99,5 +101,6 @@ async fn shut_down(project: Project, context: ApiContext) -> Result<NoContent, E
             "Realtime runs outside of Gantry; ask its operator to close the connections".into(),
         ));
     }
+    realtime::shut_down(&context, &project).await?;
     Ok(NoContent)
 }

@@ -7,8 +7,10 @@ use crate::{
     api::context::ApiContext,
     base::error::Error,
     data_plane::{
+        service_proxy::upstreams::Service,
         service_settings,
         service_settings::{STORAGE, SettingsCatalog},
+        services::environment,
     },
     platform::{
         access::{Permission as P, Project, pat_only},
@@ -71,6 +73,6 @@ async fn update(
     Json(change): Json<ConfigUpdate<StorageService>>,
 ) -> Result<OkEmpty, Error> {
     let change = &change.settings;
-    service_settings::update(&context, &project, &STORAGE, change, &audit).await?;
+    environment::update(&context, &project, Service::Storage, change, &audit).await?;
     Ok(OkEmpty)
 }

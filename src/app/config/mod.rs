@@ -1,6 +1,12 @@
 //! Options of the server: one clap struct, from which flags, environment variables, help texts and
 //! `docs/reference/configuration.md` derive.
 
+mod backups;
+mod branches;
+mod extensions;
+mod hold;
+mod logs;
+mod project_limits;
 mod underscore_headers;
 mod validation;
 
@@ -15,11 +21,17 @@ use secrecy::SecretString;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    base::object_store,
-    data_plane::{clusters::Home, projects::NewTableGrants, service_proxy::upstreams},
+    data_plane::{
+        clusters::Home, projects::NewTableGrants, service_proxy::upstreams,
+        services::functions::EgressPorts,
+    },
     platform::{http::transport::ClientHeader, telemetry::LogFormat},
 };
 
+pub use backups::{BackupFlags, BackupPlaceFlags};
+pub use extensions::{ExtensionOptions, ExtensionsFolder};
+pub use logs::LogFlags;
+pub use project_limits::ProjectLimitFlags;
 pub use underscore_headers::UnderscoreHeaders;
 pub use validation::ConfigError;
 
@@ -61,47 +73,6 @@ impl ControlOptions {
         let digest = Sha256::digest(place.as_os_str().as_encoded_bytes());
         Path::new("/var/lib/gantry").join(hex::encode(&digest[..4]))
     }
-}
-
-/// A folder with further extensions for the engines of a major version, as `17=DIR`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExtensionsFolder {
-    /// Major version of PostgreSQL.
-    pub major: u16,
-    /// The folder.
-    pub dir: PathBuf,
-}
-
-impl std::str::FromStr for ExtensionsFolder {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const FORMAT: &str = "must be a major version and a folder, such as 17=/srv/extensions";
-        let (major, dir) = text.split_once('=').ok_or(FORMAT)?;
-        let major = major.parse().map_err(|_| FORMAT)?;
-        if dir.is_empty() {
-            return Err(FORMAT);
-        }
-        Ok(Self {
-            major,
-            dir: dir.into(),
-        })
-    }
-}
-
-/// Folders of the operator with further extensions.
-#[derive(Debug, Clone, Default, Args)]
-pub struct ExtensionOptions {
-    /// Folder with further extensions for PostgreSQL of a major version: control files, SQL scripts
-    /// and libraries, as `17=DIR`. Comma separated. The folder `extensions/17` of the data folder
-    /// is always searched.
-    #[arg(
-        long,
-        env = "GANTRY_EXTENSIONS_DIR",
-        value_delimiter = ',',
-        value_name = "VERSION=DIR"
-    )]
-    pub extensions_dir: Vec<ExtensionsFolder>,
 }
 
 /// Options of `gantry dev` and `gantry serve`.
@@ -303,6 +274,16 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SERVICES_DIR", value_name = "DIR")]
     pub services_dir: Option<PathBuf>,
 
+    /// TCP ports that Edge Functions may connect to on other machines, or `none`: functions then
+    /// reach only the services of their own project.
+    #[arg(
+        long,
+        env = "GANTRY_FUNCTIONS_EGRESS_PORTS",
+        default_value_t = EgressPorts::default(),
+        value_name = "PORTS"
+    )]
+    pub functions_egress_ports: EgressPorts,
+
     /// Require an API key of the project for `rest`, `auth` and `realtime`, in the header or query
     /// parameter `apikey` or as bearer token. Pages of the sign-in flow stay open. `gantry
     /// key-check` overrides it for one project.
@@ -436,32 +417,12 @@ pub struct Config {
     #[arg(long, env = "GANTRY_SPARE_CLUSTERS", value_parser = clap::value_parser!(u16).range(..=64), value_name = "COUNT")]
     pub spare_clusters: Option<u16>,
 
-    /// Address space limit of one process of a project's server, in MB.
-    #[arg(long, env = "GANTRY_PROJECT_MEMORY", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(256..=1_048_576), value_name = "MB")]
-    pub project_memory: u64,
+    /// Limits of projects.
+    #[command(flatten)]
+    pub project_limits: ProjectLimitFlags,
 
-    /// Memory limit of all processes of a project's server together, in MB. Default: the value of
-    /// --project-memory.
-    #[arg(long, env = "GANTRY_PROJECT_MEMORY_MAX", value_parser = clap::value_parser!(u64).range(64..=1_048_576), value_name = "MB")]
-    pub project_memory_max: Option<u64>,
-
-    /// Limit of processes and threads of a project's server. Each connection is one, and a server
-    /// has up to twenty more.
-    #[arg(long, env = "GANTRY_PROJECT_PROCESSES_MAX", default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=100_000), value_name = "COUNT")]
-    pub project_processes_max: u64,
-
-    /// Disk quota of a project, in MB. A project over its quota becomes read-only, and is paused at
-    /// 10 % over it. A new project uses about 30.
-    #[arg(long, env = "GANTRY_PROJECT_DISK_MAX", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(64..=1_073_741_824), value_name = "MB")]
-    pub project_disk_max: u64,
-
-    /// Quota of files of a project, with the same consequences. A table has three or more files, a
-    /// new project about a thousand.
-    #[arg(long, env = "GANTRY_PROJECT_FILES_MAX", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(2000..=1_000_000_000), value_name = "COUNT")]
-    pub project_files_max: u64,
-
-    /// Control group below which those of projects are created, such as `/gantry.slice`. It must
-    /// exist and delegate the controllers `memory` and `pids`. Default: that of Gantry.
+    /// Existing control group below which those of projects are created, such as `/gantry.slice`,
+    /// with the controllers `memory` and `pids`. Default: that of Gantry.
     #[arg(long, env = "GANTRY_CGROUP_PARENT", value_name = "PATH")]
     pub cgroup_parent: Option<PathBuf>,
 
@@ -470,14 +431,17 @@ pub struct Config {
     #[arg(long, env = "GANTRY_IDLE_PAUSE_AFTER", value_parser = clap::value_parser!(u64).range(1..), value_name = "MINUTES")]
     pub idle_pause_after: Option<u64>,
 
-    /// Days after which a branch is deleted that is not persistent, unless its creator chooses.
-    #[arg(long, env = "GANTRY_BRANCH_LIFE_DAYS", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=365), value_name = "DAYS")]
-    pub branch_life_days: u16,
+    /// Limits of branches.
+    #[command(flatten)]
+    pub branches: branches::BranchFlags,
 
-    /// Offer PostgreSQL 15 to new projects. Before 16, a role with CREATEROLE can grant itself the
-    /// roles that write files and run programs on the server, so only the sandbox separates
-    /// projects. The owner of a project on 15 therefore cannot create roles. Existing projects on
-    /// 15 keep running without this option.
+    /// Hold of deleted projects.
+    #[command(flatten)]
+    pub hold: hold::HoldOptions,
+
+    /// Offer PostgreSQL 15 to new projects. There, a role with CREATEROLE can grant itself roles
+    /// that write files and run programs, so only the sandbox separates projects, and owners cannot
+    /// create roles. Existing projects on 15 keep running without it.
     #[arg(long, env = "GANTRY_ALLOW_POSTGRES_15")]
     pub allow_postgres_15: bool,
 
@@ -548,17 +512,13 @@ pub struct Config {
     )]
     pub oidc_name: Option<String>,
 
-    /// Folder for log lines of projects. Default: `logs` in the data folder.
-    #[arg(long, env = "GANTRY_LOGS_FOLDER", value_name = "DIR")]
-    pub logs_folder: Option<PathBuf>,
-
-    /// Retention of log lines, in days.
-    #[arg(long, env = "GANTRY_LOGS_RETENTION_DAYS", default_value_t = 30, value_parser = clap::value_parser!(u16).range(1..=3650), value_name = "DAYS")]
-    pub logs_retention_days: u16,
-
-    /// Object store for files of log lines.
+    /// Log lines.
     #[command(flatten)]
-    pub logs_store: object_store::Flags,
+    pub logs: LogFlags,
+
+    /// Backups.
+    #[command(flatten)]
+    pub backups: BackupFlags,
 
     /// Networks that log drains may connect to although their addresses are not public, such as
     /// `10.20.0.0/16`. Comma separated. Default: none, because customers choose the destinations.

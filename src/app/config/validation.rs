@@ -6,7 +6,7 @@ use chrono::TimeDelta;
 use secrecy::ExposeSecret;
 
 use super::Config;
-use crate::{base::object_store, data_plane::clusters::ResourceLimits, platform::rate_limits};
+use crate::{base::object_store, platform::rate_limits};
 
 /// An invalid combination of options.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +105,8 @@ impl Config {
         }) {
             return Err(ConfigError::AmongProjects);
         }
-        self.logs_store.check()?;
+        self.logs.store.check()?;
+        self.backups.options(&self.logs.store)?;
         self.counting().check().map_err(ConfigError::Limits)
     }
 
@@ -114,20 +115,6 @@ impl Config {
         self.public_url
             .as_ref()
             .map(|url| url.trim_end_matches('/').to_owned())
-    }
-
-    /// Resource limits of one project.
-    pub fn resource_limits(&self) -> ResourceLimits {
-        let process_memory_bytes = self.project_memory << 20;
-        let limits = ResourceLimits {
-            memory_bytes: self
-                .project_memory_max
-                .map_or(process_memory_bytes, |megabytes| megabytes << 20),
-            process_memory_bytes,
-            processes: self.project_processes_max,
-            ..ResourceLimits::default()
-        };
-        limits.with_disk(self.project_disk_max << 20, self.project_files_max)
     }
 
     /// Lifetime of OAuth access tokens.
@@ -331,28 +318,6 @@ mod tests {
         assert!(!shared(
             &[&database[..], &["--limits-url", "memory"]].concat()
         ));
-    }
-
-    #[test]
-    fn project_memory_max_defaults_to_project_memory() {
-        let limits = |line: &[&str]| {
-            Line::parse_from([&["x"], line].concat())
-                .config
-                .resource_limits()
-        };
-        assert_eq!(limits(&[]), ResourceLimits::default());
-        assert_eq!(
-            limits(&["--project-memory", "4096"]).memory_bytes,
-            4096 << 20
-        );
-        assert_eq!(
-            limits(&["--project-memory-max", "256"]).memory_bytes,
-            256 << 20
-        );
-        assert_eq!(
-            limits(&["--project-disk-max", "1000"]).disk_soft_bytes >> 20,
-            800
-        );
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
 };
 
 use tokio::net::TcpStream;
@@ -80,6 +80,49 @@ impl OwnedPort {
     }
 }
 
+/// Confirms that the connection from `client` to `own` was opened by a process of the account
+/// `uid`.
+///
+/// Errors: `PermissionDenied` if another account opened it or none is known.
+pub async fn check_client(client: SocketAddr, own: SocketAddr, uid: u32) -> io::Result<()> {
+    let read = move || {
+        let table = BufReader::new(File::open(TABLE)?.take(TABLE_BYTES_MAX));
+        check_client_in(table, (client.port(), own.port()), uid)
+    };
+    tokio::task::spawn_blocking(read)
+        .await
+        .map_err(io::Error::other)?
+}
+
+/// Checks the owner of the socket with these local and remote ports on 127.0.0.1.
+fn check_client_in(table: impl BufRead, ports: (u16, u16), uid: u32) -> io::Result<()> {
+    for line in table.lines() {
+        if connection(&line?) == Some((ports, uid)) {
+            return Ok(());
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "a process of another user connects to the port of a service",
+    ))
+}
+
+/// Returns the local and the remote port, and the user id, of a line of the table, if both
+/// addresses are 127.0.0.1.
+fn connection(line: &str) -> Option<((u16, u16), u32)> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let (local, remote) = (fields.next()?, fields.next()?);
+    let uid = fields.nth(4)?.parse().ok()?;
+    let port = |text: &str| {
+        let (address, port) = text.split_once(':')?;
+        let address = u32::from_str_radix(address, 16).ok()?.to_ne_bytes();
+        let is_local = Ipv4Addr::from(address) == Ipv4Addr::LOCALHOST;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        is_local.then_some(port)
+    };
+    Some(((port(local)?, port(remote)?), uid))
+}
+
 /// Returns port and user id of a line of the table, if it is a socket that listens for connections
 /// to 127.0.0.1.
 fn listener(line: &str) -> Option<(u16, u32)> {
@@ -144,6 +187,37 @@ mod tests {
             );
             assert_eq!(kind(&[unrelated, good.clone()]), Ok(()));
         }
+    }
+
+    #[test]
+    fn only_the_account_of_the_service_may_connect() {
+        let local = u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets());
+        let row = |from: u16, to: u16, uid: u32| {
+            format!(
+                "   0: {local:08X}:{from:04X} {local:08X}:{to:04X} 01 00000000:00000000 00:00000000 00000000 {uid:5}        0 7 1 0 100 0\n"
+            )
+        };
+        let table = format!("{HEAD}{}{}", row(23_000, 40_000, 0), row(40_000, 23_000, 7));
+        let is_own = |ports, uid| check_client_in(table.as_bytes(), ports, uid).is_ok();
+        assert!(is_own((40_000, 23_000), 7));
+        assert!(!is_own((40_000, 23_000), 8), "another account");
+        assert!(!is_own((40_001, 23_000), 7), "no such connection");
+        assert!(!is_own((23_000, 40_000), 7), "the other end");
+    }
+
+    #[tokio::test]
+    async fn client_of_another_account_is_refused() {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
+        let own = listener.local_addr().unwrap();
+        let client = TcpStream::connect(own).await.unwrap();
+        let (_accepted, peer) = listener.accept().await.unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        check_client(peer, own, uid).await.unwrap();
+        let refused = check_client(peer, own, uid + 1).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        drop(client);
     }
 
     #[tokio::test]

@@ -5,26 +5,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use secrecy::SecretString;
 use url::{Host, Url};
 
 use super::sign::Credentials;
 
-/// Options of the object store for log files.
+/// Options of the object store for log files and backups.
 #[derive(Debug, Clone, Args)]
+#[command(group(ArgGroup::new("object_stores").multiple(true)))]
 pub struct Flags {
     /// Object store for log files, with the S3 protocol: `s3://bucket/prefix`. All servers of one
     /// control database use the same location, and no other program does. Without it, files are
     /// stored in the logs folder.
-    #[arg(long, env = "GANTRY_LOGS_URL", requires_all = ["logs_s3_access_key_id", "logs_s3_secret_access_key"], value_name = "URL")]
+    #[arg(long, env = "GANTRY_LOGS_URL", group = "object_stores", requires_all = ["logs_s3_access_key_id", "logs_s3_secret_access_key"], value_name = "URL")]
     pub logs_url: Option<String>,
 
     /// Endpoint URL, such as `https://minio.internal:9000`. Default: Amazon S3 in the region.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ENDPOINT",
-        requires = "logs_url",
+        requires = "object_stores",
         value_name = "URL"
     )]
     pub logs_s3_endpoint: Option<String>,
@@ -39,14 +40,19 @@ pub struct Flags {
     pub logs_s3_region: String,
 
     /// Addressing style of the bucket. Default: host for Amazon S3, path for other endpoints.
-    #[arg(long, env = "GANTRY_LOGS_S3_STYLE", requires = "logs_url", value_enum)]
+    #[arg(
+        long,
+        env = "GANTRY_LOGS_S3_STYLE",
+        requires = "object_stores",
+        value_enum
+    )]
     pub logs_s3_style: Option<Style>,
 
     /// Access key id. Needs permission to list the bucket and to read, write and delete objects.
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ACCESS_KEY_ID",
-        requires = "logs_url",
+        requires = "object_stores",
         value_name = "ID"
     )]
     pub logs_s3_access_key_id: Option<String>,
@@ -55,7 +61,7 @@ pub struct Flags {
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_SECRET_ACCESS_KEY",
-        requires = "logs_url",
+        requires = "object_stores",
         value_name = "FILE"
     )]
     pub logs_s3_secret_access_key: Option<PathBuf>,
@@ -64,7 +70,7 @@ pub struct Flags {
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_SESSION_TOKEN",
-        requires = "logs_url",
+        requires = "object_stores",
         value_name = "FILE"
     )]
     pub logs_s3_session_token: Option<PathBuf>,
@@ -73,14 +79,14 @@ pub struct Flags {
     #[arg(
         long,
         env = "GANTRY_LOGS_S3_ROOT",
-        requires = "logs_url",
+        requires = "object_stores",
         value_name = "FILE"
     )]
     pub logs_s3_root: Option<PathBuf>,
 
     /// Permit plain HTTP to an endpoint on another machine. Log lines are then readable on the
     /// network.
-    #[arg(long, env = "GANTRY_LOGS_S3_PLAIN_HTTP", requires = "logs_url")]
+    #[arg(long, env = "GANTRY_LOGS_S3_PLAIN_HTTP", requires = "object_stores")]
     pub logs_s3_plain_http: bool,
 }
 
@@ -115,9 +121,9 @@ pub struct Place {
 /// Invalid options.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// No valid bucket in `--logs-url`.
-    #[error("--logs-url is not s3://bucket/prefix: {0}")]
-    Bucket(&'static str),
+    /// No valid bucket in a URL: the option, and the problem.
+    #[error("{0} is not s3://bucket/prefix: {1}")]
+    Bucket(&'static str, &'static str),
     /// No valid URL in `--logs-s3-endpoint`.
     #[error("--logs-s3-endpoint is not https://host:port: {0}")]
     Endpoint(&'static str),
@@ -151,8 +157,18 @@ impl Flags {
 
     /// Returns the location, with secrets read from their files. `None` selects the logs folder.
     pub fn place(&self) -> Result<Option<Place>, PlaceError> {
+        self.place_of("--logs-url", self.logs_url.as_deref())
+    }
+
+    /// Returns the location of a URL with this endpoint and access key. `option` names the URL in
+    /// errors.
+    pub fn place_of(
+        &self,
+        option: &'static str,
+        url: Option<&str>,
+    ) -> Result<Option<Place>, PlaceError> {
         let (Some(named), Some(id), Some(secret)) = (
-            self.named()?,
+            self.named(option, url)?,
             &self.logs_s3_access_key_id,
             &self.logs_s3_secret_access_key,
         ) else {
@@ -184,11 +200,12 @@ impl Flags {
         }))
     }
 
-    fn named(&self) -> Result<Option<Named>, PlaceError> {
-        let Some(url) = &self.logs_url else {
+    fn named(&self, option: &'static str, url: Option<&str>) -> Result<Option<Named>, PlaceError> {
+        let Some(url) = url else {
             return Ok(None);
         };
-        let (bucket, prefix) = bucket(url).map_err(PlaceError::Bucket)?;
+        let (bucket, prefix) =
+            bucket(url).map_err(|problem| PlaceError::Bucket(option, problem))?;
         let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         if self.logs_s3_region.is_empty() || !self.logs_s3_region.bytes().all(word) {
             return Err(PlaceError::Region);
@@ -317,7 +334,7 @@ mod tests {
             .map_err(|error| error.to_string())?
             .flags;
         flags
-            .named()
+            .named("--logs-url", flags.logs_url.as_deref())
             .map(Option::unwrap)
             .map_err(|error| error.to_string())
     }

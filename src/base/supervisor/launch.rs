@@ -10,13 +10,17 @@ use std::{
     fs::OpenOptions,
     io::{self, Read},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
 };
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
 };
 use rustix::{
     fs::Mode,
@@ -48,6 +52,9 @@ pub struct Launch {
     pub record: bool,
     /// User and group id of the server. `None`: those of this process.
     pub ids: Option<(u32, u32)>,
+    /// A file that the program sees as `/etc/passwd`, for programs that look up the name of their
+    /// account. Needs the right to mount.
+    pub accounts: Option<PathBuf>,
     /// Control groups and resource limits.
     pub bounds: LaunchBounds,
     /// The sandbox. `None`: the server is not confined.
@@ -62,10 +69,12 @@ pub struct Sandbox {
     pub files: Vec<AccessRule>,
     /// TCP ports that it may connect to.
     pub ports: Vec<u16>,
-    /// TCP port that it may listen on.
-    pub listen_port: Option<u16>,
+    /// TCP ports that it may listen on.
+    pub listen_ports: Vec<u16>,
     /// Permitted system calls.
     pub system_calls: &'static SystemCalls,
+    /// Whether the program may execute other programs, as far as its file access permits.
+    pub executes: bool,
 }
 
 /// File access beneath some paths. Paths that do not exist are ignored.
@@ -127,6 +136,11 @@ impl Launch {
             LaunchRecord::write_current(&self.directory)
                 .map_err(|error| LaunchError::System("noting the server's process", error))?;
         }
+        if let Some(accounts) = &self.accounts {
+            // Before the sandbox, which forbids mounts.
+            mount_accounts(accounts)
+                .map_err(|errno| LaunchError::System("mounting /etc/passwd", errno.into()))?;
+        }
         rustix::process::chdir(&self.directory).map_err(step("chdir"))?;
         rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
         if let Some(sandbox) = &self.sandbox {
@@ -137,7 +151,7 @@ impl Launch {
         if let Some(sandbox) = &self.sandbox {
             let calls = sandbox.system_calls;
             calls
-                .apply()
+                .apply(sandbox.executes)
                 .map_err(|error| LaunchError::Calls(calls.name, error))?;
         }
         Err(LaunchError::System(self.exec_step, self.program.exec()))
@@ -169,14 +183,30 @@ impl Sandbox {
         for port in &self.ports {
             ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::ConnectTcp))?;
         }
-        if let Some(port) = self.listen_port {
-            ruleset = ruleset.add_rule(NetPort::new(port, AccessNet::BindTcp))?;
+        for port in &self.listen_ports {
+            ruleset = ruleset.add_rule(NetPort::new(*port, AccessNet::BindTcp))?;
         }
         match ruleset.restrict_self()?.ruleset {
             RulesetStatus::NotEnforced => Err(LaunchError::NoSandbox),
             RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
         }
     }
+}
+
+/// Puts a file in the place of `/etc/passwd`, for this process and its descendants only.
+fn mount_accounts(accounts: &Path) -> nix::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Otherwise the mount would appear in the machine's namespace as well.
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&Path>, "/", None::<&Path>, private, None::<&Path>)?;
+    let bind = MsFlags::MS_BIND;
+    mount(
+        Some(accounts),
+        "/etc/passwd",
+        None::<&Path>,
+        bind,
+        None::<&Path>,
+    )
 }
 
 fn step(name: &'static str) -> impl Fn(rustix::io::Errno) -> LaunchError {

@@ -1,16 +1,16 @@
 //! Running a launcher: a fresh process of Gantry's own binary that becomes a server.
 
 use std::{
-    io,
+    io::{self, Write},
     path::PathBuf,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
 use rustix::process::{Pid, Signal};
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{ProcessHandle, sandbox_available, trace};
+use super::{ProcessHandle, sandbox_available, trace, trace::TRACED};
 
 /// The time that a launcher gets to become the server. It makes only a few system calls.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +50,17 @@ impl Default for Launcher {
 }
 
 impl Launcher {
+    /// Starts a launcher of a program that may execute others. It is not traced.
+    pub fn run_untraced(&self, mut command: Command) -> Result<Child, LauncherError> {
+        command.stdin(Stdio::piped());
+        let mut child = command.spawn().map_err(LauncherError::Run)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // Fails if the launcher exited with an error, which it prints.
+            let _ = stdin.write_all(&[TRACED]);
+        }
+        Ok(child)
+    }
+
     /// Runs a launcher. With a sandbox, returns when it has become the server or has exited;
     /// otherwise when it has started. Kills it after [`LAUNCH_TIMEOUT`].
     pub async fn run(&self, mut command: Command) -> Result<Child, LauncherError> {

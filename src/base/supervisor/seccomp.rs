@@ -96,7 +96,9 @@ pub(super) fn available() -> bool {
 impl SystemCalls {
     /// Returns the filters in the order in which they must be applied. The kernel takes the
     /// strictest action of all filters, and the last filter permits no further filter.
-    fn filters(&self) -> Result<Vec<BpfProgram>, SeccompError> {
+    ///
+    /// `executes`: the program may execute others. There is no tracing process then.
+    fn filters(&self, executes: bool) -> Result<Vec<BpfProgram>, SeccompError> {
         let mut allowed: BTreeMap<i64, Vec<SeccompRule>> = self
             .any
             .iter()
@@ -123,12 +125,13 @@ impl SystemCalls {
             fail_with(libc::ENOSYS),
         )?;
         let list = filter(allowed, fail_with(libc::EPERM), SeccompAction::Allow)?;
-        Ok(vec![trace, absent, list])
+        let first = if executes { vec![] } else { vec![trace] };
+        Ok([first, vec![absent, list]].concat())
     }
 
     /// Applies the list to this process and its descendants. Requires `no_new_privs`.
-    pub(super) fn apply(&self) -> Result<(), SeccompError> {
-        self.filters()?
+    pub(super) fn apply(&self, executes: bool) -> Result<(), SeccompError> {
+        self.filters(executes)?
             .iter()
             .try_for_each(|filter| Ok(seccompiler::apply_filter(filter)?))
     }
@@ -159,6 +162,7 @@ mod tests {
                 arguments: &[ArgumentRule::exactly(0, libc::AF_UNIX as u64)],
             }]],
         };
-        assert_eq!(CALLS.filters().unwrap().len(), 3);
+        assert_eq!(CALLS.filters(false).unwrap().len(), 3);
+        assert_eq!(CALLS.filters(true).unwrap().len(), 2);
     }
 }

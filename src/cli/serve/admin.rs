@@ -8,6 +8,7 @@ use tower::ServiceExt;
 
 use crate::{
     app::App,
+    data_plane::installation,
     platform::http::{Body, server},
 };
 
@@ -41,15 +42,19 @@ pub(super) fn router(app: App, warnings: &[&str]) -> Router {
 }
 
 /// Responds 200 while the control database responds. Damaged log files do not make the server
-/// unready, because it answers without their lines, but the body names them.
+/// unready, because it answers without their lines, but the body names them. It also names problems
+/// of the installation's backups.
 async fn ready(State(app): State<App>) -> (StatusCode, String) {
     if app.db.query("select 1", &[]).await.is_err() {
         let text = "the control database does not respond\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text.to_owned());
     }
-    let warning = match app.analytics.damage().await.warning() {
-        Some(warning) => format!("warning: {warning}\n"),
-        None => String::new(),
-    };
-    (StatusCode::OK, format!("ready\n{warning}"))
+    let damage = app.analytics.damage().await.warning();
+    let backups = installation::warnings(&app).await;
+    let warnings = damage.into_iter().chain(backups);
+    let lines =
+        once("ready".to_owned()).chain(warnings.map(|warning| format!("warning: {warning}")));
+    let mut text = lines.collect::<Vec<_>>().join("\n");
+    text.push('\n');
+    (StatusCode::OK, text)
 }

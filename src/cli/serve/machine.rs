@@ -24,6 +24,7 @@ use crate::{
         Launcher, LayoutOptions, Location, OldVersions, Resources, extensions, sandbox_available,
         server::Host,
     },
+    data_plane::installation::recovery,
 };
 
 /// Major versions that can have a folder of extensions in the data folder.
@@ -91,6 +92,7 @@ impl Machine {
             ..Launcher::default()
         };
         let account = Account::for_servers()?;
+        recovery::check_complete(&config.control.home())?;
         let home = if config.control.database_url.is_some() {
             Home::share(&config.control.home(), account)?
         } else {
@@ -245,7 +247,10 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
             parent.display()
         );
     }
-    Ok(Resources::new(config.resource_limits(), groups))
+    Ok(Resources::new(
+        config.project_limits.resource_limits(),
+        groups,
+    ))
 }
 
 /// Returns a warning for each isolation mechanism that is not available. Shown in the log and by

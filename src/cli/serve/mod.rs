@@ -24,7 +24,7 @@ use crate::{
     cli::databases::ListenerDefaults,
     data_plane::{
         clusters::{Control, Home},
-        services,
+        installation, services,
     },
 };
 
@@ -167,6 +167,7 @@ impl Running {
         }
         self.app.analytics.close().await;
         self.background.shutdown().await;
+        installation::end(&self.app).await;
         self.app.lease.hand_back(&self.app).await;
         if self.counters_lock.is_some()
             && let Some(Err(error)) = self.app.limits.journal().map(|journal| journal.close())

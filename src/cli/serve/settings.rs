@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use chrono::TimeDelta;
 use uuid::Uuid;
 
 use crate::{
@@ -106,7 +107,11 @@ fn from_config(
         idle_pause_after: config
             .idle_pause_after
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
-        branch_life: chrono::TimeDelta::days(config.branch_life_days.into()),
+        hold: TimeDelta::days(config.hold.deleted_project_days.into()),
+        compute_sizes: config.project_limits.size_table(),
+        project_disk_choice_max: config.project_limits.project_disk_choice_max(),
+        branches: config.branches.options(),
+        backups: config.backups.options(&config.logs.store)?,
         counting: config.counting(),
         dns: Arc::new(DnsResolver::new(&config.dns_resolver)?),
         authority: authority(config)?,
@@ -122,6 +127,7 @@ fn from_config(
                 sandbox: !config.unsafe_no_sandbox && sandbox_available(),
                 ..Launcher::default()
             },
+            egress: config.functions_egress_ports.clone(),
         },
         sealing: match &config.sealing_key {
             Some(file) => SealingKey::read(file)?,
@@ -133,9 +139,9 @@ fn from_config(
         },
         provider: provider(config)?.map(Arc::new),
         logs: logs::Options {
-            folder: config.logs_folder.clone(),
-            retention_days: config.logs_retention_days,
-            place: config.logs_store.place()?,
+            folder: config.logs.logs_folder.clone(),
+            retention_days: config.logs.logs_retention_days,
+            place: config.logs.store.place()?,
             ..logs::Options::default()
         },
         log_drains: log_drains::Options {

@@ -174,6 +174,7 @@ async fn open_app(
     tracing::info!(by = resource_groups, "project resource limits enabled");
     let clusters = LocalDriver::open(home.clone(), machine.host, entropy.clone())
         .with_engines(machine.engines)
+        .with_archives(!config.backups.no_backups)
         .with_resources(machine.resources);
     let memory = snapshot::open(
         &counters_file(&home),

@@ -1,9 +1,15 @@
-//! Keys for a program that issues the tokens of a project's users.
+//! Keys for programs that issue or verify the tokens of a project's users.
 
-use secrecy::SecretString;
+use aws_lc_rs::hmac;
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use super::{accepted::accepted_keys, signing, signing::SigningKeyState};
+use super::{
+    accepted::{TokenKey, accepted_keys},
+    format::sign_hs256,
+    signing,
+    signing::SigningKeyState,
+};
 use crate::{
     base::{
         error::Error,
@@ -63,5 +69,64 @@ pub(crate) async fn issuer_keys(
         id: accepted.id(),
         keys: Value::Array(keys).to_string().into(),
         legacy: accepted.legacy.map(|key| key.secret),
+    }))
+}
+
+/// The keys of a program that verifies tokens of a project. No `Debug`, because it contains
+/// secrets.
+pub(crate) struct VerifierKeys {
+    /// Identifies the keys: `AcceptedKeys::id`.
+    pub(crate) id: u64,
+    /// The key set as JSON (RFC 7517), with the internal key.
+    pub(crate) key_set: SecretString,
+    /// The secret of tokens without a key id, while they are accepted.
+    pub(crate) legacy: Option<SecretString>,
+    internal: SecretString,
+}
+
+impl VerifierKeys {
+    /// Derives a secret of 64 hexadecimal digits from the internal key of the project. It is equal
+    /// at each start.
+    pub(crate) fn derive(&self, purpose: &str) -> SecretString {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.internal.expose_secret().as_bytes());
+        hex::encode(hmac::sign(&key, purpose.as_bytes())).into()
+    }
+
+    /// Signs claims, which are a JSON object, with a derived secret (HS256).
+    pub(crate) fn sign(&self, claims: &str, purpose: &str) -> SecretString {
+        sign_hs256(
+            r#"{"alg":"HS256","typ":"JWT"}"#,
+            claims,
+            &self.derive(purpose),
+        )
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_tests() -> Self {
+        Self {
+            id: 1,
+            key_set: "{}".into(),
+            legacy: None,
+            internal: "internal".into(),
+        }
+    }
+}
+
+/// Reads the keys of a project by which services verify tokens. `None`: the project has no internal
+/// key.
+pub(crate) async fn verifier_keys(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    reference: &ProjectRef,
+) -> Result<Option<VerifierKeys>, Error> {
+    let accepted = accepted_keys(context, project, reference).await?;
+    let key_set = json!({ "keys": accepted.verification_keys() }).to_string();
+    let id = accepted.id();
+    let legacy = accepted.legacy.filter(TokenKey::is_long_enough);
+    Ok(accepted.service.map(|internal| VerifierKeys {
+        id,
+        key_set: key_set.into(),
+        legacy: legacy.map(|key| key.secret),
+        internal: internal.secret,
     }))
 }

@@ -1,18 +1,21 @@
 //! [`ClusterDriver`] for the clusters of this machine.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     time::Duration,
 };
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, LocalDriver,
-    PlatformConflict, ResourceLimits, Resources, Result, RunningServer, ServerSocket,
+    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, KeptCluster,
+    LocalDriver, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
+    ResourceLimits, Resources, Result, RunningServer, ServerSocket, Snapshot, UnfinishedCluster,
+    UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -31,6 +34,10 @@ impl ClusterDriver for LocalDriver {
 
     fn resource_limits(&self) -> Option<&ResourceLimits> {
         self.resources().map(Resources::limits)
+    }
+
+    fn bound(&self, project: &ProjectRef, limits: ResourceLimits) {
+        self.bound(project, Some(limits));
     }
 
     fn enforces_limits(&self) -> bool {
@@ -57,6 +64,80 @@ impl ClusterDriver for LocalDriver {
 
     async fn create_copy(&self, spec: &CopySpec) -> Result<CopyReport> {
         self.create_copy(spec).await
+    }
+
+    async fn upgrade(
+        &self,
+        spec: &UpgradeSpec,
+        progress: &watch::Sender<UpgradeStep>,
+    ) -> Result<()> {
+        self.upgrade(spec, progress).await
+    }
+
+    async fn revert_upgrade(&self, project: &ProjectRef, number: i32) -> Result<()> {
+        self.revert_upgrade(project, number).await
+    }
+
+    async fn discard_original(&self, project: &ProjectRef, number: i32) -> Result<()> {
+        self.discard_original(project, number).await
+    }
+
+    async fn check_upgrade(&self, project: &ProjectRef, target: u16) -> Result<UpgradeBlockers> {
+        self.check_upgrade(project, target).await
+    }
+
+    async fn shares_blocks(&self) -> Result<bool> {
+        self.shares_blocks().await
+    }
+
+    fn denies_network(&self) -> bool {
+        self.denies_network()
+    }
+
+    async fn snapshot(&self, project: &ProjectRef, bytes_max: u64) -> Result<Snapshot> {
+        self.snapshot(project, bytes_max).await
+    }
+
+    async fn begin_cluster(&self, cluster: &ClusterSpec) -> Result<UnfinishedCluster> {
+        self.begin_cluster(cluster).await
+    }
+
+    async fn recover(
+        &self,
+        unfinished: &UnfinishedCluster,
+        target: RecoveryTarget,
+        settings: &BTreeMap<String, String>,
+        checks: RecoveryChecks,
+    ) -> Result<RecoveredCluster> {
+        self.recover(unfinished, target, settings, checks).await
+    }
+
+    async fn keep_restored(&self, unfinished: UnfinishedCluster, name: &str) -> Result<()> {
+        self.keep_restored(unfinished, name).await
+    }
+
+    fn is_restored(&self, name: &str) -> bool {
+        self.is_restored(name)
+    }
+
+    fn is_replaced(&self, name: &str) -> bool {
+        self.is_replaced(name)
+    }
+
+    async fn exchange(&self, project: &ProjectRef, name: &str) -> Result<()> {
+        self.exchange(project, name).await
+    }
+
+    async fn reuse_replaced(&self, name: &str, as_name: &str) -> Result<()> {
+        self.reuse_replaced(name, as_name).await
+    }
+
+    async fn kept_clusters(&self) -> Result<Vec<KeptCluster>> {
+        self.kept_clusters().await
+    }
+
+    async fn discard_kept(&self, kept: &KeptCluster) -> Result<()> {
+        self.discard_kept(kept).await
     }
 
     async fn exists(&self, project: &ProjectRef) -> Result<bool> {
@@ -160,6 +241,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn disk_usage(&self, project: &ProjectRef, inodes_max: u64) -> Result<DiskUsage> {
         self.disk_usage(project, inodes_max).await
+    }
+
+    async fn shared_bytes(&self, project: &ProjectRef, inodes_max: u64) -> Result<u64> {
+        self.shared_bytes(project, inodes_max).await
     }
 
     fn free_space(&self) -> Option<(u64, u64)> {

@@ -182,6 +182,16 @@ impl Engine {
         super::layout::library_dir(&self.bin_dir)
     }
 
+    /// Returns whether it has `pg_upgrade` and the client programs, of its own or added.
+    pub fn has_client_programs(&self) -> bool {
+        self.tools_dir().is_some() || self.program("pg_upgrade").is_file()
+    }
+
+    /// Returns the folder of client programs that were added to it.
+    pub fn tools_dir(&self) -> Option<PathBuf> {
+        super::tools::programs_of(self)
+    }
+
     /// Returns whether the files of an extension are installed.
     pub fn has_extension(&self, name: &str) -> bool {
         self.extensions_dir()

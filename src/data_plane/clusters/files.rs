@@ -2,14 +2,14 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, fchown},
     path::Path,
 };
 
 use rustix::fs::OFlags;
 
-use super::{At, Result};
+use super::{At, ClusterError, Result};
 use crate::base::supervisor::ProcessOwner;
 
 /// Creates a directory with exactly this mode, ignoring the umask. An existing directory keeps its
@@ -39,7 +39,25 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Copies a stopped data directory to `to`, which must not exist, and changes its owner.
+/// Creates a file durably, and sets its owner through the open file: a tenant can replace the name
+/// at any time.
+pub(super) fn write_new(path: &Path, text: &str, mode: u32, owner: ProcessOwner) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .at("writing", path)?;
+    // Regardless of the umask.
+    file.set_permissions(Permissions::from_mode(mode))
+        .and_then(|()| file.write_all(text.as_bytes()))
+        .and_then(|()| file.sync_all())
+        .at("writing", path)?;
+    owner.own_file(&file).at("handing over", path)
+}
+
+/// Copies a stopped data directory to `to`, which must not exist, and changes its owner. Rejects
+/// links and other special files, which a tenant may have made.
 ///
 /// If the file system supports it, the copy shares the original's blocks until either is changed
 /// (reflink).
@@ -52,10 +70,14 @@ pub(super) fn copy_data(from: &Path, to: &Path, owner: ProcessOwner) -> Result<(
         let entry = entry.at("listing", from)?;
         let source = entry.path();
         let target = to.join(entry.file_name());
-        if entry.file_type().at("examining", &source)?.is_dir() {
+        let kind = entry.file_type().at("examining", &source)?;
+        if kind.is_dir() {
             copy_data(&source, &target, owner)?;
-        } else {
+        } else if kind.is_file() {
             copy_file(&source, &target, owner)?;
+        } else {
+            let text = format!("{} is neither a file nor a folder", source.display());
+            return Err(ClusterError::Copy(text));
         }
     }
     owner.own(to).at("handing over", to)

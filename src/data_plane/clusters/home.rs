@@ -13,6 +13,9 @@
 //!       kits/             programs for services of projects
 //!       functions/<ref>/  sources of Edge Functions
 //!       tmp/              incomplete directories
+//!       restored/         clusters that were restored and have no place yet
+//!       replaced/         clusters that a restored one took the place of
+//!       backups/          backups, unless they are in an object store
 //!       trash/            deleted directories
 //! ```
 //!
@@ -48,14 +51,15 @@ const PRIVATE: u32 = 0o700;
 /// connect.
 const SOCKET_DIR: u32 = 0o710;
 /// Permissions of other accounts on entries of the data folder. Servers and services pass through
-/// the first five to their own folders. All projects run the installed engines and kits, and
+/// the first six to their own folders. All projects run the installed engines and kits, and
 /// clients read the authority's certificate. Other entries are accessible to Gantry's account only.
-const SHARED: [(&str, u32); 8] = [
+const SHARED: [(&str, u32); 9] = [
     ("control", PASSAGE),
     ("projects", PASSAGE),
     ("run", PASSAGE),
     ("tmp", PASSAGE),
     ("functions", PASSAGE),
+    ("storage", PASSAGE),
     ("engines", 0o755),
     ("kits", 0o755),
     (crate::base::net::tls::AUTHORITY, 0o644),
@@ -114,10 +118,10 @@ impl Home {
                 account: account.name,
             });
         }
-        for name in ["control", "projects", "run", "tmp", "functions"] {
+        for name in ["control", "projects", "run", "tmp", "functions", "storage"] {
             files::make_dir(&dir.join(name), PASSAGE)?;
         }
-        for name in ["templates", "trash"] {
+        for name in ["templates", "trash", "restored", "replaced"] {
             files::make_dir(&dir.join(name), PRIVATE)?;
         }
         tighten(&dir)?;
@@ -227,6 +231,11 @@ impl Home {
         self.dir.join("functions")
     }
 
+    /// The directory of the files of Storage, by project.
+    pub fn storage(&self) -> PathBuf {
+        self.dir.join("storage")
+    }
+
     /// The directory of a server's Unix socket.
     pub fn socket_dir(&self, name: &str) -> PathBuf {
         self.sockets.join(name)
@@ -264,6 +273,14 @@ impl Home {
 
     pub(super) fn trash(&self) -> PathBuf {
         self.dir.join("trash")
+    }
+
+    pub(super) fn restored(&self) -> PathBuf {
+        self.dir.join("restored")
+    }
+
+    pub(super) fn replaced(&self) -> PathBuf {
+        self.dir.join("replaced")
     }
 }
 

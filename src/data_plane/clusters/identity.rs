@@ -26,6 +26,9 @@ const LONG_HEADER: u16 = 0x0002;
 const WAL_ID_AT: usize = 24;
 const SEGMENT_SIZE_AT: usize = WAL_ID_AT + ID;
 
+/// Offset of `state` in `pg_control`, and its value `DB_SHUTDOWNED`.
+const STATE_AT: usize = 16;
+const SHUT_DOWN: u32 = 1;
 /// Offsets of `checkPoint` and `checkPointCopy.ThisTimeLineID` in `pg_control`, since PostgreSQL
 /// 11.
 const CHECKPOINT_AT: usize = 32;
@@ -102,6 +105,35 @@ fn patch_control(control: &mut [u8], id: u64) -> Result<u64, IdentityError> {
     let checksum = crc32c::crc32c(&control[..at]);
     control[at..at + 4].copy_from_slice(&checksum.to_ne_bytes());
     Ok(old)
+}
+
+/// The state of a data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ControlState {
+    /// The system identifier.
+    pub system_id: u64,
+    /// Whether the server was shut down cleanly.
+    pub is_shut_down: bool,
+    /// Position of the last checkpoint's record.
+    pub checkpoint: u64,
+    /// Timeline of that checkpoint.
+    pub timeline: u32,
+}
+
+impl ControlState {
+    /// Size of the file, in bytes.
+    pub const BYTES: u64 = 8192;
+
+    /// Reads the content of `global/pg_control`. `None` if its checksum is wrong.
+    pub fn read(control: &[u8]) -> Option<Self> {
+        checksum_at(control)?;
+        Some(Self {
+            system_id: u64_at(control, 0)?,
+            is_shut_down: u32_at(control, STATE_AT)? == SHUT_DOWN,
+            checkpoint: u64_at(control, CHECKPOINT_AT)?,
+            timeline: u32_at(control, TIMELINE_AT)?,
+        })
+    }
 }
 
 /// Returns the offset of the checksum.

@@ -10,10 +10,10 @@ use std::{
     process::Command,
 };
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 use landlock::AccessFs;
 
-use super::{Engine, system_calls, vault_key};
+use super::{ArchiveWay, Engine, system_calls, vault_key};
 use crate::base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox};
 
 /// Name of the hidden subcommand that calls [`launch`].
@@ -49,6 +49,9 @@ pub struct LaunchPlan {
     /// Run without Landlock and seccomp.
     #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
     pub sandbox: bool,
+    /// Archive the write-ahead log in this way.
+    #[arg(long, value_enum)]
+    pub archive: Option<ArchiveWay>,
     /// Only check the configuration, without starting a server.
     #[arg(long)]
     pub check: bool,
@@ -120,6 +123,9 @@ impl LaunchPlan {
             ]);
         }
         arguments.extend(self.bounds.arguments());
+        if let Some(way) = self.archive.and_then(|way| way.to_possible_value()) {
+            arguments.extend(["--archive".into(), way.get_name().to_owned().into()]);
+        }
         if !self.sandbox {
             arguments.push("--no-sandbox".into());
         }
@@ -163,6 +169,9 @@ impl LaunchPlan {
             .arg("-c")
             .arg(format!("cluster_name={}", self.name))
             .args(["-c", "logging_collector=on"]);
+        if let Some(way) = self.archive {
+            server.args(way.arguments());
+        }
         // Also here, because a server does not start if its configuration names a library that is
         // no longer installed.
         if !self.engine.preload.is_empty() {
@@ -220,8 +229,9 @@ impl LaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: Vec::new(),
-            listen_port: None,
+            listen_ports: Vec::new(),
             system_calls: &system_calls::POSTGRES,
+            executes: false,
         }
     }
 }
@@ -236,6 +246,7 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
         directory: plan.data.clone(),
         record: !plan.check,
         ids: plan.uid.zip(plan.gid),
+        accounts: None,
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };
@@ -329,6 +340,7 @@ mod tests {
                     ..LaunchBounds::default()
                 },
                 sandbox,
+                archive: ids.map(|_| ArchiveWay::Spool),
                 check: ids.is_some(),
                 settings: ids
                     .iter()

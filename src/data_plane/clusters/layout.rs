@@ -27,11 +27,11 @@ use super::{
 use crate::base::clock::Entropy;
 
 /// Version of the rules by which a layout is made.
-const FORMAT: &str = "2";
+const FORMAT: &str = "3";
 /// Mode of folders and programs.
 const OPEN: u32 = 0o755;
 /// Programs that find other files relative to themselves.
-const COPIED: [&str; 2] = ["postgres", "initdb"];
+const COPIED: [&str; 3] = ["postgres", "initdb", "pg_ctl"];
 /// Link in the layout to the engine's own libraries.
 const LIBRARIES: &str = "libs";
 /// Maximum size of a control file, in bytes.
@@ -298,6 +298,9 @@ fn name(
     ] {
         inputs.extend(entries(&folder)?);
     }
+    if let Some(tools) = engine.tools_dir() {
+        inputs.extend(entries(&tools)?);
+    }
     inputs.extend(
         extra
             .iter()
@@ -430,6 +433,15 @@ fn programs(engine: &Engine, from: &Folders, to: &Path) -> Result<()> {
                     .at("opening up", &target)?;
             }
             None => link(&path, &target)?,
+        }
+    }
+    // Client programs that the installation lacks.
+    if let Some(tools) = engine.tools_dir() {
+        for (name, path) in entries(&tools)? {
+            let target = place.join(name);
+            if fs::symlink_metadata(&target).is_err() {
+                link(&path, &target)?;
+            }
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ use super::{
     At, ClusterError, Engine, Engines, Home, Launcher, Result, blocking, files, identity,
     identity::SystemId,
     idle,
-    resources::Resources,
+    resources::{ResourceLimits, Resources},
     running::RunningServer,
     server::{Host, Server},
     shutdown::ShutdownMode,
@@ -89,6 +89,8 @@ pub struct LocalDriver {
     online_copies: Arc<Semaphore>,
     /// `None`: servers are bounded only by the machine.
     resources: Option<Resources>,
+    /// Whether servers archive their write-ahead log.
+    archives: bool,
 }
 
 impl LocalDriver {
@@ -103,6 +105,7 @@ impl LocalDriver {
             copies: Arc::new(Semaphore::new(COPIES_MAX)),
             online_copies: Arc::new(Semaphore::new(COPIES_MAX)),
             resources: None,
+            archives: false,
         }
     }
 
@@ -115,9 +118,22 @@ impl LocalDriver {
         }
     }
 
+    /// Makes servers archive their write-ahead log, from their next start on.
+    #[must_use]
+    pub fn with_archives(self, archives: bool) -> Self {
+        Self { archives, ..self }
+    }
+
     /// The resource limits of each server, if any.
     pub fn resources(&self) -> Option<&Resources> {
         self.resources.as_ref()
+    }
+
+    /// Sets the resource limits of a cluster, or removes them. They apply to its next start.
+    pub fn bound(&self, project: &ProjectRef, limits: Option<ResourceLimits>) {
+        if let Some(resources) = &self.resources {
+            resources.bound(project.as_str(), limits);
+        }
     }
 
     /// Replaces the PostgreSQL versions.
@@ -188,7 +204,7 @@ impl LocalDriver {
     /// work meanwhile.
     pub(super) fn copy_permit(&self) -> Result<SemaphorePermit<'_>> {
         let permit = self.online_copies.try_acquire();
-        permit.map_err(|_| ClusterError::Copy("other clusters are being copied".to_owned()))
+        permit.map_err(|_| ClusterError::CopiesBusy)
     }
 
     /// Returns a new name of a copy in the making.
@@ -215,17 +231,39 @@ impl LocalDriver {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<Server> {
+        let server = self.server_for(major, name, place, owner)?;
+        Ok(server.without_libraries())
+    }
+
+    /// The server of a cluster in the making, with the libraries of its engine.
+    pub(super) fn server_for(
+        &self,
+        major: u16,
+        name: &str,
+        place: &Path,
+        owner: ProcessOwner,
+    ) -> Result<Server> {
         let engine = self.engines.of_major(major);
         let host = self.host(engine.ok_or(ClusterError::NoEngine(major))?);
         let sockets = self.home.socket_dir(name);
         let server = Server::new(host, name, place, sockets, owner, template::SUPERUSER);
-        Ok(server.bounded(self.resources.clone()).without_libraries())
+        Ok(server.bounded(self.resources.clone()))
+    }
+
+    /// Starts servers.
+    pub(super) fn launcher(&self) -> &Launcher {
+        &self.launcher
     }
 
     /// Returns whether copies share blocks with the template (reflink), which saves time and space.
     pub async fn shares_blocks(&self) -> Result<bool> {
         let tmp = self.home.tmp();
         blocking(move || files::can_share_blocks(&tmp)).await
+    }
+
+    /// Returns whether the sandbox denies all outgoing connections of servers.
+    pub fn denies_network(&self) -> bool {
+        self.launcher.sandbox
     }
 
     /// Returns whether the data directory exists.
@@ -308,6 +346,7 @@ impl LocalDriver {
 
     /// Stops the server and moves the cluster to the trash. [`Self::empty_trash`] frees the space.
     pub async fn remove(&self, project: &ProjectRef) -> Result<()> {
+        self.bound(project, None);
         let place = self.home.project(project);
         let mut _held = None;
         if let Some(server) = self.server(project)? {
@@ -462,10 +501,13 @@ impl LocalDriver {
     async fn clear(&self, place: &Path) -> Result<()> {
         let name = name(place).unwrap_or("unknown");
         let sockets = self.home.socket_dir(name);
-        if let Some(server) = self.server_in(place, name)? {
-            server
-                .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
-                .await?;
+        // An upgrade in the making has two clusters.
+        for folder in [place.to_owned(), place.join("old"), place.join("new")] {
+            if let Some(server) = self.server_in(&folder, name)? {
+                server
+                    .stop(ShutdownMode::Immediate, DISCARD_PATIENCE)
+                    .await?;
+            }
         }
         tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
         self.discard(place, &sockets).await
@@ -516,7 +558,8 @@ impl LocalDriver {
             owner,
             template::SUPERUSER,
         );
-        Ok(Some(server.bounded(self.resources.clone())))
+        let server = server.bounded(self.resources.clone());
+        Ok(Some(server.archived(self.archives)))
     }
 }
 

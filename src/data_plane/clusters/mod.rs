@@ -11,6 +11,7 @@
 //! Servers therefore survive a restart of Gantry, and the next process adopts them.
 
 pub mod archive;
+pub mod archive_way;
 pub mod bundled;
 pub mod control;
 pub mod debian;
@@ -33,6 +34,7 @@ mod packages;
 mod pid_file;
 mod platform;
 mod process;
+mod recovery;
 pub mod registry;
 pub mod resources;
 mod roles;
@@ -43,6 +45,8 @@ pub mod shutdown;
 pub mod socket;
 pub(in crate::data_plane) mod system_calls;
 pub mod template;
+pub mod tools;
+pub mod upgrade;
 mod vault_key;
 pub mod wheel;
 mod zip;
@@ -56,6 +60,7 @@ use std::{
 use tokio_postgres::error::SqlState;
 
 pub use self::{
+    archive_way::ArchiveWay,
     control::Control,
     engine::{Engine, EngineError},
     engines::{Engines, Installed, OldVersions},
@@ -65,14 +70,18 @@ pub use self::{
     layout::LayoutOptions,
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
-    online_copy::{CopyReport, CopySpec},
+    online_copy::{
+        CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, Snapshot, copy_needs,
+    },
     platform::PlatformConflict,
+    recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
     running::RunningServer,
     server::Host,
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
+    upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 
 pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
@@ -204,9 +213,18 @@ pub enum ClusterError {
     /// A running cluster could not be copied.
     #[error("the cluster cannot be copied: {0}")]
     Copy(String),
+    /// A cluster could not be upgraded, with the reason of `pg_upgrade` or of a check.
+    #[error("the cluster cannot be upgraded: {0}")]
+    Upgrade(String),
+    /// As many clusters are being copied as may be at the same time.
+    #[error("other clusters are being copied")]
+    CopiesBusy,
     /// A copied cluster could not be isolated from its original.
     #[error("the copy cannot be isolated: {0}")]
     Isolation(String),
+    /// A recovered cluster failed a check.
+    #[error("the recovered cluster is not usable: {0}")]
+    Recovery(String),
     /// The driver does not support this operation.
     #[error("this cluster driver does not support {0}")]
     Unsupported(&'static str),
@@ -235,7 +253,7 @@ impl ClusterError {
 }
 
 /// Returns the server's message if there is one. The driver's `Display` is only "db error".
-fn sql_text(error: &tokio_postgres::Error) -> String {
+pub(super) fn sql_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
         Some(refusal) => format!("{} ({})", refusal.message(), refusal.code().code()),
         None => std::error::Error::source(error)

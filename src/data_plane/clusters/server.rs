@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    At, ClusterError, Engine, LaunchPlan, Result, blocking, files, home,
+    ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, archive_way, blocking, files, home,
     launch::EngineFiles,
     pid_file::PidFile,
     process::{ProcessFamily, ProcessKind, ServerProcesses},
@@ -74,6 +74,8 @@ pub struct Server {
     resources: Option<Resources>,
     /// Whether the server loads the libraries of extensions.
     has_libraries: bool,
+    /// Whether the write-ahead log is archived.
+    is_archived: bool,
 }
 
 impl Server {
@@ -100,6 +102,7 @@ impl Server {
             superuser,
             resources: None,
             has_libraries: true,
+            is_archived: false,
         }
     }
 
@@ -107,6 +110,14 @@ impl Server {
     pub(super) fn without_libraries(self) -> Self {
         Self {
             has_libraries: false,
+            ..self
+        }
+    }
+
+    /// Sets whether the write-ahead log is archived.
+    pub(super) fn archived(self, is_archived: bool) -> Self {
+        Self {
+            is_archived,
             ..self
         }
     }
@@ -134,6 +145,11 @@ impl Server {
     /// Major version of its PostgreSQL.
     pub(super) fn major(&self) -> u16 {
         self.host.engine.major()
+    }
+
+    /// Version of its PostgreSQL as text.
+    pub(super) fn version(&self) -> &str {
+        self.host.engine.text()
     }
 
     /// Returns the pid of the live postmaster.
@@ -180,6 +196,9 @@ impl Server {
         let bounds = blocking(move || {
             files::remove_file(&server.data().join(PidFile::NAME))?;
             home::fresh_socket_dir(&server.sockets, server.run_as)?;
+            if server.is_archived {
+                archive_way::prepare_spool(server.data(), server.run_as)?;
+            }
             Ok(server.bounds())
         })
         .await?;
@@ -301,7 +320,7 @@ impl Server {
     pub(super) fn limits(&self) -> LaunchBounds {
         self.resources
             .as_ref()
-            .map(|resources| resources.launch_limits(self.run_as))
+            .map(|resources| resources.launch_limits(self.name(), self.run_as))
             .unwrap_or_default()
     }
 
@@ -346,6 +365,7 @@ impl Server {
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
+            archive: self.is_archived.then(|| ArchiveWay::of(&self.host.engine)),
             bounds,
             check: check.is_some(),
             settings: check.unwrap_or_default(),

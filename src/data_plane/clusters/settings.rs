@@ -1,9 +1,7 @@
 //! Settings of a project's server in addition to its template: check, write, reload.
 
 use std::{
-    fs,
     io::Read,
-    path::Path,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -14,10 +12,7 @@ use tokio::time::timeout;
 use super::{
     At, ClusterError, LocalDriver, Result, blocking, files, server::Server, template::OVERRIDES,
 };
-use crate::base::{
-    ids::ProjectRef,
-    supervisor::{ProcessHandle, ProcessOwner},
-};
+use crate::base::{ids::ProjectRef, supervisor::ProcessHandle};
 
 /// The time limit of a check.
 const CHECK_PATIENCE: Duration = Duration::from_secs(20);
@@ -81,7 +76,7 @@ impl LocalDriver {
             // is followed.
             let unfinished = file.with_extension("new");
             files::remove_file(&unfinished)?;
-            write_new(&unfinished, &text, server.run_as())?;
+            files::write_new(&unfinished, &text, 0o600, server.run_as())?;
             files::commit(&unfinished, &file)
         })
         .await
@@ -116,12 +111,12 @@ impl LocalDriver {
 }
 
 /// Kills a process on drop.
-struct KillOnDrop(Option<ProcessHandle>);
+pub(super) struct KillOnDrop(pub(super) Option<ProcessHandle>);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some(Err(error)) = self.0.as_ref().map(|process| process.signal(Signal::KILL)) {
-            tracing::warn!(%error, "settings check could not be killed");
+            tracing::warn!(%error, "a process could not be killed");
         }
     }
 }
@@ -152,21 +147,4 @@ async fn run_check(server: &Server, check: Command) -> Result<(bool, String)> {
         Ok((success, String::from_utf8_lossy(&said).into_owned()))
     })
     .await
-}
-
-/// Creates a file and sets its owner through the open file: the tenant can replace the name at any
-/// time.
-fn write_new(path: &Path, text: &str, owner: ProcessOwner) -> Result<()> {
-    use std::{io::Write, os::unix::fs::OpenOptionsExt};
-
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)
-        .at("writing", path)?;
-    file.write_all(text.as_bytes())
-        .and_then(|()| file.sync_all())
-        .at("writing", path)?;
-    owner.own_file(&file).at("handing over", path)
 }

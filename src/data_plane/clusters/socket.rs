@@ -25,8 +25,11 @@ use rustix::{
 };
 use tokio::net::UnixStream;
 
-use super::process::ServerProcesses;
-use crate::base::supervisor::ProcessOwner;
+use super::{
+    home::{Home, SOCKET},
+    process::ServerProcesses,
+};
+use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
 
 /// The Unix socket of one server, with the properties that identify the server. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -68,6 +71,14 @@ impl fmt::Display for NotTheServer {
 impl std::error::Error for NotTheServer {}
 
 impl ServerSocket {
+    /// The socket of a project's server in the data folder `dir`, which another process may have
+    /// locked.
+    pub fn in_home(dir: &Path, project: &ProjectRef) -> Self {
+        let name = project.as_str();
+        let path = Home::sockets_of(dir, name).join(SOCKET);
+        Self::of_server(path, name, dir.join("projects").join(name).join("data"))
+    }
+
     /// The socket at `path` of the server `name` with data directory `data`. The tenant must not
     /// have write access to the directories above `data` and above the socket's directory.
     pub(super) fn of_server(path: PathBuf, name: &str, data: PathBuf) -> Self {

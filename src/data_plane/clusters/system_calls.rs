@@ -29,6 +29,35 @@ pub(super) static POSTGRES: SystemCalls = SystemCalls {
     conditional: &[POSTGRES_CONDITIONAL],
 };
 
+/// The system calls of `pg_upgrade`: those of a server and of clients of its socket, and those of
+/// the shell by which it runs both. It may execute programs.
+pub(super) static UPGRADE: SystemCalls = SystemCalls {
+    name: "pg_upgrade",
+    any: &[
+        MEMORY,
+        FILES,
+        FILES_BY_OLDER_CALLS,
+        PROCESSES,
+        SIGNALS,
+        TIME,
+        WAITING,
+        SHARED_MEMORY,
+        SESSIONS,
+        CLIENTS,
+    ],
+    conditional: &[POSTGRES_CONDITIONAL],
+};
+
+/// Calls of clients of a socket, of a shell, and of a program that copies files.
+const CLIENTS: &[c_long] = &[
+    libc::SYS_connect,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_setpgid,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_vfork,
+];
+
 pub(in crate::data_plane) const MEMORY: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_madvise,

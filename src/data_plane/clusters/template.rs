@@ -57,13 +57,16 @@ pub(super) struct Recipe {
     pub(super) sql: Option<&'static str>,
 }
 
+/// Roles of a project's cluster that Gantry's account logs in as.
+pub(super) const PLATFORM_LOGINS: [&str; 3] = [SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"];
+
 /// The recipe of a project's cluster.
 pub(super) const PROJECT: Recipe = Recipe {
     name: "template",
     superuser: SUPERUSER,
     wal_segment_mb: 1,
     conf: include_str!("recipes/project.conf"),
-    peers: &[SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"],
+    peers: &PLATFORM_LOGINS,
     logins: true,
     sql: Some(include_str!("recipes/project.sql")),
 };
@@ -109,6 +112,9 @@ host  replication all all reject
 const STATEMENTS: &str = "create extension pg_stat_statements schema extensions";
 const STATEMENTS_CONF: &str = "\nshared_preload_libraries = 'pg_stat_statements'\n";
 
+/// Part of the digest of a template: pages have checksums.
+const CHECKSUMS: &str = "data checksums";
+
 /// Returns the path of the template for `host`'s engine, which need not exist. The name contains a
 /// digest of the template's inputs.
 pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
@@ -126,6 +132,7 @@ pub(super) fn path(home: &Home, host: &Host) -> Result<PathBuf> {
         &home.account().name,
         recipe.sql.unwrap_or_default(),
         &platform_version(),
+        CHECKSUMS,
         // The same version from another source can have other extensions.
         host.engine.origin(),
         &host.engine.has_extension("pg_stat_statements").to_string(),
@@ -302,6 +309,8 @@ async fn run_initdb(
         "--no-instructions",
         "--encoding=UTF8",
         "--auth=reject",
+        // Damaged pages are found when they are read, and by the checks of backups.
+        "--data-checksums",
     ]);
     initdb
         .arg(format!("--locale={locale}"))

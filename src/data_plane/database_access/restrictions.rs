@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ipnet::IpNet;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_postgres::{Row, Transaction};
 
 use crate::{
@@ -10,7 +10,11 @@ use crate::{
         db::Param,
         error::{Context, Error},
     },
-    data_plane::{context::DataPlaneContext, projects},
+    data_plane::{
+        context::DataPlaneContext,
+        projects,
+        service_settings::{SettingValues, recorded_change},
+    },
     platform::{access::Project, audit::Recorder},
 };
 
@@ -50,11 +54,37 @@ impl NetworkRestrictions {
         })
     }
 
-    /// Returns the entry for the audit log.
-    fn audit_entry(&self) -> Value {
+    /// Returns every setting by name.
+    pub(in crate::data_plane) fn values(&self) -> SettingValues {
         let allowed: Vec<String> = self.allowed.iter().map(ToString::to_string).collect();
-        json!({"tls_required": self.tls_required, "allowed": allowed})
+        let values = [
+            ("allowed_cidrs", json!(allowed)),
+            ("ssl_enforced", json!(self.tls_required)),
+        ];
+        values.map(|(name, value)| (name.to_owned(), value)).into()
     }
+
+    /// Returns the permitted networks in order.
+    pub(in crate::data_plane) fn sorted(&self) -> Vec<IpNet> {
+        let mut sorted = self.allowed.clone();
+        sorted.sort();
+        sorted
+    }
+}
+
+/// Checks that clients could still connect if TLS was required. `field` is the name of the setting
+/// in the request.
+pub fn check_tls(
+    context: &DataPlaneContext,
+    field: &'static str,
+    required: bool,
+) -> Result<(), Error> {
+    let databases = context.data_plane_settings.databases.as_ref();
+    if required && databases.is_some_and(|databases| !databases.tls) {
+        let why = "this server has no certificate for databases, so all connections would be rejected; its operator can set one with --db-tls-cert";
+        return Err(Error::invalid(field, why));
+    }
+    Ok(())
 }
 
 /// Returns the networks of all addresses.
@@ -120,31 +150,26 @@ pub async fn change(
             format!("expected at most {NETWORKS_MAX} networks"),
         ));
     }
-    write(&transaction, project, &after, now)
-        .await
-        .context(doing)?;
-    audit
-        .write_in(
-            &transaction,
-            status,
-            (Some(before.audit_entry()), Some(after.audit_entry())),
-            now,
-        )
-        .await?;
+    write(&transaction, project, &after, now).await?;
+    let change = recorded_change(Some("database"), &before.values(), &after.values());
+    let change = (Some(change.0.into()), Some(change.1.into()));
+    audit.write_in(&transaction, status, change, now).await?;
     transaction.commit().await.context(doing)?;
     Ok((before, after))
 }
 
-async fn write(
+/// Writes restrictions in a transaction.
+pub(in crate::data_plane) async fn write(
     transaction: &Transaction<'_>,
     project: &Project,
     rules: &NetworkRestrictions,
     now: DateTime<Utc>,
-) -> Result<(), tokio_postgres::Error> {
+) -> Result<(), Error> {
     let allowed: Vec<String> = rules.allowed.iter().map(ToString::to_string).collect();
     let sql = "insert into project_networks (project_id, tls_required, allowed, updated_at) values ($1, $2, $3::text[]::inet[], $4) \
                on conflict (project_id) do update set tls_required = excluded.tls_required, allowed = excluded.allowed, \
                updated_at = excluded.updated_at";
     let params: [Param<'_>; 4] = [&project.id.0, &rules.tls_required, &allowed, &now];
-    transaction.execute(sql, &params).await.map(drop)
+    let written = transaction.execute(sql, &params).await;
+    written.context("changing a project's networks").map(drop)
 }

@@ -7,6 +7,7 @@ pub mod json;
 pub mod rows;
 pub(crate) mod segments;
 pub mod session;
+pub(in crate::data_plane) mod session_socket;
 pub mod sql_error;
 pub mod statements;
 pub mod stop;

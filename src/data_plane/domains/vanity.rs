@@ -266,6 +266,29 @@ pub(crate) async fn release(
     Ok(name)
 }
 
+/// Activates the vanity subdomain that a restored project had before its removal. Returns `false`
+/// if another project or organization has it now.
+pub(crate) async fn return_to(
+    transaction: &Transaction<'_>,
+    project: &Project,
+    name: &str,
+    now: DateTime<Utc>,
+) -> Result<bool, Error> {
+    let doing = "restoring a vanity subdomain";
+    let sql = "insert into vanity_subdomains (project_id, name, created_at) select $1, $2, $3 \
+               where not exists (select from vanity_releases \
+                                 where name = $2 and organization_id <> $4 and until > $3) \
+               on conflict do nothing returning name";
+    let params: [db::Param<'_>; 4] = [&project.id.0, &name, &now, &project.organization.0];
+    let row = transaction.query_opt(sql, &params).await;
+    if row.context(doing)?.is_none() {
+        return Ok(false);
+    }
+    let sql = "delete from vanity_releases where name = $1";
+    let deleted = transaction.execute(sql, &[&name]).await;
+    deleted.context(doing).map(|_| true)
+}
+
 fn unavailable(name: &VanitySubdomain) -> Error {
     Error::Rejected(
         format!("The vanity subdomain {name} is not available. Choose another one.").into(),

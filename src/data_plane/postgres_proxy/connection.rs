@@ -427,7 +427,10 @@ async fn admit(
                 }
                 Status::Pausing | Status::Inactive => return Err(ConnectionRejection::Paused),
                 Status::GoingDown | Status::Removed => return Err(ConnectionRejection::Unknown),
-                Status::InitFailed | Status::PauseFailed | Status::RestoreFailed => {
+                Status::InitFailed
+                | Status::PauseFailed
+                | Status::RestoreFailed
+                | Status::Upgrading => {
                     return Err(ConnectionRejection::Away);
                 }
                 // The rules are checked again afterwards, because they may have changed meanwhile.

@@ -80,7 +80,9 @@ pub async fn wake(
                 | Status::Inactive
                 | Status::InitFailed
                 | Status::PauseFailed
-                | Status::RestoreFailed => {
+                | Status::RestoreFailed
+                // Takes longer than a request waits.
+                | Status::Upgrading => {
                     return Err(Error::DatabaseUnreachable);
                 }
                 Status::ComingUp
@@ -96,9 +98,10 @@ pub async fn wake(
         .unwrap_or(Err(Error::DatabaseUnreachable))
 }
 
-/// Records a use of the project if idle pause is enabled, at most once a minute.
+/// Records a use of the project if idle projects or branches are stopped, at most once a minute.
 pub async fn note_use(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
-    if context.data_plane_settings.idle_pause_after.is_some()
+    let settings = &context.data_plane_settings;
+    if (settings.idle_pause_after.is_some() || settings.branch_idle_pause_after.is_some())
         && context.uses.must_record(id, context.clock.ticks())
     {
         write_use(context, id).await?;
@@ -131,30 +134,41 @@ async fn request_start(context: &DataPlaneContext, project: ProjectId) -> Result
 
 /// Stops idle servers periodically. Returns at once if idle pause is disabled.
 pub async fn run(context: DataPlaneContext) {
-    let Some(after) = context.data_plane_settings.idle_pause_after else {
+    let settings = &context.data_plane_settings;
+    if settings.idle_pause_after.is_none() && settings.branch_idle_pause_after.is_none() {
         return;
-    };
+    }
     let mut look = tokio::time::interval(LOOK);
     loop {
         look.tick().await;
-        if let Err(error) = stop_idle(&context, after).await {
+        if let Err(error) = stop_idle(&context).await {
             tracing::warn!(%error, "cannot search for idle projects");
         }
     }
 }
 
-/// Stops the server of every project that was not used for `after`.
-pub async fn stop_idle(context: &DataPlaneContext, after: Duration) -> Result<(), Error> {
+/// Stops the server of every project and branch that was not used for the time in the settings.
+pub async fn stop_idle(context: &DataPlaneContext) -> Result<(), Error> {
     if !context.lease.leads() {
         return Ok(());
     }
-    let since = context.clock.now() - TimeDelta::from_std(after).unwrap_or(TimeDelta::MAX);
+    let now = context.clock.now();
+    let since = |after: Option<Duration>| {
+        let after = TimeDelta::from_std(after?).ok()?;
+        now.checked_sub_signed(after)
+    };
+    let settings = &context.data_plane_settings;
+    let projects = since(settings.idle_pause_after);
+    let branches = [projects, since(settings.branch_idle_pause_after)];
+    let branches = branches.into_iter().flatten().max();
     let sql = "select id, ref, generation from projects where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep \
                and password_verifier is null and settings_before is null \
-               and greatest(used_at, settled_at, created_at) < $2 order by id limit $3";
+               and greatest(used_at, settled_at, created_at) < case when exists \
+               (select from branches b where b.project_id = projects.id and not b.is_default) \
+               then $4::timestamptz else $2 end order by id limit $3";
     let rows = context
         .db
-        .query(sql, &[&context.settings.node, &since, &BATCH])
+        .query(sql, &[&context.settings.node, &projects, &BATCH, &branches])
         .await
         .context("looking for unused projects")?;
     for row in &rows {

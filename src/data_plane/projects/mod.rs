@@ -1,5 +1,6 @@
 //! The life of a project: desired and observed state, and the tasks that reconcile them.
 
+pub mod held;
 pub mod idle;
 pub mod lease;
 pub mod lifecycle;
@@ -7,7 +8,10 @@ pub mod parameters;
 pub mod reconciler;
 pub mod regions;
 pub mod request;
+pub mod sizes;
 pub mod status;
+pub mod upgrades;
+pub mod upkeep;
 pub mod warm_pool;
 pub mod watch;
 pub mod watchdog;
@@ -15,7 +19,8 @@ pub mod watchdog;
 use std::time::Duration;
 
 pub use idle::{note_use, wake};
-pub use request::{InstanceSize, NewProject, NewTableGrants, verifier};
+pub use request::{NewProject, NewTableGrants, verifier};
+pub use sizes::InstanceSize;
 pub use status::{Command, Status};
 
 use crate::{
@@ -48,12 +53,18 @@ pub async fn status(context: &DataPlaneContext, id: ProjectId) -> Result<Status,
 
 /// Returns the major version of a project's PostgreSQL.
 pub async fn engine_major(context: &DataPlaneContext, project: &Project) -> Result<u16, Error> {
-    let doing = "reading a project's version";
+    let version = engine_version(context, project).await?;
+    major(&version)
+        .ok_or("no version")
+        .context("reading a project's version")
+}
+
+/// Returns the recorded version of a project's PostgreSQL.
+async fn engine_version(context: &DataPlaneContext, project: &Project) -> Result<String, Error> {
     let sql = "select engine from projects where id = $1 and desired <> 'removed'";
     let rows = context.db.query(sql, &[&project.id.0]).await;
-    let rows = rows.context(doing)?;
-    let version = rows.first().ok_or_else(removed)?.get(0);
-    major(version).ok_or("no version").context(doing)
+    let rows = rows.context("reading a project's version")?;
+    Ok(rows.first().ok_or_else(removed)?.get(0))
 }
 
 /// Returns the major version of a stored version: 15 for `15.18`, 17 for `17beta1`.

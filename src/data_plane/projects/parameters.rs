@@ -1,56 +1,38 @@
 //! Settings of a project's server that its owner may change.
 //!
+//! `catalog` has them as values, for documents of all settings; `budget` bounds their resources.
+//!
 //! Settings are checked three times: the name and the form of the value, the memory that they need,
 //! and by PostgreSQL itself. They are then recorded in the project's row, and the reconciler
 //! applies them. If the server does not start with them, it reverts them.
 
+mod budget;
+mod catalog;
+mod resize;
+
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use tokio_postgres::Transaction;
 
-use super::{SETTLE_WAIT, Status, removed};
+use self::budget::{Budget, check};
+pub use self::catalog::POSTGRES_SETTINGS;
+pub(crate) use self::resize::resize;
+use super::{InstanceSize, SETTLE_WAIT, Status, removed};
 use crate::{
-    base::error::{Context, Error},
+    base::{
+        db::Param,
+        error::{Context, Error},
+    },
     data_plane::{
         clusters::{ClusterError, ResourceLimits},
         context::DataPlaneContext,
+        service_settings::recorded_change,
     },
     platform::{access::Project, audit::Recorder, tables::Table},
 };
-
-/// The maximum length of a value: a number with a unit, or a word.
-const VALUE_BYTES_MAX: usize = 64;
-/// The maximum number of digits of a size.
-const DIGITS_MAX: usize = 15;
-/// Processes of a server besides sessions, workers and senders of its log.
-const PROCESSES_OWN: u64 = 20;
-/// Code, catalogs and stack of a session, in kB: measured, and doubled.
-const SESSION_KB: u64 = 5 << 10;
-/// Maximum size of the write-ahead log for one setting, in kB, regardless of the project's disk
-/// space.
-const WAL_KB: u64 = 4 << 20;
-
-/// Bounds on the resources that settings may make a server use.
-#[derive(Debug, Clone, Copy)]
-struct Budget {
-    /// Memory of all sessions at once, in kB; a quarter of it for any one purpose.
-    memory_kb: u64,
-    processes: u64,
-    /// Disk space of the write-ahead log for any one reason, in kB.
-    wal_kb: u64,
-}
-
-impl From<&ResourceLimits> for Budget {
-    fn from(limits: &ResourceLimits) -> Self {
-        // Half of the disk space is for data.
-        let wal_kb = WAL_KB.min((limits.disk_hard_bytes >> 10) / 2);
-        Self {
-            memory_kb: limits.memory_bytes >> 10,
-            processes: limits.processes,
-            wal_kb,
-        }
-    }
-}
 
 macro_rules! settings {
     ($($name:ident: $kind:ty $(, $schema:meta)?;)*) => {
@@ -156,22 +138,73 @@ pub(crate) async fn change(
     audit: &Recorder,
 ) -> Result<Settings, Error> {
     let may_restart = change.restart_database != Some(false);
-    let before = to_map(&get(context, project).await?)?;
+    let stored = stored(context, project).await?;
     let mut wanted = to_map(&change.settings())?;
     if how == How::Merge {
-        let mut merged = before.clone();
+        let mut merged = stored.settings.clone();
         merged.append(&mut wanted);
         wanted = merged;
     }
-    if wanted == before {
+    if wanted == stored.settings {
         return from_row(Value::Object(wanted));
     }
-    let budget = context
-        .driver
-        .resource_limits()
-        .map_or_else(|| Budget::from(&ResourceLimits::default()), Budget::from);
-    check(&wanted, budget)?;
-    let written: Vec<(String, String)> = wanted
+    let wanted = ServerConfiguration {
+        settings: wanted,
+        size: stored.size,
+    };
+    validate(context, project, &wanted).await?;
+    let generation = write(context, project, &wanted, may_restart, audit).await?;
+    outcome(context, project, generation, &wanted).await?;
+    from_row(Value::Object(wanted.settings))
+}
+
+/// The compute size of a project, and the settings that its owner chose.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::data_plane) struct ServerConfiguration {
+    pub(in crate::data_plane) settings: Map<String, Value>,
+    pub(in crate::data_plane) size: InstanceSize,
+}
+
+/// Reads the configuration of a project's server.
+pub(in crate::data_plane) async fn stored(
+    context: &DataPlaneContext,
+    project: &Project,
+) -> Result<ServerConfiguration, Error> {
+    let sql = "select settings, instance_size from projects where id = $1 and desired <> 'removed'";
+    let rows = context.db.query(sql, &[&project.id.0]).await;
+    let rows = rows.context("reading a project's settings")?;
+    let row = rows.first().ok_or_else(removed)?;
+    Ok(ServerConfiguration {
+        settings: to_map(&from_row(row.get(0))?)?,
+        size: InstanceSize::of_code(row.get(1)).unwrap_or(InstanceSize::Micro),
+    })
+}
+
+/// Returns the settings of a compute size by name.
+pub(in crate::data_plane) fn of_size(
+    context: &DataPlaneContext,
+    size: InstanceSize,
+) -> BTreeMap<String, String> {
+    let parameters = size.parameters(&limits(context, size)).into_iter();
+    parameters
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+fn limits(context: &DataPlaneContext, size: InstanceSize) -> ResourceLimits {
+    let smallest = context.driver.resource_limits().copied();
+    size.limits(&smallest.unwrap_or_default())
+}
+
+/// Checks a configuration: its form, the resources that it needs, and by PostgreSQL itself.
+pub(in crate::data_plane) async fn validate(
+    context: &DataPlaneContext,
+    project: &Project,
+    wanted: &ServerConfiguration,
+) -> Result<(), Error> {
+    let all = with_size(context, wanted);
+    check(&all, Budget::from(&limits(context, wanted.size)))?;
+    let written: Vec<(String, String)> = all
         .iter()
         .map(|(name, value)| (name.clone(), text(value)))
         .collect();
@@ -183,12 +216,36 @@ pub(crate) async fn change(
             ClusterError::Setting(why) => Error::Rejected(why.into()),
             ClusterError::Missing(_) => Error::DatabaseUnreachable,
             other => Error::internal("checking settings", other),
-        })?;
+        })
+}
+
+/// Returns the settings of a compute size, and those that the owner chose instead.
+fn with_size(context: &DataPlaneContext, wanted: &ServerConfiguration) -> Map<String, Value> {
+    let typed = |text: String| {
+        text.parse::<u64>()
+            .map_or_else(|_| json!(text), Value::from)
+    };
+    let mut all = Map::new();
+    for (name, text) in of_size(context, wanted.size) {
+        all.insert(name, typed(text));
+    }
+    all.extend(wanted.settings.clone());
+    all
+}
+
+/// Waits until the server runs with a configuration. Errors: [`Error::Rejected`] with the message
+/// of PostgreSQL if it did not start and runs with the previous one.
+pub(in crate::data_plane) async fn outcome(
+    context: &DataPlaneContext,
+    project: &Project,
+    generation: i64,
+    wanted: &ServerConfiguration,
+) -> Result<(), Error> {
     let mut changes = context.reconciler.changes();
-    let generation = write(context, project, &wanted, may_restart, audit).await?;
     let in_force = async {
         loop {
-            let sql = "select settings, settings_before is null or generation <> $2, last_error from projects where id = $1";
+            let sql = "select settings, settings_before is null or generation <> $2, last_error, instance_size, \
+                       status from projects where id = $1";
             let rows = context
                 .db
                 .query(sql, &[&project.id.0, &generation])
@@ -197,9 +254,10 @@ pub(crate) async fn change(
             let row = rows.first().ok_or_else(removed)?;
             if row.get(1) {
                 let now: Value = row.get(0);
-                let refused = now != Value::Object(wanted.clone());
-                let why = row.get::<_, Option<String>>(2).filter(|_| refused);
-                return why.map_or_else(|| from_row(now), |why| Err(Error::Rejected(why.into())));
+                let is_refused = now != Value::Object(wanted.settings.clone())
+                    || row.get::<_, &str>(3) != wanted.size.code();
+                let why = row.get::<_, Option<String>>(2).filter(|_| is_refused);
+                return why.map_or(Ok(()), |why| Err(Error::Rejected(why.into())));
             }
             changes.changed().await.context("waiting for settings")?;
         }
@@ -213,59 +271,80 @@ pub(crate) async fn change(
 async fn write(
     context: &DataPlaneContext,
     project: &Project,
-    wanted: &Map<String, Value>,
+    wanted: &ServerConfiguration,
     may_restart: bool,
     audit: &Recorder,
 ) -> Result<i64, Error> {
-    let now = context.clock.now();
     let doing = "changing a project's settings";
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
-    let sql =
-        "select status, settings from projects where id = $1 and desired <> 'removed' for update";
-    let row = transaction
-        .query_opt(sql, &[&project.id.0])
-        .await
-        .context(doing)?
-        .ok_or_else(removed)?;
+    let (before, generation) =
+        write_in(context, &transaction, project, wanted, may_restart).await?;
+    let change = recorded_change(
+        Some("postgres"),
+        &before.settings.into_iter().collect(),
+        &wanted.settings.clone().into_iter().collect(),
+    );
+    let change = (Some(change.0.into()), Some(change.1.into()));
+    let now = context.clock.now();
+    audit.write_in(&transaction, 200, change, now).await?;
+    transaction.commit().await.context(doing)?;
+    announce(context);
+    Ok(generation)
+}
+
+/// Starts the work on a configuration that was committed.
+pub(in crate::data_plane) fn announce(context: &DataPlaneContext) {
+    context.table_changed(Table::Projects);
+    context.reconciler.wake();
+}
+
+/// Writes the desired configuration of an active project. Returns the previous one and the
+/// generation. After the commit, [`announce`] has to be called.
+pub(in crate::data_plane) async fn write_in(
+    context: &DataPlaneContext,
+    transaction: &Transaction<'_>,
+    project: &Project,
+    wanted: &ServerConfiguration,
+    may_restart: bool,
+) -> Result<(ServerConfiguration, i64), Error> {
+    let doing = "changing a project's settings";
+    let sql = "select status, settings, instance_size from projects \
+               where id = $1 and desired <> 'removed' for update";
+    let row = transaction.query_opt(sql, &[&project.id.0]).await;
+    let row = row.context(doing)?.ok_or_else(removed)?;
     if Status::read(&row, 0)? != Status::ActiveHealthy {
         return Err(Error::Rejected(
             "Cannot change the settings of non-active projects".into(),
         ));
     }
-    let before: Value = row.get(1);
-    let restart = may_restart
-        && AT_START
-            .iter()
-            .any(|name| before.get(name) != wanted.get(*name));
-    let status = if restart {
+    let before: Map<String, Value> = serde_json::from_value(row.get(1)).context(doing)?;
+    let size = InstanceSize::of_code(row.get(2)).unwrap_or(InstanceSize::Micro);
+    let is_read_at_start = |name: &&str| before.get(*name) != wanted.settings.get(*name);
+    let restarts = may_restart && (size != wanted.size || AT_START.iter().any(is_read_at_start));
+    let status = if restarts {
         Status::Restarting
     } else {
         Status::ActiveHealthy
     };
     let sql = "update projects set settings = $2, settings_before = coalesce(settings_before, settings), status = $3, asleep = false, \
-               generation = generation + 1, attempts = 0, not_before = $4, updated_at = $4, last_error = null where id = $1 \
-               returning generation";
-    let wanted = Value::Object(wanted.clone());
-    let row = transaction
-        .query_one(sql, &[&project.id.0, &wanted, &status.name(), &now])
-        .await
-        .context(doing)?;
-    audit
-        .write_in(
-            &transaction,
-            200,
-            (
-                Some(json!({"settings": before})),
-                Some(json!({"settings": wanted})),
-            ),
-            now,
-        )
-        .await?;
-    transaction.commit().await.context(doing)?;
-    context.table_changed(Table::Projects);
-    context.reconciler.wake();
-    Ok(row.get(0))
+               generation = generation + 1, attempts = 0, not_before = $4, updated_at = $4, last_error = null, instance_size = $5 \
+               where id = $1 returning generation";
+    let now = context.clock.now();
+    let settings = Value::Object(wanted.settings.clone());
+    let parameters: [Param<'_>; 5] = [
+        &project.id.0,
+        &settings,
+        &status.name(),
+        &now,
+        &wanted.size.code(),
+    ];
+    let written = transaction.query_one(sql, &parameters).await;
+    let before = ServerConfiguration {
+        settings: before,
+        size,
+    };
+    Ok((before, written.context(doing)?.get(0)))
 }
 
 fn to_map(settings: &Settings) -> Result<Map<String, Value>, Error> {
@@ -277,6 +356,11 @@ fn to_map(settings: &Settings) -> Result<Map<String, Value>, Error> {
 
 fn from_row(settings: Value) -> Result<Settings, Error> {
     serde_json::from_value(settings).context("reading a project's settings")
+}
+
+/// Returns whether a setting is read only when a server starts.
+pub(in crate::data_plane) fn is_read_at_start(name: &str) -> bool {
+    AT_START.contains(&name)
 }
 
 /// Returns whether a change of settings requires a restart.
@@ -299,222 +383,5 @@ pub(crate) fn text(value: &Value) -> String {
         Value::Bool(true) => "on".to_owned(),
         Value::Bool(false) => "off".to_owned(),
         other => other.to_string(),
-    }
-}
-
-/// Checks what PostgreSQL does not check: that a value cannot inject other settings, and its
-/// resource usage.
-fn check(wanted: &Map<String, Value>, budget: Budget) -> Result<(), Error> {
-    for (name, value) in wanted {
-        let value = text(value);
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" .-_".contains(&byte);
-        if value.is_empty() || value.len() > VALUE_BYTES_MAX || !value.bytes().all(plain) {
-            return Err(Error::invalid(
-                name.clone(),
-                "expected a number with a unit, such as 64MB or 30s",
-            ));
-        }
-    }
-    let kb = |name: &str, unit_kb: u64, ours: u64| {
-        let Some(value) = wanted.get(name) else {
-            return Ok(ours);
-        };
-        kilobytes(&text(value), unit_kb)
-            .ok_or_else(|| Error::invalid(name.to_owned(), "expected a size, such as 64MB"))
-    };
-    let sessions = wanted
-        .get("max_connections")
-        .and_then(Value::as_u64)
-        .unwrap_or(30);
-    let each = kb("work_mem", 1, 4 << 10)?;
-    let buffers = kb("shared_buffers", 8, 16 << 10)?;
-    let purposes = [
-        ("work_mem", each),
-        (
-            "maintenance_work_mem",
-            kb("maintenance_work_mem", 1, 32 << 10)?,
-        ),
-        ("shared_buffers", buffers),
-    ];
-    let purposes = purposes.into_iter().chain([(
-        "logical_decoding_work_mem",
-        kb("logical_decoding_work_mem", 1, 64 << 10)?,
-    )]);
-    for (name, size) in purposes {
-        if size > budget.memory_kb / 4 {
-            let most = (budget.memory_kb / 4) >> 10;
-            return Err(Error::invalid(
-                name,
-                format!("is more than this project's memory allows: at most {most} MB"),
-            ));
-        }
-    }
-    // All sessions count, although few of them sort at the same time.
-    let needed = sessions
-        .saturating_mul(SESSION_KB)
-        .saturating_add(buffers)
-        .saturating_add(sessions.saturating_mul(each) / 4);
-    if needed > budget.memory_kb {
-        let text = format!(
-            "together with shared_buffers and work_mem needs {} MB, and the project has {}",
-            needed >> 10,
-            budget.memory_kb >> 10
-        );
-        return Err(Error::invalid("max_connections", text));
-    }
-    let count = |name: &str, ours: u64| wanted.get(name).and_then(Value::as_u64).unwrap_or(ours);
-    let processes = [
-        sessions,
-        count("max_worker_processes", 8),
-        count("max_wal_senders", 5),
-        PROCESSES_OWN,
-    ];
-    let processes = processes.into_iter().fold(0, u64::saturating_add);
-    if ["max_connections", "max_worker_processes", "max_wal_senders"]
-        .iter()
-        .any(|name| wanted.contains_key(*name))
-        && processes > budget.processes
-    {
-        let text = format!(
-            "together with workers needs {processes} processes, and the project has {}",
-            budget.processes
-        );
-        return Err(Error::invalid("max_connections", text));
-    }
-    // Tables of the lock manager and of workers are shared memory, too.
-    for (name, most) in [
-        ("max_locks_per_transaction", 4096),
-        ("max_worker_processes", 64),
-        ("max_wal_senders", 64),
-        ("max_replication_slots", 64),
-    ] {
-        if wanted
-            .get(name)
-            .and_then(Value::as_u64)
-            .is_some_and(|count| count > most)
-        {
-            return Err(Error::invalid(
-                name,
-                format!("is more than this project's memory allows: at most {most}"),
-            ));
-        }
-    }
-    for name in ["max_wal_size", "wal_keep_size", "max_slot_wal_keep_size"] {
-        // A negative size means unlimited, which is not permitted here.
-        if kb(name, 1 << 10, 0)? > budget.wal_kb {
-            return Err(Error::invalid(
-                name,
-                format!(
-                    "is more than this project's disk allows: at most {} MB",
-                    budget.wal_kb >> 10
-                ),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Parses a size to kB, rounded up: `64MB`, `1.5 GB`, or a number in the setting's own unit.
-fn kilobytes(text: &str, unit_kb: u64) -> Option<u64> {
-    let text = text.trim();
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (whole, fraction) = text[..digits]
-        .split_once('.')
-        .unwrap_or((&text[..digits], ""));
-    let bytes: u128 = match text[digits..].trim() {
-        "" => u128::from(unit_kb) << 10,
-        "B" => 1,
-        "kB" => 1 << 10,
-        "MB" => 1 << 20,
-        "GB" => 1 << 30,
-        "TB" => 1 << 40,
-        _ => return None,
-    };
-    // The number of digits excludes overflows below.
-    if whole.is_empty() || text[..digits].len() > DIGITS_MAX || fraction.contains('.') {
-        return None;
-    }
-    let number: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
-    u64::try_from((number * bytes).div_ceil(scale << 10)).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_parsed_as_in_postgresql() {
-        for (text, unit_kb, kb) in [
-            ("64MB", 1, 64 << 10),
-            ("1.5GB", 1, 1536 << 10),
-            ("128", 8, 1024),
-            ("128", 1, 128),
-            ("1 TB", 1, 1 << 30),
-            ("1B", 1, 1),
-        ] {
-            assert_eq!(kilobytes(text, unit_kb), Some(kb), "{text}");
-        }
-        for bad in [
-            "",
-            "MB",
-            "64mb",
-            "-1",
-            "1..2GB",
-            "9e9GB",
-            "64 M B",
-            "99999999999999TB",
-        ] {
-            assert_eq!(kilobytes(bad, 1), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn excessive_parameter_is_named() {
-        let problem = |settings: Value| match settings {
-            Value::Object(map) => check(&map, Budget::from(&ResourceLimits::default()))
-                .err()
-                .map(|error| error.message().into_owned()),
-            _ => None,
-        };
-        for fits in [
-            json!({}),
-            json!({"max_connections": 100, "shared_buffers": "64MB", "work_mem": "8MB", "statement_timeout": "30s"}),
-            json!({"max_wal_size": "1GB", "hot_standby_feedback": true}),
-        ] {
-            assert_eq!(problem(fits.clone()), None, "{fits}");
-        }
-        for (settings, named) in [
-            (json!({"shared_buffers": "900GB"}), "shared_buffers: "),
-            (json!({"max_connections": 10_000}), "max_connections: "),
-            (
-                json!({"max_connections": 100, "work_mem": "200MB"}),
-                "max_connections: ",
-            ),
-            (json!({"work_mem": "1GB"}), "work_mem: "),
-            (
-                json!({"max_slot_wal_keep_size": "-1"}),
-                "max_slot_wal_keep_size: ",
-            ),
-            (
-                json!({"max_locks_per_transaction": 2_000_000_000}),
-                "max_locks_per_transaction: ",
-            ),
-            (
-                json!({"work_mem": "4MB'\nlog_directory = '/tmp"}),
-                "work_mem: ",
-            ),
-            (json!({"statement_timeout": ""}), "statement_timeout: "),
-            (json!({"max_wal_size": "5GB"}), "max_wal_size: "),
-            (
-                json!({"max_connections": 200, "work_mem": "64kB", "max_worker_processes": 64}),
-                "max_connections: together with workers needs 289",
-            ),
-        ] {
-            let problem = problem(settings.clone()).unwrap_or_default();
-            assert!(problem.starts_with(named), "{settings}: {problem}");
-        }
     }
 }

@@ -3,17 +3,36 @@
 //! Each pass compares the rows with the clusters and acts on differences. Every step is idempotent,
 //! so after a crash the next pass completes the work.
 
+/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
+/// must hold the lease with generation `$3` until the transaction ends.
+macro_rules! fenced {
+    ($update:literal) => {
+        concat!(
+            $update,
+            "id = $1 and generation = $2 and exists \
+             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
+        )
+    };
+}
+
 mod copy;
+mod outcome;
 mod recovery;
+mod roles;
 mod signals;
+mod start;
+mod upgrade;
 
 use std::{collections::HashSet, time::Duration};
 
 use chrono::{DateTime, TimeDelta, Utc};
-use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tokio_postgres::Row;
 
+use self::{
+    outcome::{backoff, record_failure, record_success},
+    start::{StartSettings, start},
+};
 pub use self::{
     recovery::{empty_trash, recover_on_startup},
     signals::Reconciler,
@@ -26,12 +45,12 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
+        backups::{settle, settle::OpenRestore},
         clusters,
-        clusters::{ClusterError, ClusterSpec, CopyPriority, PlatformConflict},
+        clusters::{ClusterSpec, CopyPriority},
         context::DataPlaneContext,
         database_session,
         metrics::Step,
-        temporary_access,
     },
     platform::tables::Table,
 };
@@ -61,26 +80,26 @@ struct ClusterPlan {
     generation: i64,
     verifier: Option<String>,
     attempts: i32,
-    /// Desired settings of the server, by PostgreSQL's names.
-    settings: SettingValues,
+    settings: StartSettings,
     /// Whether the settings changed since the server last read them.
     changed: bool,
     /// Settings of the last successful start.
-    started: SettingValues,
+    started: StartSettings,
     /// Whether the schemas and grants are those of another version of Gantry.
     outdated: bool,
     /// Whether new objects in `public` are open to the roles of the Data API.
     grants_on_new_tables: bool,
     creation: copy::ClusterCreation,
+    /// Whether the cluster is kept after the removal of the project.
+    is_held: bool,
 }
-
-type SettingValues = Vec<(String, String)>;
 
 impl ClusterPlan {
     /// Returns whether the running server was started with the current values of all settings that
     /// take effect only at a start.
     fn started_with_current_settings(&self) -> bool {
-        self.status != Status::ActiveHealthy || !parameters::wait(&self.started, &self.settings)
+        self.status != Status::ActiveHealthy
+            || !parameters::wait(&self.started.values, &self.settings.values)
     }
 }
 
@@ -93,18 +112,6 @@ macro_rules! unsettled {
             " from projects where node = $1 and (status not in ('ACTIVE_HEALTHY', 'INACTIVE', 'REMOVED') \
              or (status = 'ACTIVE_HEALTHY' and (password_verifier is not null or settings_before is not null or outdated)))",
             $rest
-        )
-    };
-}
-
-/// Adds a fence to an update of project `$1`: its generation must still be `$2`, and this process
-/// must hold the lease with generation `$3` until the transaction ends.
-macro_rules! fenced {
-    ($update:literal) => {
-        concat!(
-            $update,
-            "id = $1 and generation = $2 and exists \
-             (select from node_leases l where l.node = projects.node and l.generation = $3 for share)"
         )
     };
 }
@@ -185,8 +192,10 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
     let sql = unsettled!(
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
-         (select s.ref from projects s where s.id = projects.copy_of), organization_id",
-        " and (not_before <= $2 or not_before > $4) order by not_before, id limit $3"
+         (select s.ref from projects s where s.id = projects.copy_of), organization_id, \
+         instance_size, started_size, held_until is not null",
+        " and (not_before <= $2 or not_before > $4) and not_before <> 'infinity' \
+          order by not_before, id limit $3"
     );
     // A later time than any pause means that the clock was set back: the row is due.
     let now = context.clock.now();
@@ -203,7 +212,10 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
 /// when it ends.
 async fn next_due(context: &DataPlaneContext) -> Result<Duration, Error> {
     let now = context.clock.now();
-    let sql = unsettled!("min(not_before)", " and not_before > $2");
+    let sql = unsettled!(
+        "min(not_before)",
+        " and not_before > $2 and not_before <> 'infinity'"
+    );
     let rows = context
         .db
         .query(sql, &[&context.settings.node, &now])
@@ -285,11 +297,6 @@ async fn mark_crashed(
     Ok(())
 }
 
-/// Returns the pause after a number of attempts: 0, 1, 2, 4 … 60 seconds.
-fn backoff(attempts: i32) -> TimeDelta {
-    TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
-}
-
 fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
     let id = ProjectId(row.get(0));
     let project: ProjectRef = row
@@ -310,23 +317,17 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         generation: row.get(3),
         verifier: row.get(4),
         attempts: row.get(5),
-        settings: settings(&row.get(8)),
+        settings: StartSettings::new(context, row.get(17), &row.get(8)),
         changed: row.get(9),
-        started: settings(&row.get(10)),
+        started: StartSettings::new(context, row.get(18), &row.get(10)),
         outdated: row.get(11),
         grants_on_new_tables: row.get(12),
         creation: copy::ClusterCreation {
             rebuild: row.get(13),
             source: copy::CopySource::read(row, 14)?,
         },
+        is_held: row.get(19),
     })
-}
-
-fn settings(row: &Value) -> SettingValues {
-    let settings = row.as_object().into_iter().flatten();
-    settings
-        .map(|(name, value)| (name.clone(), parameters::text(value)))
-        .collect()
 }
 
 /// Returns the user id of a cluster, which no other cluster has.
@@ -345,12 +346,29 @@ async fn settle(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(),
     let reference = &project.cluster.project;
     let mut fallback_reason = None;
     match project.status.goal() {
+        Status::Removed if project.is_held => {
+            settle::cancel(context, project.id).await?;
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+            settle::archive_end(context, project.id, &project.cluster).await;
+        }
         Status::Removed => {
             timed(context, Step::Remove, context.driver.remove(reference)).await?;
+            settle::cancel(context, project.id).await?;
+            context
+                .backups
+                .purge(reference)
+                .await
+                .context("deleting backups")?;
             context.clean_up_removed(reference).await?;
             context.reconciler.trash_filled();
         }
-        Status::Inactive => timed(context, Step::Stop, context.driver.stop(reference)).await?,
+        Status::Inactive => {
+            settle::cancel(context, project.id).await?;
+            timed(context, Step::Stop, context.driver.stop(reference)).await?;
+        }
+        _ if project.status == Status::Upgrading => {
+            fallback_reason = upgrade::settle(context, project).await?;
+        }
         _ => fallback_reason = bring_up(context, project).await?,
     }
     record_success(context, project, fallback_reason).await?;
@@ -371,16 +389,36 @@ async fn bring_up(
     let is_new =
         project.creation.rebuild || matches!(project.status, Status::ComingUp | Status::InitFailed);
     if project.creation.rebuild {
-        timed(context, Step::Remove, driver.remove(reference)).await?;
-        context.reconciler.trash_filled();
+        // Up to its end, the replaced cluster can be restored.
+        if project.creation.source.is_none() {
+            timed(context, Step::Stop, driver.stop(reference)).await?;
+        }
+        settle::archive_end(context, project.id, &project.cluster).await;
     }
     match &project.creation.source {
+        // An existing cluster stays until its copy is complete.
         Some(source) if is_new => copy::create(context, project, source).await?,
         None if is_new => {
+            if project.creation.rebuild {
+                timed(context, Step::Remove, driver.remove(reference)).await?;
+            }
             let create = driver.create(&project.cluster, CopyPriority::Foreground);
             timed(context, Step::Create, create).await?;
         }
         _ => {}
+    }
+    if project.creation.rebuild {
+        context.reconciler.trash_filled();
+    }
+    let mut restore = OpenRestore::of(context, project.id).await?;
+    if let Some(open) = &mut restore {
+        context.lease.check()?;
+        if !open
+            .carry_out(context, project.id, &project.cluster)
+            .await?
+        {
+            restore = None;
+        }
     }
     // An interrupted restart is repeated: one restart too many is better than none.
     if project.status == Status::Restarting {
@@ -402,7 +440,10 @@ async fn bring_up(
             .await
             .context("reloading settings")?;
     }
-    if let Some(verifier) = &project.verifier {
+    let restored = restore
+        .as_ref()
+        .and_then(|restore| restore.verifier.as_ref());
+    if let Some(verifier) = project.verifier.as_ref().or(restored) {
         let set = driver.set_password(reference, database_session::OWNER, verifier);
         timed(context, Step::Password, set).await?;
     }
@@ -418,78 +459,12 @@ async fn bring_up(
     }
     // A new cluster has the current roles of its template.
     if project.outdated || !is_new {
-        update_roles(context, project).await?;
+        roles::update(context, project).await?;
+    }
+    if let Some(restore) = restore {
+        restore.finish(context, project.id, None).await?;
     }
     Ok(fallback_reason)
-}
-
-/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project
-/// becomes healthy.
-async fn update_roles(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
-    let reference = &project.cluster.project;
-    let admin = match context.driver.admin_session(reference).await {
-        Err(ClusterError::Unsupported(_)) => return Ok(()),
-        session => session.context("connecting to a cluster")?,
-    };
-    context
-        .driver
-        .repair_roles_over(&admin)
-        .await
-        .context("repairing the platform's roles")?;
-    if project.outdated {
-        let conflicts = context
-            .driver
-            .apply_platform(&admin)
-            .await
-            .context("applying the platform's schemas")?;
-        record_conflicts(context, project, &conflicts).await?;
-    }
-    temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
-}
-
-/// Records the parts of the platform that could not be applied, for the health of the project.
-async fn record_conflicts(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    conflicts: &[PlatformConflict],
-) -> Result<(), Error> {
-    for conflict in conflicts {
-        tracing::warn!(project = %project.cluster.project, %conflict, "part of the platform was not applied");
-    }
-    let texts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-    let text = (!texts.is_empty()).then(|| texts.join("; "));
-    let lease = context.lease.check()?;
-    let sql = fenced!("update projects set platform_conflicts = $4 where ");
-    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &lease, &text];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("recording conflicts with the platform")
-        .map(drop)
-}
-
-/// Starts the server with these settings unless it runs, and waits until it accepts connections.
-async fn start(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    settings: &SettingValues,
-) -> Result<(), Error> {
-    let driver = &context.driver;
-    let reference = &project.cluster.project;
-    if !settings.is_empty() || project.changed || !project.started.is_empty() {
-        driver
-            .configure(reference, settings)
-            .await
-            .context("writing settings")?;
-    }
-    timed(context, Step::Start, driver.start(reference)).await?;
-    timed(
-        context,
-        Step::Ready,
-        driver.wait_ready(reference, READY_TIMEOUT),
-    )
-    .await
 }
 
 /// Runs a step if this process holds the lease, and records its duration if it succeeds.
@@ -506,85 +481,4 @@ async fn timed<T>(
         .clusters
         .took(step, context.clock.ticks() - begun);
     Ok(done)
-}
-
-/// Records that a project has its desired state. A newer desired state is kept and processed next.
-async fn record_success(
-    context: &DataPlaneContext,
-    project: &ClusterPlan,
-    fallback_reason: Option<String>,
-) -> Result<(), Error> {
-    // One statement: the verifier is deleted only when it was set or is not needed any more.
-    let lease = context.lease.check()?;
-    let sql = fenced!(
-        "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
-         settings = case when $6::text is null then settings else settings_started end, \
-         settings_started = case when $6::text is null and $8 then settings else settings_started end, \
-         settings_before = case when $4 = 'INACTIVE' then settings_before end, \
-         grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
-         password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
-         rebuild = rebuild and $4 = 'INACTIVE' where "
-    );
-    let goal = project.status.goal();
-    let now = context.clock.now();
-    let grants = context.driver.platform_version();
-    let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
-    let params: [Param<'_>; 8] = [
-        &project.id.0,
-        &project.generation,
-        &lease,
-        &goal.name(),
-        &now,
-        &fallback_reason,
-        &grants,
-        &started,
-    ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("announcing a project")?;
-    tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
-    Ok(())
-}
-
-/// Records a failed attempt and the time of the next one: after 1, 2, 4 … 60 seconds.
-async fn record_failure(context: &DataPlaneContext, project: &ClusterPlan, error: &Error) {
-    let attempts = project.attempts.saturating_add(1);
-    tracing::warn!(project = %project.cluster.project, attempts, %error, "project could not be reconciled; retrying");
-    let status = project.status.after_failure(attempts);
-    // Without the lease, another process retries.
-    let Some(lease) = context.lease.generation() else {
-        return;
-    };
-    let sql = fenced!(
-        "update projects set attempts = $4, not_before = $5, last_error = $6, status = $7, updated_at = $8 where "
-    );
-    let now = context.clock.now();
-    let cause = error.to_string();
-    let params: [Param<'_>; 8] = [
-        &project.id.0,
-        &project.generation,
-        &lease,
-        &attempts,
-        &(now + backoff(attempts)),
-        &cause,
-        &status.name(),
-        &now,
-    ];
-    if let Err(error) = context.db.query(sql, &params).await {
-        tracing::warn!(%error, "cannot record a failed attempt");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn backoff_doubles_up_to_a_minute() {
-        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX]
-            .map(|attempts| backoff(attempts).num_seconds());
-        assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    }
 }

@@ -6,7 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    regions,
+    InstanceSize, regions,
     regions::{Region, SmartGroup},
 };
 use crate::{
@@ -16,30 +16,6 @@ use crate::{
     },
     data_plane::clusters::{Engine, Engines},
 };
-
-macro_rules! sizes {
-    ($($variant:ident = $code:literal;)*) => {
-        /// Compute size of the contract. All run with the same memory profile here; the size is
-        /// kept for clients that compare it.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
-        #[expect(missing_docs, reason = "each name is the size's code")]
-        pub enum InstanceSize { $(#[serde(rename = $code)] $variant),* }
-
-        impl InstanceSize {
-            /// Code on the wire.
-            pub const fn code(self) -> &'static str {
-                match self { $(Self::$variant => $code),* }
-            }
-        }
-    };
-}
-
-sizes! {
-    Nano = "nano"; Micro = "micro"; Small = "small"; Medium = "medium"; Large = "large"; XLarge = "xlarge";
-    X2 = "2xlarge"; X4 = "4xlarge"; X8 = "8xlarge"; X12 = "12xlarge"; X16 = "16xlarge";
-    X24 = "24xlarge"; X24Memory = "24xlarge_optimized_memory"; X24Cpu = "24xlarge_optimized_cpu"; X24HighMemory = "24xlarge_high_memory";
-    X48 = "48xlarge"; X48Memory = "48xlarge_optimized_memory"; X48Cpu = "48xlarge_optimized_cpu"; X48HighMemory = "48xlarge_high_memory";
-}
 
 /// The body, as sent.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -31,6 +31,8 @@ pub enum Status {
     RestoreFailed,
     /// Being stopped and started.
     Restarting,
+    /// Being upgraded to another major version of PostgreSQL.
+    Upgrading,
     /// Being removed.
     GoingDown,
     /// Removed. The row remains.
@@ -42,7 +44,7 @@ const ATTEMPTS_SHOWN: i32 = 5;
 
 impl Status {
     /// Every state.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ComingUp,
         Self::ActiveHealthy,
         Self::ActiveUnhealthy,
@@ -53,6 +55,7 @@ impl Status {
         Self::Restoring,
         Self::RestoreFailed,
         Self::Restarting,
+        Self::Upgrading,
         Self::GoingDown,
         Self::Removed,
     ];
@@ -70,6 +73,7 @@ impl Status {
             Self::Restoring => "RESTORING",
             Self::RestoreFailed => "RESTORE_FAILED",
             Self::Restarting => "RESTARTING",
+            Self::Upgrading => "UPGRADING",
             Self::GoingDown => "GOING_DOWN",
             Self::Removed => "REMOVED",
         }
@@ -96,6 +100,11 @@ impl Status {
             Self::GoingDown | Self::Removed => Self::Removed,
             _ => Self::ActiveHealthy,
         }
+    }
+
+    /// Whether the project is removed or being removed.
+    pub fn goal_is_removed(self) -> bool {
+        self.goal() == Self::Removed
     }
 
     /// Returns the status after the `attempts`th consecutive failure.

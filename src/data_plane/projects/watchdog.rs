@@ -2,8 +2,9 @@
 //!
 //! Memory and processes: the kernel limits a control group, and the watchdog only reports. Without
 //! control groups it measures the sum and ends the largest process. Disk space and inodes: above
-//! the hard limit the project is read-only, so that its owner can still delete data; a server that
-//! still writes is stopped. A restriction ends when the project is within its limits again.
+//! 95 % of the limit the project is read-only, so that its owner can still delete data; a server
+//! that still writes beyond the limit is stopped. A restriction ends when the project is within its
+//! limits again.
 
 mod rules;
 
@@ -25,7 +26,12 @@ use crate::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::{clusters::resources::Measurement, context::DataPlaneContext, metrics::Bound},
+    data_plane::{
+        clusters::{ResourceLimits, resources::Measurement},
+        context::DataPlaneContext,
+        metrics::Bound,
+        projects::InstanceSize,
+    },
 };
 
 /// The interval of reading control groups, which the kernel enforces.
@@ -75,6 +81,7 @@ struct Watched {
     read_only: bool,
     /// Time until which the owner switched read-only mode off.
     writable_until: Option<DateTime<Utc>>,
+    limits: ResourceLimits,
 }
 
 impl Watched {
@@ -115,11 +122,12 @@ pub async fn run(context: DataPlaneContext) {
 /// affect the others.
 pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
     let mut state = context.watchdog.0.lock().await;
-    if !context.lease.leads() || context.driver.resource_limits().is_none() {
+    let smallest = context.driver.resource_limits();
+    let Some(smallest) = smallest.filter(|_| context.lease.leads()) else {
         *state = State::default();
         return Ok(());
-    }
-    let projects = running(context).await?;
+    };
+    let projects = running(context, smallest).await?;
     let running: HashSet<ProjectId> = projects.iter().map(|project| project.id).collect();
     state.projects.retain(|id, _| running.contains(id));
     let refs = projects
@@ -153,8 +161,12 @@ pub async fn look(context: &DataPlaneContext, disk: Disk) -> Result<(), Error> {
     Ok(())
 }
 
-async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
-    let sql = "select id, ref, generation, settled_at, resource_warning, read_only, writable_until from projects \
+async fn running(
+    context: &DataPlaneContext,
+    smallest: &ResourceLimits,
+) -> Result<Vec<Watched>, Error> {
+    let sql = "select id, ref, generation, settled_at, resource_warning, read_only, writable_until, \
+               coalesce(started_size, 'micro'), disk_bytes from projects \
                where node = $1 and status = 'ACTIVE_HEALTHY' and not asleep order by id";
     let rows = context
         .db
@@ -174,6 +186,10 @@ async fn running(context: &DataPlaneContext) -> Result<Vec<Watched>, Error> {
                 warning: row.get(4),
                 read_only: row.get(5),
                 writable_until: row.get(6),
+                limits: InstanceSize::of_code(row.get(7))
+                    .unwrap_or(InstanceSize::Micro)
+                    .limits(smallest)
+                    .with_disk_choice(row.get(8)),
             })
         })
         .collect()
@@ -209,9 +225,7 @@ async fn look_at_processes(
     seen: &mut Seen,
     measured: Measurement,
 ) -> Result<(), Error> {
-    let Some(limits) = context.driver.resource_limits() else {
-        return Ok(());
-    };
+    let limits = &project.limits;
     match measured {
         Measurement::Group(counts) => {
             let (kills, refused) = seen
@@ -237,6 +251,7 @@ async fn look_at_processes(
             }
         }
         Measurement::Processes(_) if context.driver.enforces_limits() => {
+            context.driver.bound(&project.project, *limits);
             context
                 .driver
                 .apply_limits(&project.project)
@@ -343,9 +358,7 @@ async fn look_at_disk(
     project: &Watched,
     seen: &mut Seen,
 ) -> Result<(), Error> {
-    let Some(limits) = context.driver.resource_limits() else {
-        return Ok(());
-    };
+    let limits = &project.limits;
     let usage = context
         .driver
         .disk_usage(&project.project, limits.inodes_stop().saturating_add(1))

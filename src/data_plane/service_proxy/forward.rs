@@ -326,7 +326,9 @@ pub(super) fn upstream_request(
         underscores,
     };
     request_headers::rewrite(&mut parts.headers, &forwarding);
-    forwarded.credential.apply(&mut parts.headers);
+    forwarded
+        .credential
+        .apply(&mut parts.headers, forwarded.service);
     parts.uri = forwarded
         .upstream
         .path(

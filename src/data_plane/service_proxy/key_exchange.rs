@@ -5,18 +5,20 @@ use std::borrow::Cow;
 
 use hyper::{
     HeaderMap,
-    header::{self, HeaderValue},
+    header::{self, HeaderName, HeaderValue},
     http::request::Parts,
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{api_key_check::KEY_BYTES_MAX, rejection::RequestRejection};
+use super::{api_key_check::KEY_BYTES_MAX, rejection::RequestRejection, upstreams::Service};
 use crate::data_plane::api_keys::{AcceptedKeys, KeyExchange};
 
 /// Header field and query parameter of a key.
 const API_KEY: &str = "apikey";
 /// Beginning of generated keys.
 const KEY_PREFIX: &str = "sb_";
+/// Header field with the token of a WebSocket of Realtime.
+const REALTIME_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The credential of a request to a service.
 #[derive(Debug, Clone)]
@@ -30,14 +32,21 @@ pub(super) enum ServiceCredential {
 }
 
 impl ServiceCredential {
-    /// Sets the credential.
-    pub(super) fn apply(&self, headers: &mut HeaderMap) {
-        if let Self::Token(token) = self
-            && let Ok(mut value) =
-                HeaderValue::try_from(format!("Bearer {}", token.expose_secret()))
-        {
-            value.set_sensitive(true);
-            headers.insert(header::AUTHORIZATION, value);
+    /// Sets the credential. Realtime reads that of a WebSocket from a field of its own.
+    pub(super) fn apply(&self, headers: &mut HeaderMap, service: Service) {
+        let Self::Token(token) = self else {
+            return;
+        };
+        let token = token.expose_secret();
+        let mut set = |name: HeaderName, text: String| {
+            if let Ok(mut value) = HeaderValue::try_from(text) {
+                value.set_sensitive(true);
+                headers.insert(name, value);
+            }
+        };
+        set(header::AUTHORIZATION, format!("Bearer {token}"));
+        if service == Service::Realtime {
+            set(REALTIME_KEY, token.to_owned());
         }
     }
 
@@ -205,6 +214,20 @@ mod tests {
                 Err(RequestRejection::WrongKey),
                 "{headers:?}"
             );
+        }
+    }
+
+    #[test]
+    fn realtime_gets_the_token_in_the_field_that_it_reads() {
+        let credential = ServiceCredential::Token("x.y.z".into());
+        for (service, expected) in [(Service::Realtime, Some("x.y.z")), (Service::Rest, None)] {
+            let mut headers = HeaderMap::new();
+            credential.apply(&mut headers, service);
+            assert_eq!(headers[header::AUTHORIZATION], "Bearer x.y.z");
+            let own = headers
+                .get(REALTIME_KEY)
+                .and_then(|value| value.to_str().ok());
+            assert_eq!(own, expected, "{service}");
         }
     }
 

@@ -85,6 +85,10 @@ pub(super) async fn open(
     if !upgraded {
         return Err(RequestRejection::Unreachable(service));
     }
+    if let Some(used) = &forwarded.service_use {
+        // Its processor time no longer counts as that of one request.
+        used.answered();
+    }
     let context = connection.context.clone();
     let server = hyper::upgrade::on(&mut response);
     let permits = (

@@ -16,9 +16,10 @@ use std::{
 
 use bytes::Bytes;
 use hyper::{
-    Request, Response,
+    Method, Request, Response,
     body::{Body, Frame, Incoming, SizeHint},
     client::conn::{TrySendError, http1},
+    header::CONTENT_LENGTH,
     http::uri::Authority,
 };
 use hyper_util::rt::TokioIo;
@@ -272,6 +273,7 @@ impl UpstreamPool {
         service: &UpstreamAddress,
         mut request: Request<UploadBody>,
     ) -> Result<Response<UpstreamBody>, BodyError> {
+        let is_head = request.method() == Method::HEAD;
         loop {
             // In a statement of its own, so that the lock is released before the connection is
             // polled.
@@ -291,13 +293,11 @@ impl UpstreamPool {
             match connection.exchange(request).await {
                 Ok(response) => {
                     let (parts, body) = response.into_parts();
-                    return Ok(Response::from_parts(
-                        parts,
-                        UpstreamBody {
-                            body,
-                            via: Some((connection, self.clone())),
-                        },
-                    ));
+                    // Without a length, servers such as PostgREST close the connection after the
+                    // response to HEAD. That may be noticed too late by the next request.
+                    let is_reused = !is_head || parts.headers.contains_key(CONTENT_LENGTH);
+                    let via = is_reused.then(|| (connection, self.clone()));
+                    return Ok(Response::from_parts(parts, UpstreamBody { body, via }));
                 }
                 Err(mut error) => match error.take_message() {
                     Some(untouched) if !new => request = untouched,
@@ -392,5 +392,64 @@ impl Body for UpstreamBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Either, Empty};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+        task::JoinSet,
+    };
+
+    use super::*;
+
+    /// Answers each request with this head, and with the number of its connection as a field.
+    async fn serve(listener: TcpListener, head: &'static str) {
+        let mut connections = JoinSet::new();
+        for number in 1.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            connections.spawn(async move {
+                let mut request = [0; 1024];
+                while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                    let answer = format!("HTTP/1.1 200 OK\r\nx-number: {number}\r\n{head}\r\n");
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    }
+
+    /// Returns the connections by which a server is reached for requests with these methods.
+    async fn connections(head: &'static str, methods: [Method; 2]) -> Vec<String> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let authority = listener.local_addr().unwrap().to_string();
+        let address = UpstreamAddress::Tcp(authority.parse().unwrap());
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, head));
+        let pool = Arc::new(UpstreamPool::new(4));
+        let mut numbers = Vec::new();
+        for method in methods {
+            let body: UploadBody = Either::Left(Empty::new());
+            let request = Request::builder().method(method).uri("/").body(body);
+            let response = pool.send(&address, request.unwrap()).await.unwrap();
+            let number = response.headers()["x-number"].to_str().unwrap();
+            numbers.push(number.to_owned());
+        }
+        numbers
+    }
+
+    #[tokio::test]
+    async fn connection_is_not_reused_after_a_response_to_head_without_length() {
+        let (get, head) = (Method::GET, Method::HEAD);
+        let sized = "content-length: 0\r\n";
+        for (fields, methods, expected) in [
+            (sized, [get.clone(), get.clone()], ["1", "1"]),
+            (sized, [head.clone(), get.clone()], ["1", "1"]),
+            ("", [head, get], ["1", "2"]),
+        ] {
+            assert_eq!(connections(fields, methods).await, expected, "{fields}");
+        }
     }
 }

@@ -125,6 +125,8 @@ pub struct Upstream {
     host: HeaderValue,
     /// Empty, or a path that begins with a slash and does not end with one.
     base: Arc<str>,
+    /// Paths below this one are not below `base`.
+    beside_base: Option<&'static str>,
 }
 
 impl FromStr for UpstreamTemplate {
@@ -170,15 +172,23 @@ impl Upstream {
             address: UpstreamAddress::Tcp(authority.clone()),
             host,
             base: uri.path().trim_end_matches('/').into(),
+            beside_base: None,
         })
     }
 
     /// The upstream at the address of a process that Gantry runs.
-    pub fn of_process(address: UpstreamAddress) -> Self {
+    ///
+    /// Realtime finds the project by the first label of the host, and serves WebSockets beside its
+    /// API.
+    pub fn of_process(address: UpstreamAddress, service: Service, project: &ProjectRef) -> Self {
+        let is_realtime = service == Service::Realtime;
+        let local = HeaderValue::from_static("localhost");
+        let named = HeaderValue::from_str(&format!("{project}.localhost")).ok();
         Self {
             address,
-            host: HeaderValue::from_static("localhost"),
-            base: "".into(),
+            host: named.filter(|_| is_realtime).unwrap_or(local),
+            base: if is_realtime { "/socket" } else { "" }.into(),
+            beside_base: is_realtime.then_some("/api/"),
         }
     }
 
@@ -202,7 +212,9 @@ impl Upstream {
         let mut text = String::with_capacity(
             self.base.len() + rest.len() + query.map_or(0, |query| query.len() + 1),
         );
-        text.push_str(&self.base);
+        if !self.beside_base.is_some_and(|path| rest.starts_with(path)) {
+            text.push_str(&self.base);
+        }
         text.push_str(rest);
         if let Some(query) = query {
             text.push('?');
@@ -326,6 +338,25 @@ mod tests {
             at("http://{ref}.internal/{ref}", "/x", None),
             format!("http://{SOME_REF}.internal/{SOME_REF}/x")
         );
+    }
+
+    #[test]
+    fn realtime_has_sockets_beside_its_api() {
+        let project: ProjectRef = SOME_REF.parse().unwrap();
+        let address = UpstreamAddress::Tcp(Authority::from_static("x"));
+        let path = |service: Service, rest: &str| {
+            let upstream = Upstream::of_process(address.clone(), service, &project);
+            upstream.path(rest, Some("vsn=1")).unwrap().to_string()
+        };
+        for (service, rest, expected) in [
+            (Service::Realtime, "/websocket", "/socket/websocket?vsn=1"),
+            (Service::Realtime, "/api/broadcast", "/api/broadcast?vsn=1"),
+            (Service::Realtime, "/apis", "/socket/apis?vsn=1"),
+            (Service::Storage, "/bucket", "/bucket?vsn=1"),
+            (Service::Rest, "", "/?vsn=1"),
+        ] {
+            assert_eq!(path(service, rest), expected, "{rest}");
+        }
     }
 
     #[test]

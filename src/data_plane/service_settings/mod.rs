@@ -12,13 +12,14 @@ mod realtime;
 pub mod setting;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_lc_rs::hmac;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Map, Value, json};
 use tokio_postgres::{Row, Transaction};
 
+pub(in crate::data_plane) use self::paths::nest;
 pub use self::{auth::AUTH, realtime::REALTIME, storage::STORAGE};
 use self::{
     pgsodium::PGSODIUM,
@@ -87,6 +88,14 @@ impl ServiceSettings {
     /// Returns the number of the last change.
     pub(in crate::data_plane) const fn generation(&self) -> i64 {
         self.generation
+    }
+
+    /// Returns the settings as the change after another one with this number.
+    pub(in crate::data_plane) fn after(self, generation: i64) -> Self {
+        Self {
+            generation: generation + 1,
+            ..self
+        }
     }
 
     /// Returns the variables by which a program gets the settings, secrets in clear.
@@ -185,12 +194,66 @@ impl ServiceSettings {
         Ok(())
     }
 
-    /// Returns what the audit log shows of the settings with these names.
-    fn describe(&self, names: &[String]) -> Value {
-        let mut shown = self.valued(|_| "[redacted]".to_owned());
-        shown.retain(|name, _| names.contains(name));
-        Value::Object(paths::nest(shown))
+    /// Returns every setting by name, secrets as digests.
+    pub(in crate::data_plane) fn values(&self, reference: &ProjectRef) -> SettingValues {
+        self.valued(|secret| digest(reference, secret))
     }
+
+    /// Returns every setting by name for the audit log: instead of a secret, a fingerprint, which
+    /// only the server can compute.
+    pub(in crate::data_plane) fn recorded(
+        &self,
+        context: &DataPlaneContext,
+        project: ProjectId,
+    ) -> SettingValues {
+        let place = seal_context(project, self.catalog);
+        self.valued(|secret| {
+            let mark = context.settings.sealing.mark(&format!("{place}: {secret}"));
+            format!("{FINGERPRINT}{mark}")
+        })
+    }
+
+    /// Returns the entries of the audit log for a change from `before`.
+    pub(in crate::data_plane) fn changes_since(
+        &self,
+        before: &Self,
+        context: &DataPlaneContext,
+        project: ProjectId,
+    ) -> RecordedChange {
+        let before = before.recorded(context, project);
+        let after = self.recorded(context, project);
+        recorded_change(Some(self.catalog.service), &before, &after)
+    }
+}
+
+/// Values of settings by name.
+pub type SettingValues = BTreeMap<String, Value>;
+
+/// Beginning of the value of a secret in the audit log.
+pub const FINGERPRINT: &str = "fingerprint:";
+
+/// Settings before and after a change, in the form of the audit log: `{"setting": "auth.jwt_exp",
+/// "value": 3600}`.
+pub(in crate::data_plane) type RecordedChange = (Vec<Value>, Vec<Value>);
+
+/// Returns the settings that differ: those of a section, or all by their path.
+pub(in crate::data_plane) fn recorded_change(
+    section: Option<&str>,
+    before: &SettingValues,
+    after: &SettingValues,
+) -> RecordedChange {
+    let mut change = RecordedChange::default();
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    for name in names {
+        let value = |values: &SettingValues| values.get(name).cloned().unwrap_or_default();
+        let (from, to) = (value(before), value(after));
+        if from != to {
+            let setting = section.map_or_else(|| name.clone(), |it| format!("{it}.{name}"));
+            change.0.push(json!({"setting": setting, "value": from}));
+            change.1.push(json!({"setting": setting, "value": to}));
+        }
+    }
+    change
 }
 
 /// Returns the form of a secret in responses: HMAC-SHA256 with the project's ref as key, in hex.
@@ -269,9 +332,6 @@ pub async fn update(
     audit: &Recorder,
 ) -> Result<ServiceSettings, Error> {
     let doing = "changing the settings of a service";
-    let names: Vec<String> = paths::flatten((catalog.settings)(), update)?
-        .into_keys()
-        .collect();
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // Serializes updates of one project. Its removal waits, and then deletes the row.
@@ -287,14 +347,16 @@ pub async fn update(
     };
     let after = before.update(&project.reference, update)?;
     store(context, &transaction, project.id, &after).await?;
-    let change = (Some(before.describe(&names)), Some(after.describe(&names)));
+    let change = after.changes_since(&before, context, project.id);
+    let change = (Some(change.0.into()), Some(change.1.into()));
     let now = context.clock.now();
     audit.write_in(&transaction, 200, change, now).await?;
     transaction.commit().await.context(doing)?;
     Ok(after)
 }
 
-async fn store(
+/// Stores settings in a transaction.
+pub(in crate::data_plane) async fn store(
     context: &DataPlaneContext,
     transaction: &Transaction<'_>,
     project: ProjectId,

@@ -8,7 +8,7 @@ use super::setting::{ServiceSetting, wrong_type};
 use crate::base::error::Error;
 
 /// Returns the nested document of values by name.
-pub(super) fn nest(values: BTreeMap<String, Value>) -> Map<String, Value> {
+pub(in crate::data_plane) fn nest(values: BTreeMap<String, Value>) -> Map<String, Value> {
     let mut document = Map::new();
     for (name, value) in values {
         insert(&mut document, &name, value);

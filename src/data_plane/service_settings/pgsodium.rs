@@ -33,6 +33,7 @@ pub static PGSODIUM: SettingsCatalog = SettingsCatalog {
 static PGSODIUM_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock::new(|| {
     let mut setting = ServiceSetting::new(ValueType::Text(TextForm::Any), Value::Null);
     setting.is_secret = true;
+    setting.explanation = "Root key of pgsodium: 32 bytes in hex.".into();
     BTreeMap::from([(ROOT_KEY.to_owned(), setting)])
 });
 

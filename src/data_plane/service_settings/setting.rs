@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use chrono::DateTime;
+use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
@@ -20,6 +21,8 @@ pub enum ValueType {
     Number,
     /// A text.
     Text(TextForm),
+    /// A list of networks such as `10.0.0.0/8`, at most this many.
+    Networks(usize),
 }
 
 impl ValueType {
@@ -29,6 +32,7 @@ impl ValueType {
             Self::Boolean => "boolean",
             Self::Integer(..) | Self::Number => "number",
             Self::Text(_) => "string",
+            Self::Networks(_) => "array",
         }
     }
 }
@@ -78,6 +82,8 @@ pub struct ServiceSetting {
     pub is_read_only: bool,
     /// The variable by which a program that Gantry runs gets it.
     pub variable: Option<Variable>,
+    /// One sentence on its meaning, for the reference and the pages.
+    pub explanation: Cow<'static, str>,
 }
 
 /// A variable in the environment of a program.
@@ -178,7 +184,7 @@ pub struct RenderedVariable {
 
 impl ServiceSetting {
     /// Returns a setting that `null` in an update is rejected for.
-    pub(super) fn new(value_type: ValueType, default: Value) -> Self {
+    pub(in crate::data_plane) fn new(value_type: ValueType, default: Value) -> Self {
         Self {
             value_type,
             default,
@@ -186,6 +192,26 @@ impl ServiceSetting {
             is_secret: false,
             is_read_only: false,
             variable: None,
+            explanation: Cow::Borrowed(""),
+        }
+    }
+
+    /// Returns the setting with an explanation.
+    pub(in crate::data_plane) fn explained(
+        self,
+        explanation: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            explanation: explanation.into(),
+            ..self
+        }
+    }
+
+    /// Returns the setting as one that `null` unsets.
+    pub(in crate::data_plane) fn nullable(self) -> Self {
+        Self {
+            null: NullEffect::Unset,
+            ..self
         }
     }
 
@@ -207,7 +233,11 @@ impl ServiceSetting {
 const TEXT_BYTES_MAX: usize = 256 * 1024;
 
 /// Checks that a value has the type and the bounds of its setting.
-pub(super) fn check_value(name: &str, value_type: ValueType, value: &Value) -> Result<(), Error> {
+pub(in crate::data_plane) fn check_value(
+    name: &str,
+    value_type: ValueType,
+    value: &Value,
+) -> Result<(), Error> {
     match problem(value_type, value) {
         None => Ok(()),
         Some(problem) => Err(Error::invalid(name.to_owned(), problem)),
@@ -233,10 +263,21 @@ fn problem(value_type: ValueType, value: &Value) -> Option<Cow<'static, str>> {
         (ValueType::Integer(..) | ValueType::Number, _) => Some(wrong_type("number", value)),
         (ValueType::Text(form), Value::String(text)) => text_problem(form, text),
         (ValueType::Text(_), _) => Some(wrong_type("string", value)),
+        (ValueType::Networks(max), Value::Array(networks)) if networks.len() > max => {
+            Some(format!("Too big: expected array to have <={max} items").into())
+        }
+        (ValueType::Networks(_), Value::Array(networks)) => {
+            let is_network = |text: &str| text.parse::<IpNet>().is_ok();
+            let are_valid = networks
+                .iter()
+                .all(|network| network.as_str().is_some_and(is_network));
+            (!are_valid).then_some("Invalid string: must be networks such as 10.0.0.0/8".into())
+        }
+        (ValueType::Networks(_), _) => Some(wrong_type("array", value)),
     }
 }
 
-pub(super) fn wrong_type(expected: &str, value: &Value) -> Cow<'static, str> {
+pub(in crate::data_plane) fn wrong_type(expected: &str, value: &Value) -> Cow<'static, str> {
     let received = match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",

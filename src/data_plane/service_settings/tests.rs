@@ -23,6 +23,7 @@ fn value(setting: &ServiceSetting) -> BoxedStrategy<Value> {
             .prop_map(Value::from)
             .boxed(),
         ValueType::Text(_) => "[a-z0-9@.:/]{0,20}".prop_map(Value::from).boxed(),
+        ValueType::Networks(_) => Just(json!(["10.0.0.0/8"])).boxed(),
     };
     let invalid = proptest::sample::select(vec![
         Value::Null,

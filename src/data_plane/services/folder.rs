@@ -55,9 +55,9 @@ pub(super) struct StartedKit {
     /// The version, for functions.
     #[serde(default)]
     pub(super) function: Option<FunctionVersion>,
-    /// The port that it listens on.
+    /// The ports that it listens on, then the one by which it reaches the database.
     #[serde(default)]
-    pub(super) port: Option<u16>,
+    pub(super) ports: Vec<u16>,
 }
 
 /// The paths of an instance.
@@ -224,12 +224,13 @@ impl InstanceFolder {
             return false;
         };
         let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
-        if self.shares_account {
-            return is_same(&cwd, &self.inner()) || self.launched() == Some(pid);
+        // A program may have another working directory.
+        if is_same(&cwd, &self.inner()) || self.launched() == Some(pid) {
+            return true;
         }
         // Another Gantry on this machine may have assigned the same user id.
         let is_elsewhere = || is_instance(&cwd);
-        is_same(&cwd, &self.inner()) || (uid == Some(live) && !is_elsewhere())
+        !self.shares_account && uid == Some(live) && !is_elsewhere()
     }
 
     /// Deletes the folder.
@@ -320,7 +321,7 @@ mod tests {
             settings: 2,
             digest: "x".to_owned(),
             function: None,
-            port: Some(23_000),
+            ports: vec![23_000, 23_001],
         };
         folder.record(&started).unwrap();
         assert_eq!(folder.read("rest.conf").unwrap(), "a = 1");

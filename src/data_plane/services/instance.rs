@@ -24,8 +24,8 @@ use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    folder::InstanceFolder, kit::InstalledKit, output::OutputReader, ports::ReservedPort,
-    rest::StoredSettings,
+    database_port::DatabasePort, folder::InstanceFolder, kit::InstalledKit, output::OutputReader,
+    ports::ReservedPort, rest::StoredSettings,
 };
 use crate::{
     base::{
@@ -163,8 +163,10 @@ pub(super) struct RunningInstance {
     pub(super) id: InstanceId,
     pub(super) upstream: Arc<Upstream>,
     pub(super) address: UpstreamAddress,
-    /// The port that it listens on. Held until the process has ended.
-    pub(super) _port: Option<ReservedPort>,
+    /// Its ports. Held until the process has ended.
+    pub(super) _ports: Vec<ReservedPort>,
+    /// The port by which it reaches its database. Held until the process has ended.
+    pub(super) _database: Option<DatabasePort>,
     pub(super) handle: ProcessHandle,
     pub(super) pid: Pid,
     pub(super) kit: InstalledKit,

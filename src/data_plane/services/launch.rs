@@ -42,6 +42,10 @@ const NAME_SERVICES: &[&str] = &[
 /// Which program to start and under which account. The arguments of the hidden subcommand. They
 /// contain no secret, because other accounts can read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a flag of the command line"
+)]
 pub struct ServiceLaunchPlan {
     /// The program.
     #[arg(long)]
@@ -64,12 +68,24 @@ pub struct ServiceLaunchPlan {
     /// A Unix socket that the instance may connect to.
     #[arg(long = "connect", value_name = "PATH")]
     pub connect: Vec<PathBuf>,
+    /// A further file, or a folder of files, that the instance may execute.
+    #[arg(long = "execute", value_name = "PATH")]
+    pub execute: Vec<PathBuf>,
+    /// The working directory of the program. Absent: the folder of the instance.
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
     /// A TCP port that the instance may connect to.
     #[arg(long = "port")]
     pub ports: Vec<u16>,
-    /// The TCP port that the instance may listen on.
+    /// A TCP port that the instance may listen on.
+    #[arg(long = "listen-port")]
+    pub listen_ports: Vec<u16>,
+    /// Permit no sockets of the internet.
     #[arg(long)]
-    pub listen_port: Option<u16>,
+    pub offline: bool,
+    /// Permit the system calls that store attributes of files.
+    #[arg(long)]
+    pub attributes: bool,
     /// Permit the system calls of JavaScript, and of clients and servers of the internet.
     #[arg(long)]
     pub network: bool,
@@ -112,6 +128,7 @@ impl ServiceLaunchPlan {
             ("--read", &self.read),
             ("--write", &self.write),
             ("--connect", &self.connect),
+            ("--execute", &self.execute),
         ] {
             for path in paths {
                 arguments.extend([flag.into(), path.clone().into()]);
@@ -126,8 +143,17 @@ impl ServiceLaunchPlan {
         if self.network {
             arguments.push("--network".into());
         }
-        if let Some(port) = self.listen_port {
+        if self.offline {
+            arguments.push("--offline".into());
+        }
+        if self.attributes {
+            arguments.push("--attributes".into());
+        }
+        for port in &self.listen_ports {
             arguments.extend(["--listen-port".into(), port.to_string().into()]);
+        }
+        if let Some(directory) = &self.directory {
+            arguments.extend(["--directory".into(), directory.clone().into()]);
         }
         if let Some(file) = &self.environment {
             arguments.extend(["--environment".into(), file.clone().into()]);
@@ -157,6 +183,9 @@ impl ServiceLaunchPlan {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().args(&self.program_arguments);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
         for variable in &self.variables {
             let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
             command.env(name, value);
@@ -186,6 +215,7 @@ impl ServiceLaunchPlan {
             (vec![self.kit.clone()], read),
             (LOADERS.iter().map(PathBuf::from).collect(), execute),
             (vec![self.program.clone()], execute),
+            (self.execute.clone(), execute),
             (vec![PathBuf::from("/dev/null")], discard),
             (vec![self.folder.clone()], own),
             (names.iter().map(PathBuf::from).collect(), read),
@@ -203,12 +233,14 @@ impl ServiceLaunchPlan {
                 .map(|(paths, access)| AccessRule { paths, access })
                 .collect(),
             ports: self.ports.clone(),
-            listen_port: self.listen_port,
-            system_calls: if self.network {
-                &system_calls::FUNCTION
-            } else {
-                &system_calls::INSTANCE
+            listen_ports: self.listen_ports.clone(),
+            system_calls: match (self.network, self.attributes) {
+                (_, true) => &system_calls::STORAGE,
+                (true, false) if self.offline => &system_calls::OFFLINE,
+                (true, false) => &system_calls::FUNCTION,
+                (false, false) => &system_calls::INSTANCE,
             },
+            executes: false,
         }
     }
 }
@@ -245,6 +277,7 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
         directory: plan.folder.clone(),
         record: plan.record,
         ids: plan.uid.zip(plan.gid),
+        accounts: None,
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };
@@ -289,8 +322,12 @@ mod tests {
                 read: vec!["/r 1".into(), "/r2".into()],
                 write: vec!["/w".into()],
                 connect: vec!["/g".into()],
+                execute: vec!["/bin/sh".into()],
+                directory: ids.map(|_| "/k 1/app".into()),
                 ports: vec![80, 443],
-                listen_port: ids.map(|_| 23_000),
+                listen_ports: ids.map(|_| vec![23_000, 23_001]).unwrap_or_default(),
+                offline: sandbox,
+                attributes: !sandbox,
                 network: sandbox,
                 environment: ids.map(|_| "/e 1".into()),
                 record: sandbox,

@@ -7,7 +7,7 @@ use crate::{
     data_plane::{
         clusters::{ControlGroups, ResourceLimits},
         context::DataPlaneContext,
-        services::{instance::InstanceId, kit::Manifest},
+        services::{instance::InstanceId, manifest::Manifest},
     },
 };
 
@@ -69,7 +69,8 @@ pub(super) fn prepare(
         groups: folders,
         // Without root, the limit would count the processes of Gantry's own account.
         processes_max: owner.own_uid().map(|_| PROCESSES_MAX),
-        file_max: Some(FILE_BYTES_MAX),
+        // Files of projects have a limit of their own.
+        file_max: (!manifest.data).then_some(FILE_BYTES_MAX),
         locked_memory_max: Some(0),
         ..LaunchBounds::default()
     }

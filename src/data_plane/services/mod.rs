@@ -8,7 +8,9 @@
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
-//! - `environment` and `ports`: variables and ports of programs that are configured by variables.
+//! - `environment`, `ports` and `database_port`: variables and ports of programs that are
+//!   configured by variables. `data` has the files of Storage.
+//! - `trial`: new settings of several services, before they are stored.
 //! - `rest`: configuration, keys and settings of PostgREST.
 //! - `functions`: Edge Functions, their versions, sources and secrets.
 //! - `schema_diff`: comparison of two schemas, a process of seconds that is no instance.
@@ -17,6 +19,8 @@
 //! ended.
 
 mod c_library;
+mod data;
+mod database_port;
 pub mod environment;
 mod folder;
 pub mod functions;
@@ -26,17 +30,21 @@ pub mod kit;
 pub mod launch;
 mod limits;
 mod lines;
+pub mod manifest;
 pub mod output;
 mod ports;
+pub mod pressure;
 mod probe;
 mod replace;
 pub mod rest;
 pub mod schema_diff;
 pub mod shelf;
+mod spawn;
 mod start;
 mod stop;
 pub mod sweep;
 mod system_calls;
+pub(in crate::data_plane) mod trial;
 mod versions;
 
 use std::{
@@ -55,7 +63,7 @@ use tokio::{
 };
 
 use self::{
-    functions::{FunctionCache, FunctionLogQueue},
+    functions::{EgressPorts, FunctionCache, FunctionLogQueue},
     instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
     kit::{InstalledKit, KitError},
     output::OutputQueue,
@@ -97,6 +105,8 @@ pub struct ServiceOptions {
     pub shelf: KitShelf,
     /// Starts instances.
     pub launcher: Launcher,
+    /// Ports that functions may connect to.
+    pub egress: EgressPorts,
 }
 
 /// The instances of this process.

@@ -46,6 +46,16 @@ impl PortTable {
             })
     }
 
+    /// Reserves several ports. `None`: too few are free.
+    pub(super) fn reserve_all(&self, entropy: &Entropy, count: u8) -> Option<Vec<ReservedPort>> {
+        (0..count).map(|_| self.reserve(entropy)).collect()
+    }
+
+    /// Reserves the ports of a process that runs. `None`: another process has one.
+    pub(super) fn reserve_all_known(&self, ports: &[u16]) -> Option<Vec<ReservedPort>> {
+        ports.iter().map(|port| self.reserve_known(*port)).collect()
+    }
+
     /// Reserves the port of a process that runs.
     pub(super) fn reserve_known(&self, port: u16) -> Option<ReservedPort> {
         self.0.lock().insert(port).then(|| ReservedPort {

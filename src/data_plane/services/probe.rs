@@ -3,7 +3,7 @@
 use std::{io, pin::pin, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::{Method, Request, StatusCode, client::conn::http1, header};
 use hyper_util::rt::TokioIo;
 use tokio::{
@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::kit::Ready;
+use super::manifest::Ready;
 use crate::data_plane::service_proxy::upstreams::UpstreamAddress;
 
 /// Timeout of one request.
@@ -32,11 +32,36 @@ pub(super) async fn is_ready(address: &UpstreamAddress, ready: &Ready) -> io::Re
     Ok(!ready.not.contains(&status.as_u16()))
 }
 
+/// Sends a JSON document with an authorization, and returns the status of the response.
+pub(super) async fn send_json(
+    address: &UpstreamAddress,
+    method: Method,
+    path: &str,
+    authorization: &str,
+    body: &serde_json::Value,
+) -> io::Result<StatusCode> {
+    let headers = [
+        ("authorization", authorization),
+        ("content-type", "application/json"),
+    ];
+    let body = Bytes::from(body.to_string());
+    send_with(address, method, path, (&headers, body)).await
+}
+
 async fn send(
     address: &UpstreamAddress,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
+) -> io::Result<StatusCode> {
+    send_with(address, method, path, (headers, Bytes::new())).await
+}
+
+async fn send_with(
+    address: &UpstreamAddress,
+    method: Method,
+    path: &str,
+    (headers, body): (&[(&str, &str)], Bytes),
 ) -> io::Result<StatusCode> {
     let mut request = Request::builder()
         .method(method)
@@ -45,9 +70,7 @@ async fn send(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(io::Error::other)?;
+    let request = request.body(Full::new(body)).map_err(io::Error::other)?;
     let exchange = async {
         match address {
             UpstreamAddress::Unix(socket) => exchange(socket.connect().await?, request).await,
@@ -60,7 +83,7 @@ async fn send(
 
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> io::Result<StatusCode> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await

@@ -3,7 +3,6 @@
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
-    process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64},
@@ -13,31 +12,31 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::process::Pid;
+use secrecy::SecretString;
 use tokio::time::{sleep, timeout};
 
 use super::{
     environment,
-    environment::ServiceEnvironment,
+    environment::{ServiceEnvironment, realtime},
     find_kit,
     folder::{InstanceFolder, StartedKit},
     functions,
     functions::{FunctionLog, PreparedFunction},
     instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
-    kit::{InstalledKit, ListenAddress},
-    launch::ServiceLaunchPlan,
-    limits, output,
+    kit::InstalledKit,
+    limits,
     output::{OutputReader, OutputTarget},
-    ports::ReservedPort,
     probe, replace,
     replace::StartSettings,
     rest,
     rest::StoredSettings,
+    spawn::InstancePorts,
     stop::end_processes,
 };
 use crate::{
     base::{
         net::owned_port::OwnedPort,
-        supervisor::{LaunchBounds, LauncherError, ProcessHandle, ProcessOwner},
+        supervisor::{ProcessHandle, ProcessOwner},
     },
     data_plane::{
         api_keys,
@@ -81,7 +80,7 @@ impl StartFailure {
     }
 }
 
-fn failed(doing: &'static str) -> impl Fn(io::Error) -> StartFailure {
+pub(super) fn failed(doing: &'static str) -> impl Fn(io::Error) -> StartFailure {
     move |error| StartFailure::new(UnavailableReason::Failed, format!("{doing}: {error}"))
 }
 
@@ -230,14 +229,14 @@ pub(super) fn owner(
 }
 
 /// The parts of a start.
-struct InstanceParts<'a> {
-    context: &'a DataPlaneContext,
-    instance: &'a Arc<Instance>,
-    kit: InstalledKit,
-    owner: ProcessOwner,
-    folder: InstanceFolder,
+pub(super) struct InstanceParts<'a> {
+    pub(super) context: &'a DataPlaneContext,
+    pub(super) instance: &'a Arc<Instance>,
+    pub(super) kit: InstalledKit,
+    pub(super) owner: ProcessOwner,
+    pub(super) folder: InstanceFolder,
     stored: StoredSettings,
-    environment: Option<ServiceEnvironment>,
+    pub(super) environment: Option<ServiceEnvironment>,
 }
 
 impl InstanceParts<'_> {
@@ -257,16 +256,16 @@ impl InstanceParts<'_> {
     async fn adopt(&self) -> Result<Option<RunningInstance>, StartFailure> {
         let launched = self.folder.launched();
         let recorded = self.folder.recorded();
-        let port = recorded.as_ref().and_then(|recorded| recorded.port);
+        let numbers = recorded.as_ref().map(|recorded| recorded.ports.clone());
+        let numbers = numbers.unwrap_or_default();
         let expected = StartedKit {
-            port,
+            ports: numbers.clone(),
             ..self.started()
         };
         if let Some(pid) = launched
             && recorded == Some(expected)
-            && port.is_some() == self.listens_on_port()
+            && let Some(ports) = self.known_ports(&numbers).await
         {
-            let port = port.and_then(|port| self.context.services.ports.reserve_known(port));
             let handle = ProcessHandle::open(pid).map_err(failed("watching a service"))?;
             // Checked again: the pid may have been reused before it was opened.
             if let Some(handle) = handle
@@ -279,7 +278,7 @@ impl InstanceParts<'_> {
                     None => None,
                 };
                 let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-                let held = (self.output(log), self.gateway()?, port);
+                let held = (self.output(log), self.gateway()?, ports);
                 let running = self.running(pid, handle, held, exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
@@ -312,14 +311,8 @@ impl InstanceParts<'_> {
                 rest::prepare(self.context, id, &self.folder, self.owner, settings, &keys).await?;
             loaded = Some((keys, check));
         }
-        let port = self.reserve_port()?;
-        let number = port.as_ref().map(|port| port.port);
-        if let Some(environment) = &self.environment {
-            let reference = &id.reference;
-            environment
-                .write(self.context, reference, &self.folder, number)
-                .await?;
-        }
+        let ports = self.reserve_ports().await?;
+        let numbers = ports.numbers();
         let begun = self.context.clock.ticks();
         let prepared = self.prepare_function().await?;
         // Modules of a function may send requests before the program is ready.
@@ -329,19 +322,22 @@ impl InstanceParts<'_> {
         });
         // Opened before the program: a pipe without an open end loses its bytes.
         let output = self.output(log.clone());
-        let (pid, handle) = match self.spawn(prepared.as_ref(), number).await {
+        let spawned = self.spawn(prepared.as_ref(), &numbers).await;
+        let (pid, handle, password) = match spawned {
             Ok(spawned) => spawned,
             Err(failure) => {
+                let _ = end_processes(&self.folder, self.owner).await;
                 let why = output.last_line().await.unwrap_or(failure.why);
                 output.finish().await;
                 return Err(StartFailure { why, ..failure });
             }
         };
         let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-        let running = self.running(pid, handle, (output, gateway, port), exceeded);
+        let running = self.running(pid, handle, (output, gateway, ports), exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
+            (Ok(()), None) => self.register(&running, password.as_ref(), &numbers).await,
             (outcome, _) => outcome,
         };
         if let Err(failure) = outcome {
@@ -362,7 +358,7 @@ impl InstanceParts<'_> {
         }
         self.folder
             .record(&StartedKit {
-                port: number,
+                ports: numbers,
                 ..self.started()
             })
             .map_err(failed("recording a service"))?;
@@ -383,121 +379,22 @@ impl InstanceParts<'_> {
         Box::pin(prepared).await.map(Some)
     }
 
-    /// Runs the launcher. Returns when it has become the program.
-    async fn spawn(
+    /// Registers the project with a Realtime that is ready.
+    async fn register(
         &self,
-        function: Option<&PreparedFunction>,
-        port: Option<u16>,
-    ) -> Result<(Pid, ProcessHandle), StartFailure> {
-        let output = output::open(&self.folder.output()).map_err(failed("opening the output"))?;
-        let twin = output.try_clone().map_err(failed("opening the output"))?;
-        let launcher = &self.context.data_plane_settings.services.launcher;
-        let bounds = self.bounds().await?;
-        let mut plan = self.plan(launcher.sandbox, bounds, port);
-        if let Some(function) = function {
-            function.apply(&mut plan);
-        }
-        let mut command = Command::new(&launcher.program);
-        command
-            .args(plan.arguments())
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::null())
-            .stdout(output)
-            .stderr(twin);
-        let mut child = match launcher.run(command).await {
-            Ok(child) => child,
-            Err(LauncherError::Run(error) | LauncherError::Kill(error)) => {
-                return Err(failed("running the launcher")(error));
+        running: &RunningInstance,
+        password: Option<&SecretString>,
+        ports: &[u16],
+    ) -> Result<(), StartFailure> {
+        match (&self.environment, password, ports) {
+            (Some(environment), Some(password), [.., database])
+                if running.id.service == Service::Realtime =>
+            {
+                let login = (password, *database);
+                realtime::register(self.context, running, &environment.settings, login).await
             }
-            Err(LauncherError::ShuttingDown) => {
-                return Err(StartFailure::new(
-                    UnavailableReason::Starting,
-                    "shutting down",
-                ));
-            }
-        };
-        let pid = Pid::from_raw(child.id().cast_signed());
-        let open = || ProcessHandle::open(pid?).ok().flatten();
-        let (handle, reaped) = (open(), open());
-        // Collects the exit status, so that the process does not remain a zombie.
-        tokio::spawn(async move {
-            if let Some(handle) = reaped {
-                let _ = handle.ended().await;
-            }
-            let _ = child.wait();
-        });
-        pid.zip(handle).ok_or_else(|| {
-            StartFailure::new(UnavailableReason::Failed, "the program ended at once")
-        })
-    }
-
-    /// Creates the control group of the process.
-    async fn bounds(&self) -> Result<LaunchBounds, StartFailure> {
-        let (context, name) = (self.context.clone(), self.instance.id.name());
-        let (manifest, owner) = (self.kit.manifest.clone(), self.owner);
-        let prepared = tokio::task::spawn_blocking(move || {
-            limits::prepare(context.driver.control_groups(), &name, &manifest, owner)
-        });
-        prepared
-            .await
-            .map_err(|error| StartFailure::new(UnavailableReason::Starting, error))
-    }
-
-    fn plan(&self, sandbox: bool, bounds: LaunchBounds, port: Option<u16>) -> ServiceLaunchPlan {
-        let manifest = &self.kit.manifest;
-        let inner = self.folder.inner();
-        let fill = |text: &String| {
-            text.replace("{folder}", &inner.to_string_lossy())
-                .replace("{kit}", &self.kit.folder.to_string_lossy())
-                .replace("{socket}", &self.folder.socket().to_string_lossy())
-                .replace(
-                    "{port}",
-                    &port.map(|port| port.to_string()).unwrap_or_default(),
-                )
-        };
-        let ids = self.owner.ids();
-        let mut plan = ServiceLaunchPlan {
-            program: self.kit.program(),
-            kit: self.kit.folder.clone(),
-            uid: ids.map(|(uid, _)| uid),
-            gid: ids.map(|(_, gid)| gid),
-            bounds,
-            sandbox,
-            variables: manifest
-                .environment
-                .iter()
-                .map(|(name, value)| format!("{name}={}", fill(value)))
-                .collect(),
-            program_arguments: manifest.arguments.iter().map(fill).collect(),
-            folder: inner,
-            record: true,
-            ports: manifest.egress.clone(),
-            listen_port: port,
-            network: port.is_some() || !manifest.egress.is_empty(),
-            ..ServiceLaunchPlan::default()
-        };
-        if self.environment.is_some() {
-            plan.environment = Some(self.folder.environment());
-            // Runtimes reserve more addresses than memory.
-            plan.bounds.data_max = plan.bounds.memory_max.take();
+            _ => Ok(()),
         }
-        plan
-    }
-
-    fn listens_on_port(&self) -> bool {
-        self.kit.manifest.listen == ListenAddress::Tcp
-    }
-
-    /// Reserves the port of a program that listens on one.
-    fn reserve_port(&self) -> Result<Option<ReservedPort>, StartFailure> {
-        if !self.listens_on_port() {
-            return Ok(None);
-        }
-        let found = self.context.services.ports.reserve(&self.context.entropy);
-        found
-            .map(Some)
-            .ok_or_else(|| StartFailure::new(UnavailableReason::Full, "no port is free"))
     }
 
     /// Starts reading the output, which is the log of a function.
@@ -530,15 +427,12 @@ impl InstanceParts<'_> {
         &self,
         pid: Pid,
         handle: ProcessHandle,
-        (output, gateway, port): (OutputReader, Option<FunctionGateway>, Option<ReservedPort>),
+        (output, gateway, ports): (OutputReader, Option<FunctionGateway>, InstancePorts),
         exceeded: Option<Arc<AtomicBool>>,
     ) -> RunningInstance {
         let uid = self.owner.uid();
-        let address = match &port {
-            Some(port) => UpstreamAddress::Port(OwnedPort {
-                port: port.port,
-                uid,
-            }),
+        let address = match ports.first() {
+            Some(port) => UpstreamAddress::Port(OwnedPort { port, uid }),
             None => UpstreamAddress::Unix(ServerSocket::of_process(
                 self.folder.socket(),
                 uid,
@@ -546,11 +440,14 @@ impl InstanceParts<'_> {
             )),
         };
         let keys = self.environment.as_ref().map_or(0, |built| built.keys);
+        let id = &self.instance.id;
+        let upstream = Upstream::of_process(address.clone(), id.service, &id.reference);
         RunningInstance {
-            id: self.instance.id.clone(),
-            upstream: Arc::new(Upstream::of_process(address.clone())),
+            id: id.clone(),
+            upstream: Arc::new(upstream),
             address,
-            _port: port,
+            _ports: ports.reserved,
+            _database: ports.database,
             handle,
             pid,
             kit: self.kit.clone(),

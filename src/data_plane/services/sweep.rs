@@ -6,11 +6,11 @@ use std::{fs, sync::Arc, time::Duration};
 use tokio::time::interval;
 
 use super::{
-    find_kit,
+    data, find_kit,
     folder::InstanceFolder,
     functions,
     instance::{Instance, InstanceId, RunningInstance},
-    limits, rest, schema_diff, start, stop,
+    limits, pressure, rest, schema_diff, start, stop,
 };
 use crate::{
     base::{
@@ -48,17 +48,24 @@ pub async fn run(context: DataPlaneContext) {
         if changed || since_read >= PROJECTS_ROUNDS {
             since_read = 0;
             cleanings += 1;
-            if cleanings % CLEANING_ROUNDS == 1
-                && context.lease.leads()
-                && let Err(error) = functions::remove_unused(&context).await
-            {
-                tracing::debug!(%error, "files of functions could not be removed; trying again");
+            if cleanings % CLEANING_ROUNDS == 1 && context.lease.leads() {
+                remove_unused(&context).await;
             }
             if let Err(error) = stop_unwanted(&context).await {
                 tracing::debug!(%error, "projects of services could not be read; trying again");
             }
         }
         stop_idle(&context);
+        pressure::relieve(&context);
+    }
+}
+
+/// Removes files of functions without a version, and files of removed projects.
+pub async fn remove_unused(context: &DataPlaneContext) {
+    let functions = functions::remove_unused(context).await;
+    let files = data::remove_unused(context).await;
+    if let Err(error) = functions.and(files) {
+        tracing::debug!(%error, "files of services could not be removed; trying again");
     }
 }
 
@@ -87,7 +94,7 @@ pub fn stop_idle(context: &DataPlaneContext) {
 }
 
 /// In a task of its own: requests in flight of one instance must not delay others.
-fn spawn_stop(context: &DataPlaneContext, instance: Arc<Instance>) {
+pub(super) fn spawn_stop(context: &DataPlaneContext, instance: Arc<Instance>) {
     let context = context.clone();
     tokio::spawn(async move { stop::stop(&context, &instance).await });
 }
@@ -109,9 +116,10 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
         .iter()
         .map(|(instance, _)| instance.id.project.0)
         .collect();
-    let sql = "select p.id, p.status, coalesce(s.generation, 0), coalesce(a.generation, 0) \
+    let sql = "select p.id, p.status, coalesce(s.generation, 0), \
+               (select json_object_agg(a.service, a.generation) from service_settings a \
+               where a.project_id = p.id) \
                from projects p left join rest_settings s on s.project_id = p.id \
-               left join service_settings a on a.project_id = p.id and a.service = 'auth' \
                where p.id = any($1)";
     let rows = context.db.query(sql, &[&ids]).await;
     let rows = rows.context("reading the projects of services")?;
@@ -130,8 +138,13 @@ pub async fn stop_unwanted(context: &DataPlaneContext) -> Result<(), Error> {
             spawn_stop(context, instance);
             continue;
         }
-        let is_rest = instance.id.service == Service::Rest;
-        let stored: i64 = row.get(if is_rest { 2 } else { 3 });
+        let stored: i64 = if instance.id.service == Service::Rest {
+            row.get(2)
+        } else {
+            let generations: Option<serde_json::Value> = row.get(3);
+            let service = instance.id.service.name();
+            generations.map_or(0, |all| all[service].as_i64().unwrap_or(0))
+        };
         let has_other_settings = stored != process.settings.lock().generation;
         // A change that is being tried is not stored yet.
         if process.kit.manifest.needs.settings
@@ -154,6 +167,7 @@ fn ends_services(status: Status) -> bool {
     match status {
         Status::ActiveHealthy | Status::ActiveUnhealthy | Status::ComingUp => false,
         Status::Restarting
+        | Status::Upgrading
         | Status::Restoring
         | Status::RestoreFailed
         | Status::Pausing

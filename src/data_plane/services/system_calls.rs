@@ -51,6 +51,45 @@ pub(super) static FUNCTION: SystemCalls = SystemCalls {
     conditional: &[POSTGRES_CONDITIONAL, &INTERNET],
 };
 
+/// The system calls of a function that may not reach other machines.
+pub(super) static OFFLINE: SystemCalls = SystemCalls {
+    name: "function",
+    any: FUNCTION.any,
+    conditional: &[POSTGRES_CONDITIONAL],
+};
+
+/// The system calls of a program that stores files: those of a function, and attributes of files.
+pub(super) static STORAGE: SystemCalls = SystemCalls {
+    name: "storage",
+    any: &[
+        MEMORY,
+        FILES,
+        FILES_BY_OLDER_CALLS,
+        PROCESSES,
+        SIGNALS,
+        TIME,
+        WAITING,
+        SESSIONS,
+        CLIENT,
+        RUNTIME,
+        SCRIPTS,
+        ATTRIBUTES,
+    ],
+    conditional: &[POSTGRES_CONDITIONAL, &INTERNET],
+};
+
+/// Extended attributes of files, in which Storage keeps media types.
+const ATTRIBUTES: &[c_long] = &[
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_getxattr,
+    libc::SYS_listxattr,
+    libc::SYS_removexattr,
+    libc::SYS_setxattr,
+];
+
 /// Calls of JavaScript: pairs of sockets for signals, queries of names.
 const SCRIPTS: &[c_long] = &[libc::SYS_fchown, libc::SYS_sendmmsg, libc::SYS_socketpair];
 

@@ -123,6 +123,11 @@ impl Recorder {
         }
     }
 
+    /// Returns the user of the entries; the nil UUID for the operator.
+    pub const fn actor(&self) -> Uuid {
+        self.actor
+    }
+
     /// Returns the request id of the entries.
     pub fn request_id(&self) -> &str {
         &self.request_id

@@ -131,7 +131,7 @@ const RESTART_ACTION: ConfirmedAction = ConfirmedAction {
 const DELETE_ACTION: ConfirmedAction = ConfirmedAction {
     name: "delete",
     title: "Delete this project?",
-    text: "This permanently deletes the project and its database. This action cannot be undone.",
+    text: "The database stops and the project disappears from all lists. As long as the operator keeps deleted projects, it can be restored with the API; afterwards its data cannot be brought back.",
     button: "Delete project",
     cancel: "Cancel",
     requires_name: true,

@@ -31,35 +31,58 @@ pub(in crate::web) static BRANCHES: Endpoint = page(
 /// Number of runs on the page: the smallest page of the operation.
 const RUNS: usize = 10;
 
+/// A branch, as the operations return it.
 #[derive(Deserialize)]
-struct BranchEntry {
-    name: String,
-    project_ref: ProjectRef,
-    is_default: bool,
-    persistent: bool,
-    with_data: bool,
+pub(super) struct BranchEntry {
+    pub(super) name: String,
+    pub(super) project_ref: ProjectRef,
+    pub(super) is_default: bool,
+    pub(super) persistent: bool,
+    pub(super) with_data: bool,
     status: BranchStatus,
-    created_at: DateTime<Utc>,
-    deletion_scheduled_at: Option<DateTime<Utc>>,
+    pub(super) created_at: DateTime<Utc>,
+    pub(super) deletion_scheduled_at: Option<DateTime<Utc>>,
+    pub(super) expires_at: Option<DateTime<Utc>>,
+    pub(super) unused_expires_at: Option<DateTime<Utc>>,
+    pub(super) source_project_ref: Option<ProjectRef>,
+    pub(super) egress: Option<String>,
+    pub(super) copy: Option<CopyEntry>,
     preview_project_status: Option<Status>,
 }
 
+/// The copy that a branch is.
 #[derive(Deserialize)]
-struct RunEntry {
-    id: String,
-    run_steps: Vec<StepEntry>,
-    created_at: DateTime<Utc>,
+pub(super) struct CopyEntry {
+    pub(super) masked: bool,
+    pub(super) isolation: Vec<IsolationEntry>,
 }
 
+/// Things that were changed in a copy.
 #[derive(Deserialize)]
-struct StepEntry {
-    name: String,
+pub(super) struct IsolationEntry {
+    pub(super) name: String,
+    pub(super) count: u64,
+}
+
+/// An action run, as the operations return it.
+#[derive(Deserialize)]
+pub(super) struct RunEntry {
+    pub(super) id: String,
+    pub(super) branch_id: String,
+    pub(super) run_steps: Vec<StepEntry>,
+    pub(super) created_at: DateTime<Utc>,
+}
+
+/// A step of an action run.
+#[derive(Deserialize)]
+pub(super) struct StepEntry {
+    pub(super) name: String,
     status: StepStatus,
 }
 
 impl StepEntry {
     /// Returns the label and style class of the status.
-    fn state(&self) -> (&'static str, &'static str) {
+    pub(super) fn state(&self) -> (&'static str, &'static str) {
         match self.status {
             StepStatus::Created => ("Waiting", "idle"),
             StepStatus::Exited => ("Done", "good"),
@@ -78,10 +101,15 @@ struct BranchLine {
     removed: Option<Timestamp>,
 }
 
-impl BranchLine {
+impl BranchEntry {
+    /// Returns whether its database answers.
+    pub(super) fn is_healthy(&self) -> bool {
+        self.preview_project_status == Some(Status::ActiveHealthy)
+    }
+
     /// Returns the label and style class of the state: of the project unless it is healthy.
-    fn state(&self) -> (&'static str, &'static str) {
-        match (self.branch.preview_project_status, self.branch.status) {
+    pub(super) fn state(&self) -> (&'static str, &'static str) {
+        match (self.preview_project_status, self.status) {
             (Some(Status::ActiveHealthy) | None, BranchStatus::CreatingProject) => {
                 ("Creating", "busy")
             }
@@ -125,7 +153,9 @@ impl Page {
     fn is_changing(&self) -> bool {
         let is_busy = |(_, style)| style == "busy";
         let mut steps = self.runs.iter().flat_map(|line| &line.run.run_steps);
-        self.branches.iter().any(|line| is_busy(line.state()))
+        self.branches
+            .iter()
+            .any(|line| is_busy(line.branch.state()))
             || steps.any(|step| is_busy(step.state()))
     }
 }

@@ -4,9 +4,9 @@ use askama::Template;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 
-use super::ProjectResponse;
+use super::{ProjectResponse, show::unless_rejected};
 use crate::{
-    base::error::Error,
+    base::{error::Error, ids::ProjectRef},
     platform::{
         access::Access,
         http::{Endpoint, Verb, mount},
@@ -37,25 +37,47 @@ struct FunctionEntry {
     verify_jwt: bool,
 }
 
+/// Functions of which the page counts calls.
+const COUNTED_MAX: usize = 20;
+
+/// Counts of the calls of a function in one period.
+#[derive(Deserialize)]
+struct CallCounts {
+    requests_count: u64,
+    server_err_count: u64,
+}
+
+#[derive(Deserialize)]
+struct CallStatistics {
+    result: Vec<CallCounts>,
+}
+
 struct FunctionLine {
     function: FunctionEntry,
     updated: Timestamp,
+    /// Calls of the last day, and those of them that failed.
+    calls: Option<(u64, u64)>,
 }
 
 impl FunctionLine {
     /// Returns the query of the page of logs that selects the events of the function.
     fn logs(&self) -> String {
+        self.query("function_logs")
+    }
+
+    /// Returns the query of the page of logs that selects the calls of the function.
+    fn invocations(&self) -> String {
+        self.query("function_edge_logs")
+    }
+
+    fn query(&self, source: &str) -> String {
         let sql = format!(
-            "select timestamp, severity_text, event_message\nfrom logs\nwhere source = 'function_logs'\n  \
+            "select timestamp, severity_text, event_message\nfrom logs\nwhere source = '{source}'\n  \
              and log_attributes['function_id'] = '{}'\norder by timestamp desc\nlimit 100",
             self.function.id
         );
         form_urlencoded::Serializer::new(String::new())
-            .extend_pairs([
-                ("preset", "own"),
-                ("source", "function_logs"),
-                ("sql", &sql),
-            ])
+            .extend_pairs([("preset", "own"), ("source", source), ("sql", &sql)])
             .finish()
     }
 }
@@ -101,10 +123,19 @@ async fn list(
         Vec::new()
     };
     let now = visitor.context.clock.now();
-    let function = |function: FunctionEntry| FunctionLine {
-        updated: Timestamp::new(function.updated_at, now),
-        function,
-    };
+    let mut lines = Vec::with_capacity(functions.len());
+    for function in functions {
+        let calls = if lines.len() < COUNTED_MAX {
+            calls(&visitor, &reference, &function.id).await?
+        } else {
+            None
+        };
+        lines.push(FunctionLine {
+            updated: Timestamp::new(function.updated_at, now),
+            function,
+            calls,
+        });
+    }
     let secret = |secret: SecretEntry| SecretLine {
         name: secret.name,
         updated: secret.updated_at.map(|at| Timestamp::new(at, now)),
@@ -113,8 +144,30 @@ async fn list(
         layout: visitor.layout(),
         project,
         can_list,
-        functions: functions.into_iter().map(function).collect(),
+        functions: lines,
         can_list_secrets,
         secrets: secrets.into_iter().map(secret).collect(),
     })
+}
+
+/// Returns the number of calls of a function in the last day, and of those that failed. `None`: the
+/// visitor may not count them.
+async fn calls(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    function: &str,
+) -> Result<Option<(u64, u64)>, Error> {
+    let path = format!(
+        "/v1/projects/{reference}/analytics/endpoints/functions.combined-stats\
+         ?interval=1day&function_id={function}"
+    );
+    let operation = path.split('?').next().unwrap_or_default();
+    if !visitor.check("GET", operation).await?.is_allowed() {
+        return Ok(None);
+    }
+    let counted = unless_rejected(visitor.get::<CallStatistics>(&path).await)?;
+    Ok(counted.map(|counted| {
+        let of = |count: fn(&CallCounts) -> u64| counted.result.iter().map(count).sum();
+        (of(|row| row.requests_count), of(|row| row.server_err_count))
+    }))
 }

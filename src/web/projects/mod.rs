@@ -1,7 +1,8 @@
-//! Projects: create, show, pause, restore, restart, delete, branches, functions, logs, usage,
-//! ingest keys, log drains, hostname.
+//! Projects: create, show, pause, restore, restart, upgrade, delete, settings, branches, functions,
+//! logs, usage, ingest keys, log drains, hostname.
 
 mod actions;
+mod branch;
 mod branches;
 mod functions;
 mod hostname;
@@ -9,7 +10,9 @@ mod ingest_keys;
 mod log_drains;
 mod logs;
 mod new;
+mod settings;
 mod show;
+mod upgrade;
 mod usage;
 
 use chrono::{DateTime, Utc};
@@ -19,6 +22,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,
     functions::FUNCTIONS,
     hostname::HOSTNAME,
@@ -26,7 +30,9 @@ pub(super) use self::{
     log_drains::LOG_DRAINS,
     logs::LOGS,
     new::{CREATE, NEW},
+    settings::{APPLY_SETTINGS, REVIEW_SETTINGS, SETTINGS, VERSIONS},
     show::{REVEAL_KEYS, SHOW},
+    upgrade::{SHOW_UPGRADE, UPGRADE},
     usage::USAGE,
 };
 use crate::{

@@ -103,7 +103,7 @@ pub(super) struct Page {
     keys: Vec<ApiKeyEntry>,
     revealed: bool,
     services: Vec<ServiceLine>,
-    /// Permitted pages on branches and functions: last segment of the path, and label.
+    /// Permitted pages on settings, branches and functions: last segment of the path, and label.
     development: Vec<(&'static str, &'static str)>,
     /// Permitted monitoring pages: last segment of the path, and label.
     monitoring: Vec<(&'static str, &'static str)>,
@@ -239,8 +239,9 @@ pub(super) async fn load(
 /// A page: last segment of its path, label, and the operation that it needs.
 type LinkedPage = (&'static str, &'static str, &'static str);
 
-/// Pages on branches and functions.
-const DEVELOPMENT: [LinkedPage; 2] = [
+/// Pages on settings, branches and functions.
+const DEVELOPMENT: [LinkedPage; 3] = [
+    ("settings", "Settings", "config/document"),
     ("branches", "Branches", "branches"),
     ("functions", "Functions", "functions"),
 ];
@@ -270,7 +271,7 @@ async fn permitted_pages(
 }
 
 /// Returns nothing if the status of the project does not permit the operation.
-fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+pub(super) fn unless_rejected<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(response) => Ok(Some(response)),
         Err(Error::Rejected(_)) => Ok(None),

@@ -11,7 +11,7 @@ use gantry::{
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{branch, get, migrate, reference, seen, sql, until_finished, versions};
+use super::{branch, get, migrate, post, reference, seen, sql, until_finished, versions};
 use crate::{
     services::kits_named,
     support::{
@@ -30,6 +30,7 @@ async fn with_kit() -> TestApp {
         services: ServiceOptions {
             shelf: KitShelf::new(None, kits),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(12))
     };
@@ -170,4 +171,65 @@ async fn without_the_kit_the_answer_names_the_command_that_installs_it() {
     assert!(missing.contains("gantry service install diff"), "{missing}");
     app.get(&path).as_(&app.stranger).send().await.expect(404);
     app.get(&path).as_(&app.read_only).send().await.expect(403);
+}
+
+#[tokio::test]
+async fn drift_of_the_parent_is_in_the_branch_and_is_never_merged_back() {
+    let app = with_kit().await;
+    let parent = app.real_project().await.to_string();
+    migrate(&app, &parent, "base", BASE).await;
+    let unrecorded =
+        "alter table public.notes add column extra text; create table app.drifted (id int)";
+    sql(&app, &parent, unrecorded).await.expect(201);
+    let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
+    until_finished(&app).await;
+    assert_eq!(versions(&app, &own).await, ["base", "remote_schema_drift"]);
+    assert_eq!(dump(&app, &parent), dump(&app, &own));
+    let runs = get(&app, &format!("/v1/projects/{own}/actions"))
+        .await
+        .expect(200)
+        .json();
+    let run = runs[0]["id"].as_str().unwrap();
+    let log = get(&app, &format!("/v1/projects/{own}/actions/{run}/logs")).await;
+    let log = log.expect(200).text().to_owned();
+    assert!(
+        log.contains("pull: the parent's schema differs from its migrations by"),
+        "{log}"
+    );
+
+    app.clock.advance(std::time::Duration::from_mins(1));
+    migrate(&app, &own, "tags", "create table public.tags (id int)").await;
+    sql(&app, &own, "create table public.only_here (id int)")
+        .await
+        .expect(201);
+    let merge = post(&app, &format!("/v1/branches/{own}/merge"), &json!({})).await;
+    let run = merge.expect(201).json()["workflow_run_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    until_finished(&app).await;
+    assert_eq!(versions(&app, &parent).await, ["base", "tags"]);
+    let log = get(&app, &format!("/v1/projects/{parent}/actions/{run}/logs")).await;
+    let log = log.expect(200).text().to_owned();
+    assert!(log.contains("they are in the diff of the branch"), "{log}");
+    app.clock.advance(std::time::Duration::from_mins(1));
+    migrate(&app, &parent, "later", "create table public.later (id int)").await;
+    post(&app, &format!("/v1/branches/{own}/push"), &json!({}))
+        .await
+        .expect(201);
+    until_finished(&app).await;
+    assert_eq!(
+        versions(&app, &own).await,
+        ["base", "remote_schema_drift", "tags", "later"]
+    );
+
+    post(&app, &format!("/v1/branches/{own}/reset"), &json!({}))
+        .await
+        .expect(201);
+    until_finished(&app).await;
+    assert_eq!(
+        versions(&app, &own).await,
+        ["base", "tags", "later", "remote_schema_drift"]
+    );
+    assert_eq!(dump(&app, &parent), dump(&app, &own));
 }

@@ -231,7 +231,7 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
         "{log}"
     );
     assert!(
-        log.contains("out of order, older than migrations already applied: 2"),
+        log.contains("out_of_order: true, older than migrations already applied: 2"),
         "{log}"
     );
 }

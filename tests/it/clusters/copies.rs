@@ -15,14 +15,14 @@ use std::{
 
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{ClusterSpec, CopyReport, CopySpec, Engine},
+    data_plane::clusters::{ClusterSpec, CopyProgress, CopyReport, CopySpec, Engine},
 };
 use rustix::process::{Signal, kill_process};
 use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::text;
-use crate::support::machine::{FIRST_UID, Machine, PATIENCE, engines, is_root, processes_under};
+use crate::support::machine::{FIRST_UID, Machine, engines, is_root, processes_under};
 
 const ACCOUNTS: i64 = 100;
 const CLIENTS: usize = 4;
@@ -47,18 +47,21 @@ pub(super) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
         marker: "11111111-2222-4333-8444-555555555555".to_owned(),
         secrets: vec![("canary-setting-secret".into(), "replacement".into())],
         masking: Vec::new(),
+        schema_only: false,
+        rebuild: None,
         bytes_max: 1 << 30,
+        progress: CopyProgress::default(),
     }
 }
 
 /// Returns the folders of copies in the making.
-fn unfinished(machine: &Machine) -> Vec<PathBuf> {
+pub(super) fn unfinished(machine: &Machine) -> Vec<PathBuf> {
     let entries = fs::read_dir(machine.dir().join("tmp")).unwrap();
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
 /// Waits until a file exists in the folder of a copy in the making.
-async fn until_made(machine: &Machine, file: &str) -> PathBuf {
+pub(super) async fn until_made(machine: &Machine, file: &str) -> PathBuf {
     loop {
         for folder in unfinished(machine) {
             if folder.join(file).exists() {
@@ -182,7 +185,7 @@ async fn copy_contains_every_acknowledged_commit_and_no_half_of_one() {
 }
 
 /// Prepares an original with everything that must not act or leak in a copy.
-async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
+pub(super) async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
     let spec = ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
         uid: FIRST_UID + n,
@@ -243,13 +246,13 @@ async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
     spec.project
 }
 
-fn counts(report: &CopyReport) -> BTreeMap<&str, u64> {
+pub(super) fn counts(report: &CopyReport) -> BTreeMap<&str, u64> {
     let steps = report.isolation.iter();
     steps.map(|step| (&*step.name, step.count)).collect()
 }
 
 /// Returns the files below a folder that contain one of the canaries.
-fn files_with_canary(folder: &Path) -> Vec<String> {
+pub(super) fn files_with_canary(folder: &Path) -> Vec<String> {
     files_with(folder, &CANARIES)
 }
 
@@ -391,16 +394,21 @@ async fn check_isolation(machine: &Machine, n: u32, major: u16) {
     assert_eq!(number(&copy, "select count(*) from public.notes").await, 2);
 }
 
-#[tokio::test]
-async fn copy_is_isolated_from_its_original_in_every_version() {
+/// Runs a check for each version, with a number of its own for accounts.
+pub(super) async fn in_every_version(check: impl AsyncFn(&Machine, u32, u16)) {
     let offered = engines();
     let machine = Machine::on(&offered).await;
     let mut majors: Vec<u16> = offered.offered().iter().map(Engine::major).collect();
     majors.sort_unstable();
     majors.dedup();
     for (n, major) in (1..).step_by(10).zip(majors) {
-        check_isolation(&machine, n, major).await;
+        check(&machine, n, major).await;
     }
+}
+
+#[tokio::test]
+async fn copy_is_isolated_from_its_original_in_every_version() {
+    in_every_version(check_isolation).await;
 }
 
 /// Creates a hostile file. The second path is a file outside of the cluster.
@@ -486,57 +494,6 @@ async fn copy_refuses_files_that_postgres_does_not_make() {
         .to_string();
     assert!(refused.contains("larger than 1 MB"), "{refused}");
     started(&machine, &copy_of(&source, 5, major)).await;
-}
-
-/// Runs a copy until the given file of it exists, and drops it there.
-async fn interrupt_at(machine: &Machine, spec: &CopySpec, file: &str) -> bool {
-    tokio::select! {
-        _ = machine.clusters.create_copy(spec) => false,
-        _ = until_made(machine, file) => true,
-    }
-}
-
-#[tokio::test]
-async fn interrupted_copy_is_garbage_and_can_be_repeated() {
-    let machine = Machine::new().await;
-    let source = machine.running(1).await;
-    let major = machine.clusters.engines().default_engine().major();
-    let points = [
-        "data/PG_VERSION",
-        "data/base",
-        "data/global/pg_control",
-        "data/backup_label",
-        "start.log",
-        "data/postmaster.pid",
-        "data/backup_label.old",
-        "copy.json",
-    ];
-    let spec = copy_of(&source, 2, major);
-    let mut interrupted = 0;
-    for point in points {
-        interrupted += u32::from(interrupt_at(&machine, &spec, point).await);
-        if machine.clusters.exists(&spec.cluster.project) {
-            machine
-                .clusters
-                .remove(&spec.cluster.project)
-                .await
-                .unwrap();
-        }
-        let known = [source.clone()].into();
-        machine.clusters.collect_garbage(&known).await.unwrap();
-        assert_eq!(unfinished(&machine), Vec::<PathBuf>::new(), "{point}");
-        let left = processes_under(&machine.dir().join("tmp"));
-        assert_eq!(left, [], "{point}");
-    }
-    assert!(interrupted >= 5, "{interrupted}");
-    let admin = machine.clusters.admin_session(&source).await.unwrap();
-    let ended = async {
-        while number(&admin, "select count(*) from pg_replication_slots").await > 0 {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, ended).await.unwrap();
-    started(&machine, &spec).await;
 }
 
 #[tokio::test]

@@ -346,7 +346,7 @@ fn own_operations_use_no_path_of_the_contract() {
             || endpoint.path.starts_with("/v1/invitations")
             || endpoint.path.ends_with("/invitations")
             || endpoint.path.contains("/audit")
-            || endpoint.path.contains("/custom-hostname/")
+            || endpoint.path.starts_with("/v1/projects/{ref}/config/")
             || endpoint.path.contains("/oauth/apps")
                 && endpoint.id != "gantry-register-oauth-application"
             || endpoint.path.contains("/oauth/authorizations")

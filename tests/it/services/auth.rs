@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    fs,
     fs::Permissions,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -17,7 +17,10 @@ use gantry::{
         projects::{Status, lease},
         service_proxy::upstreams::{Service, UpstreamAddress},
         services,
-        services::{ServiceOptions, ServiceUse, UnavailableReason, shelf::KitShelf, sweep},
+        services::{
+            ServiceOptions, ServiceUse, UnavailableReason, manifest::Manifest, shelf::KitShelf,
+            sweep,
+        },
     },
     platform::http::Transport,
 };
@@ -38,31 +41,50 @@ use crate::{
     },
 };
 
-/// A node with an Auth service, its service proxy, and a project that runs.
-struct AuthApi {
-    gate: Gate,
-    project: ProjectRef,
+/// A node with a service from an archive of the operator, its service proxy, and a project that
+/// runs.
+pub(super) struct ArchiveApi {
+    pub(super) gate: Gate,
+    pub(super) project: ProjectRef,
     id: ProjectId,
+    service: Service,
     key: String,
-    kits: PathBuf,
+    pub(super) kits: PathBuf,
 }
 
+/// Name of this machine's platform in archives.
+pub(super) const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
+    "linux-x64"
+} else {
+    "linux-arm64"
+};
+
 /// Installs the fake program with the built-in manifest, as an archive of the operator has it.
-fn install(kits: &Path) {
-    let platform = match env::consts::ARCH {
-        "x86_64" => "linux-x64",
-        _ => "linux-arm64",
-    };
-    let folder = kits.join("auth/1.0").join(platform);
-    fs::create_dir_all(folder.join("bin")).unwrap();
-    build_fake(&folder.join("bin/auth"));
-    let places = ["", "auth", "auth/1.0"].map(|place| kits.join(place));
-    for path in
-        places
-            .into_iter()
-            .chain([folder.clone(), folder.join("bin"), folder.join("bin/auth")])
+pub(crate) fn install(kits: &Path, service: Service) {
+    let folder = kits.join(service.name()).join("1.0").join(PLATFORM);
+    let manifest = Manifest::built_in(service).unwrap();
+    fs::create_dir_all(&folder).unwrap();
+    for program in [Some(manifest.program), manifest.prepare]
+        .into_iter()
+        .flatten()
     {
-        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+        let program = folder.join(program);
+        fs::create_dir_all(program.parent().unwrap()).unwrap();
+        build_fake(&program);
+    }
+    if let Some(directory) = manifest.directory {
+        fs::create_dir_all(folder.join(directory)).unwrap();
+    }
+    open_to_all(kits);
+}
+
+/// Lets all accounts read and execute a folder with all that it contains.
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    if path.is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            open_to_all(&entry.unwrap().path());
+        }
     }
 }
 
@@ -71,26 +93,36 @@ fn node(app: &TestApp, machine: &Arc<Machine>, kits: &Path) -> Node {
         services: ServiceOptions {
             shelf: KitShelf::new(Some(kits.to_owned()), machine.dir().join("none")),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(13))
     };
     app.another_with(options, Arc::clone(machine))
 }
 
-impl AuthApi {
+impl ArchiveApi {
     async fn new() -> Self {
+        Self::of(Service::Auth).await
+    }
+
+    pub(super) async fn of(service: Service) -> Self {
         let app = TestApp::new().await;
         let machine = Arc::new(Machine::new().await);
         let kits = machine.dir().join("kits");
-        install(&kits);
-        Self::with(app, &machine, kits).await
+        install(&kits, service);
+        Self::with(app, &machine, kits, service).await
     }
 
-    async fn with(app: TestApp, machine: &Arc<Machine>, kits: PathBuf) -> Self {
+    pub(super) async fn with(
+        app: TestApp,
+        machine: &Arc<Machine>,
+        kits: PathBuf,
+        service: Service,
+    ) -> Self {
         let mut node = node(&app, machine, &kits);
         node.start();
         let call = node.post("/v1/projects").as_(&app.owner);
-        let call = call.json(&app.new_project("auth"));
+        let call = call.json(&app.new_project(service.name()));
         let created = call.send().await.expect(201).json();
         let project: ProjectRef = created["ref"].as_str().unwrap().parse().unwrap();
         node.until(&project, Status::ActiveHealthy).await;
@@ -106,21 +138,22 @@ impl AuthApi {
             id: ProjectId(rows.unwrap()[0].get(0)),
             gate: Gate::of(app, node, project.clone()).await,
             project,
+            service,
             kits,
         }
     }
 
     /// Sends a request through the service proxy.
-    async fn get(&self, path: &str) -> Answer {
+    pub(super) async fn get(&self, path: &str) -> Answer {
         let mut client = self.gate.client().await;
-        let (host, key) = (self.gate.host(), &self.key);
-        let text = format!("GET /auth/v1{path} HTTP/1.1\r\nHost: {host}\r\napikey: {key}\r\n\r\n");
+        let (host, key, prefix) = (self.gate.host(), &self.key, self.service.prefix());
+        let text = format!("GET {prefix}{path} HTTP/1.1\r\nHost: {host}\r\napikey: {key}\r\n\r\n");
         client.send(&text).await;
         client.answer().await
     }
 
     /// Returns the environment of the process, which is started if necessary.
-    async fn environment(&self) -> BTreeMap<String, String> {
+    pub(super) async fn environment(&self) -> BTreeMap<String, String> {
         let answer = self.get("/environment").await;
         assert_eq!(answer.status, 200, "{answer:?}: {}", self.health().await);
         let text = String::from_utf8(answer.body.to_vec()).unwrap();
@@ -131,35 +164,42 @@ impl AuthApi {
         text.lines().map(pair).collect()
     }
 
-    async fn health(&self) -> Value {
-        let path = format!("/v1/projects/{}/health?services=auth", self.project);
+    pub(super) async fn health(&self) -> Value {
+        let path = format!(
+            "/v1/projects/{}/health?services={}",
+            self.project, self.service
+        );
         let call = self.gate.node.get(&path).as_(&self.gate.app.owner);
         call.send().await.expect(200).json()[0].clone()
     }
 
-    async fn patch(&self, change: Value, status: u16) -> Value {
-        let path = format!("/v1/projects/{}/config/auth", self.project);
+    pub(super) async fn patch(&self, change: Value, status: u16) -> Value {
+        let path = format!("/v1/projects/{}/config/{}", self.project, self.service);
         let call = self.gate.node.patch(&path).as_(&self.gate.app.owner);
-        call.json(&change).send().await.expect(status).json()
+        let answer = call.json(&change).send().await.expect(status);
+        if answer.body.is_empty() {
+            return Value::Null;
+        }
+        answer.json()
     }
 
-    fn pid(&self) -> Option<i32> {
-        self.gate.node.app.services.pid(self.id, Service::Auth)
+    pub(super) fn pid(&self) -> Option<i32> {
+        self.gate.node.app.services.pid(self.id, self.service)
     }
 
     fn folder(&self) -> PathBuf {
-        let name = format!("{}.auth", self.project);
+        let name = format!("{}.{}", self.project, self.service);
         self.gate.node.machine.home.socket_dir(&name)
     }
 
     async fn acquire_on(&self, node: &Node) -> ServiceUse {
         let keys = api_keys::accepted_keys(&node.app, self.id, &self.project).await;
         let keys = Arc::new(keys.unwrap());
-        let used = services::acquire(&node.app, self.id, &self.project, Service::Auth, &keys);
+        let used = services::acquire(&node.app, self.id, &self.project, self.service, &keys);
         used.await.unwrap()
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         services::stop_all(&self.gate.node.app).await;
         self.gate.node.stop().await;
     }
@@ -167,7 +207,7 @@ impl AuthApi {
 
 #[tokio::test]
 async fn first_request_starts_auth_with_its_whole_environment() {
-    let api = AuthApi::new().await;
+    let api = ArchiveApi::new().await;
     let health = api.health().await;
     assert_eq!(health["status"], "ACTIVE_HEALTHY", "asleep: {health}");
     api.patch(json!({"smtp_pass": "hidden"}), 200).await;
@@ -235,7 +275,7 @@ async fn first_request_starts_auth_with_its_whole_environment() {
 
 #[tokio::test]
 async fn changed_settings_replace_the_process_and_rejected_ones_change_nothing() {
-    let api = AuthApi::new().await;
+    let api = ArchiveApi::new().await;
     api.environment().await;
     let first = api.pid();
     api.patch(json!({"site_url": "https://one.example"}), 200)
@@ -268,7 +308,7 @@ async fn changed_settings_replace_the_process_and_rejected_ones_change_nothing()
 
 #[tokio::test]
 async fn new_keys_replace_the_process() {
-    let api = AuthApi::new().await;
+    let api = ArchiveApi::new().await;
     api.environment().await;
     let first = api.pid();
     let path = format!("/v1/projects/{}/config/auth/signing-keys", api.project);
@@ -286,7 +326,7 @@ async fn new_keys_replace_the_process() {
 
 #[tokio::test]
 async fn port_belongs_to_the_instance_alone() {
-    let api = AuthApi::new().await;
+    let api = ArchiveApi::new().await;
     let used = api.acquire_on(&api.gate.node).await;
     let UpstreamAddress::Port(port) = *used.upstream().address() else {
         panic!("{:?}", used.upstream());
@@ -323,7 +363,7 @@ async fn port_belongs_to_the_instance_alone() {
 
 #[tokio::test]
 async fn health_tells_the_truth_and_idle_process_is_stopped() {
-    let api = AuthApi::new().await;
+    let api = ArchiveApi::new().await;
     api.environment().await;
     assert_eq!(api.health().await["status"], "ACTIVE_HEALTHY");
     let pid = Pid::from_raw(api.pid().unwrap()).unwrap();
@@ -352,7 +392,7 @@ async fn health_tells_the_truth_and_idle_process_is_stopped() {
 
 #[tokio::test]
 async fn restarted_gantry_adopts_the_process_with_its_port() {
-    let mut api = AuthApi::new().await;
+    let mut api = ArchiveApi::new().await;
     drop(api.acquire_on(&api.gate.node).await);
     let first = api.pid();
     api.gate.node.kill();
@@ -376,49 +416,13 @@ async fn restarted_gantry_adopts_the_process_with_its_port() {
 
 #[tokio::test]
 async fn archive_without_a_manifest_that_gantry_knows_is_unhealthy() {
-    let api = AuthApi::new().await;
-    fs::remove_file(api.kits.join("auth/1.0").join("linux-x64/bin/auth"))
-        .or_else(|_| fs::remove_file(api.kits.join("auth/1.0/linux-arm64/bin/auth")))
-        .unwrap();
+    let api = ArchiveApi::new().await;
+    fs::remove_file(api.kits.join("auth/1.0").join(PLATFORM).join("bin/auth")).unwrap();
     let answer = api.get("/environment").await;
     assert_eq!(answer.status, 503, "{answer:?}");
     let health = api.health().await;
     assert_eq!(health["status"], "UNHEALTHY", "{health}");
     let reason = UnavailableReason::BrokenKit.message();
     assert!(answer.json()["message"].to_string().contains(reason));
-    api.stop().await;
-}
-
-/// Starts the programs in `GANTRY_SERVICES_DIR`, for `just kits`. Elsewhere it counts what it
-/// skipped.
-#[tokio::test]
-#[expect(
-    clippy::print_stdout,
-    reason = "`just kits` shows how many archives were skipped"
-)]
-async fn archives_of_the_operator_start() {
-    let wanted = [Service::Auth];
-    let folder = env::var_os("GANTRY_SERVICES_DIR").map(PathBuf::from);
-    let shelf = KitShelf::new(folder.clone(), PathBuf::from("/nonexistent"));
-    let found: Vec<Service> = wanted
-        .into_iter()
-        .filter(|service| matches!(shelf.find(*service), Ok(Some(_))))
-        .collect();
-    let skipped = wanted.len() - found.len();
-    println!("{} of {} archives: skipped", skipped, wanted.len());
-    let Some(kits) = folder.filter(|_| !found.is_empty()) else {
-        return;
-    };
-    let (app, machine) = (TestApp::new().await, Arc::new(Machine::new().await));
-    let api = AuthApi::with(app, &machine, kits).await;
-    for path in ["/health", "/settings"] {
-        let answer = api.get(path).await;
-        assert_eq!(
-            answer.status,
-            200,
-            "{path}: {answer:?}: {}",
-            api.health().await
-        );
-    }
     api.stop().await;
 }

@@ -1,7 +1,10 @@
 /* A service for tests: answers HTTP on a Unix socket, one process per connection.
-   With the variable GOTRUE_API_PORT it listens on that port of 127.0.0.1, unless GOTRUE_SITE_URL is one that it rejects.
+   With one of the variables GOTRUE_API_PORT, SERVER_PORT and PORT it listens on that port of 127.0.0.1, unless GOTRUE_SITE_URL is
+   one that it rejects. Named "migrate", it ends with success if the database can be reached. Paths below /api are those without it,
+   and /tenant returns the last request about tenants.
    Arguments: the socket, then a mode: ok, die (ends at once), never (does not listen), slow (listens when the file of the third
    argument exists). */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,11 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+/* The last request about tenants, shared by the processes of all connections. */
+static char *tenant;
 static pid_t server;
 static volatile sig_atomic_t hungry;
 
@@ -41,6 +48,17 @@ static int forks(void) {
         for (;;) pause();
     for (int each = 0; each < count; each++) kill(made[each], SIGKILL);
     return count;
+}
+
+/* Connects to a port of 127.0.0.1. */
+static int reach(const char *port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    /* A request for TLS is answered by one byte. */
+    char request[8] = {0, 0, 0, 8, 4, 210, 22, 47}, answer;
+    if (fd < 0 || connect(fd, (void *)&address, sizeof address)) return errno;
+    return write(fd, request, 8) == 8 && read(fd, &answer, 1) == 1 ? 0 : ECONNRESET;
 }
 
 static int port_socket(const char *port) {
@@ -74,6 +92,8 @@ static int attempt(const char *what, char *argument) {
         execv(argument, arguments);
         return errno;
     }
+    if (!strcmp(what, "attribute")) return setxattr(argument, "user.type", "x", 1, 0) ? errno : 0;
+    if (!strcmp(what, "reach")) return reach(argument);
     if (!strcmp(what, "forks")) return forks();
     if (!strcmp(what, "port")) return port_socket(argument) < 0 ? errno : 0;
     if (!strcmp(what, "inet")) return socket(AF_INET, SOCK_STREAM, 0) < 0 ? errno : 0;
@@ -81,19 +101,25 @@ static int attempt(const char *what, char *argument) {
     return -1;
 }
 
+enum { TENANT_BYTES = 1 << 16 };
+
 static void serve(int client) {
-    char request[4096];
+    static char request[TENANT_BYTES];
     size_t held = 0;
     for (;;) {
         ssize_t got = read(client, request + held, sizeof request - 1 - held);
         if (got <= 0) exit(0);
         held += got;
         request[held] = 0;
-        if (!strstr(request, "\r\n\r\n")) continue;
+        char *end = strstr(request, "\r\n\r\n"), *length = strcasestr(request, "content-length: ");
+        if (!end) continue;
+        if (length && length < end && held < (size_t)(end + 4 - request) + atoi(length + 16)) continue;
         char method[16], path[2048];
         static char body[1 << 18];
         sscanf(request, "%15s %2047s", method, path);
         held = 0;
+        if (!strncmp(path, "/api/tenants/", 13)) memcpy(tenant, request, sizeof request);
+        else if (!strncmp(path, "/api/", 5)) memmove(path, path + 4, strlen(path + 4) + 1);
         if (!strcmp(path, "/crash")) kill(server, SIGKILL);
         if (!strcmp(path, "/hog")) kill(server, SIGUSR1);
         if (!strncmp(path, "/try/", 5)) {
@@ -106,6 +132,8 @@ static void serve(int client) {
             body[0] = 0;
             for (char **each = environ; *each && end < sizeof body; each++)
                 end += snprintf(body + end, sizeof body - end, "%s\n", *each);
+        } else if (!strcmp(path, "/tenant")) {
+            snprintf(body, sizeof body, "%s", tenant);
         } else if (!strcmp(path, "/variables")) {
             extern char **environ;
             int count = 0;
@@ -121,6 +149,9 @@ static void serve(int client) {
 
 int main(int count, char **arguments) {
     const char *mode = count > 2 ? arguments[2] : "ok";
+    const char *name = strrchr(arguments[0], '/'), *database = getenv("DB_PORT");
+    if (name && !strcmp(name, "/migrate")) return database ? reach(database) : 9;
+    tenant = mmap(NULL, TENANT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     server = getpid();
     signal(SIGCHLD, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
@@ -133,6 +164,8 @@ int main(int count, char **arguments) {
     struct stat found;
     while (!strcmp(mode, "slow") && stat(arguments[3], &found)) usleep(1000);
     const char *port = getenv("GOTRUE_API_PORT"), *site = getenv("GOTRUE_SITE_URL");
+    if (!port) port = getenv("SERVER_PORT");
+    if (!port) port = getenv("PORT");
     if (site && strstr(site, "rejected")) {
         printf("GOTRUE_SITE_URL is rejected\n");
         return 6;

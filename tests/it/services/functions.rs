@@ -1,13 +1,13 @@
 //! Edge Functions with the real runtime: deployment, calls, secrets, limits and logs.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
         service_proxy::upstreams::Service,
-        services::{self, ServiceOptions, shelf::KitShelf},
+        services::{self, ServiceOptions, functions::EgressPorts, shelf::KitShelf},
     },
     platform::http::Transport,
 };
@@ -19,33 +19,56 @@ use crate::{
     edge::{Answer, Gate},
     functions::form,
     support::{
-        TestApp,
+        Node, TestApp,
         machine::{Machine, host},
         settings,
     },
 };
 
 /// A node that runs functions of the home project.
-struct Functions {
-    gate: Gate,
-    project: ProjectRef,
+pub(super) struct Functions {
+    pub(super) gate: Gate,
+    pub(super) project: ProjectRef,
     publishable: String,
     anon: String,
 }
 
 impl Functions {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
+        Self::with(kits_with(Service::Functions)).await
+    }
+
+    /// Runs functions with the kits in this folder.
+    pub(super) async fn with(kits: PathBuf) -> Self {
+        Self::with_egress(kits, EgressPorts::default()).await
+    }
+
+    pub(super) async fn with_egress(kits: PathBuf, egress: EgressPorts) -> Self {
+        Self::on(kits, egress, TestApp::another_in_real_time).await
+    }
+
+    /// Runs functions with the clock of the test.
+    pub(super) async fn with_clock_of_test() -> Self {
         let kits = kits_with(Service::Functions);
+        Self::on(kits, EgressPorts::default(), TestApp::another_with).await
+    }
+
+    async fn on(
+        kits: PathBuf,
+        egress: EgressPorts,
+        another: fn(&TestApp, Settings, Arc<Machine>) -> Node,
+    ) -> Self {
         let app = TestApp::new().await;
         let machine = Arc::new(Machine::new().await);
         let options = Settings {
             services: ServiceOptions {
                 shelf: KitShelf::new(None, kits),
                 launcher: host().launcher,
+                egress,
             },
             ..settings(Transport::default(), Uuid::from_u128(12))
         };
-        let mut node = app.another_in_real_time(options, machine);
+        let mut node = another(&app, options, machine);
         node.start();
         let created = node.post("/v1/projects").as_(&app.owner);
         let created = created.json(&app.new_project("functions")).send().await;
@@ -74,17 +97,17 @@ impl Functions {
         }
     }
 
-    fn at(&self, rest: &str) -> String {
+    pub(super) fn at(&self, rest: &str) -> String {
         format!("/v1/projects/{}{rest}", self.project)
     }
 
     /// Deploys a function that needs no token.
-    async fn deploy(&self, slug: &str, text: &str, status: u16) -> Value {
+    pub(super) async fn deploy(&self, slug: &str, text: &str, status: u16) -> Value {
         self.deploy_files(slug, false, &[("index.ts", text)], status)
             .await
     }
 
-    async fn deploy_files(
+    pub(super) async fn deploy_files(
         &self,
         slug: &str,
         verify_jwt: bool,
@@ -92,16 +115,26 @@ impl Functions {
         status: u16,
     ) -> Value {
         let metadata = json!({"entrypoint_path": "index.ts", "verify_jwt": verify_jwt});
+        self.deploy_with(slug, &metadata, files, status).await
+    }
+
+    pub(super) async fn deploy_with(
+        &self,
+        slug: &str,
+        metadata: &Value,
+        files: &[(&str, &str)],
+        status: u16,
+    ) -> Value {
         let path = self.at(&format!("/functions/deploy?slug={slug}"));
         let call = self.gate.node.post(&path).as_(&self.gate.app.owner);
-        form(call, &metadata, files)
+        form(call, metadata, files)
             .send()
             .await
             .expect(status)
             .json()
     }
 
-    async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    pub(super) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
         let mut lines = String::new();
         for (name, value) in headers {
             lines.extend([name, ": ", value, "\r\n"]);
@@ -114,7 +147,7 @@ impl Functions {
     }
 
     /// Calls a function and returns status and body.
-    async fn call(&self, path: &str) -> (u16, String) {
+    pub(super) async fn call(&self, path: &str) -> (u16, String) {
         let answer = self.send("GET", path, &[]).await;
         (
             answer.status,
@@ -132,7 +165,7 @@ impl Functions {
         call.json(&body).send().await.expect(201);
     }
 
-    async fn stop(mut self) {
+    pub(super) async fn stop(mut self) {
         services::stop_all(&self.gate.node.app).await;
         self.gate.node.stop().await;
     }

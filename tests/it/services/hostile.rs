@@ -79,6 +79,7 @@ async fn instance_connects_to_its_own_database_only() {
         services: ServiceOptions {
             shelf: KitShelf::new(None, floor.kits.clone()),
             launcher: host().launcher,
+            ..ServiceOptions::default()
         },
         ..settings(Transport::default(), Uuid::from_u128(11))
     };

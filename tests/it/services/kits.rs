@@ -13,7 +13,7 @@ use super::{Floor, acquire, get, until};
 use crate::support::machine::{kill, processes_under};
 
 /// Returns projects without rows, which services without a database need not have.
-fn projects(count: i64) -> Vec<(ProjectId, ProjectRef)> {
+pub(super) fn projects(count: i64) -> Vec<(ProjectId, ProjectRef)> {
     let project = |n: i64| {
         let letters = format!("{n:020}").replace(|c: char| c.is_ascii_digit(), "a");
         let last = char::from(b'a' + u8::try_from(n).unwrap());

@@ -106,6 +106,7 @@ impl DataApi {
             services: ServiceOptions {
                 shelf: KitShelf::new(None, kits),
                 launcher: host().launcher,
+                ..ServiceOptions::default()
             },
             ..settings(Transport::default(), Uuid::from_u128(12))
         };

@@ -11,6 +11,7 @@ async fn settings_are_stored_and_secret_is_for_developers() {
     let get = async |actor| app.get(&path).as_(actor).send().await.expect(200).json();
     let defaults = json!({
         "db_schema": "public", "max_rows": 1000, "db_extra_search_path": "public, extensions", "db_pool": null,
+        "db_pool_acquisition_timeout": null, "db_pool_max_lifetime": null, "db_pool_max_idletime": null,
     });
     assert_eq!(get(&app.read_only).await, defaults);
     let seen = get(&app.developer).await;
@@ -25,6 +26,7 @@ async fn settings_are_stored_and_secret_is_for_developers() {
         .json();
     let expected = json!({
         "db_schema": "public, api", "max_rows": 0, "db_extra_search_path": "public, extensions", "db_pool": 3,
+        "db_pool_acquisition_timeout": null, "db_pool_max_lifetime": null, "db_pool_max_idletime": null,
     });
     assert_eq!(changed, expected);
     assert_eq!(get(&app.read_only).await, expected);

@@ -5,7 +5,8 @@ use std::fs;
 use futures_util::future::join_all;
 use gantry::data_plane::{
     projects::lease,
-    services::{UnavailableReason, sweep},
+    service_proxy::upstreams::Service,
+    services::{UnavailableReason, pressure, sweep},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -127,6 +128,28 @@ async fn idle_instance_stops_and_used_one_does_not() {
     until(async || !floor.folder().exists()).await;
     assert!(processes_under(&floor.folder()).is_empty());
     floor.acquire().await.unwrap();
+}
+
+#[tokio::test]
+async fn instances_that_are_idle_for_longest_are_stopped_under_memory_pressure() {
+    let floor = Floor::new("ok").await;
+    let projects = super::kits::projects(6);
+    for (id, project) in &projects {
+        drop(super::acquire(&floor.node, *id, project).await.unwrap());
+        floor.app.advance(1);
+    }
+    let runs = |index: usize| {
+        let id = projects[index].0;
+        floor.node.app.services.pid(id, Service::Rest).is_some()
+    };
+    let (id, project) = &projects[0];
+    let used = super::acquire(&floor.node, *id, project).await.unwrap();
+    // The first one is in use, and the last one was used a moment ago.
+    assert_eq!(pressure::stop_longest_idle(&floor.node.app), 4);
+    until(async || (1..5).all(|index| !runs(index))).await;
+    assert!(runs(0) && runs(5));
+    drop(used);
+    assert_eq!(pressure::stop_longest_idle(&floor.node.app), 0);
 }
 
 #[tokio::test]

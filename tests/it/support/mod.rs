@@ -25,6 +25,7 @@ use gantry::{
         sealing::SealingKey,
     },
     data_plane::{
+        backups::BackupOptions,
         cluster_driver::ClusterDriver,
         domains::hostnames::{
             Host,
@@ -426,6 +427,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
+        hold: chrono::TimeDelta::zero(),
         counting: Options::default(),
         dns: Arc::new(Said::default()),
         authority: None,
@@ -444,7 +446,14 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
             outbound: OutboundPolicy::new(["127.0.0.0/8".parse().unwrap()]),
             ..log_drains::Options::default()
         },
-        branch_life: chrono::TimeDelta::days(7),
+        compute_sizes: gantry::data_plane::projects::sizes::SizeTable::default(),
+        project_disk_choice_max: 0,
+        branches: gantry::api::branches::BranchOptions::default(),
+        // Tests of backups switch them on.
+        backups: BackupOptions {
+            enabled: false,
+            ..BackupOptions::default()
+        },
     }
 }
 

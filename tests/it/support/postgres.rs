@@ -42,6 +42,20 @@ pub(crate) async fn database() -> Config {
     config
 }
 
+/// Creates a control database without a schema.
+pub(crate) async fn empty_database() -> Config {
+    let shared = SHARED.get_or_init(shared).await;
+    let admin = connect(&shared.config).await;
+    let name = format!("it_{}", Entropy::system().letters(12));
+    admin
+        .batch_execute(&format!("create database {name}"))
+        .await
+        .unwrap();
+    let mut config = shared.config.clone();
+    config.dbname(name);
+    config
+}
+
 /// Opens another connection.
 pub(crate) async fn connect(config: &Config) -> Client {
     let (client, connection) = config.connect(NoTls).await.unwrap();

@@ -385,6 +385,33 @@ async fn restart_requires_confirmation_and_permission() {
 }
 
 #[tokio::test]
+async fn upgrade_page_without_newer_version_says_how_to_install_one() {
+    let app = TestApp::new().await;
+    let mut browser = olga(&app).await;
+    let mut dora = signed_in(&app, &app.developer).await;
+    let mut stan = signed_in(&app, &app.stranger).await;
+    let page = format!("/projects/{}/upgrade", app.home.project);
+    browser
+        .get(&page)
+        .await
+        .expect(200)
+        .says("There is no version that it can be upgraded to.");
+    let version = [("version", "99")];
+    browser
+        .submit(&page, &page, &version)
+        .await
+        .expect(409)
+        .says("cannot be upgraded to 99");
+    dora.get(&page)
+        .await
+        .expect(200)
+        .says("You do not have permission for this action.");
+    dora.submit("/account", &page, &version).await.expect(403);
+    stan.get(&page).await.expect(404);
+    stan.submit("/account", &page, &version).await.expect(404);
+}
+
+#[tokio::test]
 async fn custom_hostname_page_shows_checks_and_next_steps() {
     let app = TestApp::new().await;
     let mut browser = olga(&app).await;
@@ -480,6 +507,21 @@ async fn branches_page_shows_branches_and_runs() {
         .says("Action runs")
         .says(made["project_ref"].as_str().unwrap())
         .says("hx-trigger=\"every 2s\"");
+    let own = made["project_ref"].as_str().unwrap();
+    let branch = format!("{path}/{own}");
+    let page = browser.get(&branch).await.expect(200);
+    page.says("feature &#60;one&#62;")
+        .says("schema and data")
+        .says("Outgoing connections")
+        .says("Ends unless it is used")
+        .says("clone")
+        .says(&format!("{branch}/merge"));
+    browser
+        .get(&format!("{path}/{}", app.home.project))
+        .await
+        .expect(404);
+    let page = browser.get(&format!("{branch}/merge")).await.expect(200);
+    page.says("Merge this branch?").says("Merge branch");
     let project = format!("/projects/{}", app.home.project);
     browser.get(&project).await.expect(200).says(">Branches<");
 }
@@ -520,6 +562,8 @@ async fn functions_page_lists_functions_and_names_of_secrets() {
         .says("/functions/v1/hello")
         .says("open to all requests")
         .says("GREETING")
-        .says("/logs?preset=own");
+        .says("0 calls in a day")
+        .says("source=function_edge_logs")
+        .says("source=function_logs");
     assert!(!page.html.contains("a-hidden-value"));
 }

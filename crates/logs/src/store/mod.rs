@@ -19,7 +19,7 @@ mod known_files;
 mod log;
 mod merge_policy;
 mod names;
-mod objects;
+pub(crate) mod objects;
 mod recovery;
 mod repair;
 mod spool;

@@ -28,7 +28,7 @@ const RENAME_RETRIES_MAX: usize = 10;
 
 /// A directory of files. A file becomes visible only after its content is durable.
 #[derive(Debug, Clone)]
-pub(super) struct LocalObjects {
+pub struct LocalObjects {
     files: Arc<LocalFileSystem>,
     root: PathBuf,
     /// The directory for files in progress, on the same file system as `root`.
@@ -40,7 +40,7 @@ pub(super) struct LocalObjects {
 impl LocalObjects {
     /// Opens the directories and creates them if necessary. Removes unfinished files of earlier
     /// processes.
-    pub(super) fn open(root: &FilePath, staging: PathBuf) -> io::Result<Self> {
+    pub fn open(root: &FilePath, staging: PathBuf) -> io::Result<Self> {
         match fs::remove_dir_all(&staging) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -8,6 +8,7 @@
 pub mod operations;
 pub mod rehearsal;
 pub mod replay;
+pub mod seed;
 
 mod attempts;
 mod history;

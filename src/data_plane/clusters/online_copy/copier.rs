@@ -36,6 +36,8 @@ const FILES_MAX: u64 = 500_000;
 const CHUNK: usize = 1 << 20;
 /// Space that a copy leaves free, in bytes.
 const FREE_MIN: u64 = 256 << 20;
+/// Space that remains free after a copy that shares its blocks, in bytes.
+const FREE_MIN_SHARED: u64 = 64 << 20;
 /// Size of `pg_control`, in bytes.
 const CONTROL_BYTES: usize = 8192;
 /// Attempts to read `pg_control` while the server rewrites it.
@@ -456,10 +458,20 @@ fn is_excluded(folder: &CStr, name: &CStr) -> bool {
         || (folder == c"global" && name == b"pg_control")
 }
 
-/// Returns the problem of copying a cluster of `bytes` into `free` bytes, if there is one. The copy
-/// needs a twentieth more for its WAL, and leaves [`FREE_MIN`].
+/// Returns the free space that the copy of a cluster of `bytes` needs: a twentieth more for its WAL
+/// and its rewritten tables, and what stays free.
+pub fn copy_needs(bytes: u64, shares_blocks: bool) -> u64 {
+    let (copied, free) = if shares_blocks {
+        (0, FREE_MIN_SHARED)
+    } else {
+        (bytes, FREE_MIN)
+    };
+    copied.saturating_add(bytes / 20).saturating_add(free)
+}
+
+/// Returns the problem of copying a cluster of `bytes` into `free` bytes, if there is one.
 fn missing_space(bytes: u64, free: u64) -> Option<String> {
-    let needed = bytes.saturating_add(bytes / 20).saturating_add(FREE_MIN);
+    let needed = copy_needs(bytes, false);
     (needed > free).then(|| {
         let (needed, free) = (needed >> 20, free >> 20);
         format!("its copy needs {needed} MB, and {free} MB are free")
@@ -500,6 +512,13 @@ fn refused(path: &Path, text: &str) -> ClusterError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copy_with_shared_blocks_needs_a_twentieth() {
+        let mb = 1 << 20;
+        assert_eq!(copy_needs(1000 * mb, true), (50 + 64) * mb);
+        assert_eq!(copy_needs(1000 * mb, false), (1000 + 50 + 256) * mb);
+    }
 
     #[test]
     fn missing_space_is_told_with_both_numbers() {

@@ -14,7 +14,8 @@ use tokio_postgres::{Client, Row, types::FromSql};
 
 use super::{
     super::{ClusterError, Result, server::Server, template},
-    masking,
+    emptying, masking,
+    progress::{CopyPhase, CopyProgress},
 };
 
 /// Maximum number of databases of a copied cluster.
@@ -39,7 +40,7 @@ pub struct IsolationStep {
 pub(super) struct IsolationLog(Vec<IsolationStep>);
 
 impl IsolationLog {
-    fn add(&mut self, name: &str, count: u64) {
+    pub(super) fn add(&mut self, name: &str, count: u64) {
         match self.0.iter_mut().find(|step| step.name == name) {
             Some(step) => step.count += count,
             None => self.0.push(IsolationStep {
@@ -63,6 +64,10 @@ pub(super) struct Isolation<'a> {
     pub(super) secrets: &'a [(SecretString, SecretString)],
     /// SQL that masks data, in order.
     pub(super) masking: &'a [String],
+    /// Whether tables are emptied.
+    pub(super) schema_only: bool,
+    /// Phase of the copy.
+    pub(super) progress: &'a CopyProgress,
 }
 
 /// Options of foreign servers that name no place and hold no secret.
@@ -180,7 +185,8 @@ pub(super) async fn isolate(
         isolated?;
     }
     isolate_cluster(&shared, isolation, &mut log).await?;
-    if !isolation.masking.is_empty() {
+    if !isolation.masking.is_empty() && !isolation.schema_only {
+        isolation.progress.enter(CopyPhase::Masking);
         let tables = masking::apply(server, isolation.masking).await?;
         let own = session(server, masking::DATABASE).await?;
         masking::rewrite(&own, &tables).await?;
@@ -271,6 +277,9 @@ async fn isolate_database(
     }
     replace_setting_secrets(client, isolation, log).await?;
     run(client, "commit").await?;
+    if isolation.schema_only {
+        emptying::empty(client, log).await?;
+    }
     // Rewritten, because deleted rows stay in the files.
     for table in REWRITTEN.iter().chain(&emptied) {
         run(client, &format!("vacuum full {table}")).await?;
@@ -447,16 +456,18 @@ async fn run_as(client: &Client, owner: &str, sql: &str) -> Result<u64> {
     Ok(count)
 }
 
-async fn run(client: &Client, sql: &str) -> Result<()> {
+/// Runs statements.
+pub(super) async fn run(client: &Client, sql: &str) -> Result<()> {
     client.batch_execute(sql).await.map_err(sql_error)
 }
 
 /// Returns a column of a row. The catalogs are those of a tenant.
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+pub(super) fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
     row.try_get(column).map_err(sql_error)
 }
 
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
+/// Returns the error of a statement.
+pub(super) fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
     ClusterError::Sql {
         doing: "isolating a copied cluster",
         cause,
@@ -474,6 +485,8 @@ mod tests {
             marker: "m",
             secrets: &secrets,
             masking: &[],
+            schema_only: false,
+            progress: &CopyProgress::default(),
         };
         assert_eq!(
             isolation.replace("app.jwt=Bearer old"),

@@ -5,9 +5,12 @@
 //! with their statistics, because old rows stay in the files.
 
 use postgres_protocol::escape::escape_literal;
-use tokio_postgres::{Client, Row, types::FromSql};
+use tokio_postgres::Client;
 
-use super::super::{ClusterError, Result, server::Server, template};
+use super::{
+    super::{ClusterError, Result, server::Server, template},
+    isolation::{run, sql_error, value},
+};
 
 /// The database of the project, which the rules change.
 pub(super) const DATABASE: &str = "postgres";
@@ -63,19 +66,4 @@ pub(super) async fn rewrite(client: &Client, tables: &[String]) -> Result<()> {
     }
     run(client, "vacuum full pg_catalog.pg_statistic_ext_data").await?;
     run(client, "vacuum full pg_catalog.pg_statistic").await
-}
-
-async fn run(client: &Client, sql: &str) -> Result<()> {
-    client.batch_execute(sql).await.map_err(sql_error)
-}
-
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
-    row.try_get(column).map_err(sql_error)
-}
-
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
-    ClusterError::Sql {
-        doing: "masking a copied cluster",
-        cause,
-    }
 }

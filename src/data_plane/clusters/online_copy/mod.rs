@@ -6,27 +6,26 @@
 //! interrupted attempt leaves a folder that the next start removes, and a temporary replication
 //! slot and a backup that end with their session.
 
+mod backup;
 mod copier;
+mod emptying;
 mod isolation;
 mod masking;
+mod progress;
+mod snapshot;
 
-use std::{
-    ffi::CString,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout};
-use tokio_postgres::{Client, Row, types::FromSql};
 
-pub use self::isolation::IsolationStep;
-use self::{
-    copier::{Copier, CopyControl, CopyCounts},
-    isolation::Isolation,
+pub(super) use self::backup::{QUARANTINE, QUARANTINE_17};
+use self::{backup::Backup, isolation::Isolation};
+pub use self::{
+    copier::copy_needs,
+    isolation::IsolationStep,
+    progress::{CopyPhase, CopyProgress},
+    snapshot::Snapshot,
 };
 use super::{
     At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
@@ -38,23 +37,9 @@ use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
 const REPORT: &str = "copy.json";
 /// Maximum size of the report, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
-/// Bytes per second at the begin, and the bounds of adjustment.
-const SPEED: u64 = 100 << 20;
-const SPEED_MIN: u64 = 25 << 20;
-const SPEED_MAX: u64 = 4 << 30;
-/// Interval of measuring the original's commits.
-const SAMPLE: Duration = Duration::from_secs(1);
-/// Latency of a commit that is never regarded as slow.
-const LATENCY_MIN: Duration = Duration::from_millis(10);
-/// Time limit of one sample: a commit that takes longer counts as slow.
-const SAMPLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time limit of the first start, including recovery.
 const READY_PATIENCE: Duration = Duration::from_mins(5);
 const STOP_PATIENCE: Duration = Duration::from_mins(1);
-/// Sizes of WAL segments that PostgreSQL permits, in bytes.
-const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 30;
-/// Maximum number of WAL segments that a copy needs.
-const SEGMENTS_MAX: u64 = 65_536;
 
 /// A copy to make.
 #[derive(Debug)]
@@ -69,8 +54,15 @@ pub struct CopySpec {
     pub secrets: Vec<(SecretString, SecretString)>,
     /// SQL that masks data of the copy, in order.
     pub masking: Vec<String>,
+    /// Whether the tables of the copy are emptied, so that only the schema remains.
+    pub schema_only: bool,
+    /// Number of the attempt to replace an existing cluster, which stays until the copy is
+    /// complete. `None`: an existing cluster stays as it is.
+    pub rebuild: Option<i64>,
     /// Maximum size in bytes.
     pub bytes_max: u64,
+    /// Phase of the copy, for observers.
+    pub progress: CopyProgress,
 }
 
 /// The result of a copy.
@@ -88,20 +80,28 @@ pub struct CopyReport {
     pub shared_files: u64,
     /// Changes that isolate the copy.
     pub isolation: Vec<IsolationStep>,
+    /// Number of the attempt, if it replaced another cluster.
+    #[serde(default)]
+    pub rebuild: Option<i64>,
 }
 
 impl LocalDriver {
-    /// Copies a running cluster, isolated from the original. An existing copy stays as it is.
+    /// Copies a running cluster, isolated from the original. An existing cluster stays as it is,
+    /// unless it is to be replaced.
     ///
     /// The original is never paused: its clients notice one checkpoint and the disk's bandwidth.
     /// All commits that were acknowledged before the call are in the copy.
     ///
     /// Errors: [`ClusterError::Copy`] if the original has files that PostgreSQL does not make, or
-    /// does not fit; [`ClusterError::Isolation`].
+    /// does not fit; [`ClusterError::Isolation`]; [`ClusterError::CopiesBusy`].
     pub async fn create_copy(&self, spec: &CopySpec) -> Result<CopyReport> {
         let place = self.home().project(&spec.cluster.project);
         if place.join("data").exists() {
-            return blocking(move || read_report(&place)).await;
+            let (path, rebuild) = (place.clone(), spec.rebuild);
+            let found = blocking(move || Ok(find_complete(&path, rebuild))).await?;
+            if let Some(report) = found {
+                return report;
+            }
         }
         let _permit = self.copy_permit()?;
         let name = self.copy_name();
@@ -109,10 +109,7 @@ impl LocalDriver {
         let made = self.make_copy(spec, &name, &unfinished).await;
         let sockets = self.home().socket_dir(&name);
         let committed = match made {
-            Ok(report) => {
-                let from = unfinished.clone();
-                blocking(move || files::commit(&from, &place).map(|()| report)).await
-            }
+            Ok(report) => self.give_place(spec, &unfinished).await.map(|()| report),
             Err(error) => Err(error),
         };
         let failed = committed.is_err();
@@ -128,14 +125,26 @@ impl LocalDriver {
         committed
     }
 
+    /// Moves a complete copy to its place. The cluster that it replaces goes to the trash.
+    async fn give_place(&self, spec: &CopySpec, unfinished: &Path) -> Result<()> {
+        if spec.rebuild.is_some() {
+            self.remove(&spec.cluster.project).await?;
+        }
+        let place = self.home().project(&spec.cluster.project);
+        let from = unfinished.to_owned();
+        blocking(move || files::commit(&from, &place)).await
+    }
+
     async fn make_copy(&self, spec: &CopySpec, name: &str, place: &Path) -> Result<CopyReport> {
         let owner = ProcessOwner::new(spec.cluster.uid, spec.cluster.uid);
         let source = self.existing(&spec.source)?;
         let folder = place.to_owned();
         blocking(move || files::make_dir(&folder, 0o711)).await?;
         let template = self.template_of(spec.cluster.major).await?;
-        let backup = Backup::begin(&source).await?;
+        let backup = Backup::begin(&source, &spec.progress).await?;
+        spec.progress.enter(CopyPhase::Files);
         let (lsn, counts) = backup.copy(spec, &template, place, owner).await?;
+        spec.progress.enter(CopyPhase::Isolation);
         let server = self.quarantined(spec.cluster.major, name, place, owner)?;
         let isolated = self.run_in_quarantine(&server, spec).await;
         if isolated.is_err() {
@@ -149,7 +158,9 @@ impl LocalDriver {
             bytes: counts.bytes,
             shared_files: counts.shared,
             isolation: isolated?,
+            rebuild: spec.rebuild,
         };
+        spec.progress.enter(CopyPhase::Identity);
         let id = SystemId::generate(self.entropy());
         let (place, kept) = (place.to_owned(), report.clone());
         blocking(move || complete(&place, id, &kept)).await?;
@@ -167,6 +178,8 @@ impl LocalDriver {
             marker: &spec.marker,
             secrets: &spec.secrets,
             masking: &spec.masking,
+            schema_only: spec.schema_only,
+            progress: &spec.progress,
         };
         let steps = isolation::isolate(server, &isolation).await?;
         server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
@@ -188,265 +201,19 @@ fn complete(place: &Path, id: SystemId, report: &CopyReport) -> Result<()> {
     files::sync_fs(place)
 }
 
+/// Returns the report of a cluster that needs no further copy.
+fn find_complete(place: &Path, rebuild: Option<i64>) -> Option<Result<CopyReport>> {
+    let report = read_report(place);
+    let is_complete = match (rebuild, &report) {
+        (None, _) => true,
+        (Some(_), Ok(report)) => report.rebuild == rebuild,
+        (Some(_), Err(_)) => false,
+    };
+    is_complete.then_some(report)
+}
+
 fn read_report(place: &Path) -> Result<CopyReport> {
     let path = place.join(REPORT);
     let text = files::read_bounded(&path, REPORT_BYTES_MAX).at("reading", &path)?;
     serde_json::from_str(&text).map_err(|error| ClusterError::Copy(error.to_string()))
-}
-
-/// A running backup of the original. It ends with its session.
-struct Backup {
-    session: Client,
-    data: PathBuf,
-    owner: ProcessOwner,
-    /// Size of all databases.
-    bytes: u64,
-    segment_bytes: u64,
-    timeline: u32,
-    /// Settings that a server needs to recover prepared transactions and replication origins.
-    needed_settings: String,
-    latency: Duration,
-}
-
-impl Backup {
-    async fn begin(source: &Server) -> Result<Self> {
-        let session = source.admin().await?;
-        run(&session, "set statement_timeout = '5min'").await?;
-        let row = one(
-            &session,
-            "select pg_size_bytes(current_setting('wal_segment_size')), (pg_control_checkpoint()).timeline_id,
-                    current_setting('max_prepared_transactions')::int,
-                    current_setting('max_replication_slots')::int,
-                    (select count(*) from pg_tablespace
-                     where spcname not in ('pg_default', 'pg_global')),
-                    (select coalesce(sum(pg_database_size(oid)), 0)::bigint from pg_database)",
-        )
-        .await?;
-        if value::<i64>(&row, 4)? != 0 {
-            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
-        }
-        let (prepared, slots): (i32, i32) = (value(&row, 2)?, value(&row, 3)?);
-        let segment_bytes = u64::try_from(value::<i64>(&row, 0)?).unwrap_or(0);
-        if !SEGMENT_BYTES.contains(&segment_bytes) {
-            return Err(ClusterError::Copy(
-                "its WAL has an unknown format".to_owned(),
-            ));
-        }
-        let timeline = value::<i32>(&row, 1)?.cast_unsigned();
-        let bytes = u64::try_from(value::<i64>(&row, 5)?).unwrap_or(0);
-        let mut latency = SAMPLE_PATIENCE;
-        for _ in 0..3 {
-            latency = latency.min(commit_latency(&session).await);
-        }
-        // Keeps the WAL of the copy. Without a free slot, the copy fails if a segment is missing.
-        let slot = "select pg_create_physical_replication_slot('gantry_copy_' || pg_backend_pid(), true, true)";
-        if let Err(error) = run(&session, slot).await {
-            tracing::info!(%error, "copying without a replication slot");
-        }
-        one(&session, "select pg_backup_start('gantry branch', true)").await?;
-        Ok(Self {
-            session,
-            data: source.data().to_owned(),
-            owner: source.run_as(),
-            bytes,
-            segment_bytes,
-            timeline,
-            needed_settings: format!(
-                "max_prepared_transactions = {}\nmax_replication_slots = {}\n",
-                prepared.clamp(0, 10_000),
-                slots.clamp(1, 10_000)
-            ),
-            latency,
-        })
-    }
-
-    /// Copies the data directory to `<place>/data`, and returns the end of its WAL.
-    async fn copy(
-        self,
-        spec: &CopySpec,
-        template: &Path,
-        place: &Path,
-        owner: ProcessOwner,
-    ) -> Result<(String, CopyCounts)> {
-        let control = Arc::new(CopyControl::new(SPEED));
-        let _cancelled = CancelOnDrop(Arc::clone(&control));
-        let target = place.join("data");
-        let owners = (self.owner, owner);
-        let (from, bytes_max, shared) = (self.data.clone(), spec.bytes_max, Arc::clone(&control));
-        let expected = self.bytes;
-        let files = super::idle(move || {
-            let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
-            copier.expect(expected);
-            copier.copy_files()?;
-            copier.copy_control()?;
-            Ok(copier)
-        });
-        let mut copier = self.paced(&control, files).await?;
-        let row = one(
-            &self.session,
-            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
-        )
-        .await?;
-        let (lsn, label): (String, String) = (value(&row, 0)?, value(&row, 1)?);
-        if !value::<Option<String>>(&row, 2)?
-            .unwrap_or_default()
-            .is_empty()
-        {
-            return Err(ClusterError::Copy("it has tablespaces".to_owned()));
-        }
-        let end: u64 = value::<String>(&row, 3)?.parse().unwrap_or(0);
-        let segments = self.segments(&label, end)?;
-        let (template, settings) = (template.to_owned(), self.needed_settings.clone());
-        let (segment_bytes, major) = (self.segment_bytes, spec.cluster.major);
-        let copied = blocking(move || {
-            for name in &segments {
-                copier.copy_segment(name, segment_bytes)?;
-            }
-            copier.write(c"backup_label", label.as_bytes())?;
-            for name in ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"] {
-                copier.adopt(
-                    &template.join(name),
-                    &CString::new(name).unwrap_or_default(),
-                )?;
-            }
-            copier.write(c"postgresql.auto.conf", b"")?;
-            let newer = if major >= 17 { QUARANTINE_17 } else { "" };
-            let overrides = format!("{QUARANTINE}{newer}{settings}");
-            copier.write(c"overrides.conf", overrides.as_bytes())?;
-            copier.finish()
-        })
-        .await?;
-        // Ends the slot, which kept the segments until here.
-        drop(self.session);
-        Ok((lsn, copied))
-    }
-
-    /// Adjusts the speed to the original's commits while the files are copied.
-    async fn paced<T>(
-        &self,
-        control: &CopyControl,
-        files: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        tokio::pin!(files);
-        let slow = (self.latency * 2).max(LATENCY_MIN);
-        loop {
-            if let Ok(done) = timeout(SAMPLE, &mut files).await {
-                return done;
-            }
-            let sample = commit_latency(&self.session);
-            let speed = control.bytes_per_sec();
-            let next = tokio::select! {
-                done = &mut files => return done,
-                latency = sample => if latency <= slow { speed * 2 } else { speed / 2 },
-            };
-            control.set_bytes_per_sec(next.clamp(SPEED_MIN, SPEED_MAX));
-        }
-    }
-
-    /// Returns the names of the segments from the begin of the backup to its end.
-    fn segments(&self, label: &str, end: u64) -> Result<Vec<String>> {
-        let start = label
-            .lines()
-            .find_map(|line| line.strip_prefix("START WAL LOCATION: "))
-            .and_then(|line| lsn(line.split_whitespace().next()?));
-        let start =
-            start.ok_or_else(|| ClusterError::Copy("its backup has no begin".to_owned()))?;
-        // The last byte before the end: an end at a boundary needs no further segment.
-        let last = end.saturating_sub(1) / self.segment_bytes;
-        let first = start / self.segment_bytes;
-        if last < first || last - first >= SEGMENTS_MAX {
-            return Err(ClusterError::Copy(
-                "it wrote too much during the copy".to_owned(),
-            ));
-        }
-        let names = (first..=last).map(|number| {
-            identity::segment_name(
-                self.timeline,
-                number * self.segment_bytes,
-                self.segment_bytes,
-            )
-        });
-        Ok(names.collect())
-    }
-}
-
-/// Settings of the quarantine. Appended to those of the template.
-const QUARANTINE: &str = "
-shared_preload_libraries = ''
-session_preload_libraries = ''
-local_preload_libraries = ''
-max_worker_processes = 0
-max_wal_senders = 0
-archive_mode = off
-autovacuum = off
-log_statement = 'none'
-log_connections = off
-log_min_duration_statement = -1
-log_min_error_statement = 'panic'
-";
-
-/// Settings that older servers do not know.
-const QUARANTINE_17: &str = "event_triggers = off\nsummarize_wal = off\n";
-
-/// Parses a position in the WAL, such as `0/3000028`.
-fn lsn(text: &str) -> Option<u64> {
-    let (high, low) = text.split_once('/')?;
-    let high = u64::from_str_radix(high, 16).ok()?;
-    let low = u64::from_str_radix(low, 16).ok()?;
-    Some((high << 32) | low)
-}
-
-/// Cancels the copy when its result is not awaited any more.
-struct CancelOnDrop(Arc<CopyControl>);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
-/// Measures a small commit in the original.
-async fn commit_latency(session: &Client) -> Duration {
-    let begun = Instant::now();
-    let commit = run(
-        session,
-        "select pg_logical_emit_message(true, 'gantry', '')",
-    );
-    match timeout(SAMPLE_PATIENCE, commit).await {
-        Ok(Ok(())) => begun.elapsed(),
-        _ => SAMPLE_PATIENCE,
-    }
-}
-
-async fn run(session: &Client, sql: &str) -> Result<()> {
-    session.batch_execute(sql).await.map_err(sql_error)
-}
-
-async fn one(session: &Client, sql: &str) -> Result<Row> {
-    session.query_one(sql, &[]).await.map_err(sql_error)
-}
-
-/// Returns a column of a row. A tenant with superuser rights can change the types of functions.
-fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
-    row.try_get(column).map_err(sql_error)
-}
-
-fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
-    ClusterError::Sql {
-        doing: "copying a cluster",
-        cause,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lsn_is_parsed_as_two_halves() {
-        assert_eq!(lsn("0/3000028"), Some(0x300_0028));
-        assert_eq!(lsn("A/FF"), Some(0xA_0000_00FF));
-        assert_eq!(lsn("0"), None);
-        assert_eq!(lsn("x/1"), None);
-    }
 }

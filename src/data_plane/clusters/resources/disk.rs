@@ -2,13 +2,17 @@
 
 use std::{
     collections::HashSet,
-    fs, io,
+    ffi::CStr,
+    fs,
+    fs::File,
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
+use fiemap::{Fiemap, FiemapExtentFlags};
 use rustix::{
-    fd::OwnedFd,
+    fd::{BorrowedFd, OwnedFd},
     fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat},
     process::Pid,
 };
@@ -17,6 +21,8 @@ use rustix::{
 const DEPTH_MAX: usize = 32;
 /// Maximum number of open files that are examined, for all processes of a project together.
 const OPEN_FILES_MAX: usize = 50_000;
+/// Maximum number of extents that are examined, for all files together.
+const EXTENTS_MAX: u64 = 1_000_000;
 /// Size of a block in the results of `stat`, in bytes.
 const BLOCK: u64 = 512;
 
@@ -48,6 +54,37 @@ impl DiskUsage {
 /// Links are not followed, even if a folder is replaced by a link meanwhile. Files may be created
 /// and deleted during the walk.
 pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
+    walk(folder, inodes_max, |_, _| {})
+}
+
+/// Returns the bytes of the folder in blocks that other files share, as copies of a cluster do
+/// where the file system permits it. Files that cannot be examined share nothing.
+pub fn measure_shared(folder: &Path, inodes_max: u64) -> io::Result<u64> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let (mut shared, mut extents_left) = (0_u64, EXTENTS_MAX);
+    walk(folder, inodes_max, |parent, name| {
+        let Ok(file) = openat(parent, name, flags, Mode::empty()) else {
+            return;
+        };
+        for extent in Fiemap::new(File::from(file)).map_while(Result::ok) {
+            if extents_left == 0 {
+                return;
+            }
+            extents_left -= 1;
+            if extent.fe_flags.contains(FiemapExtentFlags::SHARED) {
+                shared = shared.saturating_add(extent.fe_length);
+            }
+        }
+    })?;
+    Ok(shared)
+}
+
+/// Measures the folder as [`measure`], and calls `visit` with the folder and the name of each file.
+fn walk(
+    folder: &Path,
+    inodes_max: u64,
+    mut visit: impl FnMut(BorrowedFd<'_>, &CStr),
+) -> io::Result<DiskUsage> {
     let mut usage = DiskUsage::default();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = match rustix::fs::open(folder, flags, Mode::empty()) {
@@ -83,7 +120,11 @@ pub fn measure(folder: &Path, inodes_max: u64) -> io::Result<DiskUsage> {
                 ..usage
             });
         }
-        if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        let kind = FileType::from_raw_mode(found.st_mode);
+        if kind == FileType::RegularFile {
+            visit(parent, name);
+        }
+        if kind == FileType::Directory {
             let Ok(inner): Result<OwnedFd, _> = openat(parent, name, flags, Mode::empty()) else {
                 continue;
             };
@@ -146,7 +187,7 @@ pub fn free(folder: &Path) -> io::Result<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::fs::symlink};
+    use std::os::unix::fs::symlink;
 
     use super::*;
 
@@ -191,6 +232,22 @@ mod tests {
         let deep = tempfile::tempdir().unwrap();
         fs::create_dir_all(deep.path().join(vec!["d"; DEPTH_MAX + 5].join("/"))).unwrap();
         assert!(measure(deep.path(), 1000).unwrap().unbounded);
+    }
+
+    #[test]
+    fn blocks_are_shared_only_by_files_that_were_cloned() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, copy) = (dir.path().join("own"), dir.path().join("copy"));
+        fs::write(&own, vec![1; 1 << 20]).unwrap();
+        File::open(&own).unwrap().sync_all().unwrap();
+        assert_eq!(measure_shared(dir.path(), 100).unwrap(), 0);
+        let (from, to) = (File::open(&own).unwrap(), File::create(&copy).unwrap());
+        let expected = match rustix::fs::ioctl_ficlone(&to, &from) {
+            Ok(()) => 2 << 20,
+            // This file system shares no blocks.
+            Err(_) => 0,
+        };
+        assert_eq!(measure_shared(dir.path(), 100).unwrap(), expected);
     }
 
     #[test]

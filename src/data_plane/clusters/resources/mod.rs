@@ -11,8 +11,9 @@ mod observe;
 mod shared_memory;
 pub mod usage;
 
-use std::{io, path::Path, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use rustix::process::Pid;
 
 pub use self::{
@@ -45,9 +46,9 @@ pub struct ResourceLimits {
     pub locked_memory_bytes: u64,
     /// Disk usage at which the project's health reports that its disk is nearly full.
     pub disk_soft_bytes: u64,
-    /// Disk usage at which the project becomes read-only.
+    /// Limit of disk space. The project becomes read-only shortly before.
     pub disk_hard_bytes: u64,
-    /// Number of files and folders at which the project becomes read-only.
+    /// Limit of the number of files and folders, with the same effect.
     pub inodes: u64,
 }
 
@@ -65,6 +66,15 @@ impl ResourceLimits {
             disk_hard_bytes: hard_bytes,
             inodes,
             ..self
+        }
+    }
+
+    /// Sets the hard limit of disk space to what the owner of the project chose, if anything.
+    #[must_use]
+    pub fn with_disk_choice(self, hard_bytes: Option<i64>) -> Self {
+        match hard_bytes.and_then(|bytes| u64::try_from(bytes).ok()) {
+            Some(hard_bytes) => self.with_disk(hard_bytes, self.inodes),
+            None => self,
         }
     }
 
@@ -102,6 +112,8 @@ impl Default for ResourceLimits {
 #[derive(Debug, Clone)]
 pub struct Resources {
     limits: ResourceLimits,
+    /// Limits of clusters with others. Bounded by the clusters of this node.
+    own: Arc<Mutex<HashMap<String, ResourceLimits>>>,
     groups: Arc<ControlGroups>,
 }
 
@@ -110,13 +122,28 @@ impl Resources {
     pub fn new(limits: ResourceLimits, groups: ControlGroups) -> Self {
         Self {
             limits,
+            own: Arc::default(),
             groups: Arc::new(groups),
         }
     }
 
-    /// The limits of each project.
+    /// The limits of a project without own ones.
     pub fn limits(&self) -> &ResourceLimits {
         &self.limits
+    }
+
+    /// Sets the limits of a cluster, or removes them. They apply to its next start.
+    pub(super) fn bound(&self, cluster: &str, limits: Option<ResourceLimits>) {
+        let mut own = self.own.lock();
+        match limits.filter(|limits| *limits != self.limits) {
+            Some(limits) => own.insert(cluster.to_owned(), limits),
+            None => own.remove(cluster),
+        };
+    }
+
+    /// Returns the limits of a cluster.
+    pub(super) fn limits_of(&self, cluster: &str) -> ResourceLimits {
+        self.own.lock().get(cluster).copied().unwrap_or(self.limits)
     }
 
     /// The control groups.
@@ -129,7 +156,7 @@ impl Resources {
     /// A failure to create the group is only logged: the server starts within its resource limits,
     /// and the watchdog measures it.
     pub(super) fn prepare(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
-        let groups = self.groups.make(cluster, &self.limits).unwrap_or_else(|error| {
+        let groups = self.groups.make(cluster, &self.limits_of(cluster)).unwrap_or_else(|error| {
             tracing::warn!(cluster, %error, "failed to create a control group; only the watchdog limits the server");
             // An empty group would hide that the server is in no group.
             let _ = self.groups.remove(cluster);
@@ -137,19 +164,20 @@ impl Resources {
         });
         LaunchBounds {
             groups,
-            ..self.launch_limits(run_as)
+            ..self.launch_limits(cluster, run_as)
         }
     }
 
     /// The resource limits of one process of a server, without a control group.
-    pub(super) fn launch_limits(&self, run_as: ProcessOwner) -> LaunchBounds {
+    pub(super) fn launch_limits(&self, cluster: &str, run_as: ProcessOwner) -> LaunchBounds {
+        let limits = self.limits_of(cluster);
         LaunchBounds {
             groups: Vec::new(),
-            memory_max: Some(self.limits.process_memory_bytes),
+            memory_max: Some(limits.process_memory_bytes),
             // The kernel counts by user id, so the limit needs a user id per project.
-            processes_max: run_as.own_uid().map(|_| self.limits.processes),
-            file_max: Some(self.limits.file_bytes),
-            locked_memory_max: Some(self.limits.locked_memory_bytes),
+            processes_max: run_as.own_uid().map(|_| limits.processes),
+            file_max: Some(limits.file_bytes),
+            locked_memory_max: Some(limits.locked_memory_bytes),
             ..LaunchBounds::default()
         }
     }

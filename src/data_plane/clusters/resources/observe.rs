@@ -74,7 +74,11 @@ impl LocalDriver {
         blocking(move || {
             resources
                 .groups()
-                .adopt(project.as_str(), resources.limits(), &processes)
+                .adopt(
+                    project.as_str(),
+                    &resources.limits_of(project.as_str()),
+                    &processes,
+                )
                 .at("bounding the server in", &place)
         })
         .await
@@ -88,11 +92,22 @@ impl LocalDriver {
         idle(move || {
             let place = server.data().parent().unwrap_or(server.data());
             let unnamed = disk::measure_unnamed(&server.processes()?, place);
-            let named = disk::measure(place, inodes_max)
+            // Other folders of the project cannot be written by its server.
+            let named = disk::measure(server.data(), inodes_max)
                 .and_then(|data| Ok(data.and(disk::measure(&sockets, inodes_max)?)));
             named
                 .and_then(|named| Ok(named.and(unnamed?)))
                 .at("measuring", place)
+        })
+        .await
+    }
+
+    /// Measures the bytes of a project in blocks that other files share.
+    pub async fn shared_bytes(&self, project: &ProjectRef, inodes_max: u64) -> Result<u64> {
+        let server = self.existing(project)?;
+        idle(move || {
+            let place = server.data().parent().unwrap_or(server.data());
+            disk::measure_shared(place, inodes_max).at("measuring", place)
         })
         .await
     }

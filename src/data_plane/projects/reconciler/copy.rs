@@ -1,5 +1,7 @@
 //! Creation of a cluster as a copy of another project's.
 
+use std::time::Duration;
+
 use tokio_postgres::Row;
 
 use super::{ClusterPlan, timed};
@@ -10,10 +12,10 @@ use crate::{
     },
     data_plane::{
         api_keys,
-        clusters::{CopySpec, ResourceLimits},
+        clusters::{self, ClusterError, CopyProgress, CopyReport, CopySpec, ResourceLimits},
         context::DataPlaneContext,
         metrics::Step,
-        projects::idle,
+        projects::{Status, idle},
     },
     platform::access::Project,
 };
@@ -55,7 +57,47 @@ pub(super) struct ClusterCreation {
     pub(super) rebuild: bool,
 }
 
+impl ClusterCreation {
+    /// Whether a failed attempt is the last one: each costs the original a checkpoint and
+    /// bandwidth.
+    pub(super) fn is_last_attempt(&self, status: Status, error: &Error) -> bool {
+        let is_final = status == Status::InitFailed || matches!(error, Error::Unprocessable(_));
+        self.source.is_some() && is_final
+    }
+}
+
+/// Pause until the next attempt while other clusters are being copied.
+const BUSY_PAUSE: Duration = Duration::from_secs(2);
+
+/// The row of a branch, as far as it matters for its copy.
+#[derive(Debug, Default)]
+struct BranchCopy {
+    /// Id of the branch.
+    marker: String,
+    schema_only: bool,
+    masking: Vec<String>,
+}
+
+impl BranchCopy {
+    /// Reads the branch that is a project, and the masking of its parent.
+    async fn read(context: &DataPlaneContext, project: ProjectId) -> Result<Self, Error> {
+        let sql = "select b.id::text, not b.with_data, coalesce(m.rules, '{}') from branches b \
+                   left join branch_maskings m on m.project_id = b.parent_id \
+                   where b.project_id = $1";
+        let rows = context.db.query(sql, &[&project.0]).await;
+        let rows = rows.context("reading a branch")?;
+        Ok(rows.first().map_or_else(Self::default, |row| Self {
+            marker: row.get(0),
+            schema_only: row.get(1),
+            masking: row.get(2),
+        }))
+    }
+}
+
 /// Copies the cluster of the source, and stores the report with the branch.
+///
+/// Errors: [`Error::Unprocessable`] if the copy cannot be isolated, also not by another attempt;
+/// [`Error::Unavailable`] while other clusters are being copied.
 pub(super) async fn create(
     context: &DataPlaneContext,
     plan: &ClusterPlan,
@@ -63,42 +105,78 @@ pub(super) async fn create(
 ) -> Result<(), Error> {
     let original = &source.project;
     // Starts a server that sleeps.
-    idle::wake(context, original.id, &original.reference).await?;
+    let awake = idle::wake(context, original.id, &original.reference).await;
+    awake.map_err(|error| match error {
+        Error::DatabaseUnreachable => {
+            Error::Rejected("the project that it is made of does not run; restore it".into())
+        }
+        other => other,
+    })?;
     let branch = Project {
         id: plan.id,
         reference: plan.cluster.project.clone(),
         organization: original.organization,
     };
-    let rows = context
-        .db
-        .query(
-            "select id::text from branches where project_id = $1",
-            &[&plan.id.0],
-        )
-        .await
-        .context("reading a branch")?;
-    let marker = rows.first().map_or_else(String::new, |row| row.get(0));
-    let sql = "select rules from branch_maskings where project_id = $1";
-    let masking = context.db.query(sql, &[&original.id.0]).await;
-    let masking = masking.context("reading the masking of a project")?;
+    let copy = BranchCopy::read(context, plan.id).await?;
     let limits = context.driver.resource_limits();
     let spec = CopySpec {
         cluster: plan.cluster.clone(),
         source: original.reference.clone(),
-        marker,
+        marker: copy.marker,
         secrets: api_keys::replacements(context, original, &branch).await?,
-        masking: masking.first().map_or_else(Vec::new, |row| row.get(0)),
+        masking: copy.masking,
+        schema_only: copy.schema_only,
+        rebuild: plan.creation.rebuild.then_some(plan.generation),
         bytes_max: limits.map_or(BYTES_MAX, ResourceLimits::disk_stop_bytes),
+        progress: CopyProgress::default(),
     };
-    let report = timed(context, Step::Create, context.driver.create_copy(&spec)).await?;
+    let report = observed(context, plan, &spec).await?;
     let report = serde_json::to_value(report).context("writing the report of a copy")?;
-    context
-        .db
-        .query(
-            "update branches set copy_report = $2 where project_id = $1",
-            &[&plan.id.0, &report],
-        )
-        .await
-        .context("writing the report of a copy")
-        .map(drop)
+    let sql = "update branches set copy_report = $2, copy_phase = null where project_id = $1";
+    let stored = context.db.query(sql, &[&plan.id.0, &report]).await;
+    stored.context("writing the report of a copy").map(drop)
+}
+
+/// Makes the copy, and stores its phases for the branch's run.
+async fn observed(
+    context: &DataPlaneContext,
+    plan: &ClusterPlan,
+    spec: &CopySpec,
+) -> Result<CopyReport, Error> {
+    let mut phases = spec.progress.observe();
+    let follow = async {
+        while phases.changed().await.is_ok() {
+            let phase = phases.borrow_and_update().name();
+            let sql = "update branches set copy_phase = $2 where project_id = $1";
+            // Only for observers: the copy does not depend on it.
+            if let Err(error) = context.db.query(sql, &[&plan.id.0, &phase]).await {
+                tracing::warn!(%error, "the phase of a copy was not stored");
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let mut refusal = None;
+    let copy = async {
+        let copied = context.driver.create_copy(spec).await;
+        refusal = copied.as_ref().err().and_then(refusal_of);
+        copied
+    };
+    let copied = tokio::select! {
+        copied = timed(context, Step::Create, copy) => copied,
+        () = follow => Err(clusters::ClusterError::ShuttingDown).context("copying a cluster"),
+    };
+    copied.map_err(|error| refusal.unwrap_or(error))
+}
+
+/// Returns the error for reasons that the reconciler distinguishes.
+fn refusal_of(error: &ClusterError) -> Option<Error> {
+    match error {
+        ClusterError::CopiesBusy => Some(Error::Unavailable {
+            what: "Other clusters are being copied".into(),
+            retry: BUSY_PAUSE,
+        }),
+        ClusterError::Isolation(_) => Some(Error::Unprocessable(error.to_string().into())),
+        ClusterError::Copy(_) => Some(Error::Rejected(error.to_string().into())),
+        _ => None,
+    }
 }

@@ -54,7 +54,7 @@ async fn mark_outdated(context: &DataPlaneContext) -> Result<(), Error> {
 
 /// Removes unfinished copies and clusters without a row.
 async fn collect_garbage(context: &DataPlaneContext) -> Result<(), Error> {
-    let sql = "select ref from projects where node = $1 and status <> 'REMOVED'";
+    let sql = "select ref from projects where node = $1 and (status <> 'REMOVED' or held_until is not null)";
     let rows = context
         .db
         .query(sql, &[&context.settings.node])

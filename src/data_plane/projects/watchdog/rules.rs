@@ -7,8 +7,11 @@ use crate::data_plane::clusters::{
     resources::{disk::DiskUsage, usage::ProcessUsage},
 };
 
+/// Disk usage at which a project becomes read-only, in percent of the hard limit. The rest is for
+/// checkpoints, and for deleting data.
+const READ_ONLY_PERCENT: u64 = 95;
 /// Disk usage below which a read-only project is writable again, in percent of the hard limit.
-const WRITABLE_PERCENT: u64 = 95;
+const WRITABLE_PERCENT: u64 = 90;
 /// Disk usage at which a started server is stopped again without grace, in percent of the hard
 /// limit.
 const GRACE_PERCENT: u64 = 150;
@@ -42,14 +45,18 @@ pub(super) enum Remedy {
 /// [`WRITABLE_PERCENT`] of the limit.
 pub(super) fn disk_level(usage: DiskUsage, limits: &ResourceLimits, read_only: bool) -> DiskLevel {
     let share = |part: u64, percent: u64| part / 100 * percent;
-    let writable_from = if read_only { WRITABLE_PERCENT } else { 100 };
+    let read_only_from = if read_only {
+        WRITABLE_PERCENT
+    } else {
+        READ_ONLY_PERCENT
+    };
     if usage.unbounded
         || usage.bytes >= limits.disk_stop_bytes()
         || usage.inodes >= limits.inodes_stop()
     {
         DiskLevel::Stop
-    } else if usage.bytes >= share(limits.disk_hard_bytes, writable_from)
-        || usage.inodes >= share(limits.inodes, writable_from)
+    } else if usage.bytes >= share(limits.disk_hard_bytes, read_only_from)
+        || usage.inodes >= share(limits.inodes, read_only_from)
     {
         DiskLevel::ReadOnly
     } else if usage.bytes >= limits.disk_soft_bytes {
@@ -81,7 +88,7 @@ pub(super) fn disk_warning(
     match level {
         DiskLevel::Fine => None,
         DiskLevel::Soft => Some(format!(
-            "{used}; at the limit the project becomes read-only"
+            "{used}; at {READ_ONLY_PERCENT} % of the limit the project becomes read-only"
         )),
         DiskLevel::ReadOnly => Some(format!(
             "{used}, so it is read-only: delete data in a transaction that begins with `set transaction read write`, or ask the operator to \
@@ -147,15 +154,15 @@ mod tests {
         for (megabytes, inodes, read_only, level) in [
             (799, 10, false, DiskLevel::Fine),
             (801, 10, false, DiskLevel::Soft),
-            (999, 10, false, DiskLevel::Soft),
-            (1000, 10, false, DiskLevel::ReadOnly),
+            (949, 10, false, DiskLevel::Soft),
+            (950, 10, false, DiskLevel::ReadOnly),
             (1099, 10, true, DiskLevel::ReadOnly),
             (1100, 10, true, DiskLevel::Stop),
-            (951, 10, true, DiskLevel::ReadOnly),
-            (949, 10, true, DiskLevel::Soft),
-            (10, 1000, false, DiskLevel::ReadOnly),
+            (901, 10, true, DiskLevel::ReadOnly),
+            (899, 10, true, DiskLevel::Soft),
+            (10, 950, false, DiskLevel::ReadOnly),
             (10, 1100, false, DiskLevel::Stop),
-            (10, 940, true, DiskLevel::Fine),
+            (10, 890, true, DiskLevel::Fine),
         ] {
             let usage = DiskUsage {
                 bytes: megabytes * MB,

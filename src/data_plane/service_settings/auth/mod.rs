@@ -1,5 +1,6 @@
 //! The settings of a project's Auth service.
 
+mod explanations;
 mod validation;
 mod variables;
 
@@ -262,6 +263,7 @@ impl AuthCatalog {
             is_secret: false,
             is_read_only: READ_ONLY.contains(&name.as_str()),
             variable,
+            explanation: explanations::of(&name),
         };
         let previous = self.0.insert(name, setting);
         debug_assert!(previous.is_none(), "a setting is declared twice");

@@ -73,9 +73,6 @@ fn secrets_are_answered_as_digests_that_can_be_written_back() {
     assert_eq!(again.secrets["smtp_pass"].expose_secret(), "hunter2");
     let cleared = update(&again, json!({"smtp_pass": null})).unwrap();
     assert_eq!(cleared.document(&reference())["smtp_pass"], Value::Null);
-    let named = ["smtp_pass".to_owned()];
-    let described = settings.describe(&named);
-    assert_eq!(described, json!({"smtp_pass": "[redacted]"}));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use secrecy::SecretString;
 
-use super::{plain, secret};
+use super::{DatabaseLogin, database_url, plain, secret};
 use crate::data_plane::{
     api_keys::issuer::{IssuerKeys, issuer_keys},
     context::DataPlaneContext,
@@ -92,9 +92,9 @@ fn all(
 }
 
 /// Returns the variables that differ with each start.
-pub(super) fn of_start(port: Option<u16>, database: SecretString) -> Vec<RenderedVariable> {
-    let mut all = vec![secret("GOTRUE_DB_DATABASE_URL", database)];
-    if let Some(port) = port {
+pub(super) fn of_start(login: &DatabaseLogin<'_>, ports: &[u16]) -> Vec<RenderedVariable> {
+    let mut all = vec![secret("GOTRUE_DB_DATABASE_URL", database_url(login, ""))];
+    if let Some(port) = ports.first() {
         all.push(plain("GOTRUE_API_PORT", port.to_string()));
     }
     all
@@ -131,7 +131,13 @@ mod tests {
             legacy: None,
         };
         let mut all = all(&settings, keys, "https://x/auth/v1", "unused".into());
-        all.extend(of_start(Some(23_000), "postgresql://x".into()));
+        let password = "p".into();
+        let login = DatabaseLogin {
+            role: "supabase_auth_admin",
+            password: &password,
+            folder: "/run/my dir",
+        };
+        all.extend(of_start(&login, &[23_000]));
         let documented: BTreeSet<&str> = DOCUMENTED.lines().collect();
         let names: BTreeSet<&str> = all.iter().map(|one| &*one.name).collect();
         assert_eq!(names.len(), all.len());
@@ -145,7 +151,13 @@ mod tests {
             ("API_EXTERNAL_URL", ("https://x/auth/v1", false)),
             ("GOTRUE_API_PORT", ("23000", false)),
             ("GOTRUE_DB_CONN_PERCENTAGE", ("20", false)),
-            ("GOTRUE_DB_DATABASE_URL", ("postgresql://x", true)),
+            (
+                "GOTRUE_DB_DATABASE_URL",
+                (
+                    "postgresql://supabase_auth_admin:p@/postgres?host=%2Frun%2Fmy%20dir",
+                    true,
+                ),
+            ),
             (
                 "GOTRUE_EXTERNAL_GITHUB_REDIRECT_URI",
                 ("https://x/auth/v1/callback", false),

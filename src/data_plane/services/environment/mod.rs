@@ -5,27 +5,35 @@
 //! other accounts can read.
 
 mod auth;
+pub mod realtime;
 mod settings;
+mod storage;
+
+use std::path::Path;
 
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 
 pub use self::settings::update;
+pub(super) use self::settings::{push, try_out};
 use super::{
     folder::{InstanceFolder, StartedKit},
     instance::{InstanceId, UnavailableReason},
-    kit::{Manifest, login_role},
+    manifest::{Manifest, login_role},
     rest,
     start::StartFailure,
 };
 use crate::{
     base::ids::ProjectRef,
     data_plane::{
+        api_keys::issuer::{VerifierKeys, verifier_keys},
         context::DataPlaneContext,
         projects,
         service_proxy::upstreams::Service,
         service_settings,
-        service_settings::{AUTH, ServiceSettings, SettingsCatalog, setting::RenderedVariable},
+        service_settings::{
+            AUTH, REALTIME, STORAGE, ServiceSettings, SettingsCatalog, setting::RenderedVariable,
+        },
     },
 };
 
@@ -33,7 +41,9 @@ use crate::{
 const fn catalog(service: Service) -> Option<&'static SettingsCatalog> {
     match service {
         Service::Auth => Some(&AUTH),
-        Service::Rest | Service::Storage | Service::Realtime | Service::Functions => None,
+        Service::Storage => Some(&STORAGE),
+        Service::Realtime => Some(&REALTIME),
+        Service::Rest | Service::Functions => None,
     }
 }
 
@@ -57,6 +67,8 @@ pub(super) async fn stored(
 pub(super) struct ServiceEnvironment {
     service: Service,
     variables: Vec<RenderedVariable>,
+    /// The settings that it was built from.
+    pub(super) settings: ServiceSettings,
     /// Generation of the settings.
     pub(super) generation: i64,
     /// Identifies the keys in it.
@@ -70,10 +82,24 @@ impl ServiceEnvironment {
         id: &InstanceId,
         settings: &ServiceSettings,
     ) -> Result<Self, StartFailure> {
-        let (variables, keys) = auth::variables(context, id, settings).await?;
+        let (variables, keys) = match id.service {
+            Service::Storage | Service::Realtime => {
+                let keys = verifier(context, id).await?;
+                let id_of_keys = keys.id;
+                let variables = if id.service == Service::Realtime {
+                    realtime::variables(&keys, &id.reference)
+                } else {
+                    let unused = rest::mint(&context.entropy);
+                    storage::variables(settings, keys, &id.reference, unused)
+                };
+                (variables, id_of_keys)
+            }
+            _ => auth::variables(context, id, settings).await?,
+        };
         Ok(Self {
             service: id.service,
             variables,
+            settings: settings.clone(),
             generation: settings.generation(),
             keys,
         })
@@ -102,38 +128,95 @@ impl ServiceEnvironment {
             settings: self.generation,
             digest: hex::encode(digest.finalize()),
             function: None,
-            port: None,
+            ports: Vec::new(),
         }
     }
 
     /// Gives the login role of the program a new password, and writes the environment into the
-    /// folder.
+    /// folder. Returns the password.
     pub(super) async fn write(
         &self,
         context: &DataPlaneContext,
         reference: &ProjectRef,
         folder: &InstanceFolder,
-        port: Option<u16>,
-    ) -> Result<(), StartFailure> {
+        (ports, data): (&[u16], &Path),
+    ) -> Result<SecretString, StartFailure> {
+        let refused = |error| StartFailure::new(UnavailableReason::DatabaseRefuses, error);
         let password = rest::mint(&context.entropy);
         let role = login_role(self.service).unwrap_or_default();
         let verifier = projects::verifier(password.clone())
             .await
             .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
+        if self.service == Service::Realtime {
+            prepare_database(context, reference, realtime::PREPARATION).await?;
+        }
         context
             .driver
             .set_password(reference, role, &verifier)
             .await
-            .map_err(|error| StartFailure::new(UnavailableReason::DatabaseRefuses, error))?;
+            .map_err(refused)?;
         let database = context.driver.socket(reference);
         let database = database.path().parent().unwrap_or(database.path());
-        let url = database_url(role, &password, &database.to_string_lossy());
+        let login = DatabaseLogin {
+            role,
+            password: &password,
+            folder: &database.to_string_lossy(),
+        };
         let mut all = self.variables.clone();
-        all.extend(auth::of_start(port, url));
+        all.extend(match self.service {
+            Service::Storage => storage::of_start(&login, ports, data),
+            Service::Realtime => realtime::of_start(&login, ports),
+            _ => auth::of_start(&login, ports),
+        });
         folder
             .write_environment(&format(&all))
-            .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))
+            .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
+        Ok(password)
     }
+}
+
+/// Executes idempotent statements of Gantry in a project's database.
+async fn prepare_database(
+    context: &DataPlaneContext,
+    reference: &ProjectRef,
+    sql: &str,
+) -> Result<(), StartFailure> {
+    let refused = |error: &dyn std::error::Error| {
+        StartFailure::new(UnavailableReason::DatabaseRefuses, error.to_string())
+    };
+    let session = context
+        .driver
+        .admin_session(reference)
+        .await
+        .map_err(|error| refused(&error))?;
+    session.batch_execute(sql).await.map_err(|error| {
+        let why = error.as_db_error().map(|error| error.message().to_owned());
+        StartFailure::new(
+            UnavailableReason::DatabaseRefuses,
+            why.unwrap_or_else(|| error.to_string()),
+        )
+    })
+}
+
+/// Reads the keys by which a service verifies tokens.
+async fn verifier(
+    context: &DataPlaneContext,
+    id: &InstanceId,
+) -> Result<VerifierKeys, StartFailure> {
+    let keys = verifier_keys(context, id.project, &id.reference)
+        .await
+        .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
+    keys.ok_or_else(|| {
+        StartFailure::new(UnavailableReason::Failed, "the project has no internal key")
+    })
+}
+
+/// The login of a program in the project's database.
+struct DatabaseLogin<'a> {
+    role: &'a str,
+    password: &'a SecretString,
+    /// The folder of the server's socket.
+    folder: &'a str,
 }
 
 /// Checks that a manifest gives no variable that Gantry sets.
@@ -154,13 +237,14 @@ pub(super) fn check_manifest(
     }
 }
 
-/// Returns the address of a database's Unix socket. libpq and pgx read it alike.
-fn database_url(role: &str, password: &SecretString, folder: &str) -> SecretString {
-    let host: String = form_urlencoded::byte_serialize(folder.as_bytes()).collect();
-    let host = host.replace('+', "%20");
+/// Returns the address of a database's Unix socket: the parameter takes precedence over the host.
+/// libpq and pgx need no `host`; the client of Node.js takes no URL without one.
+fn database_url(login: &DatabaseLogin<'_>, host: &str) -> SecretString {
+    let folder: String = form_urlencoded::byte_serialize(login.folder.as_bytes()).collect();
+    let folder = folder.replace('+', "%20");
     // The password has no character that a URI encodes.
-    let password = password.expose_secret();
-    format!("postgresql://{role}:{password}@/postgres?host={host}").into()
+    let (role, password) = (login.role, login.password.expose_secret());
+    format!("postgresql://{role}:{password}@{host}/postgres?host={folder}").into()
 }
 
 /// Formats an environment: each variable ends with a NUL, which no setting contains.

@@ -13,6 +13,7 @@ use crate::{
         service_settings,
         service_settings::ServiceSettings,
         services::{
+            environment::realtime,
             instance::{Instance, InstanceId, UnavailableReason},
             replace,
             replace::StartSettings,
@@ -48,6 +49,12 @@ pub async fn update(
     let _one = instance.replacing.lock().await;
     let before = service_settings::get(context, project, catalog).await?;
     let after = before.update(&project.reference, change)?;
+    if service == Service::Realtime {
+        // Its limits change in the running process.
+        let after = service_settings::update(context, project, catalog, change, audit).await?;
+        push(context, &instance, &after).await;
+        return Ok(after);
+    }
     let is_tried = runs_here(context, project, service).await?;
     if is_tried {
         try_out(context, &instance, &after).await?;
@@ -66,7 +73,30 @@ pub async fn update(
     stored
 }
 
-async fn try_out(
+/// Puts stored limits into effect in a running process. If that fails, the process ends: the next
+/// request starts one with the stored limits.
+pub(in crate::data_plane::services) async fn push(
+    context: &DataPlaneContext,
+    instance: &Arc<Instance>,
+    after: &ServiceSettings,
+) {
+    let Some(running) = instance.running() else {
+        return;
+    };
+    match realtime::change(context, &running, after).await {
+        Ok(()) => running.settings.lock().generation = after.generation(),
+        Err(error) => {
+            let project = &instance.id.reference;
+            tracing::warn!(%project, %error, "Realtime did not take its settings; it is stopped");
+            stop::stop(context, instance).await;
+        }
+    }
+}
+
+/// Runs a program with new settings.
+///
+/// Errors: [`Error::Rejected`] with its output if it does not start with them.
+pub(in crate::data_plane::services) async fn try_out(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     after: &ServiceSettings,

@@ -35,7 +35,12 @@ pub(in crate::data_plane::services) async fn remove_unused(
     }
     let rows = context
         .db
-        .query("select deployment from function_versions", &[])
+        .query(
+            // Also those of removed projects that can be restored.
+            "select deployment from function_versions union all \
+             select (v ->> 'deployment')::uuid from removed_project_rows, jsonb_array_elements(rows -> 'function_versions') v",
+            &[],
+        )
         .await
         .context(doing)?;
     let used: HashSet<Uuid> = rows.iter().map(|row| row.get(0)).collect();

@@ -7,13 +7,14 @@
 //! - `live` caches the live versions, `run` starts their processes as `process` prepares them, and
 //!   `limits` ends those that use too much.
 //! - `output` makes log events of their lines.
-//! - `deploy` stores an uploaded version.
+//! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
 //! - `sources` has names and folders of files, `eszip` reads bundles.
 //! - `versions` stores functions and versions, `secrets` the variables of their environment.
 
 mod clean;
 mod copies;
 mod deploy;
+mod egress;
 pub mod eszip;
 mod limits;
 mod live;
@@ -33,6 +34,7 @@ pub(super) use self::{
 pub use self::{
     copies::{CopyScope, copy},
     deploy::{DeployRule, FunctionUpload, deploy, public_root, version_folder},
+    egress::EgressPorts,
     limits::watch,
     output::{FunctionLogQueue, FunctionLogRow},
     versions::{

@@ -19,7 +19,10 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{live::LiveFunction, output::LoggedFunction, secrets, sources::VersionFolder};
+use super::{
+    egress::EgressPorts, live::LiveFunction, output::LoggedFunction, secrets,
+    sources::VersionFolder,
+};
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
     data_plane::{
@@ -37,8 +40,6 @@ use crate::{
 
 /// Argument of a kit that stands for the options and the first module of a function.
 pub(in crate::data_plane::services) const FUNCTION: &str = "{function}";
-/// TCP ports that functions may connect to.
-const EGRESS_PORTS: &[u16] = &[80, 443, 465, 587, 5432, 6543];
 /// Processes and threads of all functions of a project.
 pub(in crate::data_plane::services) const PROCESSES_MAX: u64 = 2048;
 /// Open descriptors of a function.
@@ -51,6 +52,8 @@ const MESSAGE_BYTES_MAX: u64 = 16 << 10;
 const FETCHED_FILE_BYTES_MAX: u64 = 256 << 20;
 /// Name of the file that marks fetched packages. It contains the version of the kit.
 const FETCHED: &str = "fetched";
+/// Argument of a kit with the networks that functions may not reach.
+const DENIED_NETWORKS: &str = "--deny-net=";
 /// The module that runs before those of a function.
 const PRELOAD: &str = include_str!("preload.ts");
 
@@ -62,6 +65,8 @@ pub(in crate::data_plane::services) struct PreparedFunction {
     gateway: PathBuf,
     /// Data segment and private mappings of the process, in bytes.
     memory_bytes: u64,
+    /// TCP ports that it may connect to.
+    egress: EgressPorts,
     pub(in crate::data_plane::services) logged: LoggedFunction,
 }
 
@@ -92,8 +97,8 @@ impl PreparedFunction {
         }
         plan.program_arguments = arguments;
         plan.variables.push(format!("DENO_DIR={}", cache.display()));
-        plan.network = true;
-        plan.ports = EGRESS_PORTS.to_vec();
+        plan.ports = self.egress.as_slice().to_vec();
+        (plan.network, plan.offline) = (true, plan.ports.is_empty());
         plan.read.push(self.folder.source());
         plan.connect.push(self.gateway.clone());
         // Its compiled code and its own files.
@@ -147,6 +152,7 @@ pub(in crate::data_plane::services) async fn prepare(
         arguments: modules.arguments(&version),
         gateway,
         memory_bytes: kit.manifest.memory_bytes,
+        egress: context.data_plane_settings.services.egress.clone(),
         folder: version,
         logged: LoggedFunction {
             function: live.id,
@@ -387,9 +393,14 @@ impl FetchPlan<'_> {
             "--no-lock",
             "--no-check",
             "--node-modules-dir=none",
+            "--allow-import",
         ]
         .map(str::to_owned)
         .to_vec();
+        // Modules must not come from the networks that functions may not reach.
+        let mut denied = self.kit.manifest.arguments.iter();
+        let denied = denied.find_map(|argument| argument.strip_prefix(DENIED_NETWORKS));
+        arguments.extend(denied.map(|networks| format!("--deny-import={networks}")));
         arguments.extend(modules.arguments(self.folder));
         let mut plan = ServiceLaunchPlan {
             program: self.kit.program(),

@@ -15,10 +15,11 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-pub use self::settings::{RestSettings, RestSettingsUpdate, get, update};
+pub use self::settings::{API_SETTINGS, RestSettings, RestSettingsUpdate, get, update};
+pub(in crate::data_plane) use self::settings::{StoredSettings, stored, write};
 pub(super) use self::{
     reload::refresh,
-    settings::{StoredSettings, runs_here, stored},
+    settings::{runs_here, try_out},
 };
 use super::{
     folder::InstanceFolder,

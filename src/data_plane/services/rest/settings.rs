@@ -1,14 +1,18 @@
 //! The settings of a project's Data API: stored, and put into effect before they are stored.
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
+use tokio_postgres::Transaction;
 
 use super::reload::{self, ReloadFailure};
 use crate::{
     base::{
-        db::Db,
+        db::{Db, Param},
         error::{Context, Error},
         ids::ProjectId,
     },
@@ -17,6 +21,10 @@ use crate::{
         projects,
         projects::Status,
         service_proxy::upstreams::Service,
+        service_settings::{
+            SettingValues, recorded_change,
+            setting::{ServiceSetting, TextForm, ValueType, check_value},
+        },
         services::{
             folder::StartedKit,
             has_kit,
@@ -33,6 +41,10 @@ use crate::{
 const LIST_BYTES_MAX: usize = 4096;
 /// Longest name in PostgreSQL, in bytes.
 const NAME_BYTES_MAX: usize = 63;
+/// Largest limit of rows.
+const ROWS_MAX: i64 = 1_000_000;
+/// Most sessions of a pool.
+const POOL_MAX: i64 = 1000;
 
 /// The settings of a Data API, in the form of the contract.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,15 +81,58 @@ impl RestSettings {
         self.first_schema().is_empty()
     }
 
-    fn describe(&self) -> Value {
-        json!({
-            "db_schema": self.db_schema,
-            "max_rows": self.max_rows,
-            "db_extra_search_path": self.db_extra_search_path,
-            "db_pool": self.db_pool,
-        })
+    /// Returns every setting by name.
+    pub(in crate::data_plane) fn values(&self) -> SettingValues {
+        let values = [
+            ("db_schema", json!(self.db_schema)),
+            ("max_rows", json!(self.max_rows)),
+            ("db_extra_search_path", json!(self.db_extra_search_path)),
+            ("db_pool", json!(self.db_pool)),
+        ];
+        values.map(|(name, value)| (name.to_owned(), value)).into()
     }
 }
+
+/// The settings of a Data API by name.
+pub static API_SETTINGS: LazyLock<BTreeMap<String, ServiceSetting>> = LazyLock::new(|| {
+    let defaults = RestSettings::default().values();
+    let text = ValueType::Text(TextForm::Any);
+    let settings = [
+        (
+            "db_schema",
+            text,
+            "Exposed schemas, separated by commas. Empty: the Data API is off.",
+        ),
+        (
+            "max_rows",
+            ValueType::Integer(0, ROWS_MAX),
+            "Largest number of rows in a response. 0: no limit.",
+        ),
+        (
+            "db_extra_search_path",
+            text,
+            "Further schemas of the search path, separated by commas.",
+        ),
+        (
+            "db_pool",
+            ValueType::Integer(0, POOL_MAX),
+            "Sessions with the database. Unset: chosen by the server.",
+        ),
+    ];
+    let mut all = BTreeMap::new();
+    for (name, value_type, explanation) in settings {
+        let default = defaults.get(name).cloned().unwrap_or_default();
+        let setting = ServiceSetting::new(value_type, default).explained(explanation);
+        // Operations of the contract reject `null` for it; documents do not.
+        let setting = if name == "db_pool" {
+            setting.nullable()
+        } else {
+            setting
+        };
+        all.insert(name.to_owned(), setting);
+    }
+    all
+});
 
 /// A change of settings. Absent values stay as they are.
 #[derive(Debug, Default)]
@@ -88,12 +143,30 @@ pub struct RestSettingsUpdate {
     pub max_rows: Option<u32>,
     /// Further schemas of the search path.
     pub db_extra_search_path: Option<String>,
-    /// Sessions with the database.
-    pub db_pool: Option<u32>,
+    /// Sessions with the database. `Some(None)`: chosen by Gantry.
+    pub db_pool: Option<Option<u32>>,
 }
 
 impl RestSettingsUpdate {
+    /// Checks the values, and returns the settings after the update.
+    pub(in crate::data_plane) fn checked(
+        self,
+        settings: &RestSettings,
+    ) -> Result<RestSettings, Error> {
+        self.check()?;
+        Ok(self.apply(settings))
+    }
+
     fn check(&self) -> Result<(), Error> {
+        let numbers = [
+            ("max_rows", self.max_rows),
+            ("db_pool", self.db_pool.flatten()),
+        ];
+        for (name, number) in numbers {
+            if let (Some(number), Some(setting)) = (number, API_SETTINGS.get(name)) {
+                check_value(name, setting.value_type, &json!(number))?;
+            }
+        }
         for (field, list) in [
             ("db_schema", &self.db_schema),
             ("db_extra_search_path", &self.db_extra_search_path),
@@ -118,7 +191,7 @@ impl RestSettingsUpdate {
             db_extra_search_path: self
                 .db_extra_search_path
                 .unwrap_or_else(|| settings.db_extra_search_path.clone()),
-            db_pool: self.db_pool.or(settings.db_pool),
+            db_pool: self.db_pool.unwrap_or(settings.db_pool),
         }
     }
 }
@@ -132,21 +205,21 @@ fn names(list: &str) -> impl Iterator<Item = &str> {
 
 /// Settings with the number of their change. Zero: never changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::data_plane::services) struct StoredSettings {
-    pub(in crate::data_plane::services) settings: RestSettings,
-    pub(in crate::data_plane::services) generation: i64,
+pub(in crate::data_plane) struct StoredSettings {
+    pub(in crate::data_plane) settings: RestSettings,
+    pub(in crate::data_plane) generation: i64,
 }
 
 impl StoredSettings {
     /// Returns the record of a process with these settings.
     pub(in crate::data_plane::services) fn started(&self, kit_version: &str) -> StartedKit {
-        let text = self.settings.describe().to_string();
+        let text = json!(self.settings.values()).to_string();
         StartedKit {
             version: kit_version.to_owned(),
             settings: self.generation,
             digest: hex::encode(Sha256::digest(text)),
             function: None,
-            port: None,
+            ports: Vec::new(),
         }
     }
 }
@@ -154,7 +227,7 @@ impl StoredSettings {
 const READ: &str = "select db_schema, max_rows, db_extra_search_path, db_pool, generation from rest_settings where project_id = $1";
 
 /// Reads the settings of a project.
-pub(in crate::data_plane::services) async fn stored(
+pub(in crate::data_plane) async fn stored(
     db: &Db,
     project: ProjectId,
 ) -> Result<StoredSettings, Error> {
@@ -253,9 +326,28 @@ async fn store(
     let mut client = context.db.client().await?;
     let transaction = client.transaction().await.context(doing)?;
     // A removal of the project waits for this lock and then deletes the row.
-    let sql = "select from projects where id = $1 and desired <> 'removed' for share";
+    let sql = "select from projects where id = $1 and desired <> 'removed' for no key update";
     let found = transaction.query_opt(sql, &[&project.id.0]).await;
     found.context(doing)?.ok_or_else(projects::removed)?;
+    write(&transaction, project.id, after).await?;
+    let change = recorded_change(
+        Some("api"),
+        &before.settings.values(),
+        &after.settings.values(),
+    );
+    let change = (Some(change.0.into()), Some(change.1.into()));
+    audit
+        .write_in(&transaction, 200, change, context.clock.now())
+        .await?;
+    transaction.commit().await.context(doing)
+}
+
+/// Writes settings in a transaction. Errors: [`Error::Conflict`] if others were stored meanwhile.
+pub(in crate::data_plane) async fn write(
+    transaction: &Transaction<'_>,
+    project: ProjectId,
+    after: &StoredSettings,
+) -> Result<(), Error> {
     let sql = "insert into rest_settings as s \
                (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \
                values ($1, $2, $3, $4, $5, $6) on conflict (project_id) do update set \
@@ -265,30 +357,21 @@ async fn store(
                where s.generation = excluded.generation - 1";
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     let settings = &after.settings;
-    let stored = transaction
-        .execute(
-            sql,
-            &[
-                &project.id.0,
-                &settings.db_schema,
-                &number(settings.max_rows),
-                &settings.db_extra_search_path,
-                &settings.db_pool.map(number),
-                &after.generation,
-            ],
-        )
-        .await
-        .context(doing)?;
-    if stored == 0 {
+    let parameters: [Param<'_>; 6] = [
+        &project.0,
+        &settings.db_schema,
+        &number(settings.max_rows),
+        &settings.db_extra_search_path,
+        &settings.db_pool.map(number),
+        &after.generation,
+    ];
+    let stored = transaction.execute(sql, &parameters).await;
+    if stored.context("changing the settings of a Data API")? == 0 {
         return Err(Error::Conflict(
             "The settings were changed by another request meanwhile; try again".into(),
         ));
     }
-    let change = (Some(before.settings.describe()), Some(settings.describe()));
-    audit
-        .write_in(&transaction, 200, change, context.clock.now())
-        .await?;
-    transaction.commit().await.context(doing)
+    Ok(())
 }
 
 /// Puts settings into effect: in the running process, if it can change them without a restart and
@@ -296,7 +379,7 @@ async fn store(
 ///
 /// Errors: [`Error::Rejected`] with the message of PostgREST. The previous settings are in effect
 /// then, at the latest with the next request.
-async fn try_out(
+pub(in crate::data_plane::services) async fn try_out(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     before: &StoredSettings,

@@ -6,7 +6,6 @@
 
 mod kit;
 mod packages;
-mod sessions;
 
 use std::{
     fs::{self, DirBuilder, Permissions},
@@ -25,7 +24,6 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use self::sessions::SessionSocket;
 pub use self::{
     kit::{NAME, SchemaDiffKit, find, install},
     packages::VERSION,
@@ -38,7 +36,12 @@ use crate::{
         supervisor::ProcessOwner,
     },
     data_plane::{
-        context::DataPlaneContext, database_session::session::ConnectTarget,
+        context::DataPlaneContext,
+        database_session::{
+            OWNER,
+            session::ConnectTarget,
+            session_socket::{SessionLogin, SessionSocket},
+        },
         service_proxy::upstreams::Service,
     },
 };
@@ -130,7 +133,8 @@ pub async fn compare(context: &DataPlaneContext, pair: &SchemaPair) -> Result<St
     let folder = ComparisonFolder::create(context, &pair.project, owner);
     let folder = folder.context("preparing a comparison of schemas")?;
     let listen = |port: u16, target: &ConnectTarget| {
-        SessionSocket::listen(&folder.socket(port), owner, target.clone())
+        let login = SessionLogin::reading(OWNER, "gantry diff", DIFF_MAX);
+        SessionSocket::listen(&folder.socket(port), owner, target.clone(), login)
     };
     let _source = listen(1, &pair.source).context("preparing a comparison of schemas")?;
     let _desired = listen(2, &pair.desired).context("preparing a comparison of schemas")?;

@@ -1,0 +1,315 @@
+//! Restores of projects, carried out by the reconciler.
+//!
+//! A restore is a row. Its steps leave folders whose names contain its number, so that an
+//! interrupted one continues: the recovered cluster in `restored/`, then the earlier one in
+//! `replaced/`. A restore that cannot succeed ends with an error, and the project keeps its
+//! cluster.
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio_postgres::Row;
+
+use super::{
+    BackupError, Moment, WatchedProject, archive, manifest::Manifest, restore, store::ProjectStore,
+    wal::Lsn, window,
+};
+use crate::{
+    base::{
+        db::Param,
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{
+        clusters::{ArchiveWay, ClusterError, ClusterSpec, RecoveryChecks},
+        context::DataPlaneContext,
+        database_session,
+    },
+};
+
+/// Replaced clusters of a project that are kept. Earlier ones are restored from the store.
+const REPLACED_MAX: i64 = 2;
+
+/// A restore that has not ended.
+#[derive(Debug)]
+pub(crate) struct OpenRestore {
+    id: i64,
+    moment: Moment,
+    archive: Option<i64>,
+    reuse_of: Option<i64>,
+    /// Whether the project has no cluster, after a recovery of the installation: such a restore is
+    /// tried until it succeeds.
+    recovers: bool,
+    /// Verifier of the password, read before the exchange.
+    pub(crate) verifier: Option<String>,
+}
+
+/// Name of the folders of a restore.
+pub(crate) fn folder_name(project: &ProjectRef, restore: i64) -> String {
+    format!("{project}-{restore}")
+}
+
+impl OpenRestore {
+    /// Reads the restore of a project that has not ended.
+    pub(crate) async fn of(
+        context: &DataPlaneContext,
+        project: ProjectId,
+    ) -> Result<Option<Self>, Error> {
+        let sql = "select id, target_time, target_lsn, archive_id, reuse_of, verifier, recovers from restores where project_id = $1 and finished_at is null";
+        let rows = context.db.query(sql, &[&project.0]).await;
+        let rows = rows.context("reading a restore")?;
+        Ok(rows.first().map(Self::read))
+    }
+
+    fn read(row: &Row) -> Self {
+        let time: Option<DateTime<Utc>> = row.get(1);
+        let position: Option<i64> = row.get(2);
+        Self {
+            id: row.get(0),
+            moment: match (time, position) {
+                (Some(time), _) => Moment::Time(time),
+                (None, Some(position)) => Moment::Position(Lsn::from_column(position)),
+                (None, None) => Moment::Latest,
+            },
+            archive: row.get(3),
+            reuse_of: row.get(4),
+            verifier: row.get(5),
+            recovers: row.get(6),
+        }
+    }
+
+    /// Builds the cluster and exchanges it with that of the project, as far as not done yet.
+    /// Returns whether the project has the restored cluster.
+    pub(crate) async fn carry_out(
+        &mut self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+        cluster: &ClusterSpec,
+    ) -> Result<bool, Error> {
+        let project = &cluster.project;
+        let name = folder_name(project, self.id);
+        let driver = &context.driver;
+        if !driver.is_restored(&name) && !driver.is_replaced(&name) {
+            self.keep_password(context, project).await?;
+            if let Err(error) = self.build(context, id, cluster, &name).await {
+                if error.is_permanent() && !self.recovers {
+                    tracing::warn!(%project, %error, "restore ended; the project keeps its data");
+                    self.finish(context, id, Some(&error.to_string())).await?;
+                    return Ok(false);
+                }
+                return Err(Error::internal("restoring a project", error));
+            }
+        }
+        if driver.is_restored(&name) {
+            // The last commits of the earlier cluster are archived, too.
+            driver.stop(project).await.context("stopping a cluster")?;
+            if !self.recovers {
+                archive_end(context, id, cluster).await;
+            }
+            context.lease.check()?;
+            let exchanged = driver.exchange(project, &name).await;
+            exchanged.context("exchanging a cluster")?;
+            context.backups.forget(id).await;
+        }
+        Ok(true)
+    }
+
+    /// Stores the verifier of today's password, which the restored cluster gets.
+    async fn keep_password(
+        &mut self,
+        context: &DataPlaneContext,
+        project: &ProjectRef,
+    ) -> Result<(), Error> {
+        let Ok(session) = context.driver.admin_session(project).await else {
+            // A server that does not run cannot be asked; the password stays that of the backup.
+            return Ok(());
+        };
+        let sql = "select rolpassword from pg_authid where rolname = $1";
+        let row = session.query_opt(sql, &[&database_session::OWNER]).await;
+        let verifier: Option<String> = match row {
+            Ok(Some(row)) => row.try_get(0).unwrap_or(None),
+            _ => None,
+        };
+        self.verifier = verifier;
+        context
+            .db
+            .query(
+                "update restores set verifier = $2 where id = $1",
+                &[&self.id, &self.verifier],
+            )
+            .await
+            .context("recording a restore")
+            .map(drop)
+    }
+
+    async fn build(
+        &self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+        cluster: &ClusterSpec,
+        name: &str,
+    ) -> Result<(), BackupError> {
+        let project = &cluster.project;
+        if let Some(earlier) = self.reuse_of {
+            let kept = folder_name(project, earlier);
+            if context.driver.is_replaced(&kept) {
+                context.driver.reuse_replaced(&kept, name).await?;
+                return Ok(());
+            }
+        }
+        let store = archive::store_of(context, &context.backups, id, project).await?;
+        let bases = window::bases(context, id).await?;
+        let mut last = BackupError::Refused("no backup reaches that moment".to_owned());
+        for base in window::candidates(&bases, self.archive, self.moment) {
+            match self.build_from(context, &store, base, cluster, name).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_permanent() => {
+                    tracing::warn!(%project, base, %error, "backup cannot be restored; trying an older one");
+                    note_damage(context, base, &error).await?;
+                    last = error;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    async fn build_from(
+        &self,
+        context: &DataPlaneContext,
+        store: &ProjectStore,
+        base: i64,
+        cluster: &ClusterSpec,
+        name: &str,
+    ) -> Result<(), BackupError> {
+        let manifest = Manifest::get(store, base).await?;
+        if manifest.major != cluster.major {
+            return Err(BackupError::Refused(format!(
+                "backup {base} was made by PostgreSQL {}, and the project has PostgreSQL {}",
+                manifest.major, cluster.major
+            )));
+        }
+        let built = restore::build(
+            &context.driver,
+            store,
+            &manifest,
+            self.moment,
+            cluster,
+            RecoveryChecks::Quick,
+        )
+        .await?;
+        // Another process may continue meanwhile.
+        context.lease.check()?;
+        context.driver.keep_restored(built.cluster, name).await?;
+        let sql = "update restores set base_id = $2 where id = $1";
+        let recorded = context.db.query(sql, &[&self.id, &base]).await;
+        recorded.context("recording a restore")?;
+        tracing::info!(project = %cluster.project, base, end = %built.end, "cluster recovered");
+        Ok(())
+    }
+
+    /// Records the end of the restore. After a success, the earlier cluster is kept, and a restore
+    /// point leads back to it.
+    pub(crate) async fn finish(
+        &self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+        error: Option<&str>,
+    ) -> Result<(), Error> {
+        let doing = "recording a restore";
+        let now = context.clock.now();
+        let hours = i64::from(context.backups.options.undo_hours);
+        let kept_until = error.is_none().then(|| now + TimeDelta::hours(hours));
+        if error.is_none() {
+            // The archive of the earlier cluster is the last one that has ended, or has not yet.
+            let sql = "insert into restore_points (project_id, archive_id, name, lsn, restore_id, created_at, completed_on)
+                       select $1, a.id, 'restore-' || $2::bigint, a.shipped_lsn, $2, $3, $3
+                       from archives a
+                       where a.project_id = $1
+                         and a.created_at <= (select requested_at from restores where id = $2)
+                         and not exists (select from restore_points p where p.restore_id = $2)
+                       order by a.id desc limit 1";
+            let params: [Param<'_>; 3] = [&id.0, &self.id, &now];
+            context.db.query(sql, &params).await.context(doing)?;
+        }
+        let sql = "update restores set finished_at = $2, error = $3, kept_until = $4, verifier = null where id = $1";
+        let params: [Param<'_>; 4] = [&self.id, &now, &error, &kept_until];
+        context.db.query(sql, &params).await.context(doing)?;
+        let sql = "update restores set kept_until = $2 where kept_until > $2 and id in
+                   (select r.id from restores r where r.project_id = $1 and r.kept_until is not null
+                    order by r.id desc offset $3)";
+        let params: [Param<'_>; 3] = [&id.0, &now, &REPLACED_MAX];
+        context.db.query(sql, &params).await.context(doing)?;
+        Ok(())
+    }
+}
+
+/// Archives the log of a stopped cluster to its end, before another one takes its place.
+pub(crate) async fn archive_end(context: &DataPlaneContext, id: ProjectId, cluster: &ClusterSpec) {
+    let project = &cluster.project;
+    let watched = WatchedProject {
+        id,
+        reference: project.clone(),
+        way: way_of(context, cluster.major),
+    };
+    let is_enabled = context.backups.options.enabled;
+    if is_enabled && !context.backups.ship_all(context, &watched).await {
+        tracing::warn!(%project, "the end of the write-ahead log could not be archived");
+    }
+}
+
+/// Returns the way in which servers of a version hand over their log.
+pub(crate) fn way_of(context: &DataPlaneContext, major: u16) -> ArchiveWay {
+    let engine = context.driver.engines().of_major(major);
+    engine.map_or(ArchiveWay::Status, ArchiveWay::of)
+}
+
+/// Records that a backup could not be restored.
+pub(super) async fn note_damage(
+    context: &DataPlaneContext,
+    base: i64,
+    error: &BackupError,
+) -> Result<(), Error> {
+    let sql = "update base_backups set verify_error = $2 where id = $1";
+    context
+        .db
+        .query(sql, &[&base, &error.to_string()])
+        .await
+        .context("recording a damaged backup")
+        .map(drop)
+}
+
+/// Ends the open restore of a project that is paused or removed. A paused project without a cluster
+/// keeps its restore: its data is only in the store.
+pub(crate) async fn cancel(context: &DataPlaneContext, id: ProjectId) -> Result<(), Error> {
+    let sql = "update restores set finished_at = $2, error = 'cancelled', verifier = null where project_id = $1 and finished_at is null
+               and not (recovers and exists (select from projects p where p.id = project_id and p.desired = 'paused'))";
+    context
+        .db
+        .query(sql, &[&id.0, &context.clock.now()])
+        .await
+        .context("cancelling a restore")
+        .map(drop)
+}
+
+impl BackupError {
+    /// Whether a repetition cannot succeed.
+    pub fn is_permanent(&self) -> bool {
+        match self {
+            Self::Missing(_)
+            | Self::Damaged { .. }
+            | Self::Gap(_)
+            | Self::Key(_)
+            | Self::Refused(_)
+            | Self::Cluster(
+                ClusterError::NotStarted { .. }
+                | ClusterError::Recovery(_)
+                | ClusterError::NoEngine(_),
+            ) => true,
+            Self::Store { .. }
+            | Self::Files(_)
+            | Self::Cluster(_)
+            | Self::Platform(_)
+            | Self::Unconfigured
+            | Self::ShuttingDown => false,
+        }
+    }
+}

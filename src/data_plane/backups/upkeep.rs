@@ -1,0 +1,536 @@
+//! Makes, completes, expires and verifies base backups, one at a time.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use chrono::{DateTime, TimeDelta, Utc};
+use tokio::time::MissedTickBehavior;
+use tokio_postgres::Row;
+
+use super::{
+    BackupError, Moment, WatchedProject,
+    archive::{self, Archive, PARTIAL},
+    base::{self, BaseRequest},
+    manifest::Manifest,
+    points::parse_daily_time,
+    restore,
+    schedule::{self, BaseReason, BaseSituation, DailyTime, KeptBase, LastBase},
+    settle,
+    store::ProjectStore,
+    wal::{Lsn, SegmentName},
+};
+use crate::{
+    base::{
+        db::Param,
+        error::{Context, Error},
+        ids::{ProjectId, ProjectRef},
+    },
+    data_plane::{
+        clusters::{ClusterSpec, RecoveryChecks},
+        context::DataPlaneContext,
+        projects::{self, reconciler},
+    },
+};
+
+/// Interval of looking for work.
+const LOOK: Duration = Duration::from_secs(10);
+/// Age of a base backup before it is verified for the first time.
+const VERIFY_AFTER: TimeDelta = TimeDelta::hours(1);
+/// Pause after a failed verification.
+const VERIFY_PAUSE: TimeDelta = TimeDelta::hours(6);
+
+/// Does what is due, periodically. Returns at once if backups are switched off.
+pub async fn run(context: DataPlaneContext) {
+    if !context.backups.options.enabled {
+        return;
+    }
+    let mut tick = tokio::time::interval(LOOK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if let Err(error) = round(&context).await {
+            tracing::warn!(%error, "cannot look for backups that are due");
+        }
+    }
+}
+
+/// A project with the facts about its backups.
+struct BackedUp {
+    watched: WatchedProject,
+    account: i64,
+    /// Whether its server should run.
+    is_awake: bool,
+    daily: DailyTime,
+    archive: Archive,
+    last: Option<LastBase>,
+    failed: Option<(DateTime<Utc>, i64)>,
+    /// A base whose log was not in the store at the last look: number and position.
+    pending: Option<(i64, Lsn)>,
+    /// The last complete base, of any archive, and the last verification.
+    complete: Option<i64>,
+    complete_at: Option<DateTime<Utc>>,
+    verified_at: Option<DateTime<Utc>>,
+    is_verified: bool,
+}
+
+const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment_bytes, a.begin_lsn, a.shipped_lsn, a.shipped_at, a.last_commit_at, a.ended_at, a.ended_reason,
+        p.id, p.ref, p.engine, coalesce(p.account, p.id),
+        p.status = 'ACTIVE_HEALTHY' and not p.asleep,
+        p.status in ('ACTIVE_HEALTHY', 'INACTIVE'), p.created_at,
+        s.schedule_for, s.updated_at,
+        l.inserted_at, l.consistent_at, l.start_lsn,
+        f.at, f.count,
+        w.id, w.stop_lsn,
+        c.id, c.consistent_at, c.verified_at is not null or c.verify_error is not null,
+        (select max(greatest(v.verified_at, case when v.verify_error is not null then v.inserted_at end))
+         from base_backups v where v.project_id = p.id)
+    from projects p
+    join archives a on a.project_id = p.id and a.ended_at is null
+    left join backup_schedules s on s.project_id = p.id
+    left join lateral (select inserted_at, consistent_at, start_lsn from base_backups b
+                       where b.archive_id = a.id and b.status in ('COMPLETED', 'PENDING')
+                         and b.consistent_at is not null order by b.id desc limit 1) l on true
+    left join lateral (select max(b.inserted_at) as at, count(*) as count from base_backups b
+                       where b.archive_id = a.id and b.status = 'FAILED'
+                         and b.id > coalesce((select max(x.id) from base_backups x
+                                              where x.archive_id = a.id
+                                                and x.status = 'COMPLETED'), 0)) f on true
+    left join lateral (select id, stop_lsn from base_backups b
+                       where b.archive_id = a.id and b.status = 'PENDING'
+                         and b.stop_lsn is not null order by b.id limit 1) w on true
+    left join lateral (select id, consistent_at, verified_at, verify_error from base_backups b
+                       where b.project_id = p.id and b.status = 'COMPLETED'
+                       order by b.id desc limit 1) c on true
+    where p.node = $1 and p.desired <> 'removed' order by p.id";
+
+impl BackedUp {
+    fn read(context: &DataPlaneContext, row: &Row) -> Result<Option<Self>, Error> {
+        if !row.get::<_, bool>(16) {
+            return Ok(None);
+        }
+        let reference: ProjectRef = row
+            .get::<_, &str>(12)
+            .parse()
+            .context("reading a project's ref")?;
+        let major = projects::major(row.get(13)).unwrap_or(0);
+        let mut daily = DailyTime::default_of(&reference, row.get(17));
+        if let (Some(text), Some(since)) = (row.get::<_, Option<&str>>(18), row.get(19))
+            && let Some(at) = parse_daily_time(text)
+        {
+            daily = DailyTime { at, since };
+        }
+        let last = match (row.get(20), row.get(21), row.get::<_, Option<i64>>(22)) {
+            (Some(inserted_at), Some(consistent_at), Some(start)) => Some(LastBase {
+                inserted_at,
+                consistent_at,
+                start: Lsn::from_column(start),
+            }),
+            _ => None,
+        };
+        let failed: Option<DateTime<Utc>> = row.get(23);
+        let pending: Option<i64> = row.get(25);
+        Ok(Some(Self {
+            archive: Archive::read(row, 0)?,
+            watched: WatchedProject {
+                id: ProjectId(row.get(11)),
+                reference,
+                way: settle::way_of(context, major),
+            },
+            account: row.get(14),
+            is_awake: row.get(15),
+            daily,
+            last,
+            failed: failed.map(|at| (at, row.get(24))),
+            pending: pending.map(|id| (id, Lsn::from_column(row.get(26)))),
+            complete: row.get(27),
+            complete_at: row.get(28),
+            is_verified: row.get::<_, Option<bool>>(29).unwrap_or(false),
+            verified_at: row.get(30),
+        }))
+    }
+
+    fn due(&self, now: DateTime<Utc>) -> Option<BaseReason> {
+        let situation = BaseSituation {
+            project: &self.watched.reference,
+            now,
+            daily: self.daily,
+            last: self.last,
+            failed: self.failed,
+            shipped: self.archive.shipped,
+            last_commit_at: self.archive.last_commit_at,
+        };
+        if self.pending.is_some() {
+            return None;
+        }
+        situation.due()
+    }
+
+    fn must_be_verified(&self, now: DateTime<Utc>, days: u16) -> bool {
+        let Some(complete_at) = self.complete_at else {
+            return false;
+        };
+        match self.verified_at {
+            None => now - complete_at >= VERIFY_AFTER,
+            Some(at) if self.is_verified => now - at >= TimeDelta::days(days.into()),
+            Some(at) => now - at >= TimeDelta::days(days.into()).max(VERIFY_PAUSE),
+        }
+    }
+}
+
+/// Does everything that is due now. A failure of one project does not affect the others.
+pub async fn round(context: &DataPlaneContext) -> Result<(), Error> {
+    let _alone = context.backups.upkeep.lock().await;
+    if !context.lease.leads() {
+        return Ok(());
+    }
+    complete_points(context).await?;
+    remove_kept(context).await?;
+    let rows = context
+        .db
+        .query(BACKED_UP, &[&context.settings.node])
+        .await
+        .context("reading backups")?;
+    let mut projects = Vec::with_capacity(rows.len());
+    for row in &rows {
+        projects.extend(BackedUp::read(context, row)?);
+    }
+    measure(context, &projects);
+    let mut verified = false;
+    for project in projects {
+        if !context.lease.leads() {
+            return Ok(());
+        }
+        let reference = &project.watched.reference;
+        if let Err(error) = keep_up(context, &project).await {
+            tracing::warn!(project = %reference, %error, "backup failed; retrying");
+        }
+        let now = context.clock.now();
+        if !verified && project.must_be_verified(now, context.backups.options.verify_days) {
+            // One a round: others get their turn.
+            verified = true;
+            if let Some(base) = project.complete {
+                verify(context, &project, base).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Completes a base backup whose log is in the store, or makes one that is due.
+async fn keep_up(context: &DataPlaneContext, project: &BackedUp) -> Result<(), BackupError> {
+    let now = context.clock.now();
+    if let Some((id, stop)) = project.pending {
+        if project.archive.shipped >= stop {
+            complete(context, project, id).await?;
+        }
+        return Ok(());
+    }
+    match project.due(now) {
+        Some(reason) => back_up(context, project, reason).await.map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Makes a base backup and, if the end of its log can be shipped at once, completes it. Returns
+/// its number. `None` if the project has no archive, or the reconciler works on it.
+async fn back_up(
+    context: &DataPlaneContext,
+    project: &BackedUp,
+    reason: BaseReason,
+) -> Result<Option<i64>, BackupError> {
+    let Some((archive, store)) = context.backups.opened(project.watched.id).await else {
+        return Ok(None);
+    };
+    if archive.id != project.archive.id {
+        return Ok(None);
+    }
+    let request = BaseRequest {
+        project: &project.watched,
+        archive: &archive,
+        store: &store,
+        reason,
+    };
+    let Some(id) = take(context, &request, project.is_awake).await? else {
+        return Ok(None);
+    };
+    context.backups.ship_all(context, &project.watched).await;
+    let shipped = archive::current(context, project.watched.id).await?;
+    let sql = "select stop_lsn from base_backups where id = $1";
+    let rows = context.db.query(sql, &[&id]).await;
+    let rows = rows.context("reading a backup")?;
+    let stop = rows.first().map(|row| Lsn::from_column(row.get(0)));
+    let is_complete = |shipped: &Archive| shipped.id == archive.id && Some(shipped.shipped) >= stop;
+    if shipped.as_ref().is_some_and(is_complete) {
+        complete(context, project, id).await?;
+    }
+    Ok(Some(id))
+}
+
+/// Makes a base backup of a project now, running or stopped, and returns its number. It is complete
+/// when its status says so: at once, if the store answers. `None` if the project has no archive
+/// yet, or the reconciler works on it.
+pub async fn back_up_now(
+    context: &DataPlaneContext,
+    project: &ProjectRef,
+) -> Result<Option<i64>, BackupError> {
+    let _alone = context.backups.upkeep.lock().await;
+    match find(context, project).await? {
+        Some(found) => back_up(context, &found, BaseReason::Request).await,
+        None => Ok(None),
+    }
+}
+
+/// Returns the facts about one project of this node.
+async fn find(context: &DataPlaneContext, project: &ProjectRef) -> Result<Option<BackedUp>, Error> {
+    let rows = context.db.query(BACKED_UP, &[&context.settings.node]).await;
+    for row in rows.context("reading backups")? {
+        if row.get::<_, &str>(12) == project.as_str() {
+            return BackedUp::read(context, &row);
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a base backup. A server that does not run must not be started meanwhile. `None` if the
+/// reconciler works on the project.
+async fn take(
+    context: &DataPlaneContext,
+    request: &BaseRequest<'_>,
+    is_awake: bool,
+) -> Result<Option<i64>, BackupError> {
+    let mut hold = None;
+    if !is_awake {
+        hold = context.reconciler.hold(request.project.id);
+        if hold.is_none() {
+            return Ok(None);
+        }
+    }
+    let id = base::make(context, &context.backups, request).await?;
+    drop(hold);
+    tracing::info!(project = %request.project.reference, backup = id, reason = request.reason.name(), "base backup made");
+    Ok(Some(id))
+}
+
+async fn complete(
+    context: &DataPlaneContext,
+    project: &BackedUp,
+    id: i64,
+) -> Result<(), BackupError> {
+    let sql = "update base_backups set status = 'COMPLETED' where id = $1 and status = 'PENDING'";
+    let updated = context.db.query(sql, &[&id]).await;
+    updated.context("completing a backup")?;
+    let watched = &project.watched;
+    let store =
+        archive::store_of(context, &context.backups, watched.id, &watched.reference).await?;
+    expire(context, watched.id, &store).await
+}
+
+/// Removes base backups that are not needed any more, and everything that only they need.
+async fn expire(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    store: &ProjectStore,
+) -> Result<(), BackupError> {
+    let options = &context.backups.options;
+    let sql = "select id, consistent_at from base_backups where project_id = $1 and status = 'COMPLETED' order by id";
+    let rows = context.db.query(sql, &[&project.0]).await;
+    let rows = rows.context("reading backups")?;
+    let bases: Vec<KeptBase> = rows
+        .iter()
+        .map(|row| KeptBase {
+            id: row.get(0),
+            consistent_at: row.get(1),
+        })
+        .collect();
+    let (days, count) = (options.retention_days, options.retention_count);
+    let expired = schedule::expired(&bases, context.clock.now(), days, count);
+    // A restore may be reading one of them.
+    let running = "select 1 from restores where project_id = $1 and finished_at is null";
+    let running = context.db.query(running, &[&project.0]).await;
+    if expired.is_empty() || !running.context("reading restores")?.is_empty() {
+        return Ok(());
+    }
+    let sql = "update base_backups set status = 'REMOVED' where id = any($1)";
+    let removed = context.db.query(sql, &[&expired]).await;
+    removed.context("removing backups")?;
+    sweep(context, project, store).await
+}
+
+/// Removes objects that no remaining base backup needs.
+async fn sweep(
+    context: &DataPlaneContext,
+    project: ProjectId,
+    store: &ProjectStore,
+) -> Result<(), BackupError> {
+    let sql = "select b.id, b.start_lsn, b.archive_id, b.status from base_backups b where b.project_id = $1 and b.status in ('COMPLETED', 'PENDING') order by b.id";
+    let rows = context.db.query(sql, &[&project.0]).await;
+    let rows = rows.context("reading backups")?;
+    if rows.iter().any(|row| row.get::<_, &str>(3) == "PENDING") {
+        // Its packs are not in a manifest yet.
+        return Ok(());
+    }
+    let mut packs = BTreeSet::new();
+    let mut manifests = BTreeSet::new();
+    for row in &rows {
+        let id: i64 = row.get(0);
+        let manifest = Manifest::get(store, id).await?;
+        packs.extend(manifest.used_packs().into_iter().map(str::to_owned));
+        manifests.insert(Manifest::name(id));
+    }
+    for (name, _) in store.list("bases").await? {
+        let name = format!("bases/{name}");
+        if !manifests.contains(&name) {
+            store.delete(&name).await?;
+        }
+    }
+    for (name, _) in store.list("packs").await? {
+        let name = format!("packs/{name}");
+        if !packs.contains(&name) {
+            store.delete(&name).await?;
+        }
+    }
+    let columns = Archive::COLUMNS;
+    let sql = format!("select {columns} from archives where project_id = $1 order by id");
+    let client = context.db.client().await?;
+    let archives = client.query(&sql, &[&project.0]).await;
+    for row in archives.context("reading archives")? {
+        let archive = Archive::read(&row, 0)?;
+        let first = rows
+            .iter()
+            .filter(|row| row.get::<_, i64>(2) == archive.id)
+            .map(|row| Lsn::from_column(row.get(1)))
+            .min();
+        sweep_log(store, &archive, first).await?;
+        if first.is_none() && archive.ended_at.is_some() {
+            let sql = "delete from archives where id = $1 and ended_at is not null";
+            let deleted = client.execute(sql, &[&archive.id]).await;
+            deleted.context("deleting an archive")?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the log of an archive before the first position that is needed. None is needed of an
+/// archive that has ended and has no base.
+async fn sweep_log(
+    store: &ProjectStore,
+    archive: &Archive,
+    first: Option<Lsn>,
+) -> Result<(), BackupError> {
+    let before = match first {
+        Some(first) => SegmentName::of(archive.timeline, first, archive.segment_bytes),
+        None if archive.ended_at.is_some() => SegmentName::of(u32::MAX, Lsn(0), 1 << 20),
+        None => return Ok(()),
+    };
+    let folder = format!("{}/wal", archive.folder());
+    for (name, _) in store.list(&folder).await? {
+        let segment = name.strip_suffix(PARTIAL).unwrap_or(&name).parse();
+        if segment.is_ok_and(|segment: SegmentName| segment < before) {
+            store.delete(&format!("{folder}/{name}")).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Restores a base backup with the whole log into a scratch cluster, checks it, and records the
+/// result.
+async fn verify(context: &DataPlaneContext, project: &BackedUp, base: i64) -> Result<(), Error> {
+    let reference = &project.watched.reference;
+    let verified = async {
+        let id = project.watched.id;
+        let store = archive::store_of(context, &context.backups, id, reference).await?;
+        let manifest = Manifest::get(&store, base).await?;
+        let cluster = ClusterSpec {
+            project: reference.clone(),
+            uid: reconciler::uid(context, project.account)?,
+            major: manifest.major,
+        };
+        let checks = RecoveryChecks::Full;
+        let moment = Moment::Latest;
+        restore::build(&context.driver, &store, &manifest, moment, &cluster, checks).await
+    };
+    let (verified_at, error) = match verified.await {
+        Ok(restored) => {
+            let checks = restored.checks;
+            tracing::info!(project = %reference, backup = base, tables = checks.tables, indexes = checks.indexes, "backup verified");
+            (Some(context.clock.now()), None)
+        }
+        Err(error) if error.is_permanent() => {
+            tracing::warn!(project = %reference, backup = base, %error, "backup cannot be restored");
+            (None, Some(error.to_string()))
+        }
+        Err(error) => {
+            tracing::warn!(project = %reference, backup = base, %error, "backup could not be verified; retrying");
+            return Ok(());
+        }
+    };
+    let sql = "update base_backups set verified_at = coalesce($2, verified_at), verify_error = $3 where id = $1";
+    let params: [Param<'_>; 3] = [&base, &verified_at, &error];
+    let recorded = context.db.query(sql, &params).await;
+    recorded.context("recording a verification").map(drop)
+}
+
+/// Verifies the last backup of a project now. Returns whether it has one.
+pub async fn verify_now(context: &DataPlaneContext, project: &ProjectRef) -> Result<bool, Error> {
+    let _alone = context.backups.upkeep.lock().await;
+    let found = find(context, project).await?;
+    let Some((found, base)) = found.and_then(|found| found.complete.map(|base| (found, base)))
+    else {
+        return Ok(false);
+    };
+    verify(context, &found, base).await?;
+    Ok(true)
+}
+
+/// Marks restore points as available whose log is in the store.
+async fn complete_points(context: &DataPlaneContext) -> Result<(), Error> {
+    let sql = "update restore_points p set completed_on = $1 from archives a, projects q
+               where a.id = p.archive_id and q.id = p.project_id and q.node = $2 and p.completed_on is null and a.shipped_lsn >= p.lsn";
+    let params: [Param<'_>; 2] = [&context.clock.now(), &context.settings.node];
+    let completed = context.db.query(sql, &params).await;
+    completed.context("completing restore points").map(drop)
+}
+
+/// Moves replaced clusters to the trash that are kept long enough, and restored ones whose restore
+/// has ended.
+async fn remove_kept(context: &DataPlaneContext) -> Result<(), Error> {
+    let kept = context.driver.kept_clusters().await;
+    let kept = kept.context("listing kept clusters")?;
+    if kept.is_empty() {
+        return Ok(());
+    }
+    let sql = "select p.ref || '-' || r.id, r.finished_at is null, r.kept_until > $2 from restores r join projects p on p.id = r.project_id
+               where p.node = $1 and p.desired <> 'removed' and (r.finished_at is null or r.kept_until > $2)";
+    let params: [Param<'_>; 2] = [&context.settings.node, &context.clock.now()];
+    let rows = context.db.query(sql, &params).await;
+    let rows = rows.context("reading restores")?;
+    for cluster in kept {
+        let row = rows
+            .iter()
+            .find(|row| row.get::<_, &str>(0) == cluster.name);
+        let is_needed = row.is_some_and(|row| {
+            row.get::<_, bool>(1)
+                || (cluster.is_replaced && row.get::<_, Option<bool>>(2) == Some(true))
+        });
+        if !is_needed {
+            let discarded = context.driver.discard_kept(&cluster).await;
+            discarded.context("removing a replaced cluster")?;
+            context.reconciler.trash_filled();
+        }
+    }
+    Ok(())
+}
+
+/// Sets the metrics to the worst of all projects.
+fn measure(context: &DataPlaneContext, projects: &[BackedUp]) {
+    let now = context.clock.now();
+    let age = |at: Option<DateTime<Utc>>| at.map_or(0, |at| (now - at).num_seconds().max(0));
+    let oldest = |of: &dyn Fn(&BackedUp) -> i64| projects.iter().map(of).max().unwrap_or(0);
+    let metrics = &context.backups.metrics;
+    #[expect(clippy::cast_precision_loss, reason = "metrics are approximate")]
+    {
+        let last = oldest(&|project| age(project.last.map(|last| last.inserted_at)));
+        metrics.last_base_age.set(last as f64);
+        let verified = oldest(&|project| age(project.verified_at.or(project.complete_at)));
+        metrics.verified_age.set(verified as f64);
+    }
+}

@@ -1,0 +1,506 @@
+//! Clusters that are built from a backup beside others, and exchanged with them by `rename`.
+//!
+//! A cluster in the making lies in `tmp/`. Its server runs in quarantine, replays the write-ahead
+//! log that lies in its folder up to the target, and is stopped. With a new system identifier it
+//! is moved to `restored/`, where it survives a restart of Gantry. The exchange is two renames: the
+//! project's folder to `replaced/`, then the restored one to `projects/`. The names tell how far an
+//! interrupted exchange came (decision 0130).
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio_postgres::Client;
+
+use super::{
+    At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
+    identity::SystemId,
+    online_copy::{QUARANTINE, QUARANTINE_17},
+    server::Server,
+    shutdown::ShutdownMode,
+    template, vault_key,
+};
+use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
+
+/// Time limit of replaying the write-ahead log.
+const REPLAY_PATIENCE: Duration = Duration::from_hours(2);
+const STOP_PATIENCE: Duration = Duration::from_mins(2);
+/// Maximum number of databases that are checked.
+const DATABASES_MAX: i64 = 1000;
+
+/// A cluster in the making: its folder, which is removed on drop unless it was kept.
+#[derive(Debug)]
+pub struct UnfinishedCluster {
+    name: String,
+    place: PathBuf,
+    /// Directory of its socket.
+    sockets: PathBuf,
+    cluster: ClusterSpec,
+    is_kept: bool,
+}
+
+impl UnfinishedCluster {
+    /// The data directory.
+    pub fn data(&self) -> PathBuf {
+        self.place.join("data")
+    }
+
+    fn owner(&self) -> ProcessOwner {
+        ProcessOwner::new(self.cluster.uid, self.cluster.uid)
+    }
+
+    /// Creates a folder of the data directory.
+    pub fn create_folder(&self, path: &str) -> Result<()> {
+        let path = self.data().join(path);
+        files::make_dir(&path, 0o700)?;
+        self.owner().own(&path).at("handing over", &path)
+    }
+
+    /// Creates a file of the data directory, which must not exist.
+    pub fn create_file(&self, path: &str) -> Result<fs::File> {
+        let path = self.data().join(path);
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .at("creating", &path)?;
+        self.owner().own_file(&file).at("handing over", &path)?;
+        Ok(file)
+    }
+
+    /// Creates a file of the data directory with this content.
+    pub fn write_file(&self, path: &str, content: &[u8]) -> Result<()> {
+        let mut file = self.create_file(path)?;
+        std::io::Write::write_all(&mut file, content).at("writing", &self.data().join(path))
+    }
+
+    /// Sets the key of the vault.
+    pub fn write_vault_key(&self, key: &[u8]) -> Result<()> {
+        let path = vault_key::path(&self.data());
+        fs::write(&path, key).at("writing", &path)?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o400);
+        fs::set_permissions(&path, mode).at("closing", &path)?;
+        self.owner().own(&path).at("handing over", &path)
+    }
+}
+
+impl Drop for UnfinishedCluster {
+    fn drop(&mut self) {
+        let (place, sockets, is_kept) = (self.place.clone(), self.sockets.clone(), self.is_kept);
+        std::thread::spawn(move || {
+            let place = if is_kept {
+                Ok(())
+            } else {
+                files::remove_tree(&place)
+            };
+            if let Err(error) = place.and_then(|()| files::remove_tree(&sockets)) {
+                tracing::warn!(%error, "unfinished cluster could not be removed");
+            }
+        });
+    }
+}
+
+/// The end of a recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryTarget {
+    /// No log is replayed: the files are those of a server that was shut down.
+    AsCopied,
+    /// The end of the record at this position, which must be in the log.
+    Record(u64),
+}
+
+/// The thoroughness of the checks after a recovery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecoveryChecks {
+    /// Every database accepts a connection, and its catalog is readable.
+    Quick,
+    /// Every page of every table is read, and indexes are compared with `amcheck`, if it is
+    /// installed.
+    Full,
+}
+
+/// The result of a recovery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecoveredCluster {
+    /// Databases that were checked.
+    pub databases: u64,
+    /// Tables that were read.
+    pub tables: u64,
+    /// Indexes that were compared.
+    pub indexes: u64,
+    /// Whether the pages have checksums.
+    pub has_checksums: bool,
+}
+
+impl LocalDriver {
+    /// Creates the folder of a cluster in the making.
+    pub async fn begin_cluster(&self, cluster: &ClusterSpec) -> Result<UnfinishedCluster> {
+        let name = self.copy_name();
+        let unfinished = UnfinishedCluster {
+            place: self.home().tmp().join(&name),
+            sockets: self.home().socket_dir(&name),
+            name,
+            cluster: cluster.clone(),
+            is_kept: false,
+        };
+        blocking(move || {
+            files::make_dir(&unfinished.place, 0o711)?;
+            let data = unfinished.data();
+            files::make_dir(&data, 0o700)?;
+            unfinished.owner().own(&data).at("handing over", &data)?;
+            Ok(unfinished)
+        })
+        .await
+    }
+
+    /// Starts the server of a cluster in the making in quarantine, waits until it has replayed its
+    /// log, checks it and stops it. The cluster gets a new system identifier.
+    ///
+    /// Errors: [`ClusterError::NotStarted`] with the reason, among others if the log ends before
+    /// the target; [`ClusterError::Recovery`] if a check fails.
+    pub async fn recover(
+        &self,
+        unfinished: &UnfinishedCluster,
+        target: RecoveryTarget,
+        settings: &BTreeMap<String, String>,
+        checks: RecoveryChecks,
+    ) -> Result<RecoveredCluster> {
+        let major = unfinished.cluster.major;
+        let template = self.template_of(major).await?;
+        let server = self.quarantined(
+            major,
+            &unfinished.name,
+            &unfinished.place,
+            unfinished.owner(),
+        )?;
+        configure(
+            unfinished,
+            &template,
+            &recovery_settings(major, target, settings),
+            target,
+        )?;
+        let recovered = run(&server, checks).await;
+        if recovered.is_err() {
+            // Errors are ignored: the next start ends remaining processes.
+            let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
+        }
+        let recovered = recovered?;
+        let id = SystemId::generate(self.entropy());
+        let place = unfinished.place.clone();
+        blocking(move || finish(&place, id)).await?;
+        Ok(recovered)
+    }
+
+    /// Moves a recovered cluster durably to `restored/<name>`.
+    pub async fn keep_restored(&self, mut unfinished: UnfinishedCluster, name: &str) -> Result<()> {
+        let (from, to) = (unfinished.place.clone(), self.home().restored().join(name));
+        blocking(move || {
+            files::remove_tree(&to)?;
+            files::commit(&from, &to)
+        })
+        .await?;
+        unfinished.is_kept = true;
+        Ok(())
+    }
+
+    /// Returns whether `restored/<name>` exists.
+    pub fn is_restored(&self, name: &str) -> bool {
+        self.home().restored().join(name).exists()
+    }
+
+    /// Returns whether `replaced/<name>` exists.
+    pub fn is_replaced(&self, name: &str) -> bool {
+        self.home().replaced().join(name).exists()
+    }
+
+    /// Stops the project's server and exchanges its cluster with `restored/<name>`; the earlier
+    /// one becomes `replaced/<name>`. Completes an interrupted exchange, and does nothing if it is
+    /// complete.
+    pub async fn exchange(&self, project: &ProjectRef, name: &str) -> Result<()> {
+        let restored = self.home().restored().join(name);
+        let replaced = self.home().replaced().join(name);
+        let place = self.home().project(project);
+        if !restored.exists() {
+            return Ok(());
+        }
+        let mut held = None;
+        if place.exists() {
+            let server = self.existing(project)?;
+            held = Some(server.hold().await?);
+            server.halt(ShutdownMode::Fast, STOP_PATIENCE).await?;
+        }
+        blocking(move || {
+            if place.exists() {
+                files::commit(&place, &replaced)?;
+            } else if !replaced.exists() {
+                // The folder tells that the exchange has happened.
+                files::make_dir(&replaced, 0o700)?;
+            }
+            files::commit(&restored, &place)?;
+            drop(held);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Moves `replaced/<name>` back to `restored/<name>`, so that an exchange brings it back.
+    pub async fn reuse_replaced(&self, name: &str, as_name: &str) -> Result<()> {
+        let from = self.home().replaced().join(name);
+        let to = self.home().restored().join(as_name);
+        blocking(move || {
+            if to.exists() && !from.exists() {
+                return Ok(());
+            }
+            files::commit(&from, &to)
+        })
+        .await
+    }
+
+    /// Returns the names in `restored/` and `replaced/`.
+    pub async fn kept_clusters(&self) -> Result<Vec<KeptCluster>> {
+        let folders = [self.home().restored(), self.home().replaced()];
+        blocking(move || {
+            let mut found = Vec::new();
+            for (folder, is_replaced) in folders.iter().zip([false, true]) {
+                for entry in fs::read_dir(folder).at("listing", folder)? {
+                    let entry = entry.at("listing", folder)?;
+                    if let Ok(name) = entry.file_name().into_string() {
+                        found.push(KeptCluster { name, is_replaced });
+                    }
+                }
+            }
+            Ok(found)
+        })
+        .await
+    }
+
+    /// Moves a kept cluster to the trash.
+    pub async fn discard_kept(&self, kept: &KeptCluster) -> Result<()> {
+        let folder = if kept.is_replaced {
+            self.home().replaced()
+        } else {
+            self.home().restored()
+        };
+        let from = folder.join(&kept.name);
+        let random = self.entropy().letters(8);
+        let to = self.home().trash().join(format!("{}-{random}", kept.name));
+        blocking(move || files::commit(&from, &to)).await
+    }
+}
+
+/// A cluster without a server, in `restored/` or `replaced/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptCluster {
+    /// Name of its folder.
+    pub name: String,
+    /// Whether a restored cluster took its place.
+    pub is_replaced: bool,
+}
+
+/// Returns the last settings of the configuration during a recovery.
+fn recovery_settings(
+    major: u16,
+    target: RecoveryTarget,
+    needed: &BTreeMap<String, String>,
+) -> String {
+    let newer = if major >= 17 { QUARANTINE_17 } else { "" };
+    let mut text = format!("{QUARANTINE}{newer}");
+    for (name, value) in needed {
+        let value = value.replace('\'', "''");
+        text.extend([name, " = '", &value, "'\n"]);
+    }
+    if let RecoveryTarget::Record(at) = target {
+        let (high, low) = (at >> 32, at & 0xFFFF_FFFF);
+        text.push_str(&format!(
+            "hot_standby = off\nrecovery_target_lsn = '{high:X}/{low:X}'\nrecovery_target_inclusive = on\n\
+             recovery_target_timeline = 'current'\nrecovery_target_action = 'promote'\n"
+        ));
+    }
+    text
+}
+
+fn configure(
+    unfinished: &UnfinishedCluster,
+    template: &Path,
+    settings: &str,
+    target: RecoveryTarget,
+) -> Result<()> {
+    for name in ["postgresql.conf", "pg_hba.conf", "pg_ident.conf"] {
+        let path = template.join(name);
+        let content = fs::read(&path).at("reading", &path)?;
+        unfinished.write_file(name, &content)?;
+    }
+    unfinished.write_file("postgresql.auto.conf", b"")?;
+    unfinished.write_file(template::OVERRIDES, settings.as_bytes())?;
+    if target != RecoveryTarget::AsCopied {
+        // The mode of a standby: without a command that would need a shell, the server reads the
+        // segments in its folder.
+        unfinished.write_file("standby.signal", b"")?;
+    }
+    Ok(())
+}
+
+async fn run(server: &Server, checks: RecoveryChecks) -> Result<RecoveredCluster> {
+    server.start().await?;
+    server.wait_ready(REPLAY_PATIENCE).await?;
+    let admin = server.admin().await?;
+    let recovered = check(server, &admin, checks).await?;
+    // Nothing of the recovery stays in the segment of the last checkpoint.
+    admin
+        .batch_execute("checkpoint; select pg_switch_wal()")
+        .await
+        .map_err(sql_error)?;
+    drop(admin);
+    server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
+    Ok(recovered)
+}
+
+/// Checks every database.
+async fn check(
+    server: &Server,
+    admin: &Client,
+    checks: RecoveryChecks,
+) -> Result<RecoveredCluster> {
+    let row = admin
+        .query_one(
+            "select pg_is_in_recovery(), current_setting('data_checksums') = 'on'",
+            &[],
+        )
+        .await
+        .map_err(sql_error)?;
+    if row.get(0) {
+        return Err(ClusterError::Recovery("it is still in recovery".to_owned()));
+    }
+    let mut recovered = RecoveredCluster {
+        databases: 0,
+        tables: 0,
+        indexes: 0,
+        has_checksums: row.get(1),
+    };
+    let sql = "select datname::text from pg_database where datallowconn order by oid limit $1";
+    let rows = admin.query(sql, &[&DATABASES_MAX]).await;
+    for row in rows.map_err(sql_error)? {
+        let database: String = row.try_get(0).map_err(sql_error)?;
+        let session = server.connect(template::SUPERUSER, &database).await?;
+        recovered.databases += 1;
+        match checks {
+            RecoveryChecks::Quick => {
+                let sql =
+                    "select count(*) from pg_class c join pg_attribute a on a.attrelid = c.oid";
+                session.query_one(sql, &[]).await.map_err(sql_error)?;
+            }
+            RecoveryChecks::Full => check_database(&session, &mut recovered).await?,
+        }
+    }
+    Ok(recovered)
+}
+
+/// Reads every table, and compares every B-tree index with its table.
+async fn check_database(session: &Client, recovered: &mut RecoveredCluster) -> Result<()> {
+    session
+        .batch_execute(
+            "set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off",
+        )
+        .await
+        .map_err(sql_error)?;
+    // A view or a foreign table has no pages, and no trigger or function of the tenant runs.
+    let tables = "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                  where c.relkind in ('r', 'm', 't') and c.relpersistence = 'p' and not (c.relkind = 'm' and not c.relispopulated)";
+    for row in session.query(tables, &[]).await.map_err(sql_error)? {
+        let table: String = row.try_get(0).map_err(sql_error)?;
+        let read = session
+            .batch_execute(&format!("select count(*) from only {table}"))
+            .await;
+        read.map_err(|error| damaged(&table, &error))?;
+        recovered.tables += 1;
+    }
+    // The databases that users cannot change need no check, and `template0` accepts none.
+    if session
+        .batch_execute("create schema if not exists gantry_check; create extension if not exists amcheck schema gantry_check")
+        .await
+        .is_err()
+    {
+        return Ok(());
+    }
+    let indexes = "select c.oid, format('%I.%I', n.nspname, c.relname), coalesce(nullif(e.nspname, ''), 'gantry_check')
+                   from pg_index i
+                   join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+                   join pg_am a on a.oid = c.relam and a.amname = 'btree'
+                   cross join (select x.nspname from pg_extension y
+                               join pg_namespace x on x.oid = y.extnamespace
+                               where y.extname = 'amcheck') e
+                   where i.indisready and i.indisvalid and c.relpersistence = 'p' and c.relkind = 'i'";
+    for row in session.query(indexes, &[]).await.map_err(sql_error)? {
+        let (id, index, schema): (u32, String, String) = (
+            row.try_get(0).map_err(sql_error)?,
+            row.try_get(1).map_err(sql_error)?,
+            row.try_get(2).map_err(sql_error)?,
+        );
+        let schema = schema.replace('"', "\"\"");
+        let sql = format!("select \"{schema}\".bt_index_check({id}::regclass)");
+        let checked = session.batch_execute(&sql).await;
+        checked.map_err(|error| damaged(&index, &error))?;
+        recovered.indexes += 1;
+    }
+    Ok(())
+}
+
+fn damaged(relation: &str, error: &tokio_postgres::Error) -> ClusterError {
+    let text = super::sql_text(error);
+    ClusterError::Recovery(format!("{relation} is damaged: {text}"))
+}
+
+fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
+    ClusterError::Sql {
+        doing: "checking a recovered cluster",
+        cause,
+    }
+}
+
+/// Removes the traces of a recovery from a stopped cluster, gives it its identity, and makes it
+/// durable.
+fn finish(place: &Path, id: SystemId) -> Result<()> {
+    let data = place.join("data");
+    files::remove_file(&data.join(template::OVERRIDES))?;
+    files::remove_tree(&data.join("log"))?;
+    files::remove_file(&place.join("start.log"))?;
+    let wal = data.join("pg_wal");
+    for entry in fs::read_dir(&wal).at("listing", &wal)? {
+        let path = entry.at("listing", &wal)?.path();
+        if path
+            .extension()
+            .is_some_and(|it| it == "history" || it == "partial")
+        {
+            files::remove_file(&path)?;
+        }
+    }
+    let status = wal.join("archive_status");
+    for entry in fs::read_dir(&status).at("listing", &status)? {
+        files::remove_file(&entry.at("listing", &status)?.path())?;
+    }
+    identity::forget_wal(&data)?;
+    identity::assign(&data, id)?;
+    files::sync_fs(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_name_the_target_and_what_the_cluster_needs() {
+        let needed = BTreeMap::from([("max_prepared_transactions".to_owned(), "5".to_owned())]);
+        let text = recovery_settings(15, RecoveryTarget::Record(0xA_0300_0028), &needed);
+        assert!(text.contains("recovery_target_lsn = 'A/3000028'\n"));
+        assert!(text.contains("max_prepared_transactions = '5'\n"));
+        assert!(text.contains("archive_mode = off\n") && !text.contains("event_triggers"));
+        let text = recovery_settings(17, RecoveryTarget::AsCopied, &needed);
+        assert!(text.contains("event_triggers = off\n") && !text.contains("recovery_target"));
+    }
+}

@@ -1,0 +1,146 @@
+//! Rows of the platform's tables: users of Auth, buckets and objects of Storage.
+//!
+//! The tables of the two sides can be of different versions, so columns that both have are copied.
+//! Existing rows stay as they are.
+
+use std::collections::BTreeSet;
+
+use postgres_protocol::escape::escape_identifier;
+
+use super::{
+    ImportReport, Result, names,
+    programs::{ImportPrograms, pipe},
+    session, sql_error,
+};
+use crate::data_plane::{
+    clusters::{SUPERUSER, ServerSocket},
+    database_session::{
+        session::ConnectTarget,
+        session_socket::{SessionLogin, SessionSocket},
+    },
+};
+
+/// The tables in the order of their references, each with the role that writes it. Sessions and
+/// tokens are left out: they were signed with other keys.
+const TABLES: [(&str, &str, &str); 11] = [
+    ("auth", "users", "supabase_auth_admin"),
+    ("auth", "identities", "supabase_auth_admin"),
+    ("auth", "mfa_factors", "supabase_auth_admin"),
+    ("auth", "sso_providers", "supabase_auth_admin"),
+    ("auth", "sso_domains", "supabase_auth_admin"),
+    ("auth", "saml_providers", "supabase_auth_admin"),
+    ("auth", "oauth_clients", "supabase_auth_admin"),
+    ("auth", "custom_oauth_providers", "supabase_auth_admin"),
+    ("auth", "webauthn_credentials", "supabase_auth_admin"),
+    ("storage", "buckets", "supabase_storage_admin"),
+    ("storage", "objects", "supabase_storage_admin"),
+];
+
+/// Copies the rows of all tables that both sides have.
+pub(super) async fn copy(
+    programs: &ImportPrograms,
+    socket: &ServerSocket,
+    report: &mut ImportReport,
+) -> Result<()> {
+    let admin = session(socket, SUPERUSER).await?;
+    for (index, (schema, table, role)) in TABLES.iter().enumerate() {
+        let name = format!("{schema}.{table}");
+        let sql = format!(
+            "select attname::text from pg_attribute where attrelid = to_regclass('{name}')
+             and attnum > 0 and not attisdropped and attgenerated = ''"
+        );
+        let wanted = names(&admin, &sql).await?;
+        let there: BTreeSet<String> = programs
+            .query_source(&sql)
+            .await?
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .collect();
+        let columns: Vec<String> = wanted
+            .intersection(&there)
+            .map(|column| escape_identifier(column))
+            .collect();
+        if columns.is_empty() {
+            continue;
+        }
+        let columns = columns.join(", ");
+        // One socket per role, with numbers after that of the owner.
+        let port = 2 + u16::try_from(index).unwrap_or(0);
+        let _login = SessionSocket::listen(
+            &programs.folder().join(format!(".s.PGSQL.{port}")),
+            programs.account(),
+            ConnectTarget::new(socket.clone()),
+            SessionLogin::unbounded(SUPERUSER, "gantry import").as_role(role),
+        )?;
+        let count = format!("select count(*) from {name}");
+        let before = one(&admin, &count).await?;
+        let mut from = programs.of_source("psql");
+        from.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--set=ON_ERROR_STOP=1",
+            "--command",
+        ])
+        .arg(format!("copy (select {columns} from {name}) to stdout"));
+        let mut to = programs.of_target("psql", port);
+        // The data is the input of `copy`, so nothing in it is a command of psql.
+        to.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]);
+        for command in [
+            "create temporary table gantry_import on commit preserve rows as select * from NAME where false",
+            "copy gantry_import (COLUMNS) from stdin",
+            "insert into NAME (COLUMNS) select COLUMNS from gantry_import on conflict do nothing",
+        ] {
+            let command = command.replace("NAME", &name).replace("COLUMNS", &columns);
+            to.arg("--command").arg(command);
+        }
+        let (problem, said) = pipe(from, to).await?;
+        let error = problem.or_else(|| {
+            let line = said.iter().find(|line| line.contains("ERROR:"))?;
+            Some(line.split_once("ERROR:")?.1.trim().to_owned())
+        });
+        if let Some(error) = error {
+            report.not_imported.push(format!("rows of {name}: {error}"));
+        }
+        let added = one(&admin, &count).await?.saturating_sub(before);
+        if added > 0 {
+            report.platform_rows.push((name, added));
+        }
+    }
+    note_what_stays(programs, report).await
+}
+
+/// Names data of the platform that cannot be copied.
+async fn note_what_stays(programs: &ImportPrograms, report: &mut ImportReport) -> Result<()> {
+    for (table, text) in [
+        (
+            "storage.objects",
+            "files of Storage: only their rows were imported; copy the files with the Storage API",
+        ),
+        (
+            "vault.secrets",
+            "secrets of the vault: they are encrypted with a key of the source; create them again",
+        ),
+        (
+            "cron.job",
+            "jobs of pg_cron: schedule them again with cron.schedule",
+        ),
+    ] {
+        let sql = format!(
+            "select case when to_regclass('{table}') is null then 0 else
+             (xpath('/row/c/text()', query_to_xml('select count(*) as c from {table}', false, true, '')))[1]::text::bigint end"
+        );
+        // A role that may not read the table, or a server without XML: nothing is known.
+        let counted = programs.query_source(&sql).await.unwrap_or_default();
+        if counted.trim().parse::<u64>().is_ok_and(|count| count > 0) {
+            report.not_imported.push(text.to_owned());
+        }
+    }
+    Ok(())
+}
+
+async fn one(admin: &tokio_postgres::Client, sql: &str) -> Result<u64> {
+    let failed = sql_error("counting rows");
+    let row = admin.query_one(sql, &[]).await.map_err(&failed)?;
+    let count: i64 = row.try_get(0).map_err(&failed)?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}

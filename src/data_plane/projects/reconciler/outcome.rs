@@ -1,0 +1,119 @@
+//! Records the outcomes of attempts to reach a project's desired state.
+
+use chrono::TimeDelta;
+
+use super::{BACKOFF_SECS_MAX, ClusterPlan};
+use crate::{
+    base::{
+        db::Param,
+        error::{Context, Error},
+    },
+    data_plane::{context::DataPlaneContext, projects::Status},
+};
+
+/// Records that a project has its desired state. A newer desired state is kept and processed next.
+pub(super) async fn record_success(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+    fallback_reason: Option<String>,
+) -> Result<(), Error> {
+    // One statement: the verifier is deleted only when it was set or is not needed any more.
+    let lease = context.lease.check()?;
+    let sql = fenced!(
+        "update projects set status = $4, attempts = 0, last_error = $6, updated_at = $5, settled_at = $5, asleep = false, \
+         settings = case when $6::text is null then settings else settings_started end, \
+         settings_started = case when $6::text is null and $8 then settings else settings_started end, \
+         instance_size = case when $6::text is null then instance_size \
+         else coalesce(started_size, 'micro') end, \
+         started_size = case when $6::text is null and $8 then instance_size \
+         else started_size end, \
+         settings_before = case when $4 = 'INACTIVE' then settings_before end, \
+         grants = case when outdated and $4 = 'ACTIVE_HEALTHY' then $7 else grants end, outdated = outdated and $4 = 'INACTIVE', \
+         password_verifier = case when $4 = 'INACTIVE' then password_verifier end, \
+         rebuild = rebuild and $4 = 'INACTIVE' where "
+    );
+    let goal = project.status.goal();
+    let now = context.clock.now();
+    let grants = context.driver.platform_version();
+    let started = goal == Status::ActiveHealthy && project.started_with_current_settings();
+    let params: [Param<'_>; 8] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &goal.name(),
+        &now,
+        &fallback_reason,
+        &grants,
+        &started,
+    ];
+    context
+        .db
+        .query(sql, &params)
+        .await
+        .context("announcing a project")?;
+    tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
+    Ok(())
+}
+
+/// Records a failed attempt and the time of the next one: after 1, 2, 4 … 60 seconds. A copy of
+/// another cluster is attempted a bounded number of times, and then waits for a change of the
+/// desired state.
+pub(super) async fn record_failure(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+    error: &Error,
+) {
+    // Without the lease, another process retries.
+    let Some(lease) = context.lease.generation() else {
+        return;
+    };
+    let now = context.clock.now();
+    let mut attempts = project.attempts.saturating_add(1);
+    let mut pause = backoff(attempts);
+    if let Error::Unavailable { retry, .. } = error {
+        // Not the project's fault.
+        attempts = project.attempts;
+        pause = TimeDelta::from_std(*retry).unwrap_or(pause);
+    }
+    let mut status = project.status.after_failure(attempts);
+    let is_last = project.creation.is_last_attempt(status, error);
+    if is_last && project.status == Status::ComingUp {
+        status = Status::InitFailed;
+    }
+    tracing::warn!(project = %project.cluster.project, attempts, is_last, %error, "project could not be reconciled");
+    let sql = fenced!(
+        "update projects set attempts = $4, not_before = coalesce($5, 'infinity'::timestamptz), last_error = $6, status = $7, updated_at = $8 where "
+    );
+    let cause = error.to_string();
+    let next = (!is_last).then(|| now + pause);
+    let params: [Param<'_>; 8] = [
+        &project.id.0,
+        &project.generation,
+        &lease,
+        &attempts,
+        &next,
+        &cause,
+        &status.name(),
+        &now,
+    ];
+    if let Err(error) = context.db.query(sql, &params).await {
+        tracing::warn!(%error, "cannot record a failed attempt");
+    }
+}
+
+/// Returns the pause after a number of attempts: 0, 1, 2, 4 … 60 seconds.
+pub(super) fn backoff(attempts: i32) -> TimeDelta {
+    TimeDelta::seconds((1_i64 << attempts.clamp(0, 7) >> 1).min(BACKOFF_SECS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_up_to_a_minute() {
+        let seconds = [-1, 0, 1, 2, 3, 4, 5, 6, 7, 8, i32::MAX]
+            .map(|attempts| backoff(attempts).num_seconds());
+        assert_eq!(seconds, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    }
+}

@@ -1,0 +1,298 @@
+//! Compute sizes: the share of the machine that the server of a project gets.
+//!
+//! The operator's limits of a project (`--project-memory` and others) are those of the smallest
+//! size. A larger size has a multiple of them, and settings of PostgreSQL that use it. Settings
+//! that the owner chose come before those of the size.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::data_plane::clusters::ResourceLimits;
+
+macro_rules! sizes {
+    ($(
+        $variant:ident = $code:literal, $name:literal,
+        $factor:literal, $cores:literal, $sessions:literal;
+    )*) => {
+        /// Compute size of the contract.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema)]
+        #[expect(missing_docs, reason = "each name is the size's code")]
+        pub enum InstanceSize { $(#[serde(rename = $code)] $variant),* }
+
+        impl InstanceSize {
+            /// Every size, the smallest first.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Every code.
+            pub const CODES: &'static [&'static str] = &[$($code),*];
+
+            /// Code on the wire.
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$variant => $code),* }
+            }
+
+            /// Name in listings.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),* }
+            }
+
+            const fn facts(self) -> SizeFacts {
+                match self {
+                    $(Self::$variant => SizeFacts {
+                        factor: $factor,
+                        cores: $cores,
+                        sessions: $sessions,
+                    }),*
+                }
+            }
+        }
+    };
+}
+
+struct SizeFacts {
+    /// Multiple of the limits of the smallest size.
+    factor: u64,
+    /// Processors of the contract, from which the number of workers derives.
+    cores: u64,
+    /// Value of `max_connections`.
+    sessions: u64,
+}
+
+// The sizes of the contract, with their proportions.
+sizes! {
+    Nano = "nano", "Nano", 1, 2, 30;
+    Micro = "micro", "Micro", 1, 2, 30;
+    Small = "small", "Small", 2, 2, 90;
+    Medium = "medium", "Medium", 4, 2, 120;
+    Large = "large", "Large", 8, 2, 160;
+    XLarge = "xlarge", "XL", 16, 4, 240;
+    X2 = "2xlarge", "2XL", 32, 8, 380;
+    X4 = "4xlarge", "4XL", 64, 16, 480;
+    X8 = "8xlarge", "8XL", 128, 32, 490;
+    X12 = "12xlarge", "12XL", 192, 48, 500;
+    X16 = "16xlarge", "16XL", 256, 64, 500;
+    X24 = "24xlarge", "24XL", 384, 96, 500;
+    X24Memory = "24xlarge_optimized_memory", "24XL - Optimized Memory", 384, 96, 500;
+    X24Cpu = "24xlarge_optimized_cpu", "24XL - Optimized CPU", 384, 96, 500;
+    X24HighMemory = "24xlarge_high_memory", "24XL - High Memory", 384, 96, 500;
+    X48 = "48xlarge", "48XL", 768, 192, 500;
+    X48Memory = "48xlarge_optimized_memory", "48XL - Optimized Memory", 768, 192, 500;
+    X48Cpu = "48xlarge_optimized_cpu", "48XL - Optimized CPU", 768, 192, 500;
+    X48HighMemory = "48xlarge_high_memory", "48XL - High Memory", 768, 192, 500;
+}
+
+/// Largest multiple of the limit of processes: sessions do not grow further.
+const PROCESSES_FACTOR_MAX: u64 = 4;
+/// Largest shares that control groups accept.
+const CPU_WEIGHT_MAX: u32 = 10_000;
+const IO_WEIGHT_MAX: u32 = 1000;
+/// Most worker processes, and most for one query.
+const WORKERS_MAX: u64 = 64;
+const WORKERS_OF_QUERY_MAX: u64 = 16;
+/// Part of the memory for shared buffers.
+const BUFFERS_DIVISOR: u64 = 8;
+
+impl InstanceSize {
+    /// Returns the size with this code.
+    pub fn of_code(code: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|size| size.code() == code)
+    }
+
+    /// Returns whether the limits are those of the smallest size.
+    pub const fn is_smallest(self) -> bool {
+        self.facts().factor == 1
+    }
+
+    /// Returns whether two sizes have the same limits and settings.
+    pub fn limits_equal(self, other: Self) -> bool {
+        self == other || self.is_smallest() && other.is_smallest()
+    }
+
+    /// Returns the limits of this size. `smallest` are those of the smallest one.
+    pub fn limits(self, smallest: &ResourceLimits) -> ResourceLimits {
+        let factor = self.facts().factor;
+        let share = u32::try_from(factor).unwrap_or(u32::MAX);
+        ResourceLimits {
+            memory_bytes: smallest.memory_bytes.saturating_mul(factor),
+            process_memory_bytes: smallest.process_memory_bytes.saturating_mul(factor),
+            processes: (smallest.processes).saturating_mul(factor.min(PROCESSES_FACTOR_MAX)),
+            cpu_weight: (smallest.cpu_weight)
+                .saturating_mul(share)
+                .min(CPU_WEIGHT_MAX),
+            io_weight: (smallest.io_weight)
+                .saturating_mul(share)
+                .min(IO_WEIGHT_MAX),
+            ..*smallest
+        }
+    }
+
+    /// Returns the value of `max_connections`.
+    pub const fn sessions(self) -> u64 {
+        self.facts().sessions
+    }
+
+    /// Returns the settings of PostgreSQL of this size with these limits. None for the smallest
+    /// one: those of the template.
+    pub fn parameters(self, limits: &ResourceLimits) -> Vec<(&'static str, String)> {
+        if self.is_smallest() {
+            return Vec::new();
+        }
+        let cores = self.facts().cores;
+        let megabytes = limits.memory_bytes >> 20;
+        let workers = (2 * cores).clamp(8, WORKERS_MAX);
+        vec![
+            ("effective_cache_size", format!("{}MB", megabytes / 4 * 3)),
+            ("max_connections", self.sessions().to_string()),
+            (
+                "max_parallel_workers",
+                cores.clamp(2, WORKERS_MAX).to_string(),
+            ),
+            (
+                "max_parallel_workers_per_gather",
+                (cores / 2).clamp(1, WORKERS_OF_QUERY_MAX).to_string(),
+            ),
+            ("max_worker_processes", workers.to_string()),
+            (
+                "shared_buffers",
+                format!("{}MB", megabytes / BUFFERS_DIVISOR),
+            ),
+        ]
+    }
+}
+
+/// A size that the operator offers, with its price.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OfferedSize {
+    /// The size.
+    pub size: InstanceSize,
+    /// Price for an hour, in dollars. Nothing is billed by Gantry.
+    pub hourly_price: f64,
+}
+
+impl std::str::FromStr for OfferedSize {
+    type Err = &'static str;
+
+    /// Parses `small` and `small=0.02`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (code, price) = text.split_once('=').unwrap_or((text, "0"));
+        let size = InstanceSize::of_code(code.trim())
+            .ok_or("expected a compute size, such as small or 2xlarge")?;
+        let hourly_price = price.trim().parse().ok();
+        let hourly_price = hourly_price.filter(|price: &f64| price.is_finite() && *price >= 0.0);
+        Ok(Self {
+            size,
+            hourly_price: hourly_price.ok_or("expected a price for an hour, such as 0.02")?,
+        })
+    }
+}
+
+/// The sizes that projects can have.
+#[derive(Debug, Clone)]
+pub struct SizeTable(Vec<OfferedSize>);
+
+impl Default for SizeTable {
+    /// All sizes, at no price.
+    fn default() -> Self {
+        Self::new(&[], &ResourceLimits::default(), None)
+    }
+}
+
+impl SizeTable {
+    /// Returns the table of the operator, or without one, all sizes with at most half of the
+    /// machine's memory. The smallest size is always part of it.
+    pub fn new(
+        operator: &[OfferedSize],
+        smallest: &ResourceLimits,
+        machine_bytes: Option<u64>,
+    ) -> Self {
+        let free = |size| OfferedSize {
+            size,
+            hourly_price: 0.0,
+        };
+        let fits = |size: &InstanceSize| {
+            let needed = size.limits(smallest).memory_bytes;
+            machine_bytes.is_none_or(|machine| needed <= machine / 2)
+        };
+        let mut sizes = if operator.is_empty() {
+            let all = InstanceSize::ALL.iter().copied();
+            all.filter(fits).map(free).collect()
+        } else {
+            operator.to_vec()
+        };
+        sizes.retain(|offered| offered.size != InstanceSize::Nano);
+        if !sizes
+            .iter()
+            .any(|offered| offered.size == InstanceSize::Micro)
+        {
+            sizes.push(free(InstanceSize::Micro));
+        }
+        sizes.sort_by_key(|offered| offered.size);
+        sizes.dedup_by_key(|offered| offered.size);
+        Self(sizes)
+    }
+
+    /// Returns the sizes, the smallest first.
+    pub fn all(&self) -> &[OfferedSize] {
+        &self.0
+    }
+
+    /// Returns whether a project can get this size.
+    pub fn offers(&self, size: InstanceSize) -> bool {
+        self.0.iter().any(|offered| offered.size == size)
+    }
+
+    /// Returns the price of a size for an hour.
+    pub fn hourly_price(&self, size: InstanceSize) -> f64 {
+        let offered = self.0.iter().find(|offered| offered.size == size);
+        offered.map_or(0.0, |offered| offered.hourly_price)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn larger_sizes_have_larger_limits_and_settings_that_fit_them() {
+        let smallest = ResourceLimits::default();
+        let mut before = smallest;
+        for size in InstanceSize::ALL {
+            let limits = size.limits(&smallest);
+            assert!(limits.memory_bytes >= before.memory_bytes, "{size:?}");
+            assert!(limits.processes >= before.processes, "{size:?}");
+            assert!(
+                (1..=CPU_WEIGHT_MAX).contains(&limits.cpu_weight),
+                "{size:?}"
+            );
+            assert!((1..=IO_WEIGHT_MAX).contains(&limits.io_weight), "{size:?}");
+            assert_eq!(limits.disk_hard_bytes, smallest.disk_hard_bytes);
+            assert_eq!(size.parameters(&limits).is_empty(), size.is_smallest());
+            assert_eq!(InstanceSize::of_code(size.code()), Some(*size));
+            before = limits;
+        }
+        assert_eq!(InstanceSize::of_code("vast"), None);
+    }
+
+    #[test]
+    fn table_has_the_sizes_of_the_operator_or_those_that_fit() {
+        let smallest = ResourceLimits::default();
+        let codes = |table: &SizeTable| -> Vec<&str> {
+            table
+                .all()
+                .iter()
+                .map(|offered| offered.size.code())
+                .collect()
+        };
+        let fitting = SizeTable::new(&[], &smallest, Some(8 << 30));
+        assert_eq!(codes(&fitting), ["micro", "small", "medium"]);
+        let tiny = SizeTable::new(&[], &smallest, Some(1 << 30));
+        assert_eq!(codes(&tiny), ["micro"]);
+        let operator = ["large=0.5".parse().unwrap(), "small".parse().unwrap()];
+        let chosen = SizeTable::new(&operator, &smallest, Some(1 << 30));
+        assert_eq!(codes(&chosen), ["micro", "small", "large"]);
+        assert!((chosen.hourly_price(InstanceSize::Large) - 0.5).abs() < f64::EPSILON);
+        for bad in ["vast", "small=", "small=-1", "small=NaN", ""] {
+            assert!(bad.parse::<OfferedSize>().is_err(), "{bad}");
+        }
+    }
+}

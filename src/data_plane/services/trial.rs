@@ -1,0 +1,92 @@
+//! A trial of settings that are not stored yet, in all services that they concern.
+
+use super::{
+    environment,
+    instance::InstanceId,
+    rest,
+    rest::{StoredSettings, runs_here},
+    stop,
+};
+use crate::{
+    base::error::Error,
+    data_plane::{
+        context::DataPlaneContext, service_proxy::upstreams::Service,
+        service_settings::ServiceSettings,
+    },
+    platform::{access::Project, tables::Table},
+};
+
+/// Changed settings of services that Gantry runs.
+pub(in crate::data_plane) struct ServiceTrial<'a> {
+    /// Settings of the Data API, before and after.
+    pub(in crate::data_plane) api: Option<(&'a StoredSettings, &'a StoredSettings)>,
+    /// Settings of services that start again with them: Auth, then Storage.
+    pub(in crate::data_plane) environment: Vec<(Service, &'a ServiceSettings)>,
+    /// Settings of Realtime, which its running process takes.
+    pub(in crate::data_plane) realtime: Option<&'a ServiceSettings>,
+}
+
+/// Runs the services with new settings, then stores these. If a service refuses its settings, or
+/// they are not stored, all services use the stored settings, at the latest with the next request.
+pub(in crate::data_plane) async fn put_into_effect<T>(
+    context: &DataPlaneContext,
+    project: &Project,
+    trial: &ServiceTrial<'_>,
+    store: impl Future<Output = Result<T, Error>> + Send,
+) -> Result<T, Error> {
+    let instance = |service| {
+        context.services.instance(&InstanceId {
+            project: project.id,
+            reference: project.reference.clone(),
+            service,
+            function: None,
+        })
+    };
+    let (rest, realtime) = (instance(Service::Rest), instance(Service::Realtime));
+    let environment: Vec<_> = trial
+        .environment
+        .iter()
+        .map(|(service, after)| (instance(*service), *after))
+        .collect();
+    // Always in this order.
+    let _rest_lock = rest.replacing.lock().await;
+    let mut locks = Vec::new();
+    for (instance, _) in &environment {
+        locks.push(instance.replacing.lock().await);
+    }
+    let _realtime_lock = realtime.replacing.lock().await;
+    let outcome = async {
+        if let Some((before, after)) = trial.api
+            && !after.settings.is_off()
+            && runs_here(context, project, Service::Rest).await?
+        {
+            rest::try_out(context, &rest, before, after).await?;
+        }
+        for (instance, after) in &environment {
+            if runs_here(context, project, instance.id.service).await? {
+                environment::try_out(context, instance, after).await?;
+            }
+        }
+        store.await
+    };
+    let outcome = outcome.await;
+    let is_off = |(_, after): (&StoredSettings, &StoredSettings)| after.settings.is_off();
+    if trial.api.is_some() && (outcome.is_err() || trial.api.is_some_and(is_off)) {
+        stop::stop(context, &rest).await;
+    }
+    if outcome.is_err() {
+        for (instance, _) in &environment {
+            stop::stop(context, instance).await;
+        }
+        return outcome;
+    }
+    if let Some(after) = trial.realtime {
+        environment::push(context, &realtime, after).await;
+    }
+    rest.forget_failure();
+    for (instance, _) in &environment {
+        instance.forget_failure();
+    }
+    context.table_changed(Table::RestSettings);
+    outcome
+}
