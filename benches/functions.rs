@@ -28,7 +28,7 @@ use tokio::{net::UnixStream, time::sleep};
 
 const ROUNDS: usize = 3;
 /// Starts of which the processor time is added up: the kernel counts it in units of 10 ms.
-const STARTS: usize = 4;
+const STARTS: u32 = 4;
 /// Functions that run at once.
 const FUNCTIONS: usize = 50;
 /// A text that ends as the client of the benchmark expects.
@@ -159,7 +159,7 @@ impl Setup {
                 ticks[index] += processor_ticks(pid.unsigned_abs())?;
             }
         }
-        let [hello, package] = ticks.map(|ticks| f64::from(ticks) * 10.0 / STARTS as f64);
+        let [hello, package] = ticks.map(|ticks| f64::from(ticks) * 10.0 / f64::from(STARTS));
         println!(
             "processor time to a first answer: {hello:.0} ms, with supabase-js {package:.0} ms, ratio {:.2}",
             package / hello
@@ -249,11 +249,20 @@ impl Setup {
         let all = sum(pids)?;
         println!(
             "memory of one function {one} kB proportional, of {count} {all} kB, ratio {:.1}; of Gantry {} kB resident",
-            all as f64 / one as f64,
+            ratio(all, one),
             self.0.gantry.memory()?
         );
         Ok(())
     }
+}
+
+/// Returns the ratio of two amounts of memory in kB.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a memory of 2^52 kB does not exist"
+)]
+fn ratio(amount: u64, base: u64) -> f64 {
+    amount as f64 / base as f64
 }
 
 /// Returns the runtime in a folder of kits.

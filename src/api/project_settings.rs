@@ -193,7 +193,10 @@ async fn apply(
         hash,
         is_baseline: baseline,
     };
-    let applied = project_settings::apply(&context, &project, &request, &audit).await?;
+    let applied = Box::pin(project_settings::apply(
+        &context, &project, &request, &audit,
+    ))
+    .await?;
     Ok(Json(applied))
 }
 

@@ -33,15 +33,15 @@ pub(super) struct ImportCommand {
     /// Source: a database such as `postgres://user@host:5432/postgres?sslmode=require`, or a
     /// project behind a Management API such as `https://api.supabase.com/v1/projects/REF`.
     ///
-    /// Neither contains a secret: the password of the database is read from PGPASSWORD or standard
-    /// input, the token of the API from GANTRY_SOURCE_TOKEN.
+    /// Neither contains a secret: the password of the database is read from `PGPASSWORD` or
+    /// standard input, the token of the API from `GANTRY_SOURCE_TOKEN`.
     #[arg(long, value_name = "URL")]
     from: Url,
     /// Ref of the project to import into.
     #[arg(long, value_name = "REF")]
     project: ProjectRef,
     /// Address of this server's Management API, for an import of settings. The token is read from
-    /// GANTRY_TOKEN.
+    /// `GANTRY_TOKEN`.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     to: Url,
     /// Replace objects with the same names, as left by an earlier import.

@@ -1,10 +1,12 @@
 //! Tests of the executable: arguments, signals, standard streams, HTTP and files.
 
+mod acknowledged;
 mod admin;
 mod admin_errors;
 mod attacks;
 mod copies;
 mod crash;
+mod crash_kept;
 mod damaged_logs;
 mod dev;
 mod drains;

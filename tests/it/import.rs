@@ -10,7 +10,10 @@ use gantry::{
 use postgres_protocol::password::scram_sha_256;
 use tokio_postgres::Client;
 
-use crate::support::machine::{Machine, engines};
+use crate::support::{
+    machine::{Machine, engines},
+    note_skipped,
+};
 
 /// Password of the source. It has characters that the file of passwords escapes.
 const PASSWORD: &str = "s:e\\cret";
@@ -24,7 +27,7 @@ fn engine() -> Option<Engine> {
             && engine.program("psql").is_file()
     });
     if found.is_none() {
-        eprintln!("skipped: no engine from 16 on has pg_dump and psql");
+        note_skipped("no engine from 16 on has pg_dump and psql");
     }
     found.cloned()
 }
@@ -98,7 +101,8 @@ const FILL: &str = "
     set role postgres;
     create role app_writer login;
     create schema shop;
-    create table shop.orders (id bigint generated always as identity primary key, item text not null, at timestamptz default now());
+    create table shop.orders (id bigint generated always as identity primary key,
+                              item text not null, at timestamptz default now());
     insert into shop.orders (item) select 'item ' || i from generate_series(1, 5000) i;
     create function shop.total() returns bigint language sql as 'select count(*) from shop.orders';
     grant usage on schema shop to app_writer;
@@ -109,8 +113,9 @@ const FILL: &str = "
     create policy all_notes on public.notes for select to authenticated using (true);
     reset role;
     create extension if not exists hstore schema extensions;
-    insert into auth.users (id, email) values ('11111111-1111-4111-8111-111111111111', 'a@example.com'),
-                                              ('22222222-2222-4222-8222-222222222222', 'b@example.com');
+    insert into auth.users (id, email)
+        values ('11111111-1111-4111-8111-111111111111', 'a@example.com'),
+               ('22222222-2222-4222-8222-222222222222', 'b@example.com');
     insert into storage.buckets (id, name) values ('photos', 'photos');
 ";
 
@@ -124,7 +129,7 @@ async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {
     let target = pair.admin(&pair.target).await;
 
     let planned = pair.run(false, true).await.unwrap();
-    assert_eq!(planned.schemas, ["public", "shop"]);
+    assert_eq!(planned.schemas, ["public", "shop", "supabase_migrations"]);
     assert_eq!(
         text(&target, "select to_regclass('shop.orders')::text").await,
         ""
@@ -132,7 +137,7 @@ async fn import_copies_schemas_data_roles_and_users_and_can_be_repeated() {
 
     let report = pair.run(false, false).await.unwrap();
     assert_eq!(report.rejected, Vec::<String>::new());
-    assert_eq!(report.schemas, ["public", "shop"]);
+    assert_eq!(report.schemas, ["public", "shop", "supabase_migrations"]);
     assert_eq!(report.roles, ["app_writer"]);
     assert!(
         report.platform_rows.contains(&("auth.users".to_owned(), 2)),
@@ -215,8 +220,10 @@ async fn import_of_hostile_source_runs_nothing_as_superuser() {
     source
         .batch_execute(
             "create function public.grab() returns int language plpgsql as $$
-             begin execute 'alter role postgres superuser'; return 1; exception when others then return 0; end $$;
-             create table public.trap (n int default public.grab(), m int generated always as (1) stored);
+             begin execute 'alter role postgres superuser'; return 1;
+             exception when others then return 0; end $$;
+             create table public.trap
+                 (n int default public.grab(), m int generated always as (1) stored);
              insert into public.trap (n) values (1);
              alter table public.trap add check (public.grab() >= 0);
              alter function public.grab() owner to postgres; alter table public.trap owner to postgres",

@@ -88,7 +88,9 @@ async fn restore_of_removed_project_brings_back_data_keys_and_settings() {
     assert_eq!(gone.message(), "Resource has been removed");
     node.get(&path).as_(&app.stranger).send().await.expect(404);
     let listed = read(&node, &app, "/v1/projects").await;
-    assert_eq!(listed, json!([]));
+    let listed = listed.as_array().unwrap().iter();
+    let names: Vec<_> = listed.map(|other| other["name"].clone()).collect();
+    assert_eq!(names, ["stub"]);
     node.get(&keys).as_(&app.owner).send().await.expect(400);
     assert!(node.machine.data(&project).exists(), "the data is kept");
     let held = held::list(&node.app.db, None).await.unwrap();

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::support::{
     Node, TestApp,
     machine::{Machine, engines},
-    settings,
+    note_skipped, settings,
 };
 
 /// Returns two engines between which projects can be upgraded, and a node that has them.
@@ -31,7 +31,7 @@ async fn node_with_two(app: &TestApp) -> Option<(Node, Engine, Engine)> {
         Some((old.clone(), new?.clone()))
     });
     let Some((old, new)) = pair else {
-        eprintln!("skipped: no two engines with pg_upgrade");
+        note_skipped("no two engines with pg_upgrade");
         return None;
     };
     let machine = Arc::new(Machine::on(&engines).await);

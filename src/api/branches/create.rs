@@ -306,7 +306,8 @@ const FOLLOWING: &[&str] = &[
      where project_id = $1 and service in ('storage', 'realtime')",
     "insert into service_settings (project_id, service, settings, generation) \
      select $2, service, coalesce((select jsonb_object_agg(key, value) from jsonb_each(settings) \
-     where lower(key) ~ '^(jwt_exp|disable_signup|site_url|uri_allow_list|password_|mfa_|rate_limit_|sessions_|refresh_token_)' \
+     where lower(key) ~ ('^(jwt_exp|disable_signup|site_url|uri_allow_list|password_|mfa_|' \
+                         || 'rate_limit_|sessions_|refresh_token_)') \
      and value <> 'null'), '{}'), 1 \
      from service_settings where project_id = $1 and service = 'auth'",
 ];

@@ -78,7 +78,7 @@ async fn log_phase(context: &ApiContext, run: &OpenRun, branch: &BranchRow) -> R
     runs::log_once(context, &run.id, line).await
 }
 
-/// Ends a run whose cluster could not be made and is not attempted again. A branch that was to be
+/// Ends a run after the last failed attempt to make its cluster. A branch that was to be
 /// reset keeps its cluster.
 async fn fail_creation(
     context: &ApiContext,
@@ -188,7 +188,7 @@ pub(super) async fn seed_branch(
     }
 }
 
-/// Returns advice for a branch whose migrations failed.
+/// Returns advice for a branch with failed migrations.
 pub(super) fn advice(branch: &BranchRow) -> &'static str {
     if branch.schema_source == SchemaSource::Migrations && !branch.with_data {
         "; repair the history, or set schema_source to parent and reset the branch"

@@ -370,8 +370,9 @@ async fn rebuild(
     now: DateTime<Utc>,
 ) -> Result<(), Error> {
     let sql = "update projects set rebuild = true, status = 'COMING_UP', generation = generation + 1, attempts = 0, not_before = $3, \
-               updated_at = $3, password_verifier = coalesce($2, password_verifier), asleep = false, copy_of = case when $4 \
-               then $5::bigint end, outdated = outdated or $4 \
+               updated_at = $3, password_verifier = coalesce($2, password_verifier), \
+               asleep = false, copy_of = case when $4 then $5::bigint end, \
+               outdated = outdated or $4 \
                where id = $1 and desired = 'active' and status in ('ACTIVE_HEALTHY', 'INIT_FAILED')";
     let changed = transaction
         .execute(
@@ -393,7 +394,8 @@ async fn rebuild(
     // What a failed copy leaves in place keeps its history.
     let sql = "update branches set status = 'CREATING_PROJECT', copy_phase = null, updated_at = $2, \
                fork = case when $3 then fork else '{}' end, \
-               drift = case when $3 then drift else coalesce((select o.drift from branches o where o.project_id = $4), '{}') end, \
+               drift = case when $3 then drift else coalesce( \
+                   (select o.drift from branches o where o.project_id = $4), '{}') end, \
                copy_report = case when $3 then copy_report end where id = $1";
     transaction
         .execute(

@@ -103,7 +103,7 @@ pub enum SchemaSource {
     /// The migrations of the parent, applied to an empty database.
     #[default]
     Migrations,
-    /// The parent itself: a copy whose tables are emptied.
+    /// The parent itself: a copy with emptied tables.
     Parent,
 }
 

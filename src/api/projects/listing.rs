@@ -186,11 +186,10 @@ impl DatabaseStatus {
             Status::ActiveUnhealthy | Status::RestoreFailed => Self::ActiveUnhealthy,
             Status::InitFailed => Self::InitFailed,
             Status::Pausing | Status::PauseFailed | Status::GoingDown => Self::GoingDown,
-            // The server is stopped and the data is kept. `REMOVED` would deny the latter.
-            Status::Inactive => Self::Unknown,
             Status::Restoring => Self::Restoring,
-            // The contract has no state of a database for it.
-            Status::Upgrading => Self::Unknown,
+            // The contract has no state for a stopped server with data, and none for an upgrade.
+            // `REMOVED` would mean that the data is gone.
+            Status::Inactive | Status::Upgrading => Self::Unknown,
             Status::Restarting => Self::Restarting,
             Status::Removed => Self::Removed,
         }

@@ -15,7 +15,7 @@ use crate::base::net::outbound::{OutboundClient, OutboundPolicy};
 /// Largest response, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 /// Timeout of a request. Settings of a server wait for its restart.
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ApiOptions {

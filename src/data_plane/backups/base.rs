@@ -130,7 +130,8 @@ async fn copy(
     Ok(())
 }
 
-/// Returns the manifest whose data is not stored again. Every seventh backup has none.
+/// Returns the earlier manifest, of which unchanged data is not stored again. Every seventh backup
+/// has none.
 async fn previous(
     context: &DataPlaneContext,
     request: &BaseRequest<'_>,

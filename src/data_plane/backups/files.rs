@@ -1,4 +1,4 @@
-//! Reading the files of a cluster from outside. They belong to a tenant, who may replace them by
+//! Reading the files of a cluster from outside. They belong to a tenant, which may replace them by
 //! links or pipes at any time.
 
 use std::{

@@ -77,8 +77,10 @@ pub async fn notes(context: &DataPlaneContext, project: ProjectId) -> Result<Vec
                       (select case when b.status = 'FAILED' then b.error end from base_backups b
                        where b.project_id = p.id order by b.id desc limit 1),
                       (select b.verify_error from base_backups b
-                       where b.project_id = p.id and b.status = 'COMPLETED' order by b.id desc limit 1),
-                      (select case when r.requested_at > $2 and r.error <> 'cancelled' then r.error end
+                       where b.project_id = p.id and b.status = 'COMPLETED'
+                        order by b.id desc limit 1),
+                      (select case when r.requested_at > $2 and r.error <> 'cancelled'
+                                    then r.error end
                        from restores r where r.project_id = p.id order by r.id desc limit 1)
                from projects p left join archives a on a.project_id = p.id and a.ended_at is null where p.id = $1";
     let params: [Param<'_>; 2] = [&project.0, &(now - REPORTED)];

@@ -58,7 +58,7 @@ use crate::{
     platform::telemetry::Metrics,
 };
 
-/// Projects whose log is shipped at the same time.
+/// Maximum number of projects of which the log is shipped at the same time.
 const SHIPPED_AT_ONCE: usize = 4;
 /// Turns of a project in which its whole log is shipped, before an exchange.
 const TURNS_MAX: usize = 1000;
@@ -209,7 +209,7 @@ struct StoreSource {
     entropy: Entropy,
 }
 
-/// A project whose log is shipped.
+/// A project with a log that is shipped.
 #[derive(Debug, Clone)]
 pub(crate) struct WatchedProject {
     pub(crate) id: ProjectId,

@@ -23,7 +23,7 @@ use crate::{
 pub const NAME_MAX: usize = 20;
 /// Changes of a schedule within 24 hours.
 const CHANGES_MAX: usize = 3;
-/// Answer to a request for a project whose server does not run.
+/// Answer to a request for a project without a running server.
 const UNREACHABLE: &str =
     "Failed to check for major version of database. Database appears to be unreachable";
 
@@ -293,13 +293,11 @@ pub async fn daily_time(
     let row = rows.first();
     let row = row.ok_or(Error::Missing("Project or backup schedule not found"))?;
     let created: DateTime<Utc> = row.get(0);
-    Ok(match (row.get(1), row.get(2)) {
-        (Some(text), Some(updated)) => (text, updated),
-        _ => {
-            let daily = DailyTime::default_of(&project.reference, created);
-            (daily.at.format("%H:%M:%S").to_string(), created)
-        }
-    })
+    if let (Some(text), Some(updated)) = (row.get(1), row.get(2)) {
+        return Ok((text, updated));
+    }
+    let daily = DailyTime::default_of(&project.reference, created);
+    Ok((daily.at.format("%H:%M:%S").to_string(), created))
 }
 
 /// Parses the daily time of a schedule: `HH:MM`, `HH:MM:SS` or with a fraction.

@@ -50,7 +50,7 @@ pub struct DailyTime {
 }
 
 impl DailyTime {
-    /// Returns the time of a project whose owner did not choose: spread over the day.
+    /// Returns the time of a project without a chosen one: spread over the day.
     pub fn default_of(project: &ProjectRef, since: DateTime<Utc>) -> Self {
         let secs = hash(project) % DAY_SECS;
         // Whole minutes are easier to read.

@@ -1,6 +1,6 @@
 //! Restores of projects, carried out by the reconciler.
 //!
-//! A restore is a row. Its steps leave folders whose names contain its number, so that an
+//! A restore is a row. Its steps leave folders with its number in their names, so that an
 //! interrupted one continues: the recovered cluster in `restored/`, then the earlier one in
 //! `replaced/`. A restore that cannot succeed ends with an error, and the project keeps its
 //! cluster.

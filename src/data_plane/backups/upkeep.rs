@@ -63,7 +63,7 @@ struct BackedUp {
     archive: Archive,
     last: Option<LastBase>,
     failed: Option<(DateTime<Utc>, i64)>,
-    /// A base whose log was not in the store at the last look: number and position.
+    /// A base without its log in the store at the last look: number and position.
     pending: Option<(i64, Lsn)>,
     /// The last complete base, of any archive, and the last verification.
     complete: Option<i64>,
@@ -81,7 +81,8 @@ const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment
         f.at, f.count,
         w.id, w.stop_lsn,
         c.id, c.consistent_at, c.verified_at is not null or c.verify_error is not null,
-        (select max(greatest(v.verified_at, case when v.verify_error is not null then v.inserted_at end))
+        (select max(greatest(v.verified_at,
+                             case when v.verify_error is not null then v.inserted_at end))
          from base_backups v where v.project_id = p.id)
     from projects p
     join archives a on a.project_id = p.id and a.ended_at is null
@@ -215,7 +216,7 @@ pub async fn round(context: &DataPlaneContext) -> Result<(), Error> {
     Ok(())
 }
 
-/// Completes a base backup whose log is in the store, or makes one that is due.
+/// Completes a base backup if its log is in the store, or makes one that is due.
 async fn keep_up(context: &DataPlaneContext, project: &BackedUp) -> Result<(), BackupError> {
     let now = context.clock.now();
     if let Some((id, stop)) = project.pending {
@@ -481,7 +482,7 @@ pub async fn verify_now(context: &DataPlaneContext, project: &ProjectRef) -> Res
     Ok(true)
 }
 
-/// Marks restore points as available whose log is in the store.
+/// Marks restore points as available when their log is in the store.
 async fn complete_points(context: &DataPlaneContext) -> Result<(), Error> {
     let sql = "update restore_points p set completed_on = $1 from archives a, projects q
                where a.id = p.archive_id and q.id = p.project_id and q.node = $2 and p.completed_on is null and a.shipped_lsn >= p.lsn";
@@ -490,8 +491,8 @@ async fn complete_points(context: &DataPlaneContext) -> Result<(), Error> {
     completed.context("completing restore points").map(drop)
 }
 
-/// Moves replaced clusters to the trash that are kept long enough, and restored ones whose restore
-/// has ended.
+/// Moves replaced clusters to the trash that are kept long enough, and restored ones if their
+/// restore has ended.
 async fn remove_kept(context: &DataPlaneContext) -> Result<(), Error> {
     let kept = context.driver.kept_clusters().await;
     let kept = kept.context("listing kept clusters")?;

@@ -501,7 +501,13 @@ impl LocalDriver {
     async fn clear(&self, place: &Path) -> Result<()> {
         let name = name(place).unwrap_or("unknown");
         let sockets = self.home.socket_dir(name);
-        // An upgrade in the making has two clusters.
+        self.stop_servers(place, name).await?;
+        tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
+        self.discard(place, &sockets).await
+    }
+
+    /// Stops the server in a directory, or the two of an upgrade.
+    pub(super) async fn stop_servers(&self, place: &Path, name: &str) -> Result<()> {
         for folder in [place.to_owned(), place.join("old"), place.join("new")] {
             if let Some(server) = self.server_in(&folder, name)? {
                 server
@@ -509,8 +515,7 @@ impl LocalDriver {
                     .await?;
             }
         }
-        tracing::info!(directory = %place.display(), "moving directory without a project to the trash");
-        self.discard(place, &sockets).await
+        Ok(())
     }
 
     /// Moves a directory to the trash with one `rename`, if it exists, and deletes its sockets.

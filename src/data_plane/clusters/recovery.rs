@@ -317,10 +317,12 @@ fn recovery_settings(
     }
     if let RecoveryTarget::Record(at) = target {
         let (high, low) = (at >> 32, at & 0xFFFF_FFFF);
-        text.push_str(&format!(
-            "hot_standby = off\nrecovery_target_lsn = '{high:X}/{low:X}'\nrecovery_target_inclusive = on\n\
-             recovery_target_timeline = 'current'\nrecovery_target_action = 'promote'\n"
-        ));
+        let at = format!("recovery_target_lsn = '{high:X}/{low:X}'\n");
+        text.push_str(&at);
+        text.push_str(
+            "hot_standby = off\nrecovery_target_inclusive = on\n\
+             recovery_target_timeline = 'current'\nrecovery_target_action = 'promote'\n",
+        );
     }
     text
 }
@@ -430,7 +432,8 @@ async fn check_database(session: &Client, recovered: &mut RecoveredCluster) -> R
     }
     let indexes = "select c.oid, format('%I.%I', n.nspname, c.relname), coalesce(nullif(e.nspname, ''), 'gantry_check')
                    from pg_index i
-                   join pg_class c on c.oid = i.indexrelid join pg_namespace n on n.oid = c.relnamespace
+                   join pg_class c on c.oid = i.indexrelid
+                   join pg_namespace n on n.oid = c.relnamespace
                    join pg_am a on a.oid = c.relam and a.amname = 'btree'
                    cross join (select x.nspname from pg_extension y
                                join pg_namespace x on x.oid = y.extnamespace

@@ -75,7 +75,7 @@ impl SessionLogin {
     }
 
     /// Runs statements as another role.
-    pub(in crate::data_plane) fn as_role(self, role: &str) -> Self {
+    pub(in crate::data_plane) fn acting_as(self, role: &str) -> Self {
         Self {
             acting: Some(role.to_owned()),
             ..self

@@ -1,8 +1,8 @@
 //! Import of a database into a project (decision 0137).
 //!
 //! `pg_dump` reads the source, and `pg_restore` writes to the project as its owner: no statement
-//! of the source runs with rights that the owner lacks. The two are connected by a pipe, so memory is
-//! bounded. Passwords are in a file that only the two programs read, never in arguments.
+//! of the source runs with rights that the owner lacks. The two are connected by a pipe, so memory
+//! is bounded. Passwords are in a file that only the two programs read, never in arguments.
 
 mod platform_rows;
 mod programs;

@@ -70,7 +70,7 @@ pub(super) async fn copy(
             &programs.folder().join(format!(".s.PGSQL.{port}")),
             programs.account(),
             ConnectTarget::new(socket.clone()),
-            SessionLogin::unbounded(SUPERUSER, "gantry import").as_role(role),
+            SessionLogin::unbounded(SUPERUSER, "gantry import").acting_as(role),
         )?;
         let count = format!("select count(*) from {name}");
         let before = one(&admin, &count).await?;
@@ -85,11 +85,16 @@ pub(super) async fn copy(
         let mut to = programs.of_target("psql", port);
         // The data is the input of `copy`, so nothing in it is a command of psql.
         to.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]);
+        // The role has no privilege for temporary tables. No other session sees this one.
+        to.arg("--single-transaction");
+        let staging = format!("{}.gantry_import", escape_identifier(schema));
         for command in [
-            "create temporary table gantry_import on commit preserve rows as select * from NAME where false",
-            "copy gantry_import (COLUMNS) from stdin",
-            "insert into NAME (COLUMNS) select COLUMNS from gantry_import on conflict do nothing",
+            "create table STAGING as select * from NAME where false",
+            "copy STAGING (COLUMNS) from stdin",
+            "insert into NAME (COLUMNS) select COLUMNS from STAGING on conflict do nothing",
+            "drop table STAGING",
         ] {
+            let command = command.replace("STAGING", &staging);
             let command = command.replace("NAME", &name).replace("COLUMNS", &columns);
             to.arg("--command").arg(command);
         }

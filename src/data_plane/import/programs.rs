@@ -31,8 +31,7 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// Longest line of a program's messages that is kept, in characters.
 const LINE_CHARS_MAX: usize = 400;
 /// Messages about objects that a project has from the beginning.
-const EXPECTED: [&str; 4] = [
-    "schema \"public\" already exists",
+const EXPECTED: [&str; 3] = [
     "must be owner of schema public",
     "cannot drop schema public",
     "must be owner of extension",
@@ -208,7 +207,7 @@ impl ImportPrograms {
         if let Some(problem) = dumped {
             return Err(ImportError::Source(problem));
         }
-        Ok(rejections(&said))
+        Ok(rejections(&said, schemas))
     }
 }
 
@@ -294,14 +293,20 @@ fn clean(line: &str) -> String {
         .to_owned()
 }
 
-/// Returns the errors among the messages of `pg_restore`, without those that are expected.
-fn rejections(messages: &[String]) -> Vec<String> {
+/// Returns the errors among the messages of `pg_restore`, without those that are expected: the
+/// schemas were created before.
+fn rejections(messages: &[String], schemas: &[String]) -> Vec<String> {
+    let created: Vec<String> = schemas
+        .iter()
+        .map(|schema| format!("schema \"{schema}\" already exists"))
+        .collect();
     let mut found = Vec::new();
     for line in messages {
         let Some((_, error)) = line.split_once("ERROR:") else {
             continue;
         };
-        let is_expected = EXPECTED.iter().any(|expected| error.contains(expected));
+        let is_expected = EXPECTED.iter().any(|expected| error.contains(expected))
+            || created.iter().any(|expected| error.trim() == expected);
         if !is_expected && found.len() < PROBLEMS_MAX {
             found.push(error.trim().to_owned());
         }
@@ -322,7 +327,10 @@ mod tests {
             "Command was: CREATE TABLE",
         ];
         let lines: Vec<String> = lines.map(str::to_owned).into();
-        assert_eq!(rejections(&lines), ["type \"x.y\" does not exist"]);
+        let schemas = ["public".to_owned()];
+        let found = ["type \"x.y\" does not exist"];
+        assert_eq!(rejections(&lines, &schemas), found);
+        assert_eq!(rejections(&lines, &[]).len(), 2);
     }
 
     #[tokio::test]

@@ -75,12 +75,12 @@ pub struct SettingsReport {
     pub not_imported: Vec<String>,
 }
 
-struct Answer {
+struct RemoteResponse {
     status: StatusCode,
     body: Bytes,
 }
 
-impl Answer {
+impl RemoteResponse {
     /// Returns the message of an error response.
     fn message(&self) -> String {
         let value: Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -105,7 +105,13 @@ impl RemoteProject {
         url
     }
 
-    async fn call(&self, method: Method, url: &Url, media: &str, body: Bytes) -> Result<Answer> {
+    async fn call(
+        &self,
+        method: Method,
+        url: &Url,
+        media: &str,
+        body: Bytes,
+    ) -> Result<RemoteResponse> {
         let client = Self::client();
         let failed = |error: &dyn std::fmt::Display| {
             let host = url.host_str().unwrap_or_default();
@@ -141,7 +147,7 @@ impl RemoteProject {
                 tokio::time::sleep(pause.min(PAUSE_MAX)).await;
                 continue;
             }
-            return Ok(Answer {
+            return Ok(RemoteResponse {
                 status: parts.status,
                 body,
             });
@@ -149,7 +155,7 @@ impl RemoteProject {
         Err(failed(&"too many requests"))
     }
 
-    async fn get(&self, path: &str) -> Result<Answer> {
+    async fn get(&self, path: &str) -> Result<RemoteResponse> {
         let url = self.url(path, &[]);
         self.call(Method::GET, &url, "application/json", Bytes::new())
             .await

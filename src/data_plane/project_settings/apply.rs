@@ -61,12 +61,18 @@ pub async fn apply(
         transaction.commit().await.context(DOING)?;
         Ok(generation)
     };
-    let generation = trial::put_into_effect(context, project, &change.trial(), stored).await?;
+    let generation = Box::pin(trial::put_into_effect(
+        context,
+        project,
+        &change.trial(),
+        stored,
+    ))
+    .await?;
     if let Some(generation) = generation {
         parameters::announce(context);
         let outcome = parameters::outcome(context, project, generation, &after.server).await;
         if let Err(error @ Error::Rejected(_)) = outcome {
-            revert(context, &change, audit).await?;
+            Box::pin(revert(context, &change, audit)).await?;
             return Err(error);
         }
         outcome?;
@@ -128,7 +134,13 @@ async fn revert(
         audit.write_in(&transaction, 200, entry, now).await?;
         transaction.commit().await.context(DOING)
     };
-    trial::put_into_effect(context, project, &back.trial(), stored).await
+    Box::pin(trial::put_into_effect(
+        context,
+        project,
+        &back.trial(),
+        stored,
+    ))
+    .await
 }
 
 /// Settings before and after a change.

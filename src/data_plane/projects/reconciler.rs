@@ -72,6 +72,10 @@ const STEADY: TimeDelta = TimeDelta::seconds(60);
 
 /// The desired state of a project's cluster, as read from its row.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "columns of a row, independent of each other"
+)]
 struct ClusterPlan {
     id: ProjectId,
     cluster: ClusterSpec,

@@ -54,7 +54,7 @@ pub(in crate::web) static MERGE: Endpoint = page(
 
 /// Number of runs on the page: the smallest page of the operation.
 const RUNS: usize = 10;
-/// Runs whose log is shown.
+/// Maximum number of runs with a shown log.
 const LOGS: usize = 3;
 
 /// A branch with its id, by which its runs of the parent are found.

@@ -38,7 +38,7 @@ pub(super) async fn store(app: &TestApp, id: ProjectId, project: &ProjectRef) ->
     app.app.backups.store().unwrap().project(project, key)
 }
 
-/// Paths of a project's objects in the folder of backups whose names contain a text.
+/// Paths of a project's objects in the folder of backups with a text in their names.
 fn objects(app: &TestApp, project: &ProjectRef, part: &str) -> Vec<PathBuf> {
     let mut pending = vec![
         app.machine

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use super::machine::Machine;
 
 /// Folders that servers with their own user ids pass through.
-const PASSAGES: [&str; 5] = ["control", "functions", "projects", "run", "tmp"];
+const PASSAGES: [&str; 6] = ["control", "functions", "projects", "run", "storage", "tmp"];
 
 /// Whether other accounts may have this mode at this place in the data folder.
 fn is_listed(place: &Path, mode: u32) -> bool {

@@ -6,11 +6,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Output,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
 };
 
 use chrono::{DateTime, Utc};
@@ -18,9 +13,9 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::{
+    acknowledged::{Writer, now},
     crash::{let_pass, rows},
     machine::{Gantry, Machine, until},
-    wire,
 };
 
 const PASSPHRASE: &str = "four random words here";
@@ -137,61 +132,6 @@ impl Site {
             taken.max().filter(|at: &i64| *at > after)
         });
     }
-}
-
-/// Inserts numbers into the table `ledger` of a project, and notes when each was acknowledged.
-struct Writer {
-    stop: Arc<AtomicBool>,
-    noted: Arc<Mutex<Vec<(i64, DateTime<Utc>)>>>,
-    thread: JoinHandle<()>,
-}
-
-impl Writer {
-    fn begin(gantry: &Gantry, project: &str) -> Self {
-        gantry
-            .query(project, "create table ledger (n bigint)")
-            .expect(201);
-        let stop = Arc::new(AtomicBool::new(false));
-        let noted: Arc<Mutex<Vec<(i64, DateTime<Utc>)>>> = Arc::default();
-        let (address, token) = (gantry.address, gantry.token.clone());
-        let path = format!("/v1/projects/{project}/database/query");
-        let (ends, notes) = (Arc::clone(&stop), Arc::clone(&noted));
-        let thread = std::thread::spawn(move || {
-            for number in 1.. {
-                if ends.load(Ordering::Relaxed) {
-                    return;
-                }
-                let sql = json!({ "query": format!("insert into ledger values ({number})") });
-                let sent = wire::send(address, "POST", &path, Some(&token), Some(&sql));
-                match sent {
-                    Ok(answer) if answer.status == 201 => {
-                        notes.lock().unwrap().push((number, now()));
-                    }
-                    // Not acknowledged: the number may be there or not, and is not used again.
-                    _ => let_pass(50),
-                }
-            }
-        });
-        Self {
-            stop,
-            noted,
-            thread,
-        }
-    }
-
-    fn end(self) -> Vec<(i64, DateTime<Utc>)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap();
-        Arc::into_inner(self.noted).unwrap().into_inner().unwrap()
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "compared with times that a server of real time recorded"
-)]
-fn now() -> DateTime<Utc> {
-    Utc::now()
 }
 
 /// Returns the moment up to which every commit of a project is in the store, if a backup is
@@ -507,7 +447,9 @@ fn recovery_from_half_a_store_uses_the_newest_complete_snapshot() {
         .cloned()
         .collect();
     assert!(!new.is_empty());
-    new.iter().for_each(|path| remove(path));
+    for path in &new {
+        remove(path);
+    }
     let verified = site
         .machine
         .run(&["backup", "verify", "--backups-folder", &site.store()]);

@@ -1,7 +1,11 @@
 //! Faults during a copy: the manager, the server or both are killed at each step; the disk fills
 //! up; a copy replaces a cluster.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use gantry::{
     base::ids::ProjectRef,
@@ -15,7 +19,7 @@ use super::copies::{
 };
 use crate::support::machine::{Machine, PATIENCE, is_root, processes_under};
 
-/// Files whose appearance marks the steps of a copy, in their order.
+/// Files that appear with the steps of a copy, in their order.
 const STEPS: [&str; 8] = [
     "data/PG_VERSION",
     "data/base",
@@ -36,13 +40,12 @@ enum Victim {
 }
 
 /// Kills the server at work: that of the copy if it runs, otherwise the original.
-async fn kill_server(machine: &Machine, source: &ProjectRef, folder: &PathBuf) {
+async fn kill_server(machine: &Machine, source: &ProjectRef, folder: &Path) {
     let copy = fs::read_to_string(folder.join("data/postmaster.pid")).ok();
     let copy = copy.and_then(|text| text.lines().next()?.parse().ok());
     let own = machine.clusters.observe(source).await.unwrap();
     let pid = match (copy, own) {
-        (Some(pid), _) => pid,
-        (None, ObservedState::Running { pid, .. }) => pid,
+        (Some(pid), _) | (None, ObservedState::Running { pid, .. }) => pid,
         (None, _) => return,
     };
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);

@@ -31,7 +31,8 @@ const EXTENSIONS: &str = "
     create table if not exists cron.job_run_details (command text);
     create function cron.refuse() returns trigger language plpgsql as
         $$ begin raise 'pg_cron can only be loaded via shared_preload_libraries'; end $$;
-    insert into cron.job values (1, '* * * * *', 'select 1', 'localhost', 1, 'postgres', 'postgres', true);
+    insert into cron.job
+        values (1, '* * * * *', 'select 1', 'localhost', 1, 'postgres', 'postgres', true);
     insert into cron.job_run_details values ('canary-job');
     create trigger refuse before update on cron.job for each row execute function cron.refuse();
     create schema if not exists vault;
@@ -131,7 +132,8 @@ async fn check_schema_only(machine: &Machine, n: u32, major: u16) {
          select lo_from_bytea(0, 'canary-row');
          analyze public.parent; analyze public.part;
          create schema if not exists supabase_migrations;
-         create table if not exists supabase_migrations.schema_migrations (version text primary key);
+         create table if not exists supabase_migrations.schema_migrations
+             (version text primary key);
          insert into supabase_migrations.schema_migrations (version) values ('1');",
     )
     .await;

@@ -93,6 +93,7 @@ async fn each_role_is_permitted_as_in_the_contract() {
         .send()
         .await
         .expect(200);
+    app.mark_restore_point(&app.home.project).await;
     let mut found = Findings::default();
     let (mut refused, mut admitted) = (0, 0);
     for endpoint in callable() {

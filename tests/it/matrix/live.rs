@@ -44,7 +44,7 @@ impl World {
         let app = TestApp::new().await;
         let sibling = app.stub(app.home.id, "sibling").await;
         let second = app.tenant("Second", &app.owner).await;
-        // Without it the list of SSO providers is a 404, as a hidden project would be.
+        // Without them their operations answer 404, as for a hidden project.
         for project in [&app.home.project, &sibling, &second.project] {
             app.request("PATCH", &format!("/v1/projects/{project}/config/auth"))
                 .as_(&app.owner)
@@ -52,6 +52,7 @@ impl World {
                 .send()
                 .await
                 .expect(200);
+            app.mark_restore_point(project).await;
         }
         Self {
             app,

@@ -12,6 +12,7 @@ use super::{auth::ArchiveApi, until};
 use crate::support::{
     TestApp,
     machine::{Machine, host, is_root},
+    note_skipped,
 };
 
 impl ArchiveApi {
@@ -188,7 +189,7 @@ async fn archives_of_the_operator_start() {
     for (service, paths) in wanted {
         let found = shelf.find(service);
         let Some(kits) = folder.clone().filter(|_| matches!(found, Ok(Some(_)))) else {
-            println!("{service}: skipped, {:?}", found.err());
+            note_skipped(&format!("{service}: {:?}", found.err()));
             skipped += 1;
             continue;
         };
@@ -203,8 +204,7 @@ async fn archives_of_the_operator_start() {
             .node
             .until(&api.project, Status::ActiveHealthy)
             .await;
-        println!("{service}: started");
         api.stop().await;
     }
-    println!("{skipped} of {} archives: skipped", wanted.len());
+    note_skipped(&format!("{skipped} of {} archives", wanted.len()));
 }

@@ -153,9 +153,9 @@ async fn function_without_egress_reaches_only_the_services_of_its_project() {
 #[tokio::test]
 async fn memory_of_typed_arrays_is_bounded_and_neighbours_answer() {
     let floor = Functions::new().await;
-    let text = r#"
+    let text = r"
         const all: Uint8Array[] = [];
-        Deno.serve(() => { for (;;) all.push(new Uint8Array(64 << 20).fill(1)); });"#;
+        Deno.serve(() => { for (;;) all.push(new Uint8Array(64 << 20).fill(1)); });";
     floor.deploy("hungry", text, 201).await;
     floor
         .deploy("calm", "Deno.serve(() => new Response('fine'))", 201)

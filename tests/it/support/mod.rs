@@ -55,6 +55,12 @@ use self::{
     machine::{FIRST_UID, Machine, PATIENCE},
 };
 
+/// Prints why a test, or a part of it, is not run on this machine.
+#[expect(clippy::print_stderr, reason = "the output of a test")]
+pub(crate) fn note_skipped(reason: &str) {
+    eprintln!("skipped: {reason}");
+}
+
 /// The id of a node that does not run.
 const NOBODY: Uuid = Uuid::from_u128(0xff);
 
@@ -362,6 +368,22 @@ impl TestApp {
     /// Returns the path of an operation of the home project.
     pub(crate) fn at(&self, rest: &str) -> String {
         format!("/v1/projects/{}{rest}", self.home.project)
+    }
+
+    /// Writes the row of a restore point of a project, without which its operation answers 404.
+    /// A real one needs a server.
+    pub(crate) async fn mark_restore_point(&self, project: &ProjectRef) {
+        let sql = "with archive as (
+                       insert into archives (project_id, system_id, part, timeline, segment_bytes,
+                                             begin_lsn, shipped_lsn, shipped_at, created_at,
+                                             ended_at)
+                       select id, '1', 1, 1, 1 << 20, 0, 0, $2, $2, $2 from projects where ref = $1
+                       returning id, project_id)
+                   insert into restore_points (project_id, archive_id, name, lsn, created_at)
+                   select project_id, id, 'before', 0, $2 from archive";
+        let now = self.clock.now();
+        let project = project.as_str();
+        self.app.db.query(sql, &[&project, &now]).await.unwrap();
     }
 
     /// Creates a project in the home organization through the API.

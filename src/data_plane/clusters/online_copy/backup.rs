@@ -117,7 +117,9 @@ impl Backup {
         place: &Path,
         owner: ProcessOwner,
     ) -> Result<(String, CopyCounts)> {
-        let mut copier = self.copy_files(place, owner, spec.bytes_max).await?;
+        let control = CancelOnDrop::new();
+        let copied = self.copy_files(place, owner, spec.bytes_max, &control.0);
+        let mut copier = copied.await?;
         let BackupEnd {
             lsn,
             position,
@@ -155,12 +157,11 @@ impl Backup {
         place: &Path,
         owner: ProcessOwner,
         bytes_max: u64,
+        control: &Arc<CopyControl>,
     ) -> Result<Copier> {
-        let control = Arc::new(CopyControl::new(SPEED));
-        let _cancelled = CancelOnDrop(Arc::clone(&control));
         let target = place.join("data");
         let owners = (self.owner, owner);
-        let (from, shared) = (self.data.clone(), Arc::clone(&control));
+        let (from, shared) = (self.data.clone(), Arc::clone(control));
         let expected = self.bytes;
         let files = idle(move || {
             let mut copier = Copier::new(&from, &target, owners, bytes_max, shared)?;
@@ -169,7 +170,7 @@ impl Backup {
             copier.copy_control()?;
             Ok(copier)
         });
-        self.paced(&control, files).await
+        self.paced(control, files).await
     }
 
     /// Ends the backup.
@@ -289,8 +290,14 @@ fn lsn(text: &str) -> Option<u64> {
     Some((high << 32) | low)
 }
 
-/// Cancels the copy when its result is not awaited any more.
-struct CancelOnDrop(Arc<CopyControl>);
+/// The control of a copy. Cancels it on drop, when its result is not awaited any more.
+pub(super) struct CancelOnDrop(pub(super) Arc<CopyControl>);
+
+impl CancelOnDrop {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(CopyControl::new(SPEED)))
+    }
+}
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {

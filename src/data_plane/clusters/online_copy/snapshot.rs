@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    backup::{Backup, BackupEnd, SPEED_MAX, one, sql_error, start_of, value},
+    backup::{Backup, BackupEnd, CancelOnDrop, SPEED_MAX, one, sql_error, start_of, value},
     copier::{Copier, CopyControl},
     progress::CopyProgress,
 };
@@ -148,7 +148,9 @@ async fn copy_running(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) 
         snapshot.settings.insert(name.to_owned(), number);
     }
     let own = ProcessOwner::own_account();
-    let copier = backup.copy_files(&snapshot.place, own, bytes_max).await?;
+    let control = CancelOnDrop::new();
+    let copied = backup.copy_files(&snapshot.place, own, bytes_max, &control.0);
+    let copier = copied.await?;
     let BackupEnd {
         position, label, ..
     } = backup.stop().await?;

@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! tmp/upgrade-<random>/old/data   the copy of the original, which pg_upgrade consumes
-//!                      new/data   the new cluster
-//!                      work/      working directory of pg_upgrade
+//!                      new/data   the new cluster, and working directory of pg_upgrade
 //!                      passwd     the accounts that pg_upgrade sees
 //! ```
 
@@ -49,6 +48,8 @@ const WORK_SETTINGS: &str = "max_locks_per_transaction = 1024\nlog_destination =
 const CHECK_SETTINGS: &str = "max_worker_processes = 0\nautovacuum = off\narchive_mode = off\n\
     log_connections = off\nlog_statement = 'none'\n";
 
+/// Files that `pg_upgrade` leaves in its working directory.
+const SCRIPTS: [&str; 2] = ["delete_old_cluster.sh", "update_extensions.sql"];
 /// Roles that may create roles from version 16 on, and must not in earlier ones.
 const ROLE_CREATORS: &str = "
     do $$
@@ -108,7 +109,7 @@ impl LocalDriver {
         let made = build.run(progress).await;
         let sockets = self.home().socket_dir(&name);
         if made.is_err() {
-            self.end_processes(source).await;
+            self.end_processes(&place, &name).await;
         }
         let (failed, folder) = (made.is_err(), place.clone());
         blocking(move || {
@@ -144,14 +145,11 @@ struct Build<'a> {
 impl Build<'_> {
     async fn run(&self, progress: &watch::Sender<UpgradeStep>) -> Result<()> {
         let folders = [self.place.to_owned(), self.at("old"), self.at("new")];
-        let work = self.at("work");
         let owner = self.owner;
         blocking(move || {
-            for folder in folders {
-                files::make_dir(&folder, 0o711)?;
-            }
-            files::make_dir(&work, 0o700)?;
-            owner.own(&work).at("handing over", &work)
+            folders
+                .iter()
+                .try_for_each(|folder| files::make_dir(folder, 0o711))
         })
         .await?;
         let (from, to) = (self.source.data().to_owned(), self.data("old"));
@@ -317,13 +315,10 @@ impl Build<'_> {
         let (old, new) = (programs(self.old), programs(self.new));
         let mut plan = UpgradeLaunchPlan {
             program: self.new.program("pg_upgrade"),
-            directory: self.at("work"),
-            write: vec![
-                self.data("old"),
-                self.data("new"),
-                self.at("work"),
-                sockets.clone(),
-            ],
+            // By their working directory its processes are told from those of other installations
+            // that use the same user id.
+            directory: self.data("new"),
+            write: vec![self.data("old"), self.data("new"), sockets.clone()],
             sandbox: self.driver.launcher().sandbox,
             program_arguments: vec![
                 format!("--old-bindir={}", text(old.clone())),
@@ -381,6 +376,9 @@ impl Build<'_> {
         let target = data.clone();
         blocking(move || {
             files::remove_tree(&target.join("pg_upgrade_output.d"))?;
+            for script in SCRIPTS {
+                files::remove_file(&target.join(script))?;
+            }
             adopt_configuration(&template, &target, owner, CHECK_SETTINGS, None)
         })
         .await?;
@@ -524,10 +522,13 @@ async fn databases(session: &Client) -> Result<Vec<(String, bool)>> {
         .collect()
 }
 
-/// Returns the beginnings of the text files that `pg_upgrade` wrote about what it rejected.
+/// Returns what `pg_upgrade` wrote about a failure: the beginnings of its text files, which name
+/// what it rejected, and the errors in its logs.
 fn details(output: &Path) -> String {
     const FILES_MAX: usize = 64;
-    const BYTES_MAX: u64 = 1024;
+    const TEXT_BYTES_MAX: u64 = 1024;
+    const LOG_BYTES_MAX: u64 = 8 << 20;
+    const ERRORS_MAX: usize = 5;
     let mut texts = Vec::new();
     let mut folders = vec![output.to_owned()];
     let mut seen = 0;
@@ -535,14 +536,21 @@ fn details(output: &Path) -> String {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             seen += 1;
             let path = entry.path();
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if seen > FILES_MAX {
                 break;
             }
-            if is_folder {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "txt") {
-                texts.extend(files::read_untrusted(&path, BYTES_MAX));
+                continue;
+            }
+            match path.extension().and_then(|extension| extension.to_str()) {
+                Some("txt") => texts.extend(files::read_untrusted(&path, TEXT_BYTES_MAX)),
+                Some("log") => {
+                    let log = files::read_untrusted(&path, LOG_BYTES_MAX).unwrap_or_default();
+                    let errors = log.lines().filter(|line| is_error(line));
+                    texts.extend(errors.take(ERRORS_MAX).map(str::to_owned));
+                }
+                _ => {}
             }
         }
     }
@@ -551,6 +559,13 @@ fn details(output: &Path) -> String {
         .flat_map(|text| text.split_whitespace())
         .collect();
     words.join(" ").replace(|c: char| c.is_control(), " ")
+}
+
+/// Returns whether a line of a log of `pg_upgrade`, or of a program that it ran, is an error.
+fn is_error(line: &str) -> bool {
+    ["error: ", "ERROR: ", "FATAL: "]
+        .iter()
+        .any(|mark| line.contains(mark))
 }
 
 async fn run(session: &Client, sql: &str) -> Result<()> {

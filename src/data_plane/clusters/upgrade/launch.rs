@@ -193,11 +193,8 @@ impl UpgradeLaunchPlan {
             return Ok(());
         }
         let said = files::tail(log);
-        Err(ClusterError::Upgrade(if said.is_empty() {
-            format!("pg_upgrade ended with {status}")
-        } else {
-            said
-        }))
+        let text = format!("pg_upgrade ended with {status}: {said}");
+        Err(ClusterError::Upgrade(text))
     }
 }
 

@@ -15,7 +15,7 @@ mod build;
 mod checks;
 mod launch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tokio::sync::watch;
 
@@ -23,9 +23,7 @@ pub use self::{
     checks::{UpgradeBlockers, UpgradeSupport},
     launch::{UpgradeLaunchPlan, launch},
 };
-use super::{
-    ClusterSpec, LocalDriver, Result, blocking, files, server::Server, shutdown::ShutdownMode,
-};
+use super::{ClusterSpec, LocalDriver, Result, blocking, files};
 use crate::base::ids::ProjectRef;
 
 /// An upgrade to make.
@@ -122,7 +120,6 @@ impl LocalDriver {
         let folders = UpgradeFolders::of(self, project, spec.number);
         // Made while the server still runs, because the first one takes seconds.
         self.template_of(spec.cluster.major).await?;
-        // Also ends processes of an interrupted attempt.
         self.stop(project).await?;
         let (ready, before) = (folders.ready.join("data"), folders.before.join("data"));
         if !ready.exists() && !before.exists() {
@@ -158,14 +155,11 @@ impl LocalDriver {
         super::idle(move || files::remove_tree(&before)).await
     }
 
-    /// Ends all processes of a project, also those of an upgrade.
-    async fn end_processes(&self, source: &Server) {
-        // The next attempt tries again.
-        if let Err(error) = source
-            .stop(ShutdownMode::Immediate, build::STOP_PATIENCE)
-            .await
-        {
-            tracing::warn!(cluster = source.name(), %error, "processes of an upgrade did not end");
+    /// Ends all processes of an attempt.
+    async fn end_processes(&self, place: &Path, name: &str) {
+        // Tried again at the next start.
+        if let Err(error) = self.stop_servers(place, name).await {
+            tracing::warn!(cluster = name, %error, "processes of an upgrade did not end");
         }
     }
 }

@@ -92,6 +92,10 @@ struct Page {
 }
 
 impl Page {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "templates pass references"
+    )]
     fn is_at(&self, section: &Section) -> bool {
         self.query.is_empty() && self.section == *section
     }
@@ -248,12 +252,11 @@ async fn review(
 ) -> Result<PageResponse, Error> {
     visitor.skip_audit();
     let submitted = SubmittedSettings::new(form);
-    let request = match submitted.version() {
-        Some(version) => json!({"version": version}),
-        None => {
-            let current = current(&visitor, &reference).await?;
-            json!({"document": submitted.document(&current.document)})
-        }
+    let request = if let Some(version) = submitted.version() {
+        json!({"version": version})
+    } else {
+        let current = current(&visitor, &reference).await?;
+        json!({"document": submitted.document(&current.document)})
     };
     let path = format!("/v1/projects/{reference}/config/plan");
     let plan = visitor

@@ -33,11 +33,25 @@ begin
 end
 $$;
 
--- Limits of requests through the Data API.
-alter role anon set statement_timeout = '3s';
-alter role authenticated set statement_timeout = '8s';
-alter role authenticator set statement_timeout = '8s';
-alter role authenticator set lock_timeout = '8s';
+-- Limits of requests through the Data API. Values that the owner of the project set are kept.
+do $$
+declare
+    wanted record;
+begin
+    for wanted in
+        select * from (values
+            ('anon', 'statement_timeout', '3s'), ('authenticated', 'statement_timeout', '8s'),
+            ('authenticator', 'statement_timeout', '8s'), ('authenticator', 'lock_timeout', '8s'))
+            as timeouts (role, setting, value)
+        where not exists (
+            select from pg_db_role_setting s, unnest(s.setconfig) entry
+            where s.setrole = timeouts.role::regrole and s.setdatabase = 0
+            and entry like timeouts.setting || '=%')
+    loop
+        execute format('alter role %I set %I = %L', wanted.role, wanted.setting, wanted.value);
+    end loop;
+end
+$$;
 
 alter role supabase_auth_admin set search_path = auth;
 alter role supabase_auth_admin set idle_in_transaction_session_timeout = '60000';
