@@ -33,7 +33,7 @@ use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
 use crate::support::machine::{
-    FIRST_UID, Machine, PATIENCE, cluster, engines, host, is_root, kill, processes_under,
+    Machine, PATIENCE, cluster, engines, first_uid, host, is_root, kill, processes_under,
 };
 
 async fn text(client: &Client, query: &str) -> String {
@@ -92,7 +92,7 @@ async fn create_assigns_unique_system_identifier_and_uid() {
     if !is_root() {
         return;
     }
-    for (project, uid) in [(&a, FIRST_UID + 1), (&b, FIRST_UID + 2)] {
+    for (project, uid) in [(&a, first_uid() + 1), (&b, first_uid() + 2)] {
         let uids: HashSet<u32> = processes_under(&machine.data(project))
             .into_iter()
             .map(|(_, uid)| uid)
@@ -114,8 +114,8 @@ async fn create_assigns_unique_system_identifier_and_uid() {
                 .status
                 .success()
         };
-        assert!(!run(FIRST_UID + 1), "{forbidden}");
-        assert!(run(FIRST_UID + 2), "{forbidden}");
+        assert!(!run(first_uid() + 1), "{forbidden}");
+        assert!(run(first_uid() + 2), "{forbidden}");
     }
     // The directory of the socket is inaccessible as well.
     let psql = Engine::find(None).unwrap().program("psql");
@@ -125,7 +125,7 @@ async fn create_assigns_unique_system_identifier_and_uid() {
             .args(["-w", "-U", "postgres", "-h"])
             .arg(directory)
             .args(["-c", "select 1", "postgres"])
-            .uid(FIRST_UID + 1)
+            .uid(first_uid() + 1)
             .output();
         assert!(String::from_utf8_lossy(&other.unwrap().stderr).contains("Permission denied"));
     }

@@ -229,6 +229,13 @@ async fn unavailable_store_ends_the_archive_at_the_bound_and_a_new_one_follows()
     let current = "select part from archives where project_id = $1 and ended_at is null";
     let rows = app.app.db.query(current, &[&id.0]).await.unwrap();
     assert_eq!(rows[0].get::<_, i32>(0), 2);
+    // The backup of the installation is in the same store, and may have been due meanwhile.
+    for error in app.log.take_errors() {
+        assert!(
+            error.contains("the installation is not backed up"),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use gantry::{
 use tokio_postgres::Client;
 
 use super::{backed_up, now, until_complete, until_reached};
-use crate::support::machine::FIRST_UID;
+use crate::support::machine::first_uid;
 
 const CLIENTS: usize = 3;
 const MOMENTS: usize = 20;
@@ -95,7 +95,7 @@ async fn recovery_has_exactly_the_commits_before_each_moment() {
         let reference = ProjectRef::generate(&app.app.entropy);
         let cluster = ClusterSpec {
             project: reference.clone(),
-            uid: FIRST_UID + 300,
+            uid: first_uid() + 300,
             major: manifest.major,
         };
         let built = restore::build(

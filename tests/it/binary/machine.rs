@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::wire::{self, Answer};
-use crate::support::machine::engine;
+use crate::support::machine::{engine, first_uid};
 
 /// Timeout of every wait, far longer than a slow machine needs.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -101,6 +101,7 @@ impl Machine {
         command
             .current_dir(self.dir())
             .args(arguments)
+            .env("GANTRY_PROJECT_UID_BASE", (first_uid() + 2_500).to_string())
             .stdin(Stdio::null());
         command
     }

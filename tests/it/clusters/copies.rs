@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::text;
-use crate::support::machine::{FIRST_UID, Machine, engines, is_root, processes_under};
+use crate::support::machine::{Machine, engines, first_uid, is_root, processes_under};
 
 const ACCOUNTS: i64 = 100;
 const CLIENTS: usize = 4;
@@ -40,7 +40,7 @@ pub(super) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
     CopySpec {
         cluster: ClusterSpec {
             project: ProjectRef::generate(&Entropy::system()),
-            uid: FIRST_UID + n,
+            uid: first_uid() + n,
             major,
         },
         source: source.clone(),
@@ -188,7 +188,7 @@ async fn copy_contains_every_acknowledged_commit_and_no_half_of_one() {
 pub(super) async fn furnished(machine: &Machine, n: u32, major: u16) -> ProjectRef {
     let spec = ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
-        uid: FIRST_UID + n,
+        uid: first_uid() + n,
         major,
     };
     let clusters = &machine.clusters;
@@ -380,7 +380,10 @@ async fn check_isolation(machine: &Machine, n: u32, major: u16) {
     assert_eq!(unfinished(machine), Vec::<PathBuf>::new());
     if is_root() {
         let uids = processes_under(&machine.data(project)).into_iter();
-        assert!(uids.map(|(_, uid)| uid).all(|uid| uid == FIRST_UID + n + 1));
+        assert!(
+            uids.map(|(_, uid)| uid)
+                .all(|uid| uid == first_uid() + n + 1)
+        );
     }
     // A second call returns the same report and changes nothing.
     assert_eq!(machine.clusters.create_copy(&spec).await.unwrap(), report);

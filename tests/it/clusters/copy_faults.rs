@@ -44,9 +44,8 @@ async fn kill_server(machine: &Machine, source: &ProjectRef, folder: &Path) {
     let copy = fs::read_to_string(folder.join("data/postmaster.pid")).ok();
     let copy = copy.and_then(|text| text.lines().next()?.parse().ok());
     let own = machine.clusters.observe(source).await.unwrap();
-    let pid = match (copy, own) {
-        (Some(pid), _) | (None, ObservedState::Running { pid, .. }) => pid,
-        (None, _) => return,
+    let ((Some(pid), _) | (None, ObservedState::Running { pid, .. })) = (copy, own) else {
+        return;
     };
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
 }

@@ -12,7 +12,7 @@ use super::{
     },
     text,
 };
-use crate::support::machine::{FIRST_UID, Machine, is_root};
+use crate::support::machine::{Machine, first_uid, is_root};
 
 /// Strings of the original beside those of [`furnished`].
 const CANARIES: [&str; 4] = [
@@ -95,7 +95,7 @@ async fn check_rows(machine: &Machine, n: u32, major: u16) {
     let folder = machine.data(&source).join("own");
     fs::create_dir(&folder).unwrap();
     if is_root() {
-        let uid = Some(FIRST_UID + n);
+        let uid = Some(first_uid() + n);
         chown(&folder, uid, uid).unwrap();
     }
     let sql = format!("create tablespace own location '{}'", folder.display());

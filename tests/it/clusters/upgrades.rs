@@ -16,7 +16,7 @@ use super::{
     text,
 };
 use crate::support::{
-    machine::{FIRST_UID, Machine, engines, processes_under},
+    machine::{Machine, engines, first_uid, processes_under},
     note_skipped,
 };
 
@@ -44,7 +44,7 @@ fn chain() -> Vec<Engine> {
 async fn project_on(machine: &Machine, engine: &Engine, n: u32) -> ClusterSpec {
     let cluster = ClusterSpec {
         project: ProjectRef::generate(&Entropy::system()),
-        uid: FIRST_UID + n,
+        uid: first_uid() + n,
         major: engine.major(),
     };
     machine

@@ -52,7 +52,7 @@ use uuid::Uuid;
 use self::{
     client::Call,
     log::Log,
-    machine::{FIRST_UID, Machine, PATIENCE},
+    machine::{Machine, PATIENCE, first_uid},
 };
 
 /// Prints why a test, or a part of it, is not run on this machine.
@@ -445,7 +445,7 @@ pub(crate) fn settings(transport: Transport, node: Uuid) -> Settings {
         links: PublishedLinks::default(),
         node,
         own_database: false,
-        project_uid_base: FIRST_UID + 1000,
+        project_uid_base: first_uid() + 1000,
         new_table_grants: gantry::data_plane::projects::NewTableGrants::None,
         prepared: WarmPoolSize::default(),
         idle_pause_after: None,
