@@ -47,7 +47,7 @@ struct SecretDescription {
     name: String,
     /// SHA-256 of the value, in hex.
     value: String,
-    /// Time of the last change.
+    /// Time of the last change. Variables of the platform have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
 }
@@ -60,11 +60,9 @@ async fn list(
     let describe = |secret: secrets::SecretEntry| SecretDescription {
         name: secret.name,
         value: hex::encode(secret.digest),
-        updated_at: Some(
-            secret
-                .updated_at
-                .to_rfc3339_opts(chrono::SecondsFormat::Millis, true),
-        ),
+        updated_at: secret
+            .updated_at
+            .map(|at| at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)),
     };
     Ok(Json(stored.into_iter().map(describe).collect()))
 }

@@ -6,4 +6,5 @@ pub mod connection_limit;
 pub mod document;
 pub mod outbound;
 pub mod owned_port;
+pub mod owned_socket;
 pub mod tls;

@@ -162,6 +162,8 @@ impl OpenRestore {
             match self.build_from(context, &store, base, cluster, name).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_permanent() => {
+                    // Another process that took over ends the servers of this one.
+                    context.lease.check()?;
                     tracing::warn!(%project, base, %error, "backup cannot be restored; trying an older one");
                     note_damage(context, base, &error).await?;
                     last = error;

@@ -29,6 +29,10 @@ use crate::{base::supervisor::ProcessOwner, data_plane::clusters};
 const SESSIONS_MAX: usize = 4;
 /// Largest first message of a client, in bytes. PostgreSQL has the same bound.
 const STARTUP_BYTES_MAX: usize = 10_000;
+/// Time limit of the first messages of a client.
+const STARTUP_MAX: Duration = Duration::from_secs(30);
+/// Codes of the requests for TLS and for encryption by GSSAPI, which precede the first message.
+const ENCRYPTION_REQUESTS: [u32; 2] = [80_877_103, 80_877_104];
 
 /// The login of the sessions of a socket.
 #[derive(Debug, Clone)]
@@ -131,18 +135,13 @@ async fn run(listener: UnixListener, target: ConnectTarget, login: SessionLogin)
     }
 }
 
-async fn serve(
+/// Serves one connection of a program.
+pub(in crate::data_plane) async fn serve(
     mut client: UnixStream,
     target: &ConnectTarget,
     login: &SessionLogin,
 ) -> io::Result<()> {
-    let length = client.read_u32().await?;
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    if !(8..=STARTUP_BYTES_MAX).contains(&length) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut ignored = vec![0; length - 4];
-    client.read_exact(&mut ignored).await?;
+    timeout(STARTUP_MAX, read_startup(&mut client)).await??;
     let mut server = target.connect().await?;
     let (user, setting) = clusters::peer_login(login.role);
     let mut ours = vec![
@@ -161,4 +160,22 @@ async fn serve(
     frontend::startup_message(ours, &mut startup)?;
     server.write_all(&startup).await?;
     copy_bidirectional(&mut client, &mut server).await.map(drop)
+}
+
+/// Reads the first message of a client, and ignores it. Requests for encryption are declined.
+async fn read_startup(client: &mut UnixStream) -> io::Result<()> {
+    for _ in 0..=ENCRYPTION_REQUESTS.len() {
+        let length = usize::try_from(client.read_u32().await?).unwrap_or(usize::MAX);
+        if !(8..=STARTUP_BYTES_MAX).contains(&length) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let code = client.read_u32().await?;
+        let mut ignored = vec![0; length - 8];
+        client.read_exact(&mut ignored).await?;
+        if !ENCRYPTION_REQUESTS.contains(&code) {
+            return Ok(());
+        }
+        client.write_all(b"N").await?;
+    }
+    Err(io::ErrorKind::InvalidData.into())
 }

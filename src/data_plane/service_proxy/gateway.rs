@@ -5,10 +5,8 @@
 //! Requests must name the host of the project; others get 421.
 
 use std::{
-    fs::{self, Permissions},
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    os::unix::fs::PermissionsExt,
     path::Path,
     sync::Arc,
 };
@@ -24,7 +22,7 @@ use super::{DRAIN, connection};
 use crate::{
     base::{
         ids::ProjectRef,
-        net::{accept, accept::Listener},
+        net::{accept, accept::Listener, owned_socket},
         supervisor::ProcessOwner,
     },
     data_plane::context::DataPlaneContext,
@@ -47,24 +45,14 @@ impl Drop for FunctionGateway {
 }
 
 impl FunctionGateway {
-    /// Listens at `path` for the processes of `owner`. A socket of an earlier server is replaced:
-    /// processes keep its path. Its folder must not be writable for a tenant.
+    /// Listens at `path` for the processes of `owner`. A socket of an earlier server is replaced.
     pub(in crate::data_plane) fn listen(
         context: &DataPlaneContext,
         project: &ProjectRef,
         path: &Path,
         owner: ProcessOwner,
     ) -> io::Result<Self> {
-        // As short as the name of the socket: the length of its path is limited.
-        let unfinished = path.with_file_name("n");
-        match fs::remove_file(&unfinished) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&unfinished)?;
-        fs::set_permissions(&unfinished, Permissions::from_mode(0o600))?;
-        owner.own(&unfinished)?;
-        fs::rename(&unfinished, path)?;
+        let listener = owned_socket::listen(path, owner)?;
         let domain = &context.settings.project_domain;
         let name = format!("{project}.{domain}").to_ascii_lowercase();
         let serving = run(context.clone(), name.into(), listener);

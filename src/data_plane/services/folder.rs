@@ -7,6 +7,7 @@
 //!                     kit        version of the kit, and generation of its configuration
 //!                     environment  variables of a process that is being launched
 //!                     g          socket to the project's services, for functions
+//!                     d          socket to the project's database, for functions
 //!                     output     FIFO of the program's output
 //!                     i/         working directory and configuration; the instance's own account
 //!                     i/s        its Unix socket
@@ -106,6 +107,11 @@ impl InstanceFolder {
     /// The socket by which a function reaches the services of its project.
     pub(super) fn gateway(&self) -> PathBuf {
         self.outer.join("g")
+    }
+
+    /// The socket by which a function reaches the database of its project.
+    pub(super) fn database(&self) -> PathBuf {
+        self.outer.join("d")
     }
 
     /// The FIFO of the program's output.

@@ -24,8 +24,8 @@ use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    database_port::DatabasePort, folder::InstanceFolder, kit::InstalledKit, output::OutputReader,
-    ports::ReservedPort, rest::StoredSettings,
+    database_port::DatabasePort, folder::InstanceFolder, functions::FunctionDatabase,
+    kit::InstalledKit, output::OutputReader, ports::ReservedPort, rest::StoredSettings,
 };
 use crate::{
     base::{
@@ -181,10 +181,16 @@ pub(super) struct RunningInstance {
     pub(super) since: Ticks,
     /// Set when it is killed for its use of resources.
     pub(super) exceeded: Arc<AtomicBool>,
-    /// The way of a function to the services of its project. Held until the process has ended.
-    pub(super) _gateway: Option<FunctionGateway>,
+    /// The sockets of a function. Held until the process has ended.
+    pub(super) _sockets: Option<FunctionSockets>,
     /// Serializes loading of keys and settings.
     pub(super) loading: tokio::sync::Mutex<()>,
+}
+
+/// The sockets by which a function reaches the services and the database of its project.
+pub(super) struct FunctionSockets {
+    pub(super) _services: FunctionGateway,
+    pub(super) _database: FunctionDatabase,
 }
 
 impl fmt::Debug for RunningInstance {

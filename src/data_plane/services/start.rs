@@ -21,8 +21,9 @@ use super::{
     find_kit,
     folder::{InstanceFolder, StartedKit},
     functions,
+    functions::FunctionDatabase,
     functions::{FunctionLog, PreparedFunction},
-    instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
+    instance::{FunctionSockets, Instance, InstanceId, RunningInstance, UnavailableReason},
     kit::InstalledKit,
     limits,
     output::{OutputReader, OutputTarget},
@@ -278,7 +279,7 @@ impl InstanceParts<'_> {
                     None => None,
                 };
                 let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-                let held = (self.output(log), self.gateway()?, ports);
+                let held = (self.output(log), self.function_sockets()?, ports);
                 let running = self.running(pid, handle, held, exceeded);
                 if self.is_ready(&running).await {
                     let InstanceId {
@@ -316,7 +317,7 @@ impl InstanceParts<'_> {
         let begun = self.context.clock.ticks();
         let prepared = self.prepare_function().await?;
         // Modules of a function may send requests before the program is ready.
-        let gateway = self.gateway()?;
+        let sockets = self.function_sockets()?;
         let log = prepared.as_ref().map(|prepared| {
             FunctionLog::new(self.context, &self.instance.id, prepared.logged.clone())
         });
@@ -333,7 +334,7 @@ impl InstanceParts<'_> {
             }
         };
         let exceeded = log.as_ref().map(|log| log.exceeded.clone());
-        let running = self.running(pid, handle, (output, gateway, ports), exceeded);
+        let running = self.running(pid, handle, (output, sockets, ports), exceeded);
         let outcome = self.await_ready(&running).await;
         let outcome = match (outcome, &loaded) {
             (Ok(()), Some((keys, check))) => check.confirm(&running, keys).await,
@@ -411,14 +412,26 @@ impl InstanceParts<'_> {
         OutputReader::start(&self.folder.output(), target)
     }
 
-    /// Listens for the requests of a function to the services of its project.
-    fn gateway(&self) -> Result<Option<FunctionGateway>, StartFailure> {
+    /// Listens for the connections of a function to the services and the database of its project.
+    fn function_sockets(&self) -> Result<Option<FunctionSockets>, StartFailure> {
         let id = &self.instance.id;
         if id.function.is_none() {
             return Ok(None);
         }
-        let path = self.folder.gateway();
-        FunctionGateway::listen(self.context, &id.reference, &path, self.owner)
+        let (services, database) = (self.folder.gateway(), self.folder.database());
+        let listen = || {
+            let project = (id.project, &id.reference);
+            Ok(FunctionSockets {
+                _services: FunctionGateway::listen(
+                    self.context,
+                    &id.reference,
+                    &services,
+                    self.owner,
+                )?,
+                _database: FunctionDatabase::listen(self.context, project, &database, self.owner)?,
+            })
+        };
+        listen()
             .map(Some)
             .map_err(failed("listening for a function"))
     }
@@ -427,7 +440,7 @@ impl InstanceParts<'_> {
         &self,
         pid: Pid,
         handle: ProcessHandle,
-        (output, gateway, ports): (OutputReader, Option<FunctionGateway>, InstancePorts),
+        (output, sockets, ports): (OutputReader, Option<FunctionSockets>, InstancePorts),
         exceeded: Option<Arc<AtomicBool>>,
     ) -> RunningInstance {
         let uid = self.owner.uid();
@@ -458,7 +471,7 @@ impl InstanceParts<'_> {
             keys: AtomicU64::new(keys),
             since: self.context.clock.ticks(),
             exceeded: exceeded.unwrap_or_default(),
-            _gateway: gateway,
+            _sockets: sockets,
             loading: tokio::sync::Mutex::default(),
         }
     }

@@ -117,11 +117,13 @@ async fn list(
     } else {
         Vec::new()
     };
-    let secrets: Vec<SecretEntry> = if can_list_secrets.is_allowed() {
+    let mut secrets: Vec<SecretEntry> = if can_list_secrets.is_allowed() {
         visitor.get(&at("secrets")).await?
     } else {
         Vec::new()
     };
+    // Variables of the platform, which cannot be changed, have no time of a change.
+    secrets.retain(|secret| secret.updated_at.is_some());
     let now = visitor.context.clock.now();
     let mut lines = Vec::with_capacity(functions.len());
     for function in functions {

@@ -101,7 +101,6 @@ impl Machine {
         command
             .current_dir(self.dir())
             .args(arguments)
-            .env("GANTRY_PROJECT_UID_BASE", (first_uid() + 2_500).to_string())
             .stdin(Stdio::null());
         command
     }
@@ -173,6 +172,8 @@ impl Machine {
         command
             .env("GANTRY_WARM_CLUSTERS", "0")
             .env("GANTRY_SPARE_CLUSTERS", "0");
+        let uid = first_uid() + 2_500;
+        command.env("GANTRY_PROJECT_UID_BASE", uid.to_string());
         // No registry: a test does not depend on the network of the machine.
         command.env("npm_config_registry", "http://127.0.0.1:9");
         command

@@ -219,6 +219,8 @@ async fn deployed_function_answers_with_its_environment_and_files() {
         "SUPABASE_SERVICE_ROLE_KEY",
         "SUPABASE_PUBLISHABLE_KEYS",
         "SUPABASE_SECRET_KEYS",
+        "SUPABASE_DB_URL",
+        "SUPABASE_JWKS",
         "SB_EXECUTION_ID",
         "DENO_DEPLOYMENT_ID",
     ] {
@@ -357,6 +359,127 @@ async fn sandbox_denies_files_programs_and_private_networks() {
     for (name, outcome) in attempts.as_object().unwrap() {
         assert_ne!(outcome, "allowed", "{name}: {attempts}");
     }
+    floor.stop().await;
+}
+
+/// A client of the PostgreSQL protocol: asks for TLS first, as drivers do, then logs in and runs a
+/// query. `open` returns a way to write and one to read.
+const DATABASE_CLIENT: &str = r#"
+    const url = new URL(Deno.env.get("SUPABASE_DB_URL")!);
+    const text = new TextEncoder();
+    const frame = (code: number, body: Uint8Array) => {
+        const head = new DataView(new ArrayBuffer(8));
+        head.setUint32(0, body.length + 8); head.setUint32(4, code);
+        return new Uint8Array([...new Uint8Array(head.buffer), ...body]);
+    };
+    const ask = async (connection: any, sql: string) => {
+        await connection.write(frame(80877103, new Uint8Array()));
+        const declined = new TextDecoder().decode(await connection.read());
+        const login = `user\0${url.username}\0database\0postgres\0\0`;
+        await connection.write(frame(196608, text.encode(login)));
+        const body = text.encode(`${sql}\0`);
+        const head = new DataView(new ArrayBuffer(4)); head.setUint32(0, body.length + 4);
+        await connection.write(new Uint8Array([81, ...new Uint8Array(head.buffer), ...body]));
+        let seen = "";
+        while (!seen.includes("SELECT 1")) seen += new TextDecoder("latin1").decode(await connection.read());
+        return { declined, found: seen.match(/<(.*)>/)![1] };
+    };
+"#;
+
+#[tokio::test]
+async fn function_reaches_the_database_of_its_own_project_as_its_owner() {
+    let floor = Functions::new().await;
+    let by_runtime = format!(
+        r#"{DATABASE_CLIENT}
+        Deno.serve(async () => {{
+            const plain = await Deno.connect({{ hostname: url.hostname, port: Number(url.port) }});
+            const connection = {{
+                write: (bytes: Uint8Array) => plain.write(bytes),
+                read: async () => {{
+                    const into = new Uint8Array(4096);
+                    return into.subarray(0, (await plain.read(into))!);
+                }},
+            }};
+            const sql = "select '<' || current_user || ' ' || current_database() || '>'";
+            const answer = await ask(connection, sql);
+            const elsewhere = url.hostname.replace(/^db\.[a-z]+/, "db.zzzzzzzzzzzzzzzzzzzz");
+            const foreign = await Deno.connect({{ hostname: elsewhere, port: 5432 }})
+                .then(() => "connected", () => "refused");
+            return Response.json({{ ...answer, foreign, url: url.href }});
+        }});"#
+    );
+    floor.deploy("runtime", &by_runtime, 201).await;
+    let (status, body) = floor.call("/runtime").await;
+    assert_eq!(status, 200, "{body}");
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["found"], "postgres postgres", "{body}");
+    assert_eq!(
+        (&body["declined"], &body["foreign"]),
+        (&json!("N"), &json!("refused"))
+    );
+    let host = format!("@db.{}.", floor.project);
+    assert!(body["url"].as_str().unwrap().contains(&host), "{body}");
+
+    let by_node = format!(
+        r#"import net from "node:net";
+        {DATABASE_CLIENT}
+        const opened = (socket: any) => {{
+            const pending: Uint8Array[] = [];
+            let wake = () => {{}};
+            socket.on("data", (bytes: Uint8Array) => {{ pending.push(bytes); wake(); }});
+            return {{
+                write: async (bytes: Uint8Array) => {{ socket.write(bytes); }},
+                read: async () => {{
+                    while (!pending.length) await new Promise<void>((done) => wake = done);
+                    return pending.shift()!;
+                }},
+            }};
+        }};
+        Deno.serve(async () => {{
+            const port = Number(url.port);
+            const ways = [
+                () => net.connect(port, url.hostname),
+                () => net.connect({{ host: url.hostname, port }}),
+                () => new net.Socket().connect(port, url.hostname),
+            ];
+            const found = [];
+            for (const way of ways) {{
+                const sql = "select '<' || current_user || '>'";
+                found.push((await ask(opened(way()), sql)).found);
+            }}
+            return Response.json(found);
+        }});"#
+    );
+    floor.deploy("node", &by_node, 201).await;
+    let (status, body) = floor.call("/node").await;
+    assert_eq!(
+        (status, body.as_str()),
+        (200, r#"["postgres","postgres","postgres"]"#)
+    );
+
+    // The variables of the platform are listed with the digests of their values.
+    let path = format!("/v1/projects/{}/secrets", floor.project);
+    let node = &floor.gate.node;
+    let owner = &floor.gate.app.owner;
+    let listed = node.get(&path).as_(owner).send().await.expect(200).json();
+    let names: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "SUPABASE_ANON_KEY",
+            "SUPABASE_DB_URL",
+            "SUPABASE_JWKS",
+            "SUPABASE_PUBLISHABLE_KEYS",
+            "SUPABASE_SECRET_KEYS",
+            "SUPABASE_SERVICE_ROLE_KEY",
+            "SUPABASE_URL"
+        ]
+    );
     floor.stop().await;
 }
 

@@ -31,8 +31,8 @@ use tokio_postgres::{Client, NoTls};
 /// Time limit of every start and stop.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Returns the first user id of projects, for tests that run as root. Each test process has 5,000 of
-/// its own, also after the steps of 1,000,000 between the services of a project: without control
+/// Returns the first user id of projects, for tests that run as root. Each test process has 5,000
+/// of its own, also after the steps of 1,000,000 between the services of a project: without control
 /// groups, servers are stopped with all processes of their user id.
 pub(crate) fn first_uid() -> u32 {
     let process = std::process::id();

@@ -74,7 +74,7 @@ const HOOK_FIELDS: [(&str, &str); 3] = [
     ("secrets", "Secrets that sign calls of the hook: {}."),
 ];
 
-const SINGLE: [(&str, &str); 93] = [
+const SINGLE: [(&str, &str); 94] = [
     (
         "api_max_request_duration",
         "Longest time of a request, in seconds.",
@@ -266,6 +266,10 @@ const SINGLE: [(&str, &str); 93] = [
     (
         "security_sb_forwarded_for_enabled",
         "Whether the address of a user is read from a header of trusted callers.",
+    ),
+    (
+        "security_update_password_require_current_password",
+        "Whether changing a password needs the current one.",
     ),
     (
         "security_update_password_require_reauthentication",

@@ -136,7 +136,7 @@ const TEXTS: [&str; 18] = [
 ];
 
 /// Switches with their defaults.
-const SWITCHES: [(&str, bool); 30] = [
+const SWITCHES: [(&str, bool); 31] = [
     ("disable_signup", false),
     ("external_anonymous_users_enabled", false),
     ("external_email_enabled", true),
@@ -158,6 +158,7 @@ const SWITCHES: [(&str, bool); 30] = [
     ("security_captcha_enabled", false),
     ("security_manual_linking_enabled", false),
     ("security_sb_forwarded_for_enabled", false),
+    ("security_update_password_require_current_password", false),
     ("security_update_password_require_reauthentication", false),
     ("sessions_single_per_user", false),
     ("sms_autoconfirm", false),

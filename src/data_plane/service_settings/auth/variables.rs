@@ -23,7 +23,7 @@ const RENAMED: [(&str, &str); 3] = [
 ];
 
 /// Settings without a variable.
-const WITHOUT: [&str; 8] = [
+const WITHOUT: [&str; 9] = [
     // The size of the pool depends on both.
     "db_max_pool_size",
     "db_max_pool_size_unit",
@@ -35,6 +35,8 @@ const WITHOUT: [&str; 8] = [
     "saml_allow_encrypted_assertions",
     "saml_enabled",
     "saml_external_url",
+    // Of a newer version of the program.
+    "security_update_password_require_current_password",
 ];
 
 /// Returns the variable of a setting. Templates of emails have none: the program loads them from an

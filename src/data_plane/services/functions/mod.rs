@@ -9,12 +9,15 @@
 //! - `output` makes log events of their lines.
 //! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
 //! - `sources` has names and folders of files, `eszip` reads bundles.
-//! - `versions` stores functions and versions, `secrets` the variables of their environment.
+//! - `versions` stores functions and versions, `secrets` the project's variables; `environment` has
+//!   those of the platform, and `database` the socket behind the address of the database.
 
 mod clean;
 mod copies;
+mod database;
 mod deploy;
 mod egress;
+mod environment;
 pub mod eszip;
 mod limits;
 mod live;
@@ -27,8 +30,10 @@ mod versions;
 
 pub(super) use self::{
     clean::remove_unused,
+    database::FunctionDatabase,
+    environment::public_url,
     output::FunctionLog,
-    process::{KilledOnDrop, PreparedFunction, public_url},
+    process::{KilledOnDrop, PreparedFunction},
     run::{adopted_log, is_live, is_too_old, prepare},
 };
 pub use self::{

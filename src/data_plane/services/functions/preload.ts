@@ -114,8 +114,33 @@
     }) as typeof fetch;
   }
 
+  // So is the project's database, by the address in SUPABASE_DB_URL.
+  const { socket: database, host: databaseHost, ports: databasePorts } = settings.database;
+  const isDatabase = (host: unknown, port: unknown) =>
+    host === databaseHost && databasePorts.includes(Number(port));
+  const { connect } = Deno;
+  // deno-lint-ignore no-explicit-any
+  Deno.connect = ((target: any) =>
+    isDatabase(target?.hostname, target?.port)
+      ? connect({ transport: "unix", path: database })
+      // deno-lint-ignore no-explicit-any
+      : connect(target)) as any;
+
   if (settings.node) {
-    const { Server } = await import("node:net");
+    const { Server, Socket } = await import("node:net");
+    const socketConnect = Socket.prototype.connect;
+    // Called as (options), (port, host), or with the list of both that `net.connect` makes.
+    // deno-lint-ignore no-explicit-any
+    Socket.prototype.connect = function (this: any, ...values: any[]) {
+      const given = Array.isArray(values[0]) ? values[0] : values;
+      const options = typeof given[0] === "object" && given[0] !== null
+        ? given[0]
+        : { port: given[0], host: given[1] };
+      if (!isDatabase(options.host, options.port)) return socketConnect.apply(this, values as never);
+      const done = given.find((one: unknown) => typeof one === "function");
+      return socketConnect.call(this, { path: database }, done);
+    // deno-lint-ignore no-explicit-any
+    } as any;
     const original = Server.prototype.listen;
     // deno-lint-ignore no-explicit-any
     Server.prototype.listen = function (this: any, ...values: any[]) {

@@ -20,13 +20,16 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
-    egress::EgressPorts, live::LiveFunction, output::LoggedFunction, secrets,
+    egress::EgressPorts,
+    environment::{DATABASE_PORT, POOLER_PORT, database_host, platform_variables},
+    live::LiveFunction,
+    output::LoggedFunction,
+    secrets,
     sources::VersionFolder,
 };
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
     data_plane::{
-        api_keys,
         context::DataPlaneContext,
         services::{
             folder::InstanceFolder,
@@ -61,8 +64,8 @@ const PRELOAD: &str = include_str!("preload.ts");
 pub(in crate::data_plane::services) struct PreparedFunction {
     folder: VersionFolder,
     arguments: Vec<String>,
-    /// The socket to the services of the project.
-    gateway: PathBuf,
+    /// The sockets to the services of the project and to its database.
+    sockets: [PathBuf; 2],
     /// Data segment and private mappings of the process, in bytes.
     memory_bytes: u64,
     /// TCP ports that it may connect to.
@@ -80,11 +83,11 @@ impl PreparedFunction {
         let source = self.folder.source();
         let (source, cache) = (source.to_string_lossy(), self.folder.cache());
         let inner = plan.folder.to_string_lossy().into_owned();
-        let gateway = self.gateway.to_string_lossy();
+        let [gateway, database] = self.sockets.each_ref().map(|path| path.to_string_lossy());
         // The runtime asks for both rights to connect to a socket.
         let options = [
-            format!("--allow-read={source},{inner},{gateway}"),
-            format!("--allow-write={inner},{gateway}"),
+            format!("--allow-read={source},{inner},{gateway},{database}"),
+            format!("--allow-write={inner},{gateway},{database}"),
         ];
         let mut arguments = Vec::new();
         for argument in std::mem::take(&mut plan.program_arguments) {
@@ -100,7 +103,7 @@ impl PreparedFunction {
         plan.ports = self.egress.as_slice().to_vec();
         (plan.network, plan.offline) = (true, plan.ports.is_empty());
         plan.read.push(self.folder.source());
-        plan.connect.push(self.gateway.clone());
+        plan.connect.extend(self.sockets.iter().cloned());
         // Its compiled code and its own files.
         plan.write.extend([cache, plan.folder.clone()]);
         // The runtime reserves more addresses than memory.
@@ -137,10 +140,16 @@ pub(in crate::data_plane::services) async fn prepare(
     let variables = variables(context, id, live, execution)
         .await
         .map_err(|error| StartFailure::new(UnavailableReason::DatabaseAway, error))?;
-    let gateway = folder.gateway();
+    let sockets = [folder.gateway(), folder.database()];
+    let [gateway, database] = sockets.each_ref().map(|path| path.to_string_lossy());
     let settings = json!({
         "variables": variables,
-        "gateway": gateway.to_string_lossy(),
+        "gateway": gateway,
+        "database": {
+            "socket": database,
+            "host": database_host(context, &id.reference),
+            "ports": [DATABASE_PORT, POOLER_PORT],
+        },
         "node": uses_node(&version.source()),
     });
     let settings = SecretString::from(settings.to_string());
@@ -150,7 +159,7 @@ pub(in crate::data_plane::services) async fn prepare(
         .map_err(failed("writing the settings of a function"))?;
     Ok(PreparedFunction {
         arguments: modules.arguments(&version),
-        gateway,
+        sockets,
         memory_bytes: kit.manifest.memory_bytes,
         egress: context.data_plane_settings.services.egress.clone(),
         folder: version,
@@ -163,68 +172,33 @@ pub(in crate::data_plane::services) async fn prepare(
     })
 }
 
-/// Returns the environment of a function: variables of the platform, then secrets.
+/// Returns the environment of a function: the project's secrets, and the variables of the platform.
 async fn variables(
     context: &DataPlaneContext,
     id: &InstanceId,
     live: &LiveFunction,
     execution: Uuid,
 ) -> Result<Map<String, Value>, crate::base::error::Error> {
-    let keys = api_keys::key_values(context, id.project, &id.reference).await?;
-    let accepted = api_keys::accepted_keys(context, id.project, &id.reference).await?;
-    let public_keys = accepted.public_key_set();
-    let of = |keys: &[(String, SecretString)]| {
-        let values = keys
-            .iter()
-            .map(|(name, key)| (name.clone(), Value::from(key.expose_secret())));
-        Value::Object(values.collect()).to_string()
-    };
     let mut all = Map::new();
     for (name, value) in secrets::open(context, id.project).await? {
         all.insert(name, value.expose_secret().into());
     }
-    let deployment = deployment_id(&id.reference, live);
+    for (name, value) in platform_variables(context, id.project, &id.reference).await? {
+        all.insert(name.to_owned(), value.expose_secret().into());
+    }
     for (name, value) in [
-        ("SUPABASE_URL", public_url(context, &id.reference)),
-        ("SUPABASE_PUBLISHABLE_KEYS", of(&keys.publishable)),
-        ("SUPABASE_SECRET_KEYS", of(&keys.secret)),
-        ("SUPABASE_JWKS", public_keys.to_string()),
         ("SUPABASE_FUNCTION_SLUG", live.slug.clone()),
         ("SB_REGION", "local".to_owned()),
         ("SB_EXECUTION_ID", execution.to_string()),
-        ("DENO_DEPLOYMENT_ID", deployment),
+        ("DENO_DEPLOYMENT_ID", deployment_id(&id.reference, live)),
     ] {
         all.insert(name.to_owned(), value.into());
-    }
-    if let Some([anon, service_role]) = keys.legacy {
-        for (name, key) in [
-            ("SUPABASE_ANON_KEY", anon),
-            ("SUPABASE_SERVICE_ROLE_KEY", service_role),
-        ] {
-            all.insert(name.to_owned(), key.expose_secret().into());
-        }
     }
     Ok(all)
 }
 
 fn deployment_id(project: &ProjectRef, live: &LiveFunction) -> String {
     format!("{project}_{}_{}", live.id, live.version)
-}
-
-/// The address of a project's services.
-pub(in crate::data_plane::services) fn public_url(
-    context: &DataPlaneContext,
-    project: &ProjectRef,
-) -> String {
-    let port = context.service_proxy.https_port();
-    let port = port
-        .filter(|port| *port != 443)
-        .map(|port| format!(":{port}"))
-        .unwrap_or_default();
-    format!(
-        "https://{project}.{}{port}",
-        context.settings.project_domain
-    )
 }
 
 /// Returns whether a module uses modules of Node.js. Their servers listen by calls of their own.

@@ -6,6 +6,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio_postgres::Transaction;
 
+use super::{environment::platform_variables, live::live_functions};
 use crate::{
     base::{
         error::{Context, Error},
@@ -45,11 +46,12 @@ pub struct SecretEntry {
     pub name: String,
     /// SHA-256 of the value.
     pub digest: Vec<u8>,
-    /// Time of the last change.
-    pub updated_at: DateTime<Utc>,
+    /// Time of the last change. `None` for variables of the platform.
+    pub updated_at: Option<DateTime<Utc>>,
 }
 
-/// Returns the secrets of a project by name.
+/// Returns the secrets of a project by name. The variables of the platform are among them once a
+/// function was deployed.
 pub async fn list(
     context: &DataPlaneContext,
     project: &Project,
@@ -61,9 +63,19 @@ pub async fn list(
     let read = |row: &tokio_postgres::Row| SecretEntry {
         name: row.get(0),
         digest: row.get(1),
-        updated_at: row.get(2),
+        updated_at: Some(row.get(2)),
     };
-    Ok(rows.iter().map(read).collect())
+    let mut all: Vec<SecretEntry> = rows.iter().map(read).collect();
+    if !live_functions(context, project.id).await?.is_empty() {
+        let variables = platform_variables(context, project.id, &project.reference).await?;
+        all.extend(variables.into_iter().map(|(name, value)| SecretEntry {
+            name: name.to_owned(),
+            digest: SecretDigest::of(value.expose_secret()).as_bytes().to_vec(),
+            updated_at: None,
+        }));
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    Ok(all)
 }
 
 /// Stores secrets, all or none. Existing ones of the same names are replaced.

@@ -1,0 +1,99 @@
+//! The socket by which a function reaches the database of its own project: a function has no way to
+//! private addresses, and the public address of the database may be one.
+//!
+//! Each process of a function has a socket of its own, which only its account may connect to. Its
+//! sessions have the rights of the project's owner. A database that sleeps is started.
+
+use std::{io, path::Path, sync::Arc};
+
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::{
+    base::{
+        ids::{ProjectId, ProjectRef},
+        net::owned_socket,
+        supervisor::ProcessOwner,
+    },
+    data_plane::{
+        context::DataPlaneContext,
+        database_session::{
+            OWNER,
+            session_socket::{SessionLogin, serve},
+        },
+        projects::idle,
+    },
+};
+
+/// Concurrent sessions of one process. Further ones are closed.
+const SESSIONS_MAX: usize = 16;
+
+/// A listening socket. Its sessions end when it is dropped.
+#[derive(Debug)]
+pub(in crate::data_plane::services) struct FunctionDatabase(JoinHandle<()>);
+
+impl Drop for FunctionDatabase {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl FunctionDatabase {
+    /// Listens at `path` for the processes of `owner`. A socket of an earlier server is replaced.
+    pub(in crate::data_plane::services) fn listen(
+        context: &DataPlaneContext,
+        project: (ProjectId, &ProjectRef),
+        path: &Path,
+        owner: ProcessOwner,
+    ) -> io::Result<Self> {
+        let listener = owned_socket::listen(path, owner)?;
+        let database = DatabaseOfFunction {
+            context: context.clone(),
+            id: project.0,
+            reference: project.1.clone(),
+        };
+        Ok(Self(tokio::spawn(run(listener, Arc::new(database)))))
+    }
+}
+
+struct DatabaseOfFunction {
+    context: DataPlaneContext,
+    id: ProjectId,
+    reference: ProjectRef,
+}
+
+impl DatabaseOfFunction {
+    async fn serve(&self, client: UnixStream) -> io::Result<()> {
+        let target = idle::wake(&self.context, self.id, &self.reference).await;
+        let target = target.map_err(io::Error::other)?;
+        let login = SessionLogin::unbounded(OWNER, "edge function");
+        serve(client, &target, &login).await
+    }
+}
+
+async fn run(listener: UnixListener, database: Arc<DatabaseOfFunction>) {
+    let permits = Arc::new(Semaphore::new(SESSIONS_MAX));
+    let mut sessions = JoinSet::new();
+    loop {
+        // An error is that of one connection.
+        let Ok((client, _)) = listener.accept().await else {
+            tokio::task::yield_now().await;
+            continue;
+        };
+        while sessions.try_join_next().is_some() {}
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            continue;
+        };
+        let database = Arc::clone(&database);
+        sessions.spawn(async move {
+            if let Err(error) = database.serve(client).await {
+                let project = &database.reference;
+                tracing::debug!(%project, %error, "session of a function ended");
+            }
+            drop(permit);
+        });
+    }
+}
