@@ -23,7 +23,7 @@ async fn auth_settings_are_merged_and_keep_secrets_sealed() {
         answer.expect(200).json()
     };
     let defaults = get().await;
-    assert_eq!(defaults.as_object().unwrap().len(), 237);
+    assert_eq!(defaults.as_object().unwrap().len(), 238);
     let change = json!({
         "site_url": "https://app.example.com", "smtp_pass": "correct-horse-battery",
         "external_github_enabled": true, "external_github_client_id": "id",

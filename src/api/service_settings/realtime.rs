@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::{ConfigDocument, ConfigUpdate, ConfiguredService};
 use crate::{
     api::context::ApiContext,
@@ -51,12 +49,9 @@ async fn get(
     context: ApiContext,
 ) -> Result<Json<ConfigDocument<RealtimeService>>, Error> {
     let settings = service_settings::get(&context, &project, &REALTIME).await?;
-    let mut document = settings.document(&project.reference);
-    // Newer clients require fields that have no meaning here.
-    for name in ["admin_suspended_at", "postgres_changes_pool"] {
-        document.insert(name.to_owned(), Value::Null);
-    }
-    Ok(Json(ConfigDocument::new(document)))
+    Ok(Json(ConfigDocument::new(
+        settings.document(&project.reference),
+    )))
 }
 
 static UPDATE: Endpoint = Endpoint {

@@ -33,7 +33,7 @@ fn defaults_fulfil_every_rule() {
             check_value(name, setting.value_type, &setting.default).unwrap();
         }
     }
-    assert_eq!(AUTH_SETTINGS.len(), 237);
+    assert_eq!(AUTH_SETTINGS.len(), 238);
 }
 
 #[test]
