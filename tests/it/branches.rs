@@ -4,6 +4,7 @@ mod diff;
 mod faults;
 mod life;
 mod origins;
+mod rehearsals;
 
 use std::sync::Arc;
 

@@ -18,6 +18,7 @@ pub mod operations;
 pub mod operator;
 mod options;
 pub mod restore_points;
+mod rehearsal;
 mod run_outcome;
 pub mod runner;
 pub mod runs;

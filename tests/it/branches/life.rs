@@ -209,7 +209,7 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
         .expect(201);
     let log = merge(&app, &parent, &own).await;
     assert!(
-        log.contains("rehearsed and rolled back: 2 statements; not tried from"),
+        log.contains("rehearsed on a copy, which was removed (3 of 3 migrations"),
         "{log}"
     );
     assert_eq!(
@@ -227,7 +227,7 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
     migrate(&app, &parent, "newer", "create table public.newer (id int)").await;
     let log = merge(&app, &parent, &own).await;
     assert!(
-        log.contains("one transaction, which a failure undoes"),
+        log.contains("rehearsed on a copy, which was removed (1 of 1 migrations"),
         "{log}"
     );
     assert!(
