@@ -23,7 +23,7 @@ use tokio_postgres::Client;
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
     KeptCluster, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
-    ResourceLimits, Result, RunningServer, ServerSocket, Snapshot, UnfinishedCluster,
+    ResourceLimits, Result, RunningServer, ScratchCopy, ServerSocket, Snapshot, UnfinishedCluster,
     UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
@@ -117,6 +117,13 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     /// functions for backups.
     async fn snapshot(&self, _: &ProjectRef, _bytes_max: u64) -> Result<Snapshot> {
         Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Starts an isolated copy of a running cluster, in which SQL can be tried.
+    ///
+    /// Errors: as those of [`Self::create_copy`].
+    async fn scratch_copy(&self, _: &ProjectRef, _bytes_max: u64) -> Result<ScratchCopy> {
+        Err(ClusterError::Unsupported("copies of clusters"))
     }
 
     /// Creates the folder of a cluster that is made from a backup.

@@ -201,6 +201,8 @@ tables! {
     ServiceSettings = "service_settings", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Settings of the documents that were applied last.
     AppliedSettings = "applied_settings", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Settings before a change that the server has not started with.
+    SettingsFallbacks = "settings_fallbacks", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Versions of Edge Functions.
     FunctionVersions = "function_versions", PUBLISHED, &[Cache::Functions], &[Task::Services], ProjectRemoval::Cascade;
     /// Edge Functions.

@@ -67,6 +67,9 @@ async fn entitlements_list_each_feature_once_in_the_form_of_its_type() {
         };
         assert!(!config[field].is_null(), "{entitlement}");
     }
+    let limit = all.iter().find(|it| key(it) == "branching_limit").unwrap();
+    let config = json!({"enabled": true, "value": 20, "unlimited": false, "unit": "branches"});
+    assert_eq!(limit["config"], config);
 }
 
 #[tokio::test]

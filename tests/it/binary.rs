@@ -4,6 +4,7 @@ mod acknowledged;
 mod admin;
 mod admin_errors;
 mod attacks;
+mod branches;
 mod copies;
 mod crash;
 mod crash_kept;

@@ -4,6 +4,7 @@ mod diff;
 mod faults;
 mod life;
 mod origins;
+mod rehearsals;
 
 use std::sync::Arc;
 
@@ -165,6 +166,19 @@ async fn schema_branch_has_migrations_and_merges_back() {
         (&config["ref"], &config["db_port"]),
         (&json!(own), &json!(5432))
     );
+    let secret = get(&app, &format!("/v1/projects/{own}/postgrest"))
+        .await
+        .expect(200)
+        .json();
+    assert!(secret["jwt_secret"].is_string());
+    assert_eq!(
+        (&config["db_user"], &config["jwt_secret"]),
+        (&json!("postgres"), &secret["jwt_secret"])
+    );
+    assert_eq!(config.get("db_pass"), None);
+    let reader = app.get(&format!("/v1/branches/{own}")).as_(&app.read_only);
+    let shown = reader.send().await.expect(200).json();
+    assert_eq!(shown.get("db_user").or(shown.get("jwt_secret")), None);
     let by_id = format!("/v1/branches/{}", made["id"].as_str().unwrap());
     get(&app, &by_id).await.expect(200);
     let listed = get(&app, &format!("/v1/projects/{parent}/branches"))

@@ -8,6 +8,7 @@ mod copy_faults;
 mod copy_rows;
 mod masking;
 mod sandbox;
+mod scratch;
 mod upgrades;
 
 use std::{

@@ -1,8 +1,15 @@
 //! All settings of a project as one document: plan, apply, drift, versions.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
 
-use crate::support::TestApp;
+use gantry::{
+    base::ids::ProjectRef,
+    data_plane::projects::{Status, reconciler::recover_on_startup},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::support::{TestApp, machine::PATIENCE};
 
 async fn plan(app: &TestApp, body: &Value) -> Value {
     let call = app.post(&app.at("/config/plan")).as_(&app.owner).json(body);
@@ -275,4 +282,80 @@ async fn secrets_are_nowhere_in_clear() {
         let answer = get(&app, path).await.to_string();
         assert!(!answer.contains(secret), "{path}");
     }
+}
+
+/// Applies a document, and ends before the server has started with it, as a killed process does.
+async fn apply_and_die(app: &TestApp, project: &ProjectRef, document: Value) {
+    let path = format!("/v1/projects/{project}/config");
+    let planned = app.post(&format!("{path}/plan")).as_(&app.owner);
+    let planned = planned.json(&json!({"document": document})).send().await;
+    let hash = planned.expect(200).json()["hash"].clone();
+    let apply = app.post(&format!("{path}/apply")).as_(&app.owner);
+    let body = json!({"document": document, "hash": hash});
+    let apply = apply.json(&body).send();
+    let stored = async {
+        let sql = "select from settings_fallbacks where after is not null";
+        while app.app.db.query(sql, &[]).await.unwrap().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        answer = apply => panic!("it did not wait for the server: {}", answer.text()),
+        stored = timeout(PATIENCE, stored) => stored.unwrap(),
+    }
+}
+
+async fn restart(app: &mut TestApp, project: &ProjectRef) {
+    let machine = Arc::clone(&app.machine);
+    let restarted = app.another(1, machine);
+    app.node = restarted;
+    recover_on_startup(&app.app).await.unwrap();
+    app.node.start();
+    app.until(project, Status::ActiveHealthy).await;
+}
+
+#[tokio::test]
+async fn settings_of_a_killed_process_are_in_effect_as_a_whole_or_return() {
+    let mut app = TestApp::running().await;
+    let project = app.real_project().await;
+    let shown = async |app: &TestApp| {
+        let at = |path: &str| format!("/v1/projects/{project}{path}");
+        let document = app.get(&at("/config/document")).as_(&app.owner);
+        let document = document.send().await.expect(200).json()["document"].clone();
+        let rows = "select from settings_fallbacks";
+        let kept = app.app.db.query(rows, &[]).await.unwrap().len();
+        (document, kept)
+    };
+    let change = app.patch(&format!("/v1/projects/{project}/config/auth"));
+    let change = change.as_(&app.owner).json(&json!({"jwt_exp": 60}));
+    change.send().await.expect(200);
+    let before = json!({"auth": {"jwt_exp": 60}});
+
+    app.node.kill();
+    let refused = json!({
+        "auth": {"jwt_exp": 120, "smtp_pass": "correct-horse"},
+        "api": {"max_rows": 5},
+        "storage": {"fileSizeLimit": 9},
+        "database": {"allowed_cidrs": ["192.0.2.0/24"]},
+        // Valid, but fewer than the server reserves.
+        "postgres": {"max_connections": 3},
+    });
+    apply_and_die(&app, &project, refused).await;
+    assert_eq!(shown(&app).await.0["auth"], json!({"jwt_exp": 120}));
+    restart(&mut app, &project).await;
+    assert_eq!(shown(&app).await, (before, 0));
+    let auth = app.get(&format!("/v1/projects/{project}/config/auth"));
+    let auth = auth.as_(&app.owner).send().await.expect(200).json();
+    assert_eq!(auth["smtp_pass"], Value::Null);
+
+    app.node.kill();
+    let accepted = json!({
+        "auth": {"jwt_exp": 130},
+        "api": {"max_rows": 6},
+        "database": {"allowed_cidrs": ["192.0.2.0/24"]},
+        "postgres": {"max_connections": 45},
+    });
+    apply_and_die(&app, &project, accepted.clone()).await;
+    restart(&mut app, &project).await;
+    assert_eq!(shown(&app).await, (accepted, 0));
 }

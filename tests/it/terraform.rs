@@ -1,11 +1,13 @@
 //! The calls of the Terraform provider, resource by resource, replayed as data: its program cannot
 //! be installed from a package registry.
 
-use gantry::data_plane::projects::Status;
+use std::collections::BTreeMap;
+
+use gantry::{base::ids::ProjectRef, data_plane::projects::Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::support::TestApp;
+use crate::support::{TestApp, client::Call};
 
 /// A resource with the calls of its life: create, read, update, delete.
 #[derive(Deserialize)]
@@ -17,20 +19,51 @@ struct Resource {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum RecordedCall {
-    /// The provider polls the project until it has this status.
-    Wait { until: Status },
-    /// A request. `{id}` of a path is the value that an earlier answer had.
+    /// The provider polls the project, or another one, until it has this status.
+    Wait { until: Status, of: Option<String> },
+    /// A request. `{id}` of a path is the value that an earlier answer had in this field.
     Request {
         method: String,
         /// Path below that of the project, or a whole path.
         path: String,
         body: Option<Value>,
+        form: Option<RecordedForm>,
         status: u16,
         /// Fields that the provider reads, with their values.
         answer: Option<Value>,
-        /// Field of the answer that later paths contain.
-        keep: Option<String>,
+        /// Fields of the answer that later paths contain.
+        #[serde(default)]
+        keep: Vec<String>,
     },
+}
+
+/// The form of a deployment of a function. The provider sends the metadata last.
+#[derive(Deserialize)]
+struct RecordedForm {
+    files: BTreeMap<String, String>,
+    metadata: Value,
+}
+
+impl RecordedForm {
+    fn fill(&self, call: Call) -> Call {
+        let mut body = String::new();
+        for (name, content) in &self.files {
+            body.extend([
+                "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"",
+                name,
+                "\"\r\nContent-Type: application/octet-stream\r\n\r\n",
+                content,
+                "\r\n",
+            ]);
+        }
+        body.extend([
+            "--x\r\nContent-Disposition: form-data; name=\"metadata\"\r\n\r\n",
+            &self.metadata.to_string(),
+            "\r\n--x--\r\n",
+        ]);
+        call.header("content-type", "multipart/form-data; boundary=x")
+            .body(body)
+    }
 }
 
 /// Checks that `answer` has all fields of `expected`.
@@ -58,23 +91,31 @@ async fn calls_of_the_terraform_provider_are_answered_as_it_expects() {
     let resources: Vec<Resource> =
         serde_json::from_str(include_str!("terraform/calls.json")).unwrap();
     for Resource { resource, calls } in resources {
-        let mut kept = String::new();
+        let mut kept = BTreeMap::new();
+        let fill = |text: &str, kept: &BTreeMap<String, String>| {
+            let fields = kept.iter();
+            fields.fold(text.to_owned(), |text, (field, value)| {
+                text.replace(&format!("{{{field}}}"), value)
+            })
+        };
         for call in calls {
-            let (method, path, body, status, answer, keep) = match call {
-                RecordedCall::Wait { until } => {
-                    app.until(&project, until).await;
+            let (method, path, body, form, status, answer, keep) = match call {
+                RecordedCall::Wait { until, of } => {
+                    let other = of.map(|of| fill(&of, &kept).parse::<ProjectRef>().unwrap());
+                    app.until(other.as_ref().unwrap_or(&project), until).await;
                     continue;
                 }
                 RecordedCall::Request {
                     method,
                     path,
                     body,
+                    form,
                     status,
                     answer,
                     keep,
-                } => (method, path, body, status, answer, keep),
+                } => (method, path, body, form, status, answer, keep),
             };
-            let path = path.replace("{id}", &kept);
+            let path = fill(&path, &kept);
             let path = if path.starts_with("/v1/") {
                 path
             } else {
@@ -84,15 +125,18 @@ async fn calls_of_the_terraform_provider_are_answered_as_it_expects() {
             if let Some(body) = &body {
                 request = request.json(body);
             }
+            if let Some(form) = &form {
+                request = form.fill(request);
+            }
             let got = request.send().await;
             let what = format!("{resource}: {method} {path}");
             assert_eq!(got.status.as_u16(), status, "{what}: {got:?}");
             if let Some(expected) = answer {
                 includes(&got.json(), &expected, &what);
             }
-            if let Some(field) = keep {
-                let body = got.json();
-                kept = body[&field].as_str().unwrap_or_default().to_owned();
+            for field in keep {
+                let value = got.json()[&field].as_str().unwrap_or_default().to_owned();
+                kept.insert(field, value);
             }
         }
     }

@@ -31,6 +31,14 @@ const SLEEPS: &[(&str, &str)] = &[
         "waits for the end of a slot, which has no event",
     ),
     (
+        "tests/it/clusters/scratch.rs",
+        "waits for the removal of a folder, which has no event",
+    ),
+    (
+        "tests/it/project_settings.rs",
+        "waits for rows, which have no event",
+    ),
+    (
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),

@@ -1,5 +1,5 @@
-//! Notifications about finished runs: a `POST` request to the `notify_url` of the branch, with the
-//! header fields of the Standard Webhooks specification 1.0.0, unsigned.
+//! Notifications about branches, such as about finished runs: a `POST` request to the `notify_url`
+//! of the branch, with the header fields of the Standard Webhooks specification 1.0.0, unsigned.
 //!
 //! A notification is repeated until it is confirmed with a status of 2xx, a bounded number of
 //! times. It may therefore arrive more than once; `webhook-id` is the id of the run.
@@ -7,14 +7,17 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use chrono::TimeDelta;
+use chrono::{DateTime, TimeDelta, Utc};
 use http::{Method, Request, header};
 use http_body_util::{BodyExt, Full, Limited};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use url::Url;
 
-use super::runs::{self, RunStep};
+use super::{
+    expiry_notice,
+    runs::{self, RunStep},
+};
 use crate::{
     api::{context::ApiContext, projects::timestamp},
     base::{
@@ -26,7 +29,7 @@ use crate::{
 /// Notifications of one pass.
 const BATCH: i64 = 20;
 /// Attempts to deliver a notification.
-const ATTEMPTS_MAX: i32 = 6;
+pub(super) const ATTEMPTS_MAX: i32 = 6;
 /// Pause after the first failed attempt. It doubles with each further one.
 const PAUSE: TimeDelta = TimeDelta::seconds(15);
 /// Timeout of a request with its response.
@@ -43,6 +46,9 @@ pub(super) fn deliver(context: &ApiContext) {
     tokio::spawn(async move {
         if let Err(error) = deliver_due(&context).await {
             tracing::warn!(%error, "notifications about runs of branches failed; retrying");
+        }
+        if let Err(error) = expiry_notice::deliver_due(&context).await {
+            tracing::warn!(%error, "notices of ends of branches failed; retrying");
         }
         drop(permit);
     });
@@ -84,10 +90,7 @@ async fn deliver_due(context: &ApiContext) -> Result<(), Error> {
 
 /// Records a failed attempt, or that no further one is made.
 async fn store(context: &ApiContext, run: &str, attempts: Option<i32>) -> Result<(), Error> {
-    let next = attempts.map(|attempts| {
-        let factor = 1_i32 << attempts.saturating_sub(1).clamp(0, 10);
-        context.clock.now() + PAUSE * factor
-    });
+    let next = attempts.map(|attempts| next_attempt(context, attempts));
     let sql = "update action_runs set notify_at = $2, notify_attempts = coalesce($3, notify_attempts) where id = $1";
     context
         .db
@@ -95,6 +98,12 @@ async fn store(context: &ApiContext, run: &str, attempts: Option<i32>) -> Result
         .await
         .context("recording a notification")
         .map(drop)
+}
+
+/// Returns the time of the attempt after this number of failed ones.
+pub(super) fn next_attempt(context: &ApiContext, attempts: i32) -> DateTime<Utc> {
+    let factor = 1_i32 << attempts.saturating_sub(1).clamp(0, 10);
+    context.clock.now() + PAUSE * factor
 }
 
 /// Returns the body of a notification.
@@ -134,7 +143,12 @@ fn message(row: &tokio_postgres::Row) -> Value {
 }
 
 /// Sends a notification. The error is one line without content of the response.
-async fn send(context: &ApiContext, url: &str, run: &str, body: &Value) -> Result<(), String> {
+pub(super) async fn send(
+    context: &ApiContext,
+    url: &str,
+    id: &str,
+    body: &Value,
+) -> Result<(), String> {
     let policy = &context.data_plane_settings.outbound;
     let url = Url::parse(url).map_err(|error| error.to_string())?;
     policy.check_literal(&url).map_err(|it| it.to_string())?;
@@ -151,7 +165,7 @@ async fn send(context: &ApiContext, url: &str, run: &str, body: &Value) -> Resul
             header::USER_AGENT,
             concat!("gantry/", env!("CARGO_PKG_VERSION")),
         )
-        .header("webhook-id", run)
+        .header("webhook-id", id)
         .header(
             "webhook-timestamp",
             context.clock.now().timestamp().to_string(),

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
+use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -19,11 +20,16 @@ use crate::{
     api::{context::ApiContext, projects},
     base::{error::Error, names},
     data_plane::{
+        api_keys,
+        database_session::OWNER,
         projects::{InstanceSize, Status},
         services::functions::secrets::NewSecret,
     },
     platform::{
-        access::{AnyOf, Case, OauthScope as S, Permission as P, Project, needs},
+        access::{
+            Access, AnyOf, Caller, CallerRelation, Case, OauthScope as S, Permission as P, Project,
+            RequestView, User, decide, needs,
+        },
         audit::Recorder,
         http::{
             Endpoint, Json, Query, Tag, Verb, mount,
@@ -261,8 +267,24 @@ static CONFIG: Endpoint = Endpoint {
     handler: || mount(config),
 };
 
-/// A branch's project and its database. Secrets are left out: clients show them as hidden.
-#[derive(Debug, Serialize, JsonSchema)]
+/// The access that the login of a branch needs.
+static LOGIN: Access = needs(
+    &[
+        &[P::BranchingDevelopmentWrite],
+        &[P::BranchingProductionWrite],
+    ],
+    S::EnvironmentWrite,
+);
+
+/// The access that the JWT secret of a project needs.
+static JWT_SECRET: Access = needs(
+    &[&[P::DataApiConfigRead, P::DataApiConfigSecretRead]],
+    S::RestRead,
+);
+
+/// A branch's project and its database. Passwords are not stored: clients show them as hidden. No
+/// `Debug`, because it contains a secret.
+#[derive(Serialize, JsonSchema)]
 #[schemars(rename = "BranchDetailResponse")]
 struct BranchConfig {
     #[serde(rename = "ref")]
@@ -273,15 +295,32 @@ struct BranchConfig {
     status: Status,
     db_host: String,
     db_port: u16,
+    /// Role of the owner of the database, if the caller may change the branch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    db_user: Option<&'static str>,
+    /// The secret that signs legacy keys, if the caller may also read that of a project.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jwt_secret: Option<String>,
 }
 
 async fn config(
     project: Project,
     context: ApiContext,
     target: BranchTarget,
+    user: User,
+    relation: CallerRelation,
 ) -> Result<Json<BranchConfig>, Error> {
     let branch = find(&context, &project, &target).await?;
     let detail = projects::database_of(&context, &branch.project).await?;
+    let caller = Caller::User(user.into());
+    let may = |access: &Access| decide(&caller, access, &RequestView::default(), relation).is_ok();
+    let can_log_in = may(&LOGIN);
+    let jwt_secret = if can_log_in && may(&JWT_SECRET) {
+        let secret = api_keys::jwt_secret(&context, &branch.project).await?;
+        Some(secret.expose_secret().to_owned())
+    } else {
+        None
+    };
     Ok(Json(BranchConfig {
         reference: branch.project.reference.to_string(),
         postgres_version: detail.version,
@@ -290,6 +329,8 @@ async fn config(
         status: branch.project_status,
         db_host: detail.host,
         db_port: 5432,
+        db_user: can_log_in.then_some(OWNER),
+        jwt_secret,
     }))
 }
 

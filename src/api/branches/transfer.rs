@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{
     BranchRow, BranchStatus, creation_run, drift,
     ledger::{self, LedgerEntry, LedgerPlan},
+    rehearsal::rehearse,
     restore_points,
     run_outcome::{complete, exited, failed, set_status},
     runner::{OpenRun, RunState},
@@ -15,7 +16,7 @@ use crate::{
         context::ApiContext,
         database::migrations::{
             MigrationLimits, NewMigration,
-            replay::{ReplayFailure, ReplayRehearsal, read_all, rehearse, replay},
+            replay::{ReplayFailure, read_all, replay},
         },
     },
     base::error::Error,
@@ -55,14 +56,23 @@ pub(super) async fn transfer(
         return Ok(RunState::Finished);
     }
     log_plan(context, run, &plan).await?;
-    if run.kind == RunKind::Merge
-        && let Err(text) = prepare_merge(context, run, destination, &plan).await?
+    let migrations: Vec<NewMigration> = plan.missing.iter().map(new_migration).collect();
+    // A new branch has nothing to lose.
+    if !run.kind.is_creation()
+        && let Err(text) = rehearse(context, run, destination, &migrations).await?
     {
-        let text = format!("rehearsal failed, the parent is unchanged: {text}");
+        let unchanged = match run.kind {
+            RunKind::Merge => "parent",
+            _ => "branch",
+        };
+        let text = format!("rehearsal failed, the {unchanged} is unchanged: {text}");
         failed(context, run, branch, &text).await?;
         return Ok(RunState::Finished);
     }
-    if let Err(text) = apply(context, destination, &plan).await? {
+    if run.kind == RunKind::Merge && !migrations.is_empty() {
+        make_restore_point(context, run, destination).await?;
+    }
+    if let Err(text) = apply(context, destination, &migrations).await? {
         failed(context, run, branch, &text).await?;
         return Ok(RunState::Finished);
     }
@@ -94,52 +104,17 @@ async fn ledgers(
     Ok((theirs, own))
 }
 
-/// Tries the migrations of a merge, and makes a restore point of the parent. The inner error is
-/// that of the customer's SQL.
-async fn prepare_merge(
+/// Makes a restore point of the parent before a merge that changes it.
+async fn make_restore_point(
     context: &ApiContext,
     run: &OpenRun,
     parent: &Project,
-    plan: &LedgerPlan,
-) -> Result<Result<(), String>, Error> {
-    let tried = try_out(context, run, parent, plan).await?;
-    if tried.is_ok()
-        && !plan.missing.is_empty()
-        && let Some(name) = restore_points::make(context, parent, &run.id).await?
-    {
+) -> Result<(), Error> {
+    if let Some(name) = restore_points::make(context, parent, &run.id).await? {
         let line = format!("restore point before the merge: {name}");
         runs::log_once(context, &run.id, &line).await?;
     }
-    Ok(tried)
-}
-
-/// Tries the migrations of a merge. The inner error is that of the customer's SQL.
-async fn try_out(
-    context: &ApiContext,
-    run: &OpenRun,
-    destination: &Project,
-    plan: &LedgerPlan,
-) -> Result<Result<(), String>, Error> {
-    let migrations: Vec<NewMigration> = plan.missing.iter().map(new_migration).collect();
-    let database = target(context, destination).await?;
-    let limits = MigrationLimits::default();
-    let line = match rehearse(&database, &context.clock, &migrations, limits).await {
-        Err(failure) => return sql_failure(failure).map(Err),
-        Ok(ReplayRehearsal::AtOnce) => {
-            "all migrations run in one transaction, which a failure undoes".to_owned()
-        }
-        Ok(ReplayRehearsal::Rehearsed {
-            statements,
-            untried_from,
-        }) => {
-            let rest = untried_from.map_or_else(String::new, |version| {
-                format!("; not tried from {version} on, which cannot run in a transaction")
-            });
-            format!("rehearsed and rolled back: {statements} statements{rest}")
-        }
-    };
-    runs::log(context, &run.id, &line).await?;
-    Ok(Ok(()))
+    Ok(())
 }
 
 async fn log_plan(context: &ApiContext, run: &OpenRun, plan: &LedgerPlan) -> Result<(), Error> {
@@ -165,24 +140,23 @@ async fn log_plan(context: &ApiContext, run: &OpenRun, plan: &LedgerPlan) -> Res
     Ok(())
 }
 
-/// Applies the migrations of a plan. The inner error is that of the customer's SQL, the outer one
+/// Applies migrations. The inner error is that of the customer's SQL, the outer one
 /// that of a database that cannot be reached.
 async fn apply(
     context: &ApiContext,
     destination: &Project,
-    plan: &LedgerPlan,
+    migrations: &[NewMigration],
 ) -> Result<Result<(), String>, Error> {
-    let migrations: Vec<NewMigration> = plan.missing.iter().map(new_migration).collect();
     let database = target(context, destination).await?;
     let limits = MigrationLimits::default();
-    match replay(&database, &context.clock, &migrations, limits).await {
+    match replay(&database, &context.clock, migrations, limits).await {
         Ok(()) => Ok(Ok(())),
         Err(failure) => sql_failure(failure).map(Err),
     }
 }
 
 /// Returns the text of a failure of the customer's SQL, or another error as it is.
-fn sql_failure(failure: ReplayFailure) -> Result<String, Error> {
+pub(super) fn sql_failure(failure: ReplayFailure) -> Result<String, Error> {
     match &failure.error {
         Error::Sql(_) | Error::Invalid { .. } | Error::Rejected(_) | Error::TimedOut(_) => {
             let version = failure.version.as_deref().unwrap_or("history");

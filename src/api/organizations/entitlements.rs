@@ -43,9 +43,11 @@ enum Extent {
     Sizes,
     /// Whether the operator permits larger disks than the default.
     LargerDisks,
+    /// The operator's limit of branches of a project.
+    Branches,
 }
 
-use Extent::{LargerDisks, Number, Set, Sizes, Switch};
+use Extent::{Branches, LargerDisks, Number, Set, Sizes, Switch};
 
 /// Every feature of the contract.
 const FEATURES: [(&str, Extent); 60] = [
@@ -76,7 +78,7 @@ const FEATURES: [(&str, Extent); 60] = [
     ("pitr.available_variants", Set(&[])),
     ("log_drains", Switch(true)),
     ("audit_log_drains", Switch(false)),
-    ("branching_limit", Number(None, "branches")),
+    ("branching_limit", Branches),
     ("branching_persistent", Switch(true)),
     ("auth.mfa_phone", Switch(true)),
     ("auth.mfa_web_authn", Switch(true)),
@@ -194,14 +196,10 @@ impl Entitlement {
                     .collect();
                 ("set", true, json!({ "enabled": true, "set": codes }))
             }
-            Number(value, unit) => {
-                let enabled = value != Some(0);
-                let unlimited = value.is_none();
-                let value = value.unwrap_or(0);
-                let config = json!({
-                    "enabled": enabled, "value": value, "unlimited": unlimited, "unit": unit,
-                });
-                ("numeric", enabled, config)
+            Number(value, unit) => number(value, unit),
+            Branches => {
+                let limit = context.api_settings.branches.per_project_max;
+                number(Some(limit.into()), "branches")
             }
             Set(choices) => {
                 let enabled = !choices.is_empty();
@@ -219,6 +217,17 @@ impl Entitlement {
             config,
         }
     }
+}
+
+/// Returns type, access and configuration of a feature with a number.
+fn number(value: Option<u64>, unit: &str) -> (&'static str, bool, Value) {
+    let enabled = value != Some(0);
+    let unlimited = value.is_none();
+    let value = value.unwrap_or(0);
+    let config = json!({
+        "enabled": enabled, "value": value, "unlimited": unlimited, "unit": unit,
+    });
+    ("numeric", enabled, config)
 }
 
 async fn list(_: Organization, context: ApiContext) -> Result<Json<EntitlementList>, Error> {

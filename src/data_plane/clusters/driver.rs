@@ -14,8 +14,8 @@ use tokio_postgres::Client;
 use super::{
     ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, KeptCluster,
     LocalDriver, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
-    ResourceLimits, Resources, Result, RunningServer, ServerSocket, Snapshot, UnfinishedCluster,
-    UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    ResourceLimits, Resources, Result, RunningServer, ScratchCopy, ServerSocket, Snapshot,
+    UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -96,6 +96,10 @@ impl ClusterDriver for LocalDriver {
 
     async fn snapshot(&self, project: &ProjectRef, bytes_max: u64) -> Result<Snapshot> {
         self.snapshot(project, bytes_max).await
+    }
+
+    async fn scratch_copy(&self, project: &ProjectRef, bytes_max: u64) -> Result<ScratchCopy> {
+        self.scratch_copy(project, bytes_max).await
     }
 
     async fn begin_cluster(&self, cluster: &ClusterSpec) -> Result<UnfinishedCluster> {

@@ -71,7 +71,8 @@ pub use self::{
     local_driver::{ClusterSpec, CopyPriority, LocalDriver, ObservedState},
     location::{Likeness, Location, Moved},
     online_copy::{
-        CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, Snapshot, copy_needs,
+        CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, ScratchCopy, Snapshot,
+        copy_needs,
     },
     platform::PlatformConflict,
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},

@@ -9,7 +9,7 @@ use crate::{
         context::DataPlaneContext,
         database_access::restrictions,
         projects,
-        projects::parameters,
+        projects::{parameters, parameters::fallback},
         service_proxy::upstreams::Service,
         service_settings,
         service_settings::ServiceSettings,
@@ -109,8 +109,8 @@ async fn lock(transaction: &Transaction<'_>, project: &Project) -> Result<(), Er
     Ok(())
 }
 
-/// Gives the services their previous settings back, after the server did not start with its new
-/// ones. Settings that were changed again meanwhile stay.
+/// Runs the services with the settings that the reconciler restored, after the server did not start
+/// with its new ones.
 async fn revert(
     context: &DataPlaneContext,
     change: &SettingsChange<'_>,
@@ -118,18 +118,15 @@ async fn revert(
 ) -> Result<(), Error> {
     let project = change.project;
     let current = ProjectSettings::read(context, project).await?;
-    let previous = change.reverted(&current);
     let back = SettingsChange {
         project,
-        before: &current,
-        after: &previous,
+        before: change.after,
+        after: &current,
     };
-    let stored = async {
+    let recorded = async {
         let mut client = context.db.client().await?;
         let transaction = client.transaction().await.context(DOING)?;
-        lock(&transaction, project).await?;
-        back.store(context, &transaction).await?;
-        let entry = previous.changes_since(change.after, context, project);
+        let entry = current.changes_since(change.after, context, project);
         let now = context.clock.now();
         audit.write_in(&transaction, 200, entry, now).await?;
         transaction.commit().await.context(DOING)
@@ -138,7 +135,7 @@ async fn revert(
         context,
         project,
         &back.trial(),
-        stored,
+        recorded,
     ))
     .await
 }
@@ -151,33 +148,6 @@ struct SettingsChange<'a> {
 }
 
 impl<'a> SettingsChange<'a> {
-    /// Returns the current settings with those that this change stored set back.
-    fn reverted(&self, current: &ProjectSettings) -> ProjectSettings {
-        let (before, after) = (self.before, self.after);
-        let service = |before: &ServiceSettings, after: &ServiceSettings, now: &ServiceSettings| {
-            let is_ours =
-                after.generation() != before.generation() && now.generation() == after.generation();
-            if is_ours {
-                // The numbers of changes grow also when a change is reverted.
-                before.clone().after(now.generation())
-            } else {
-                now.clone()
-            }
-        };
-        let mut previous = current.clone();
-        previous.auth = service(&before.auth, &after.auth, &current.auth);
-        previous.realtime = service(&before.realtime, &after.realtime, &current.realtime);
-        previous.storage = service(&before.storage, &after.storage, &current.storage);
-        if after.api != before.api && current.api == after.api {
-            previous.api = before.api.clone();
-            previous.api.generation = current.api.generation + 1;
-        }
-        if after.network != before.network && current.network == after.network {
-            previous.network = before.network.clone();
-        }
-        previous
-    }
-
     /// Returns the changed settings of services that Gantry runs.
     fn trial(&self) -> ServiceTrial<'a> {
         let (before, after) = (self.before, self.after);
@@ -202,6 +172,10 @@ impl<'a> SettingsChange<'a> {
         transaction: &Transaction<'_>,
     ) -> Result<Option<i64>, Error> {
         let (before, after) = (self.before, self.after);
+        let changes_server = after.server != before.server;
+        if changes_server {
+            fallback::keep_before(transaction, self.project.id).await?;
+        }
         let services = [
             (&before.auth, &after.auth),
             (&before.realtime, &after.realtime),
@@ -222,9 +196,10 @@ impl<'a> SettingsChange<'a> {
                 .unwrap_or_else(|| context.clock.now());
             restrictions::write(transaction, self.project, &after.network, now).await?;
         }
-        if after.server == before.server {
+        if !changes_server {
             return Ok(None);
         }
+        fallback::keep_after(transaction, self.project.id).await?;
         let server = &after.server;
         let written = parameters::write_in(context, transaction, self.project, server, true);
         Ok(Some(written.await?.1))

@@ -8,6 +8,7 @@
 
 mod budget;
 mod catalog;
+pub(in crate::data_plane) mod fallback;
 mod resize;
 
 use std::collections::BTreeMap;

@@ -90,14 +90,6 @@ impl ServiceSettings {
         self.generation
     }
 
-    /// Returns the settings as the change after another one with this number.
-    pub(in crate::data_plane) fn after(self, generation: i64) -> Self {
-        Self {
-            generation: generation + 1,
-            ..self
-        }
-    }
-
     /// Returns the variables by which a program gets the settings, secrets in clear.
     pub(in crate::data_plane) fn variables(&self) -> Vec<RenderedVariable> {
         let values = self.effective();

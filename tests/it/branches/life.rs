@@ -159,6 +159,93 @@ async fn end_of_a_run_is_sent_until_it_is_confirmed() {
     timeout(PATIENCE, told).await.unwrap();
 }
 
+#[tokio::test]
+async fn end_of_a_branch_is_announced_a_day_and_an_hour_ahead_once() {
+    let app = TestApp::running().await;
+    let parent = app.real_project().await.to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", listener.local_addr().unwrap());
+    let now = app.clock.now();
+    let end = now + TimeDelta::days(2);
+    // Its owner has just chosen an end in the next day.
+    let short = json!({"branch_name": "short", "expires_at": now + TimeDelta::hours(20)});
+    let short = branch(&app, &parent, &short).await;
+    let made = json!({"branch_name": "b", "expires_at": end});
+    let made = branch(&app, &parent, &made).await;
+    until_finished(&app).await;
+    let later = json!({"expires_at": now + TimeDelta::days(9)});
+    patch(&app, &reference(&short), &later).await.expect(200);
+    let hook = json!({"notify_url": url});
+    patch(&app, &reference(&made), &hook).await.expect(200);
+    app.clock.advance(Duration::from_hours(30));
+    app.app.branch_runner.wake();
+    let (head, body) = receive(&listener, "500 Busy").await;
+    assert_eq!(body["type"], "branch.expiring");
+    let data = &body["data"];
+    assert_eq!(
+        (&data["project_ref"], &data["parent_project_ref"]),
+        (&json!(reference(&made)), &json!(parent))
+    );
+    assert_eq!(data["branch"]["name"], "b");
+    assert_eq!(data["reason"], "expires_at");
+    let told: DateTime<Utc> = data["expires_at"].as_str().unwrap().parse().unwrap();
+    assert_eq!(told, end);
+    let id = |head: &str| {
+        let line = head.lines().find(|line| line.starts_with("webhook-id: "));
+        line.unwrap().to_owned()
+    };
+    let first = id(&head);
+    // Repeated with the same id until it is confirmed.
+    until_announced(&app, true, 1, 86_400).await;
+    app.clock.advance(Duration::from_mins(1));
+    app.app.branch_runner.wake();
+    let (head, again) = receive(&listener, "204 No Content").await;
+    assert_eq!((id(&head), &again), (first.clone(), &body));
+    until_announced(&app, false, 2, 86_400).await;
+
+    // Another end is announced again.
+    let later = json!({"expires_at": end + TimeDelta::hours(1)});
+    patch(&app, &reference(&made), &later).await.expect(200);
+    app.app.branch_runner.wake();
+    let (head, other) = receive(&listener, "204 No Content").await;
+    assert_ne!(id(&head), first);
+    let told: DateTime<Utc> = other["data"]["expires_at"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(told, end + TimeDelta::hours(1));
+    until_announced(&app, false, 1, 86_400).await;
+
+    app.clock.advance(Duration::from_mins(18 * 60 + 30));
+    app.app.branch_runner.wake();
+    let (_, last) = receive(&listener, "204 No Content").await;
+    assert_eq!(last["data"]["expires_at"], other["data"]["expires_at"]);
+    until_announced(&app, false, 1, 3600).await;
+    let sql = "select count(*) from branches where announced_end is not null";
+    let rows = app.app.db.query(sql, &[]).await.unwrap();
+    assert_eq!(rows[0].get::<_, i64>(0), 1);
+}
+
+/// Waits until the notice of a branch has this state.
+pub(super) async fn until_announced(app: &TestApp, is_open: bool, attempts: i32, lead_secs: i32) {
+    let sql = "select from branches where (announce_at is not null) = $1 and announce_attempts = $2 \
+               and announced_lead_secs = $3";
+    let announced = async {
+        while app
+            .app
+            .db
+            .query(sql, &[&is_open, &attempts, &lead_secs])
+            .await
+            .unwrap()
+            .is_empty()
+        {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, announced).await.unwrap();
+}
+
 async fn until_attempts(app: &TestApp, count: i32) {
     let sql = "select from action_runs where notify_attempts = $1";
     let counted = async {
@@ -209,7 +296,7 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
         .expect(201);
     let log = merge(&app, &parent, &own).await;
     assert!(
-        log.contains("rehearsed and rolled back: 2 statements; not tried from"),
+        log.contains("rehearsed on a copy, which was removed (3 of 3 migrations"),
         "{log}"
     );
     assert_eq!(
@@ -227,7 +314,7 @@ async fn failing_rehearsal_leaves_the_parent_as_it_is() {
     migrate(&app, &parent, "newer", "create table public.newer (id int)").await;
     let log = merge(&app, &parent, &own).await;
     assert!(
-        log.contains("one transaction, which a failure undoes"),
+        log.contains("rehearsed on a copy, which was removed (1 of 1 migrations"),
         "{log}"
     );
     assert!(

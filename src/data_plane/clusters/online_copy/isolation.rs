@@ -58,7 +58,8 @@ impl IsolationLog {
 /// The identity of the copy, and the secrets of the original to replace.
 #[derive(Debug)]
 pub(super) struct Isolation<'a> {
-    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`.
+    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`. Empty: that
+    /// of the original stays.
     pub(super) marker: &'a str,
     /// Secrets of the original, each with its replacement.
     pub(super) secrets: &'a [(SecretString, SecretString)],
@@ -430,7 +431,8 @@ async fn isolate_cluster(
     let count = client.execute(sql, &[]).await.map_err(sql_error)?;
     log.add("temporary logins closed", count);
     let sql = "select datname::text from pg_catalog.pg_database where oid = 5 or datname = 'postgres' order by oid limit 1";
-    if let Some(row) = client.query_opt(sql, &[]).await.map_err(sql_error)? {
+    let named = client.query_opt(sql, &[]).await.map_err(sql_error)?;
+    if let Some(row) = named.filter(|_| !isolation.marker.is_empty()) {
         let database = escape_identifier(value(&row, 0)?);
         let marker = escape_literal(isolation.marker);
         let sql = format!("alter database {database} set \"gantry.branch\" = {marker}");

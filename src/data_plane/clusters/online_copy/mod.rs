@@ -12,6 +12,7 @@ mod emptying;
 mod isolation;
 mod masking;
 mod progress;
+mod scratch;
 mod snapshot;
 
 use std::{fs, path::Path, time::Duration};
@@ -25,6 +26,7 @@ pub use self::{
     copier::copy_needs,
     isolation::IsolationStep,
     progress::{CopyPhase, CopyProgress},
+    scratch::ScratchCopy,
     snapshot::Snapshot,
 };
 use super::{
@@ -48,7 +50,7 @@ pub struct CopySpec {
     pub cluster: ClusterSpec,
     /// The original, which must be running.
     pub source: ProjectRef,
-    /// Identifier of the copy that its SQL can read.
+    /// Identifier of the copy that its SQL can read. Empty: the copy keeps that of the original.
     pub marker: String,
     /// Secrets of the original that are replaced in settings, each with its replacement.
     pub secrets: Vec<(SecretString, SecretString)>,
@@ -136,6 +138,17 @@ impl LocalDriver {
     }
 
     async fn make_copy(&self, spec: &CopySpec, name: &str, place: &Path) -> Result<CopyReport> {
+        let report = self.isolated_copy(spec, name, place).await?;
+        spec.progress.enter(CopyPhase::Identity);
+        let id = SystemId::generate(self.entropy());
+        let (place, kept) = (place.to_owned(), report.clone());
+        blocking(move || complete(&place, id, &kept)).await?;
+        Ok(report)
+    }
+
+    /// Copies the files of a cluster, and isolates the copy in quarantine. Its server is stopped
+    /// afterwards.
+    async fn isolated_copy(&self, spec: &CopySpec, name: &str, place: &Path) -> Result<CopyReport> {
         let owner = ProcessOwner::new(spec.cluster.uid, spec.cluster.uid);
         let source = self.existing(&spec.source)?;
         let folder = place.to_owned();
@@ -151,7 +164,7 @@ impl LocalDriver {
             // Errors are ignored: the next start ends remaining processes.
             let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         }
-        let report = CopyReport {
+        Ok(CopyReport {
             marker: spec.marker.clone(),
             lsn,
             files: counts.files,
@@ -159,12 +172,7 @@ impl LocalDriver {
             shared_files: counts.shared,
             isolation: isolated?,
             rebuild: spec.rebuild,
-        };
-        spec.progress.enter(CopyPhase::Identity);
-        let id = SystemId::generate(self.entropy());
-        let (place, kept) = (place.to_owned(), report.clone());
-        blocking(move || complete(&place, id, &kept)).await?;
-        Ok(report)
+        })
     }
 
     async fn run_in_quarantine(

@@ -8,7 +8,11 @@ use crate::{
         db::Param,
         error::{Context, Error},
     },
-    data_plane::{context::DataPlaneContext, projects::Status},
+    data_plane::{
+        context::DataPlaneContext,
+        projects::{Status, parameters::fallback},
+    },
+    platform::tables::Table,
 };
 
 /// Records that a project has its desired state. A newer desired state is kept and processed next.
@@ -46,11 +50,21 @@ pub(super) async fn record_success(
         &grants,
         &started,
     ];
-    context
-        .db
-        .query(sql, &params)
-        .await
-        .context("announcing a project")?;
+    let doing = "announcing a project";
+    // A start without a change of settings needs no transaction.
+    if goal == Status::ActiveHealthy && (project.changed || fallback_reason.is_some()) {
+        let mut client = context.db.client().await?;
+        let transaction = client.transaction().await.context(doing)?;
+        let announced = transaction.execute(sql, &params).await.context(doing)?;
+        if announced > 0 {
+            fallback::settle(&transaction, project.id, fallback_reason.is_some()).await?;
+        }
+        transaction.commit().await.context(doing)?;
+        context.table_changed(Table::RestSettings);
+    } else {
+        let announced = context.db.query(sql, &params).await;
+        announced.context(doing)?;
+    }
     tracing::info!(project = %project.cluster.project, status = goal.name(), "project has reached its desired state");
     Ok(())
 }
