@@ -34,6 +34,7 @@ mod packages;
 mod pid_file;
 mod platform;
 mod process;
+mod recovered;
 mod recovery;
 pub mod registry;
 pub mod resources;
@@ -74,6 +75,7 @@ pub use self::{
         CopyPhase, CopyProgress, CopyReport, CopySpec, IsolationStep, Snapshot, copy_needs,
     },
     platform::PlatformConflict,
+    recovered::RecoveredServer,
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,

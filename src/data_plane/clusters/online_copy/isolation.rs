@@ -57,17 +57,18 @@ impl IsolationLog {
 
 /// The identity of the copy, and the secrets of the original to replace.
 #[derive(Debug)]
-pub(super) struct Isolation<'a> {
-    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`.
-    pub(super) marker: &'a str,
+pub(in crate::data_plane::clusters) struct Isolation<'a> {
+    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`. Empty for a
+    /// cluster that is no branch.
+    pub(in crate::data_plane::clusters) marker: &'a str,
     /// Secrets of the original, each with its replacement.
-    pub(super) secrets: &'a [(SecretString, SecretString)],
+    pub(in crate::data_plane::clusters) secrets: &'a [(SecretString, SecretString)],
     /// SQL that masks data, in order.
-    pub(super) masking: &'a [String],
+    pub(in crate::data_plane::clusters) masking: &'a [String],
     /// Whether tables are emptied.
-    pub(super) schema_only: bool,
+    pub(in crate::data_plane::clusters) schema_only: bool,
     /// Phase of the copy.
-    pub(super) progress: &'a CopyProgress,
+    pub(in crate::data_plane::clusters) progress: &'a CopyProgress,
 }
 
 /// Options of foreign servers that name no place and hold no secret.
@@ -155,7 +156,7 @@ const REWRITTEN_SHARED: &[&str] = &[
 ];
 
 /// Isolates the cluster of a server in quarantine, and moves its WAL to a new segment.
-pub(super) async fn isolate(
+pub(in crate::data_plane::clusters) async fn isolate(
     server: &Server,
     isolation: &Isolation<'_>,
 ) -> Result<Vec<IsolationStep>> {
@@ -432,9 +433,13 @@ async fn isolate_cluster(
     let sql = "select datname::text from pg_catalog.pg_database where oid = 5 or datname = 'postgres' order by oid limit 1";
     if let Some(row) = client.query_opt(sql, &[]).await.map_err(sql_error)? {
         let database = escape_identifier(value(&row, 0)?);
-        let marker = escape_literal(isolation.marker);
-        let sql = format!("alter database {database} set \"gantry.branch\" = {marker}");
-        run(client, &sql).await?;
+        let change = if isolation.marker.is_empty() {
+            "reset \"gantry.branch\"".to_owned()
+        } else {
+            let marker = escape_literal(isolation.marker);
+            format!("set \"gantry.branch\" = {marker}")
+        };
+        run(client, &format!("alter database {database} {change}")).await?;
     }
     Ok(())
 }

@@ -19,8 +19,9 @@ use std::{fs, path::Path, time::Duration};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use self::backup::Backup;
 pub(super) use self::backup::{QUARANTINE, QUARANTINE_17};
-use self::{backup::Backup, isolation::Isolation};
+pub(super) use self::isolation::{Isolation, isolate};
 pub use self::{
     copier::copy_needs,
     isolation::IsolationStep,
