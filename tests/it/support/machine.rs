@@ -31,8 +31,8 @@ use tokio_postgres::{Client, NoTls};
 /// Time limit of every start and stop.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Returns the first user id of projects, for tests that run as root. Each test process has 5,000 of
-/// its own, also after the steps of 1,000,000 between the services of a project: without control
+/// Returns the first user id of projects, for tests that run as root. Each test process has 5,000
+/// of its own, also after the steps of 1,000,000 between the services of a project: without control
 /// groups, servers are stopped with all processes of their user id.
 pub(crate) fn first_uid() -> u32 {
     let process = std::process::id();
@@ -228,6 +228,28 @@ pub(crate) fn place() -> PathBuf {
     fs::create_dir(&dir).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o711)).unwrap();
     dir
+}
+
+/// A small file system. Unmounted on drop.
+pub(crate) struct SmallDisk(pub(crate) PathBuf);
+
+impl SmallDisk {
+    /// Mounts it at a folder, which needs root.
+    pub(crate) fn mount(folder: &Path, megabytes: u32) -> Self {
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o"])
+            .arg(format!("size={megabytes}M,mode=711"))
+            .args(["gantry-test".as_ref(), folder.as_os_str()])
+            .status();
+        assert!(status.unwrap().success(), "tmpfs cannot be mounted");
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }
 
 /// Kills every process below a directory and deletes it, on drop or when the test process ends. A
