@@ -265,6 +265,7 @@ impl Background {
         tasks.spawn(upkeep::run(app.data_plane.clone()));
         tasks.spawn(backups::run(app.data_plane.clone()));
         tasks.spawn(backups::upkeep::run(app.data_plane.clone()));
+        tasks.spawn(backups::tables::run(app.data_plane.clone()));
         tasks.spawn(installation::run(app.data_plane.clone()));
         tasks.spawn(services::sweep::run(app.data_plane.clone()));
         tasks.spawn(services::functions::watch(app.data_plane.clone()));

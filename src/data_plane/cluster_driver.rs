@@ -17,14 +17,15 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
-    KeptCluster, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
-    ResourceLimits, Result, RunningServer, ScratchCopy, ServerSocket, Snapshot, UnfinishedCluster,
-    UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    IsolationStep, KeptCluster, PlatformConflict, RecoveredCluster, RecoveredServer,
+    RecoveryChecks, RecoveryTarget, ResourceLimits, Result, RunningServer, ScratchCopy,
+    ServerSocket, Snapshot, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -139,6 +140,26 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
         _settings: &BTreeMap<String, String>,
         _: RecoveryChecks,
     ) -> Result<RecoveredCluster> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Isolates a recovered cluster from its project, so that it can become that of another one.
+    /// `secrets` are those of its project, each with its replacement.
+    async fn isolate_recovered(
+        &self,
+        _: &UnfinishedCluster,
+        _settings: &BTreeMap<String, String>,
+        _secrets: &[(SecretString, SecretString)],
+    ) -> Result<Vec<IsolationStep>> {
+        Err(ClusterError::Unsupported("backups"))
+    }
+
+    /// Starts a recovered cluster in quarantine, to read from it.
+    async fn serve_recovered(
+        &self,
+        _: &UnfinishedCluster,
+        _settings: &BTreeMap<String, String>,
+    ) -> Result<RecoveredServer> {
         Err(ClusterError::Unsupported("backups"))
     }
 

@@ -227,6 +227,8 @@ tables! {
     BranchSeeds = "branch_seeds", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Restores of projects.
     Restores = "restores", QUIET, &[], &[], ProjectRemoval::Delete;
+    /// Restores of single tables.
+    TableRestores = "table_restores", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Restore points.
     RestorePoints = "restore_points", QUIET, &[], &[], ProjectRemoval::Delete;
     /// Base backups.

@@ -3,12 +3,13 @@
 mod operations;
 mod request_log;
 
-use std::{io::IsTerminal, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, io::IsTerminal, time::Duration};
 
 use clap::ValueEnum;
 use http::StatusCode;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use parking_lot::Mutex;
 use tracing_log::{AsLog, LogTracer};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
@@ -70,9 +71,15 @@ pub struct Metrics {
     operations: Operations,
     tally: StoreMetrics,
     unlogged: Counter,
+    by_project: Mutex<BTreeMap<&'static str, ProjectGauge>>,
 }
 
+/// The values of a gauge, by the ref of a project.
+type ProjectGauge = BTreeMap<String, f64>;
+
 const METADATA: Metadata<'_> = Metadata::new("gantry", Level::INFO, None);
+/// Maximum number of projects with values of their own.
+const PROJECTS_MAX: usize = 10_000;
 /// Interval of [`Metrics::upkeep`].
 pub const UPKEEP: Duration = Duration::from_secs(5);
 
@@ -110,6 +117,7 @@ impl Metrics {
             operations: Operations::new(operations),
             tally,
             unlogged,
+            by_project: Mutex::default(),
         })
     }
 
@@ -149,10 +157,25 @@ impl Metrics {
         self.operations.observe(operation, status.as_u16(), millis);
     }
 
+    /// Replaces the values of a gauge with the label `project`. Projects that are not among them
+    /// have no value any more. Values beyond [`PROJECTS_MAX`] are left out.
+    pub fn set_by_project(&self, name: &'static str, values: impl Iterator<Item = (String, f64)>) {
+        let values = values.take(PROJECTS_MAX).collect();
+        self.by_project.lock().insert(name, values);
+    }
+
     /// Returns all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut page = self.handle.render();
         self.operations.render(&mut page);
+        for (name, values) in self.by_project.lock().iter() {
+            let _ = writeln!(page, "# TYPE {name} gauge");
+            for (project, value) in values {
+                // A ref consists of letters.
+                let _ = writeln!(page, "{name}{{project=\"{project}\"}} {value}");
+            }
+            page.push('\n');
+        }
         page
     }
 

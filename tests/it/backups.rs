@@ -1,5 +1,7 @@
 //! Backups of real clusters: points in time, undo, faults of the store, and interruptions.
 
+mod disk;
+mod elsewhere;
 mod faults;
 mod moments;
 

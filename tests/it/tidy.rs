@@ -19,6 +19,10 @@ const AXUM: &[&str] = &["src/api/reference/assets.rs", "src/cli/serve/admin.rs"]
 /// Files that sleep, with the reason why they cannot wait for an event.
 const SLEEPS: &[(&str, &str)] = &[
     (
+        "benches/backups.rs",
+        "waits for backups and restores of a server",
+    ),
+    (
         "benches/branches.rs",
         "measures over a time, and waits for runs of a server",
     ),
@@ -44,6 +48,14 @@ const SLEEPS: &[(&str, &str)] = &[
     ),
     ("tests/it/branches.rs", "no event for the end of a run"),
     ("tests/it/backups.rs", "no event for an archived segment"),
+    (
+        "tests/it/backups/disk.rs",
+        "no event for the error of an attempt",
+    ),
+    (
+        "tests/it/backups/elsewhere.rs",
+        "waits for rows, which have no event; the moment of a kill varies",
+    ),
     (
         "tests/it/backups/faults.rs",
         "no event for an archived segment; the moment of a kill varies",

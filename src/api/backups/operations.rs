@@ -10,7 +10,7 @@ use crate::{
     api::context::ApiContext,
     base::error::{Context as _, Error},
     data_plane::backups::{
-        points,
+        RequestedMoment, points,
         points::{NAME_MAX, PointState, RestorePoint},
         window,
     },
@@ -172,7 +172,8 @@ async fn restore(
     audit: Arc<Recorder>,
     Json(request): Json<RestoreRequest>,
 ) -> Result<CreatedEmpty, Error> {
-    points::restore_backup(&context, &project, request.id, &audit).await?;
+    let moment = RequestedMoment::Backup(request.id);
+    points::restore_to(&context, &project, moment, &audit).await?;
     Ok(CreatedEmpty)
 }
 
@@ -207,7 +208,8 @@ async fn restore_to_time(
         let problem = "Too small: expected number to be >=0";
         return Err(Error::invalid("recovery_time_target_unix", problem));
     }
-    points::restore_to_time(&context, &project, second, &audit).await?;
+    let moment = RequestedMoment::Second(second);
+    points::restore_to(&context, &project, moment, &audit).await?;
     Ok(CreatedEmpty)
 }
 

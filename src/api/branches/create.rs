@@ -296,7 +296,7 @@ async fn insert_project(
 /// Settings of the origin (`$1`) that a branch (`$2`) begins with. Network restrictions are among
 /// them: a copy of the data is not reachable from more places than the original. Settings of Auth
 /// that reach people or other systems are left out, and so are all secrets.
-const FOLLOWING: &[&str] = &[
+pub(in crate::api) const FOLLOWING: &[&str] = &[
     "insert into project_networks (project_id, tls_required, allowed, updated_at) \
      select $2, tls_required, allowed, updated_at from project_networks where project_id = $1",
     "insert into rest_settings (project_id, db_schema, max_rows, db_extra_search_path, db_pool, generation) \

@@ -36,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+pub(in crate::api) use self::create::FOLLOWING;
 pub use self::options::BranchOptions;
 use self::{target::BranchTarget, view::BranchView};
 use crate::{

@@ -2,6 +2,7 @@
 
 pub mod addons;
 pub mod disk;
+pub mod from_backup;
 pub mod health;
 pub mod listing;
 pub mod operations;

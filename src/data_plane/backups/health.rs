@@ -15,6 +15,8 @@ use crate::{
 const BEHIND: TimeDelta = TimeDelta::minutes(10);
 /// Age of the last backup from which it is reported, if commits followed.
 const STALE: TimeDelta = TimeDelta::hours(50);
+/// Delay of a verification from which it is reported.
+const UNVERIFIED_SLACK: TimeDelta = TimeDelta::days(2);
 /// Time for which a failed restore is reported.
 const REPORTED: TimeDelta = TimeDelta::hours(24);
 
@@ -28,6 +30,16 @@ struct BackupFacts {
     base_error: Option<String>,
     verify_error: Option<String>,
     restore_error: Option<String>,
+    verified_at: Option<DateTime<Utc>>,
+    first_base_at: Option<DateTime<Utc>>,
+    /// Interval of verifications, in days.
+    verify_days: u16,
+}
+
+/// Whether a verification is late. `since` is the time of the last one, or else of the first
+/// backup.
+pub(super) fn is_unverified(since: Option<DateTime<Utc>>, days: u16, now: DateTime<Utc>) -> bool {
+    since.is_some_and(|since| now - since > TimeDelta::days(days.into()) + UNVERIFIED_SLACK)
 }
 
 impl BackupFacts {
@@ -58,6 +70,16 @@ impl BackupFacts {
         if let Some(error) = &self.verify_error {
             notes.push(format!("the last backup cannot be restored: {error}"));
         }
+        let verified = self.verified_at.or(self.first_base_at);
+        if is_unverified(verified, self.verify_days, now) {
+            notes.push(match self.verified_at {
+                Some(at) => {
+                    let at = at.format("%Y-%m-%d %H:%M UTC");
+                    format!("no backup was verified by a restore since {at}")
+                }
+                None => "no backup was verified by a restore yet".to_owned(),
+            });
+        }
         if let Some(error) = &self.restore_error {
             notes.push(format!("the last restore failed: {error}"));
         }
@@ -81,7 +103,10 @@ pub async fn notes(context: &DataPlaneContext, project: ProjectId) -> Result<Vec
                         order by b.id desc limit 1),
                       (select case when r.requested_at > $2 and r.error <> 'cancelled'
                                     then r.error end
-                       from restores r where r.project_id = p.id order by r.id desc limit 1)
+                       from restores r where r.project_id = p.id order by r.id desc limit 1),
+                      (select max(b.verified_at) from base_backups b where b.project_id = p.id),
+                      (select min(b.consistent_at) from base_backups b
+                       where b.project_id = p.id and b.status = 'COMPLETED')
                from projects p left join archives a on a.project_id = p.id and a.ended_at is null where p.id = $1";
     let params: [Param<'_>; 2] = [&project.0, &(now - REPORTED)];
     let rows = context.db.query(sql, &params).await;
@@ -97,6 +122,9 @@ pub async fn notes(context: &DataPlaneContext, project: ProjectId) -> Result<Vec
         base_error: row.get(4),
         verify_error: row.get(5),
         restore_error: row.get(6),
+        verified_at: row.get(7),
+        first_base_at: row.get(8),
+        verify_days: context.backups.options.verify_days,
     };
     Ok(facts.notes(now))
 }
@@ -113,6 +141,8 @@ mod tests {
             shipped_at: Some(now - TimeDelta::minutes(1)),
             last_commit_at: Some(now - TimeDelta::minutes(2)),
             last_base_at: Some(now - TimeDelta::hours(20)),
+            verified_at: Some(now - TimeDelta::days(8)),
+            verify_days: 7,
             ..BackupFacts::default()
         };
         assert_eq!(well().notes(now), Vec::<String>::new());
@@ -128,6 +158,23 @@ mod tests {
         assert_eq!(
             notes[0],
             "the write-ahead log is archived up to 2026-11-24 11:49:00 UTC only"
+        );
+        let unverified = BackupFacts {
+            verified_at: Some(now - TimeDelta::days(10)),
+            ..well()
+        };
+        assert_eq!(
+            unverified.notes(now),
+            ["no backup was verified by a restore since 2026-11-14 12:00 UTC"]
+        );
+        let unverified = BackupFacts {
+            verified_at: None,
+            first_base_at: Some(now - TimeDelta::days(10)),
+            ..well()
+        };
+        assert_eq!(
+            unverified.notes(now),
+            ["no backup was verified by a restore yet"]
         );
         let never = BackupFacts {
             shipped_at: None,

@@ -3,7 +3,8 @@
 //! - [`wal`] reads the log; `files` reads a tenant's files; `shipper` ships the log to the store.
 //! - [`archive`] is an unbroken log, `base` makes base backups, [`manifest`] describes one.
 //! - [`schedule`] and [`window`] have the rules; `upkeep` makes, completes, expires and verifies.
-//! - [`restore`] builds a cluster; `settle` carries out the restore of a project.
+//! - [`restore`] builds a cluster; `settle` carries out the restore of a project, and [`tables`]
+//!   that of single tables.
 //!
 //! Only the process with the lease of the data folder ships, makes and restores. All others read
 //! the rows.
@@ -20,6 +21,8 @@ pub mod schedule;
 pub(crate) mod settle;
 mod shipper;
 pub mod store;
+pub mod tables;
+pub mod target;
 pub mod upkeep;
 pub mod wal;
 pub mod window;
@@ -38,7 +41,7 @@ use metrics::{Counter, Gauge};
 use parking_lot::Mutex;
 use tokio::{sync::Mutex as AsyncMutex, time::MissedTickBehavior};
 
-pub use self::{restore::Moment, store::BackupStore};
+pub use self::{restore::Moment, store::BackupStore, target::RequestedMoment};
 use self::{
     shipper::{Looked, ShipState},
     store::ProjectStore,
@@ -170,6 +173,8 @@ pub(crate) struct BackupMetrics {
     waiting: Gauge,
     pub(crate) last_base_age: Gauge,
     pub(crate) verified_age: Gauge,
+    /// Projects without a verification in time.
+    pub(crate) unverified: Gauge,
 }
 
 impl BackupMetrics {
@@ -182,6 +187,7 @@ impl BackupMetrics {
             waiting: gauge("gantry_backup_unshipped_bytes"),
             last_base_age: gauge("gantry_backup_last_base_age_seconds"),
             verified_age: gauge("gantry_backup_verified_age_seconds"),
+            unverified: gauge("gantry_backup_unverified_projects"),
         }
     }
 }
@@ -198,6 +204,7 @@ pub struct Backups {
     states: Mutex<HashMap<ProjectId, Arc<AsyncMutex<ShipState>>>>,
     /// Time at which idle projects were recorded last.
     quiet_recorded: Mutex<Ticks>,
+    pub(crate) table_restores: tables::TableRestores,
     /// Held while base backups are made, completed and removed.
     upkeep: AsyncMutex<()>,
 }
@@ -239,6 +246,7 @@ impl Backups {
             options,
             states: Mutex::default(),
             quiet_recorded: Mutex::default(),
+            table_restores: tables::TableRestores::default(),
             upkeep: AsyncMutex::default(),
         }
     }

@@ -5,7 +5,11 @@ use serde_json::json;
 use tokio_postgres::Row;
 
 use super::{
-    Moment, RESTORE_RUNNING, WatchedProject, archive, schedule::DailyTime, settle, wal::Lsn, window,
+    Moment, RESTORE_RUNNING, WatchedProject, archive,
+    schedule::DailyTime,
+    settle,
+    target::{RequestedMoment, RestoreTarget},
+    wal::Lsn,
 };
 use crate::{
     base::{
@@ -172,48 +176,17 @@ pub async fn undo(
     request(context, project, &wanted, audit).await
 }
 
-/// Requests a restore to a time, in seconds since 1970.
-pub async fn restore_to_time(
+/// Requests a restore to a moment in the window, or to the end of a base backup.
+pub async fn restore_to(
     context: &DataPlaneContext,
     project: &Project,
-    second: i64,
+    moment: RequestedMoment,
     audit: &Recorder,
 ) -> Result<(), Error> {
-    let bases = window::bases(context, project.id).await?;
-    let Some(window) = window::window(&bases) else {
-        let text = "PITR is not enabled for this project.";
-        return Err(Error::Rejected(text.into()));
-    };
-    let time = DateTime::from_timestamp(second, 0);
-    let moment = time.map(Moment::Time);
-    let fits = moment.is_some_and(|it| !window::candidates(&bases, None, it).is_empty());
-    let (Some(moment), true) = (moment, fits) else {
-        let (earliest, latest) = (window.earliest_unix(), window.latest_unix());
-        let text =
-            format!("Recovery time target must be within range: {earliest} <= t <= {latest}");
-        return Err(Error::Rejected(text.into()));
-    };
+    let target = RestoreTarget::find(context, project, moment).await?;
     let wanted = Wanted {
-        moment,
-        archive: None,
-        reuse_of: None,
-    };
-    request(context, project, &wanted, audit).await
-}
-
-/// Requests a restore to the end of a base backup.
-pub async fn restore_backup(
-    context: &DataPlaneContext,
-    project: &Project,
-    backup: i64,
-    audit: &Recorder,
-) -> Result<(), Error> {
-    let bases = window::bases(context, project.id).await?;
-    let base = bases.iter().find(|base| base.id == backup);
-    let base = base.ok_or(Error::Missing("Backup not found"))?;
-    let wanted = Wanted {
-        moment: Moment::Position(base.stop),
-        archive: Some(base.archive.id),
+        moment: target.moment,
+        archive: target.archive,
         reuse_of: None,
     };
     request(context, project, &wanted, audit).await

@@ -5,24 +5,30 @@
 //! `replaced/`. A restore that cannot succeed ends with an error, and the project keeps its
 //! cluster.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::TimeDelta;
 use tokio_postgres::Row;
 
 use super::{
-    BackupError, Moment, WatchedProject, archive, manifest::Manifest, restore, store::ProjectStore,
-    wal::Lsn, window,
+    BackupError, Moment, WatchedProject, archive,
+    manifest::Manifest,
+    restore::{self, Restored},
+    store::ProjectStore,
+    target::moment_in,
+    window,
 };
 use crate::{
     base::{
         db::Param,
         error::{Context, Error},
-        ids::{ProjectId, ProjectRef},
+        ids::{OrganizationId, ProjectId, ProjectRef},
     },
     data_plane::{
+        api_keys,
         clusters::{ArchiveWay, ClusterError, ClusterSpec, RecoveryChecks},
         context::DataPlaneContext,
         database_session,
     },
+    platform::access::Project,
 };
 
 /// Replaced clusters of a project that are kept. Earlier ones are restored from the store.
@@ -40,6 +46,9 @@ pub(crate) struct OpenRestore {
     recovers: bool,
     /// Verifier of the password, read before the exchange.
     pub(crate) verifier: Option<String>,
+    /// Another project, if the restored backups are its own. The project then has no cluster
+    /// before, and cannot keep one instead.
+    source: Option<Project>,
 }
 
 /// Name of the folders of a restore.
@@ -53,31 +62,45 @@ impl OpenRestore {
         context: &DataPlaneContext,
         project: ProjectId,
     ) -> Result<Option<Self>, Error> {
-        let sql = "select id, target_time, target_lsn, archive_id, reuse_of, verifier, recovers from restores where project_id = $1 and finished_at is null";
+        let sql = "select r.id, r.target_time, r.target_lsn, r.archive_id, r.reuse_of, r.verifier, r.recovers, s.id, s.ref, s.organization_id
+                   from restores r left join projects s on s.id = r.source_id
+                   where r.project_id = $1 and r.finished_at is null";
         let rows = context.db.query(sql, &[&project.0]).await;
         let rows = rows.context("reading a restore")?;
-        Ok(rows.first().map(Self::read))
+        rows.first().map(Self::read).transpose()
     }
 
-    fn read(row: &Row) -> Self {
-        let time: Option<DateTime<Utc>> = row.get(1);
-        let position: Option<i64> = row.get(2);
-        Self {
+    fn read(row: &Row) -> Result<Self, Error> {
+        let mut source = None;
+        if let Some(id) = row.get::<_, Option<i64>>(7) {
+            let reference = row.get::<_, &str>(8).parse();
+            source = Some(Project {
+                id: ProjectId(id),
+                reference: reference.context("reading a project's ref")?,
+                organization: OrganizationId(row.get(9)),
+            });
+        }
+        Ok(Self {
             id: row.get(0),
-            moment: match (time, position) {
-                (Some(time), _) => Moment::Time(time),
-                (None, Some(position)) => Moment::Position(Lsn::from_column(position)),
-                (None, None) => Moment::Latest,
-            },
+            moment: moment_in(row.get(1), row.get(2)),
             archive: row.get(3),
             reuse_of: row.get(4),
             verifier: row.get(5),
             recovers: row.get(6),
-        }
+            source,
+        })
+    }
+
+    /// Whether the restore makes the cluster of a new project.
+    pub(crate) fn creates(&self) -> bool {
+        self.source.is_some()
     }
 
     /// Builds the cluster and exchanges it with that of the project, as far as not done yet.
     /// Returns whether the project has the restored cluster.
+    ///
+    /// Errors: [`Error::Unprocessable`] if the cluster of a new project cannot be made, also not
+    /// by another attempt.
     pub(crate) async fn carry_out(
         &mut self,
         context: &DataPlaneContext,
@@ -88,8 +111,14 @@ impl OpenRestore {
         let name = folder_name(project, self.id);
         let driver = &context.driver;
         if !driver.is_restored(&name) && !driver.is_replaced(&name) {
-            self.keep_password(context, project).await?;
+            if !self.creates() {
+                self.keep_password(context, project).await?;
+            }
             if let Err(error) = self.build(context, id, cluster, &name).await {
+                if error.is_permanent() && self.creates() {
+                    self.note_failure(context, &error).await?;
+                    return Err(Error::Unprocessable(error.to_string().into()));
+                }
                 if error.is_permanent() && !self.recovers {
                     tracing::warn!(%project, %error, "restore ended; the project keeps its data");
                     self.finish(context, id, Some(&error.to_string())).await?;
@@ -101,7 +130,7 @@ impl OpenRestore {
         if driver.is_restored(&name) {
             // The last commits of the earlier cluster are archived, too.
             driver.stop(project).await.context("stopping a cluster")?;
-            if !self.recovers {
+            if !self.recovers && !self.creates() {
                 archive_end(context, id, cluster).await;
             }
             context.lease.check()?;
@@ -155,11 +184,16 @@ impl OpenRestore {
                 return Ok(());
             }
         }
-        let store = archive::store_of(context, &context.backups, id, project).await?;
-        let bases = window::bases(context, id).await?;
+        let (from, reference) = match &self.source {
+            Some(source) => (source.id, &source.reference),
+            None => (id, project),
+        };
+        let store = archive::store_of(context, &context.backups, from, reference).await?;
+        let bases = window::bases(context, from).await?;
         let mut last = BackupError::Refused("no backup reaches that moment".to_owned());
         for base in window::candidates(&bases, self.archive, self.moment) {
-            match self.build_from(context, &store, base, cluster, name).await {
+            let built = self.build_from(context, id, &store, base, cluster, name);
+            match built.await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_permanent() => {
                     // Another process that took over ends the servers of this one.
@@ -177,17 +211,22 @@ impl OpenRestore {
     async fn build_from(
         &self,
         context: &DataPlaneContext,
+        id: ProjectId,
         store: &ProjectStore,
         base: i64,
         cluster: &ClusterSpec,
         name: &str,
     ) -> Result<(), BackupError> {
-        let manifest = Manifest::get(store, base).await?;
+        let mut manifest = Manifest::get(store, base).await?;
         if manifest.major != cluster.major {
             return Err(BackupError::Refused(format!(
                 "backup {base} was made by PostgreSQL {}, and the project has PostgreSQL {}",
                 manifest.major, cluster.major
             )));
+        }
+        if self.creates() {
+            // Its vault gets a key of its own.
+            manifest.vault_key = None;
         }
         let built = restore::build(
             &context.driver,
@@ -198,6 +237,9 @@ impl OpenRestore {
             RecoveryChecks::Quick,
         )
         .await?;
+        if let Some(source) = &self.source {
+            self.isolate(context, id, source, &manifest, &built).await?;
+        }
         // Another process may continue meanwhile.
         context.lease.check()?;
         context.driver.keep_restored(built.cluster, name).await?;
@@ -206,6 +248,44 @@ impl OpenRestore {
         recorded.context("recording a restore")?;
         tracing::info!(project = %cluster.project, base, end = %built.end, "cluster recovered");
         Ok(())
+    }
+
+    /// Removes from the cluster of a new project what belongs to the source alone.
+    async fn isolate(
+        &self,
+        context: &DataPlaneContext,
+        id: ProjectId,
+        source: &Project,
+        manifest: &Manifest,
+        built: &Restored,
+    ) -> Result<(), BackupError> {
+        let new = Project {
+            id,
+            reference: built.cluster.project().clone(),
+            organization: source.organization,
+        };
+        let secrets = api_keys::replacements(context, source, &new).await?;
+        let steps = context
+            .driver
+            .isolate_recovered(&built.cluster, &manifest.settings, &secrets)
+            .await?;
+        let report = serde_json::to_value(steps).context("writing the report of a restore")?;
+        let sql = "update restores set report = $2 where id = $1";
+        let recorded = context.db.query(sql, &[&self.id, &report]).await;
+        recorded.context("recording a restore")?;
+        Ok(())
+    }
+
+    /// Records why the cluster of a new project cannot be made. The restore stays open, so that the
+    /// project never gets an empty cluster.
+    async fn note_failure(
+        &self,
+        context: &DataPlaneContext,
+        error: &BackupError,
+    ) -> Result<(), Error> {
+        let sql = "update restores set error = $2 where id = $1";
+        let recorded = context.db.query(sql, &[&self.id, &error.to_string()]).await;
+        recorded.context("recording a restore").map(drop)
     }
 
     /// Records the end of the restore. After a success, the earlier cluster is kept, and a restore
@@ -219,8 +299,9 @@ impl OpenRestore {
         let doing = "recording a restore";
         let now = context.clock.now();
         let hours = i64::from(context.backups.options.undo_hours);
-        let kept_until = error.is_none().then(|| now + TimeDelta::hours(hours));
-        if error.is_none() {
+        let replaced = error.is_none() && !self.creates();
+        let kept_until = replaced.then(|| now + TimeDelta::hours(hours));
+        if replaced {
             // The archive of the earlier cluster is the last one that has ended, or has not yet.
             let sql = "insert into restore_points (project_id, archive_id, name, lsn, restore_id, created_at, completed_on)
                        select $1, a.id, 'restore-' || $2::bigint, a.shipped_lsn, $2, $3, $3
@@ -304,6 +385,7 @@ impl BackupError {
             | Self::Cluster(
                 ClusterError::NotStarted { .. }
                 | ClusterError::Recovery(_)
+                | ClusterError::Isolation(_)
                 | ClusterError::NoEngine(_),
             ) => true,
             Self::Store { .. }

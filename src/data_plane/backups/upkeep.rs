@@ -10,6 +10,7 @@ use super::{
     BackupError, Moment, WatchedProject,
     archive::{self, Archive, PARTIAL},
     base::{self, BaseRequest},
+    health,
     manifest::Manifest,
     points::parse_daily_time,
     restore,
@@ -70,6 +71,8 @@ struct BackedUp {
     complete_at: Option<DateTime<Utc>>,
     verified_at: Option<DateTime<Utc>>,
     is_verified: bool,
+    /// The first complete base that is not removed.
+    first_at: Option<DateTime<Utc>>,
 }
 
 const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment_bytes, a.begin_lsn, a.shipped_lsn, a.shipped_at, a.last_commit_at, a.ended_at, a.ended_reason,
@@ -83,7 +86,9 @@ const BACKED_UP: &str = "select a.id, a.system_id, a.part, a.timeline, a.segment
         c.id, c.consistent_at, c.verified_at is not null or c.verify_error is not null,
         (select max(greatest(v.verified_at,
                              case when v.verify_error is not null then v.inserted_at end))
-         from base_backups v where v.project_id = p.id)
+         from base_backups v where v.project_id = p.id),
+        (select min(v.consistent_at) from base_backups v
+         where v.project_id = p.id and v.status = 'COMPLETED')
     from projects p
     join archives a on a.project_id = p.id and a.ended_at is null
     left join backup_schedules s on s.project_id = p.id
@@ -146,6 +151,7 @@ impl BackedUp {
             complete_at: row.get(28),
             is_verified: row.get::<_, Option<bool>>(29).unwrap_or(false),
             verified_at: row.get(30),
+            first_at: row.get(31),
         }))
     }
 
@@ -195,6 +201,7 @@ pub async fn round(context: &DataPlaneContext) -> Result<(), Error> {
         projects.extend(BackedUp::read(context, row)?);
     }
     measure(context, &projects);
+    measure_windows(context).await?;
     let mut verified = false;
     for project in projects {
         if !context.lease.leads() {
@@ -345,7 +352,8 @@ async fn expire(
     let (days, count) = (options.retention_days, options.retention_count);
     let expired = schedule::expired(&bases, context.clock.now(), days, count);
     // A restore may be reading one of them.
-    let running = "select 1 from restores where project_id = $1 and finished_at is null";
+    let running = "select 1 from restores where (project_id = $1 or source_id = $1) and finished_at is null and error is null
+                   union all select 1 from table_restores where project_id = $1 and finished_at is null";
     let running = context.db.query(running, &[&project.0]).await;
     if expired.is_empty() || !running.context("reading restores")?.is_empty() {
         return Ok(());
@@ -521,6 +529,33 @@ async fn remove_kept(context: &DataPlaneContext) -> Result<(), Error> {
     Ok(())
 }
 
+/// Sets the metrics of the moments to which each project can be restored.
+async fn measure_windows(context: &DataPlaneContext) -> Result<(), Error> {
+    let sql = "select p.ref, min(b.consistent_at), greatest(max(a.shipped_at), min(b.consistent_at))
+               from base_backups b join archives a on a.id = b.archive_id
+               join projects p on p.id = b.project_id
+               where p.node = $1 and p.desired <> 'removed' and b.status = 'COMPLETED' group by p.ref order by p.ref";
+    let rows = context.db.query(sql, &[&context.settings.node]).await;
+    let rows = rows.context("reading backups")?;
+    #[expect(clippy::cast_precision_loss, reason = "metrics are approximate")]
+    let seconds = |row: &Row, column| {
+        let at: DateTime<Utc> = row.get(column);
+        (
+            row.get::<_, String>(0),
+            at.timestamp_millis() as f64 / 1000.0,
+        )
+    };
+    let earliest = rows.iter().map(|row| seconds(row, 1));
+    let latest = rows.iter().map(|row| seconds(row, 2));
+    let metrics = &context.metrics;
+    metrics.set_by_project(
+        "gantry_backup_earliest_recoverable_timestamp_seconds",
+        earliest,
+    );
+    metrics.set_by_project("gantry_backup_latest_recoverable_timestamp_seconds", latest);
+    Ok(())
+}
+
 /// Sets the metrics to the worst of all projects.
 fn measure(context: &DataPlaneContext, projects: &[BackedUp]) {
     let now = context.clock.now();
@@ -533,5 +568,11 @@ fn measure(context: &DataPlaneContext, projects: &[BackedUp]) {
         metrics.last_base_age.set(last as f64);
         let verified = oldest(&|project| age(project.verified_at.or(project.complete_at)));
         metrics.verified_age.set(verified as f64);
+        let days = context.backups.options.verify_days;
+        let is_late = |project: &&BackedUp| {
+            health::is_unverified(project.verified_at.or(project.first_at), days, now)
+        };
+        let late = projects.iter().filter(is_late).count();
+        metrics.unverified.set(late as f64);
     }
 }

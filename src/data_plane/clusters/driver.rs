@@ -8,14 +8,15 @@ use std::{
 
 use async_trait::async_trait;
 use rustix::process::{Pid, Signal};
+use secrecy::SecretString;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::{
-    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, KeptCluster,
-    LocalDriver, PlatformConflict, RecoveredCluster, RecoveryChecks, RecoveryTarget,
-    ResourceLimits, Resources, Result, RunningServer, ScratchCopy, ServerSocket, Snapshot,
-    UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, IsolationStep,
+    KeptCluster, LocalDriver, PlatformConflict, RecoveredCluster, RecoveredServer, RecoveryChecks,
+    RecoveryTarget, ResourceLimits, Resources, Result, RunningServer, ScratchCopy, ServerSocket,
+    Snapshot, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -114,6 +115,23 @@ impl ClusterDriver for LocalDriver {
         checks: RecoveryChecks,
     ) -> Result<RecoveredCluster> {
         self.recover(unfinished, target, settings, checks).await
+    }
+
+    async fn isolate_recovered(
+        &self,
+        unfinished: &UnfinishedCluster,
+        settings: &BTreeMap<String, String>,
+        secrets: &[(SecretString, SecretString)],
+    ) -> Result<Vec<IsolationStep>> {
+        self.isolate_recovered(unfinished, settings, secrets).await
+    }
+
+    async fn serve_recovered(
+        &self,
+        unfinished: &UnfinishedCluster,
+        settings: &BTreeMap<String, String>,
+    ) -> Result<RecoveredServer> {
+        self.serve_recovered(unfinished, settings).await
     }
 
     async fn keep_restored(&self, unfinished: UnfinishedCluster, name: &str) -> Result<()> {

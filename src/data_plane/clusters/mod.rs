@@ -34,6 +34,7 @@ mod packages;
 mod pid_file;
 mod platform;
 mod process;
+mod recovered;
 mod recovery;
 pub mod registry;
 pub mod resources;
@@ -75,6 +76,7 @@ pub use self::{
         copy_needs,
     },
     platform::PlatformConflict,
+    recovered::RecoveredServer,
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,

@@ -24,22 +24,22 @@ use super::{
     shutdown::ShutdownMode,
     template, vault_key,
 };
-use crate::base::{ids::ProjectRef, supervisor::ProcessOwner};
+use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
 
 /// Time limit of replaying the write-ahead log.
-const REPLAY_PATIENCE: Duration = Duration::from_hours(2);
-const STOP_PATIENCE: Duration = Duration::from_mins(2);
+pub(super) const REPLAY_PATIENCE: Duration = Duration::from_hours(2);
+pub(super) const STOP_PATIENCE: Duration = Duration::from_mins(2);
 /// Maximum number of databases that are checked.
 const DATABASES_MAX: i64 = 1000;
 
 /// A cluster in the making: its folder, which is removed on drop unless it was kept.
 #[derive(Debug)]
 pub struct UnfinishedCluster {
-    name: String,
-    place: PathBuf,
+    pub(super) name: String,
+    pub(super) place: PathBuf,
     /// Directory of its socket.
     sockets: PathBuf,
-    cluster: ClusterSpec,
+    pub(super) cluster: ClusterSpec,
     is_kept: bool,
 }
 
@@ -49,7 +49,12 @@ impl UnfinishedCluster {
         self.place.join("data")
     }
 
-    fn owner(&self) -> ProcessOwner {
+    /// The project that gets the cluster.
+    pub fn project(&self) -> &ProjectRef {
+        &self.cluster.project
+    }
+
+    pub(super) fn owner(&self) -> ProcessOwner {
         ProcessOwner::new(self.cluster.uid, self.cluster.uid)
     }
 
@@ -191,9 +196,7 @@ impl LocalDriver {
             let _ = server.stop(ShutdownMode::Immediate, STOP_PATIENCE).await;
         }
         let recovered = recovered?;
-        let id = SystemId::generate(self.entropy());
-        let place = unfinished.place.clone();
-        blocking(move || finish(&place, id)).await?;
+        complete(&unfinished.place, self.entropy()).await?;
         Ok(recovered)
     }
 
@@ -303,18 +306,24 @@ pub struct KeptCluster {
     pub is_replaced: bool,
 }
 
-/// Returns the last settings of the configuration during a recovery.
-fn recovery_settings(
-    major: u16,
-    target: RecoveryTarget,
-    needed: &BTreeMap<String, String>,
-) -> String {
+/// Returns the last settings of the configuration in quarantine.
+pub(super) fn quarantine_settings(major: u16, needed: &BTreeMap<String, String>) -> String {
     let newer = if major >= 17 { QUARANTINE_17 } else { "" };
     let mut text = format!("{QUARANTINE}{newer}");
     for (name, value) in needed {
         let value = value.replace('\'', "''");
         text.extend([name, " = '", &value, "'\n"]);
     }
+    text
+}
+
+/// Returns the last settings of the configuration during a recovery.
+fn recovery_settings(
+    major: u16,
+    target: RecoveryTarget,
+    needed: &BTreeMap<String, String>,
+) -> String {
+    let mut text = quarantine_settings(major, needed);
     if let RecoveryTarget::Record(at) = target {
         let (high, low) = (at >> 32, at & 0xFFFF_FFFF);
         let at = format!("recovery_target_lsn = '{high:X}/{low:X}'\n");
@@ -464,6 +473,13 @@ fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
         doing: "checking a recovered cluster",
         cause,
     }
+}
+
+/// Completes a stopped cluster with a new system identifier.
+pub(super) async fn complete(place: &Path, entropy: &Entropy) -> Result<()> {
+    let id = SystemId::generate(entropy);
+    let place = place.to_owned();
+    blocking(move || finish(&place, id)).await
 }
 
 /// Removes the traces of a recovery from a stopped cluster, gives it its identity, and makes it

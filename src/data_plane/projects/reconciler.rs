@@ -197,7 +197,8 @@ async fn unsettled(context: &DataPlaneContext) -> Result<Vec<ClusterPlan>, Error
         "id, ref, status, generation, password_verifier, attempts, account, engine, settings, settings_before is not null, \
          settings_started, outdated, new_table_grants = 'api', rebuild, copy_of, \
          (select s.ref from projects s where s.id = projects.copy_of), organization_id, \
-         instance_size, started_size, held_until is not null",
+         instance_size, started_size, held_until is not null, \
+         exists (select from restores r where r.project_id = projects.id and r.source_id is not null and r.finished_at is null)",
         " and (not_before <= $2 or not_before > $4) and not_before <> 'infinity' \
           order by not_before, id limit $3"
     );
@@ -329,6 +330,7 @@ fn read(context: &DataPlaneContext, row: &Row) -> Result<ClusterPlan, Error> {
         creation: copy::ClusterCreation {
             rebuild: row.get(13),
             source: copy::CopySource::read(row, 14)?,
+            from_backup: row.get(20),
         },
         is_held: row.get(19),
     })
@@ -402,7 +404,7 @@ async fn bring_up(
     match &project.creation.source {
         // An existing cluster stays until its copy is complete.
         Some(source) if is_new => copy::create(context, project, source).await?,
-        None if is_new => {
+        None if is_new && !project.creation.from_backup => {
             if project.creation.rebuild {
                 timed(context, Step::Remove, driver.remove(reference)).await?;
             }

@@ -1,7 +1,8 @@
-//! Projects: create, show, pause, restore, restart, upgrade, delete, settings, branches, functions,
-//! logs, usage, ingest keys, log drains, hostname.
+//! Projects: create, show, pause, restore, restart, upgrade, delete, settings, backups, branches,
+//! functions, logs, usage, ingest keys, log drains, hostname.
 
 mod actions;
+mod backups;
 mod branch;
 mod branches;
 mod functions;
@@ -22,6 +23,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
+    backups::{BACKUPS, RESTORE_BACKUP, REVIEW_RESTORE},
     branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,
     functions::FUNCTIONS,

@@ -239,9 +239,10 @@ pub(super) async fn load(
 /// A page: last segment of its path, label, and the operation that it needs.
 type LinkedPage = (&'static str, &'static str, &'static str);
 
-/// Pages on settings, branches and functions.
-const DEVELOPMENT: [LinkedPage; 3] = [
+/// Pages on settings, backups, branches and functions.
+const DEVELOPMENT: [LinkedPage; 4] = [
     ("settings", "Settings", "config/document"),
+    ("backups", "Backups", "database/backups"),
     ("branches", "Branches", "branches"),
     ("functions", "Functions", "functions"),
 ];

@@ -39,7 +39,7 @@ pub(super) async fn store(app: &TestApp, id: ProjectId, project: &ProjectRef) ->
 }
 
 /// Paths of a project's objects in the folder of backups with a text in their names.
-fn objects(app: &TestApp, project: &ProjectRef, part: &str) -> Vec<PathBuf> {
+pub(super) fn objects(app: &TestApp, project: &ProjectRef, part: &str) -> Vec<PathBuf> {
     let mut pending = vec![
         app.machine
             .dir()
@@ -248,6 +248,21 @@ async fn verified_backup_is_shown() {
     let list = get(&app, &at(&project, "")).await.expect(200).json();
     assert!(list["backups"][0]["verified_at"].is_string(), "{list}");
     assert!(list["backups"][0].get("problem").is_none(), "{list}");
+    upkeep::round(&app.app).await.unwrap();
+    let metrics = app.app.metrics.render();
+    for moment in ["earliest", "latest"] {
+        let name = format!("gantry_backup_{moment}_recoverable_timestamp_seconds");
+        let series = format!("{name}{{project=\"{project}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        let seconds: f64 = line.expect(&metrics).parse().unwrap();
+        let window = format!("{moment}_physical_backup_date_unix");
+        let shown = list["physical_backup_data"][&window].as_f64().unwrap();
+        assert!(
+            (seconds - shown).abs() < 60.0,
+            "{moment}: {seconds}, {shown}"
+        );
+    }
+    assert!(metrics.contains("gantry_backup_unverified_projects 0"));
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use gantry::{
@@ -17,7 +16,7 @@ use tokio::time::timeout;
 use super::copies::{
     batch, copy_of, files_with_canary, furnished, number, started, unfinished, until_made,
 };
-use crate::support::machine::{Machine, PATIENCE, is_root, processes_under};
+use crate::support::machine::{Machine, PATIENCE, SmallDisk, is_root, processes_under};
 
 /// Files that appear with the steps of a copy, in their order.
 const STEPS: [&str; 8] = [
@@ -129,28 +128,6 @@ async fn copy_converges_after_a_kill_of_both_at_each_step() {
     check_kills(Victim::Both).await;
 }
 
-/// A small file system for copies in the making. Unmounted on drop.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(machine: &Machine, megabytes: u32) -> Self {
-        let folder = machine.dir().join("tmp");
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o"])
-            .arg(format!("size={megabytes}M,mode=711"))
-            .args(["gantry-test".as_ref(), folder.as_os_str()])
-            .status();
-        assert!(status.unwrap().success(), "tmpfs cannot be mounted");
-        Self(folder)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[tokio::test]
 async fn disk_that_fills_up_ends_the_copy_and_gets_its_space_back() {
     // Mounting needs root.
@@ -164,7 +141,7 @@ async fn disk_that_fills_up_ends_the_copy_and_gets_its_space_back() {
                   select repeat(md5(n::text), 60) t from generate_series(1, 60000) n";
     batch(&admin, filler).await;
     let major = machine.clusters.engines().default_engine().major();
-    let disk = SmallDisk::mount(&machine, 512);
+    let disk = SmallDisk::mount(&machine.dir().join("tmp"), 512);
     let spec = copy_of(&source, 2, major);
     let fill = async {
         until_made(&machine, "data/base").await;

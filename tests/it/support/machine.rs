@@ -230,6 +230,28 @@ pub(crate) fn place() -> PathBuf {
     dir
 }
 
+/// A small file system. Unmounted on drop.
+pub(crate) struct SmallDisk(pub(crate) PathBuf);
+
+impl SmallDisk {
+    /// Mounts it at a folder, which needs root.
+    pub(crate) fn mount(folder: &Path, megabytes: u32) -> Self {
+        let status = Command::new("mount")
+            .args(["-t", "tmpfs", "-o"])
+            .arg(format!("size={megabytes}M,mode=711"))
+            .args(["gantry-test".as_ref(), folder.as_os_str()])
+            .status();
+        assert!(status.unwrap().success(), "tmpfs cannot be mounted");
+        Self(folder.to_owned())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
 /// Kills every process below a directory and deletes it, on drop or when the test process ends. A
 /// separate process, which waits for the end of its input.
 pub(crate) struct Janitor(Child);

@@ -57,18 +57,18 @@ impl IsolationLog {
 
 /// The identity of the copy, and the secrets of the original to replace.
 #[derive(Debug)]
-pub(super) struct Isolation<'a> {
-    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`. Empty: that
-    /// of the original stays.
-    pub(super) marker: &'a str,
+pub(in crate::data_plane::clusters) struct Isolation<'a> {
+    /// Identifier that SQL in the copy reads with `current_setting('gantry.branch')`. Empty for a
+    /// cluster that is no branch. `None`: that of the original stays.
+    pub(in crate::data_plane::clusters) marker: Option<&'a str>,
     /// Secrets of the original, each with its replacement.
-    pub(super) secrets: &'a [(SecretString, SecretString)],
+    pub(in crate::data_plane::clusters) secrets: &'a [(SecretString, SecretString)],
     /// SQL that masks data, in order.
-    pub(super) masking: &'a [String],
+    pub(in crate::data_plane::clusters) masking: &'a [String],
     /// Whether tables are emptied.
-    pub(super) schema_only: bool,
+    pub(in crate::data_plane::clusters) schema_only: bool,
     /// Phase of the copy.
-    pub(super) progress: &'a CopyProgress,
+    pub(in crate::data_plane::clusters) progress: &'a CopyProgress,
 }
 
 /// Options of foreign servers that name no place and hold no secret.
@@ -156,7 +156,7 @@ const REWRITTEN_SHARED: &[&str] = &[
 ];
 
 /// Isolates the cluster of a server in quarantine, and moves its WAL to a new segment.
-pub(super) async fn isolate(
+pub(in crate::data_plane::clusters) async fn isolate(
     server: &Server,
     isolation: &Isolation<'_>,
 ) -> Result<Vec<IsolationStep>> {
@@ -432,11 +432,14 @@ async fn isolate_cluster(
     log.add("temporary logins closed", count);
     let sql = "select datname::text from pg_catalog.pg_database where oid = 5 or datname = 'postgres' order by oid limit 1";
     let named = client.query_opt(sql, &[]).await.map_err(sql_error)?;
-    if let Some(row) = named.filter(|_| !isolation.marker.is_empty()) {
+    if let (Some(row), Some(marker)) = (named, isolation.marker) {
         let database = escape_identifier(value(&row, 0)?);
-        let marker = escape_literal(isolation.marker);
-        let sql = format!("alter database {database} set \"gantry.branch\" = {marker}");
-        run(client, &sql).await?;
+        let change = if marker.is_empty() {
+            "reset \"gantry.branch\"".to_owned()
+        } else {
+            format!("set \"gantry.branch\" = {}", escape_literal(marker))
+        };
+        run(client, &format!("alter database {database} {change}")).await?;
     }
     Ok(())
 }
@@ -484,7 +487,7 @@ mod tests {
     fn secrets_are_replaced_inside_of_settings() {
         let secrets = [(SecretString::from("old"), SecretString::from("new"))];
         let isolation = Isolation {
-            marker: "m",
+            marker: Some("m"),
             secrets: &secrets,
             masking: &[],
             schema_only: false,

@@ -20,8 +20,9 @@ use std::{fs, path::Path, time::Duration};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
+use self::backup::Backup;
 pub(super) use self::backup::{QUARANTINE, QUARANTINE_17};
-use self::{backup::Backup, isolation::Isolation};
+pub(super) use self::isolation::{Isolation, isolate};
 pub use self::{
     copier::copy_needs,
     isolation::IsolationStep,
@@ -183,7 +184,7 @@ impl LocalDriver {
         server.start().await?;
         server.wait_ready(READY_PATIENCE).await?;
         let isolation = Isolation {
-            marker: &spec.marker,
+            marker: (!spec.marker.is_empty()).then_some(&*spec.marker),
             secrets: &spec.secrets,
             masking: &spec.masking,
             schema_only: spec.schema_only,

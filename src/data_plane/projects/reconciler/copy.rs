@@ -55,14 +55,18 @@ pub(super) struct ClusterCreation {
     pub(super) source: Option<CopySource>,
     /// Whether an existing cluster is removed and made anew.
     pub(super) rebuild: bool,
+    /// Whether it is made of a backup of another project.
+    pub(super) from_backup: bool,
 }
 
 impl ClusterCreation {
-    /// Whether a failed attempt is the last one: each costs the original a checkpoint and
-    /// bandwidth.
+    /// Whether a failed attempt is the last one. Each attempt to copy costs the original a
+    /// checkpoint and bandwidth; those to restore a backup continue until it is known that none can
+    /// succeed.
     pub(super) fn is_last_attempt(&self, status: Status, error: &Error) -> bool {
-        let is_final = status == Status::InitFailed || matches!(error, Error::Unprocessable(_));
-        self.source.is_some() && is_final
+        let is_refused = matches!(error, Error::Unprocessable(_));
+        let is_final = status == Status::InitFailed || is_refused;
+        (self.source.is_some() && is_final) || (self.from_backup && is_refused)
     }
 }
 

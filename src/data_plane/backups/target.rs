@@ -1,0 +1,82 @@
+//! The moment that a request names, as the place in the archives that a restore reads.
+
+use chrono::{DateTime, Utc};
+
+use super::{Moment, wal::Lsn, window};
+use crate::{base::error::Error, data_plane::context::DataPlaneContext, platform::access::Project};
+
+/// The moment in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestedMoment {
+    /// All commits up to this second since 1970.
+    Second(i64),
+    /// The end of the base backup of this number.
+    Backup(i64),
+}
+
+/// A moment that the backups of a project reach.
+#[derive(Debug, Clone, Copy)]
+pub struct RestoreTarget {
+    pub(super) moment: Moment,
+    /// The archive of a position.
+    pub(super) archive: Option<i64>,
+}
+
+impl RestoreTarget {
+    /// Finds a moment in the backups of a project.
+    ///
+    /// Errors: [`Error::Rejected`] if the moment is outside of the window, with the window;
+    /// [`Error::Missing`] without such a backup.
+    pub async fn find(
+        context: &DataPlaneContext,
+        project: &Project,
+        requested: RequestedMoment,
+    ) -> Result<Self, Error> {
+        let bases = window::bases(context, project.id).await?;
+        let second = match requested {
+            RequestedMoment::Second(second) => second,
+            RequestedMoment::Backup(id) => {
+                let base = bases.iter().find(|base| base.id == id);
+                let base = base.ok_or(Error::Missing("Backup not found"))?;
+                return Ok(Self {
+                    moment: Moment::Position(base.stop),
+                    archive: Some(base.archive.id),
+                });
+            }
+        };
+        let Some(window) = window::window(&bases) else {
+            let text = "PITR is not enabled for this project.";
+            return Err(Error::Rejected(text.into()));
+        };
+        let moment = DateTime::from_timestamp(second, 0).map(Moment::Time);
+        let fits = |moment: &Moment| !window::candidates(&bases, None, *moment).is_empty();
+        let Some(moment) = moment.filter(fits) else {
+            let (earliest, latest) = (window.earliest_unix(), window.latest_unix());
+            let text =
+                format!("Recovery time target must be within range: {earliest} <= t <= {latest}");
+            return Err(Error::Rejected(text.into()));
+        };
+        Ok(Self {
+            moment,
+            archive: None,
+        })
+    }
+
+    /// Values of the columns `target_time`, `target_lsn` and `archive_id`.
+    pub fn columns(&self) -> (Option<DateTime<Utc>>, Option<i64>, Option<i64>) {
+        match self.moment {
+            Moment::Time(time) => (Some(time), None, self.archive),
+            Moment::Position(position) => (None, Some(position.to_column()), self.archive),
+            Moment::Latest => (None, None, self.archive),
+        }
+    }
+}
+
+/// Returns the moment in the columns `target_time` and `target_lsn`.
+pub(super) fn moment_in(time: Option<DateTime<Utc>>, position: Option<i64>) -> Moment {
+    match (time, position) {
+        (Some(time), _) => Moment::Time(time),
+        (None, Some(position)) => Moment::Position(Lsn::from_column(position)),
+        (None, None) => Moment::Latest,
+    }
+}

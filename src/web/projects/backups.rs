@@ -1,0 +1,364 @@
+//! Backups of a project: the window, base backups, restores, and a restore or undo with a review
+//! before it.
+
+use askama::Template;
+use chrono::{DateTime, NaiveDateTime, Utc};
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::ProjectResponse;
+use crate::{
+    base::{error::Error, ids::ProjectRef},
+    platform::{
+        access::Access,
+        http::{Endpoint, Verb, mount},
+    },
+    web::{
+        Layout, PageResponse, SessionForm, Visitor, labels::Timestamp, page, path::PathProject,
+        permissions::PermissionCheck,
+    },
+};
+
+pub(in crate::web) static BACKUPS: Endpoint = page(
+    "page-project-backups",
+    "Backups of a project",
+    Verb::Get,
+    "/projects/{project}/backups",
+    Access::Caller,
+    || mount(show),
+);
+pub(in crate::web) static REVIEW_RESTORE: Endpoint = page(
+    "page-review-restore",
+    "Review a restore",
+    Verb::Post,
+    "/projects/{project}/backups/review",
+    Access::Caller,
+    || mount(review),
+);
+pub(in crate::web) static RESTORE_BACKUP: Endpoint = page(
+    "page-restore-backup",
+    "Restore a project to a moment",
+    Verb::Post,
+    "/projects/{project}/backups/restore",
+    Access::Caller,
+    || mount(restore),
+);
+
+/// Format of the field with the moment. Browsers leave out seconds that are zero.
+const FORMATS: [&str; 4] = [
+    "%Y-%m-%dT%H:%M:%S",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%d %H:%M",
+];
+/// Base backups and restores on the page.
+const SHOWN_MAX: usize = 20;
+
+/// The response of the operation that lists backups.
+#[derive(Deserialize)]
+struct BackupsResponse {
+    walg_enabled: bool,
+    backups: Vec<BackupResponse>,
+    physical_backup_data: WindowResponse,
+}
+
+#[derive(Deserialize)]
+struct BackupResponse {
+    status: String,
+    inserted_at: DateTime<Utc>,
+    verified_at: Option<DateTime<Utc>>,
+    problem: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WindowResponse {
+    earliest_physical_backup_date_unix: Option<i64>,
+    latest_physical_backup_date_unix: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct ScheduleResponse {
+    schedule_for: String,
+}
+
+#[derive(Deserialize)]
+struct PointResponse {
+    name: String,
+    status: String,
+}
+
+impl PointResponse {
+    fn is_available(&self) -> bool {
+        self.status == "AVAILABLE"
+    }
+
+    /// Returns the label and style class of the state.
+    fn state(&self) -> (&'static str, &'static str) {
+        match self.status.as_str() {
+            "AVAILABLE" => ("Available", "good"),
+            "PENDING" => ("Being archived", "busy"),
+            _ => ("Expired", "idle"),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct RestoreResponse {
+    kind: String,
+    status: String,
+    requested_at: DateTime<Utc>,
+    error: Option<String>,
+    schema: Option<String>,
+}
+
+struct BackupRow {
+    backup: BackupResponse,
+    made: Timestamp,
+    verified: Option<Timestamp>,
+}
+
+impl BackupRow {
+    /// Returns the label and style class of the state.
+    fn state(&self) -> (&'static str, &'static str) {
+        match self.backup.status.as_str() {
+            "COMPLETED" if self.backup.problem.is_some() => ("Damaged", "bad"),
+            "COMPLETED" => ("Complete", "good"),
+            "FAILED" => ("Failed", "bad"),
+            "REMOVED" => ("Expired", "idle"),
+            _ => ("In progress", "busy"),
+        }
+    }
+}
+
+struct RestoreRow {
+    restore: RestoreResponse,
+    requested: Timestamp,
+}
+
+impl RestoreRow {
+    /// Returns the label and style class of the state.
+    fn state(&self) -> (&'static str, &'static str) {
+        match self.restore.status.as_str() {
+            "COMPLETED" => ("Complete", "good"),
+            "FAILED" => ("Failed", "bad"),
+            _ => ("Running", "busy"),
+        }
+    }
+
+    fn label(&self) -> String {
+        match (self.restore.kind.as_str(), &self.restore.schema) {
+            ("tables", Some(schema)) => format!("Tables into {schema}"),
+            ("new_project", _) => "Creation from a backup".to_owned(),
+            _ => "Restore of the project".to_owned(),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "project_backups.html")]
+struct Page {
+    layout: Layout,
+    project: ProjectResponse,
+    can_read: PermissionCheck,
+    can_restore: PermissionCheck,
+    is_enabled: bool,
+    window: Option<(Timestamp, Timestamp)>,
+    schedule: String,
+    point: Option<PointResponse>,
+    rows: Vec<BackupRow>,
+    restores: Vec<RestoreRow>,
+    /// The moment that was rejected.
+    moment: String,
+    problem: Option<String>,
+}
+
+async fn show(
+    visitor: Visitor,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    PageResponse::page(&load(&visitor, &reference, String::new(), None).await?)
+}
+
+async fn load(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    moment: String,
+    problem: Option<String>,
+) -> Result<Page, Error> {
+    let project = ProjectResponse::load(visitor, reference).await?;
+    let at = |rest: &str| format!("/v1/projects/{reference}/database/backups{rest}");
+    let can_read = visitor.check("GET", &at("")).await?;
+    let can_restore = visitor.check("POST", &at("/restore-pitr")).await?;
+    let path = format!("/projects/{reference}/backups");
+    let mut page = Page {
+        layout: visitor.layout().at_path(&path),
+        project,
+        can_read,
+        can_restore,
+        is_enabled: true,
+        window: None,
+        schedule: String::new(),
+        point: None,
+        rows: Vec::new(),
+        restores: Vec::new(),
+        moment,
+        problem,
+    };
+    if !page.can_read.is_allowed() {
+        return Ok(page);
+    }
+    let now = visitor.context.clock.now();
+    let found: BackupsResponse = visitor.get(&at("")).await?;
+    page.is_enabled = found.walg_enabled;
+    let time = |unix: Option<i64>| {
+        let at = unix.and_then(|unix| DateTime::from_timestamp(unix, 0));
+        at.map(|at| Timestamp::new(at, now))
+    };
+    let window = found.physical_backup_data;
+    page.window = time(window.earliest_physical_backup_date_unix)
+        .zip(time(window.latest_physical_backup_date_unix));
+    for backup in found.backups.into_iter().take(SHOWN_MAX) {
+        page.rows.push(BackupRow {
+            made: Timestamp::new(backup.inserted_at, now),
+            verified: backup.verified_at.map(|at| Timestamp::new(at, now)),
+            backup,
+        });
+    }
+    let schedule: ScheduleResponse = visitor.get(&at("/schedule")).await?;
+    page.schedule = schedule.schedule_for;
+    page.point = match visitor.get(&at("/restore-point")).await {
+        Ok(point) => Some(point),
+        Err(Error::Missing(_)) => None,
+        Err(error) => return Err(error),
+    };
+    let restores: Vec<RestoreResponse> = visitor.get(&at("/restores")).await?;
+    for restore in restores.into_iter().take(SHOWN_MAX) {
+        page.restores.push(RestoreRow {
+            requested: Timestamp::new(restore.requested_at, now),
+            restore,
+        });
+    }
+    Ok(page)
+}
+
+/// The form: a moment in UTC, or the name of a restore point.
+#[derive(Deserialize)]
+struct RestoreForm {
+    #[serde(default)]
+    moment: String,
+    #[serde(default)]
+    point: String,
+}
+
+/// The restore of a form.
+enum ChosenRestore {
+    Moment(DateTime<Utc>),
+    Point(String),
+}
+
+impl RestoreForm {
+    fn chosen(&self) -> Option<ChosenRestore> {
+        if !self.point.is_empty() {
+            return Some(ChosenRestore::Point(self.point.clone()));
+        }
+        let text = self.moment.trim();
+        let parse = |format: &&str| NaiveDateTime::parse_from_str(text, format).ok();
+        let parsed = FORMATS.iter().find_map(parse)?;
+        Some(ChosenRestore::Moment(parsed.and_utc()))
+    }
+}
+
+impl ChosenRestore {
+    fn text(&self) -> String {
+        match self {
+            Self::Moment(at) => at.format("%-d %b %Y, %H:%M:%S UTC").to_string(),
+            Self::Point(name) => format!("restore point {name}"),
+        }
+    }
+}
+
+#[derive(Template)]
+#[template(path = "project_backups_review.html")]
+struct RestoreReviewPage {
+    layout: Layout,
+    project: ProjectResponse,
+    can_restore: PermissionCheck,
+    target: String,
+    moment: String,
+    point: String,
+}
+
+/// Shows what a restore does before it is requested.
+async fn review(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<RestoreForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    visitor.skip_audit();
+    let Some(chosen) = form.chosen() else {
+        let problem = "Enter a time in UTC, such as 2026-01-31 12:00:00.";
+        return refused(&visitor, &reference, form.moment, problem.to_owned()).await;
+    };
+    let operation = format!("/v1/projects/{reference}/database/backups/restore-pitr");
+    let can_restore = visitor.check("POST", &operation).await?;
+    let path = format!("/projects/{reference}/backups");
+    PageResponse::page(&RestoreReviewPage {
+        layout: visitor.layout().at_path(&path),
+        project: ProjectResponse::load(&visitor, &reference).await?,
+        can_restore,
+        target: chosen.text(),
+        moment: form.moment,
+        point: form.point,
+    })
+}
+
+async fn restore(
+    visitor: Visitor,
+    SessionForm(form): SessionForm<RestoreForm>,
+    PathProject(reference): PathProject,
+) -> Result<PageResponse, Error> {
+    let (operation, body) = match form.chosen() {
+        Some(ChosenRestore::Moment(at)) => {
+            let body = json!({"recovery_time_target_unix": at.timestamp()});
+            ("restore-pitr", body)
+        }
+        Some(ChosenRestore::Point(name)) => ("undo", json!({"name": name})),
+        None => return Err(Error::invalid("moment", "expected a time")),
+    };
+    let path = format!("/v1/projects/{reference}/database/backups/{operation}");
+    let called = visitor
+        .call_raw(Method::POST, &path, Some(&body))
+        .await
+        .map(drop);
+    match called {
+        Ok(()) => PageResponse::redirect(&format!("/projects/{reference}?done=restore")),
+        Err(error) => {
+            let is_shown = matches!(
+                error,
+                Error::Invalid { .. }
+                    | Error::Rejected(_)
+                    | Error::Conflict(_)
+                    | Error::Missing(_)
+                    | Error::Unconfigured(_)
+                    | Error::DatabaseUnreachable
+            );
+            if !is_shown {
+                return Err(error);
+            }
+            let problem = error.message().into_owned();
+            refused(&visitor, &reference, form.moment, problem).await
+        }
+    }
+}
+
+/// Shows the page again with the message of an operation that rejected the form.
+async fn refused(
+    visitor: &Visitor,
+    reference: &ProjectRef,
+    moment: String,
+    problem: String,
+) -> Result<PageResponse, Error> {
+    let page = load(visitor, reference, moment, Some(problem)).await?;
+    Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
+}
