@@ -97,6 +97,7 @@ bench:
     cargo bench --profile requests --bench request
     cargo bench --bench limits
     cargo bench --bench clusters
+    cargo bench --bench backups
     cargo bench --bench branches
     cargo bench --bench platform
     cargo bench --bench router

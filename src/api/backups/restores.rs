@@ -33,7 +33,7 @@ const LISTED_MAX: i64 = 100;
 static RESTORE_TABLES: Endpoint = Endpoint {
     id: "gantry-restore-tables",
     summary: "Restore tables of a past moment into a new schema",
-    tag: Tag::Database,
+    tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/backups/restore-tables",
     aliases: &[],
@@ -129,7 +129,7 @@ fn check(wanted: Vec<TableName>) -> Result<Vec<RestoredTable>, Error> {
 static LIST: Endpoint = Endpoint {
     id: "gantry-list-restores",
     summary: "List the restores of a project",
-    tag: Tag::Database,
+    tag: Tag::Gantry,
     method: Verb::Get,
     path: "/v1/projects/{ref}/database/backups/restores",
     aliases: &[],

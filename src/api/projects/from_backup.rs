@@ -39,7 +39,7 @@ pub static ENDPOINTS: &[&Endpoint] = &[&RESTORE_TO_NEW];
 static RESTORE_TO_NEW: Endpoint = Endpoint {
     id: "gantry-restore-to-new-project",
     summary: "Restore a moment of a project into a new project",
-    tag: Tag::Database,
+    tag: Tag::Gantry,
     method: Verb::Post,
     path: "/v1/projects/{ref}/database/backups/restore-to-new-project",
     aliases: &[],

@@ -188,10 +188,14 @@ impl OpenRestore {
             Some(source) => (source.id, &source.reference),
             None => (id, project),
         };
-        let store = archive::store_of(context, &context.backups, from, reference).await?;
         let bases = window::bases(context, from).await?;
+        let bases = window::candidates(&bases, self.archive, self.moment);
         let mut last = BackupError::Refused("no backup reaches that moment".to_owned());
-        for base in window::candidates(&bases, self.archive, self.moment) {
+        if bases.is_empty() {
+            return Err(last);
+        }
+        let store = archive::store_of(context, &context.backups, from, reference).await?;
+        for base in bases {
             let built = self.build_from(context, id, &store, base, cluster, name);
             match built.await {
                 Ok(()) => return Ok(()),

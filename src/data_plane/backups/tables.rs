@@ -231,6 +231,8 @@ impl OpenTableRestore {
             let text = "the backups that it needs have expired".to_owned();
             return Err(BackupError::Refused(text));
         }
+        // Before the scratch cluster is made, which takes longer.
+        idle::wake(context, self.project, &self.cluster.project).await?;
         let store = archive::store_of(
             context,
             &context.backups,

@@ -250,12 +250,20 @@ async fn tables_of_a_past_moment_are_restored_into_a_new_schema() {
     );
     let schemas = "select count(*)::int as n from pg_namespace where nspname like 'restored%'";
     assert_eq!(sql(&app, &project, schemas).await, json!([{"n": 0}]));
-    assert_eq!(scratch_clusters(&app), 0);
+    until_no_scratch_cluster(&app).await;
 }
 
-/// Clusters in the making.
-fn scratch_clusters(app: &TestApp) -> usize {
-    fs::read_dir(app.machine.dir().join("tmp")).unwrap().count()
+/// Waits until no cluster is in the making. They are removed in the background.
+async fn until_no_scratch_cluster(app: &TestApp) {
+    let tmp = app.machine.dir().join("tmp");
+    let gone = async {
+        while fs::read_dir(&tmp).unwrap().count() > 0 {
+            sleep(LOOK).await;
+        }
+    };
+    timeout(PATIENCE, gone)
+        .await
+        .expect("a scratch cluster is left");
 }
 
 #[tokio::test]
@@ -285,13 +293,6 @@ async fn killed_restore_of_tables_is_completed_and_leaves_no_scratch_cluster() {
         let count = format!("select count(*)::int as n from {schema}.notes");
         let count = sql(&app, &project, &count).await;
         assert_eq!(count, json!([{"n": 1000}]), "{delay}");
-        let gone = async {
-            while scratch_clusters(&app) > 0 {
-                sleep(LOOK).await;
-            }
-        };
-        timeout(PATIENCE, gone)
-            .await
-            .expect("a scratch cluster is left");
+        until_no_scratch_cluster(&app).await;
     }
 }

@@ -347,6 +347,9 @@ fn own_operations_use_no_path_of_the_contract() {
             || endpoint.path.ends_with("/invitations")
             || endpoint.path.contains("/audit")
             || endpoint.path.starts_with("/v1/projects/{ref}/config/")
+            || endpoint
+                .path
+                .starts_with("/v1/projects/{ref}/database/backups/")
             || endpoint.path.contains("/oauth/apps")
                 && endpoint.id != "gantry-register-oauth-application"
             || endpoint.path.contains("/oauth/authorizations")
