@@ -111,7 +111,7 @@ impl Bench {
     }
 
     /// Waits until a condition holds.
-    fn until(&self, what: &str, holds: impl Fn() -> Outcome<bool>) -> Outcome<()> {
+    fn until(what: &str, holds: impl Fn() -> Outcome<bool>) -> Outcome<()> {
         let deadline = Instant::now() + PATIENCE;
         while !holds()? {
             if Instant::now() > deadline {
@@ -129,13 +129,13 @@ impl Bench {
     }
 
     fn until_backed_up(&self) -> Outcome<()> {
-        self.until("the first backup", || Ok(self.latest()? > 0))
+        Self::until("the first backup", || Ok(self.latest()? > 0))
     }
 
     /// Waits until the status is that of a running project again.
     fn until_healthy(&self) -> Outcome<()> {
         let project = || self.call("GET", "", &Value::Null);
-        self.until("a healthy project", || {
+        Self::until("a healthy project", || {
             Ok(project()?["status"] == "ACTIVE_HEALTHY")
         })?;
         self.sql("select 1").map(drop)
@@ -232,7 +232,7 @@ impl Restores {
         // After the load and the first backup of the cluster, so that there is log to replay.
         let now = bench.sql("select extract(epoch from now())::bigint as now")?;
         let moment = now[0]["now"].as_i64().ok_or("no time")?;
-        bench.until("the log", || {
+        Bench::until("the log", || {
             bench.sql("insert into public.history values (0, 0, 0, 0, now())")?;
             Ok(bench.latest()? > moment)
         })?;
@@ -252,7 +252,7 @@ impl Restores {
         bench.until_healthy()?;
         self.undo.push(millis(begun));
         let before = bench.latest()?;
-        bench.until("a backup of the cluster", || Ok(bench.latest()? > before))
+        Bench::until("a backup of the cluster", || Ok(bench.latest()? > before))
     }
 }
 

@@ -206,10 +206,12 @@ pub async fn run(
     }
     copy_functions(source, target, dry_run, &mut report).await?;
     if let Ok(Value::Array(secrets)) = source.document("secrets").await? {
-        for secret in secrets {
-            if let Some(name) = secret.get("name").and_then(Value::as_str) {
-                report.secrets.push(format!("functions.{name}"));
-            }
+        let names = secrets
+            .iter()
+            .filter_map(|secret| secret.get("name")?.as_str());
+        // The target has its own variables of the platform.
+        for name in names.filter(|name| !name.starts_with("SUPABASE_")) {
+            report.secrets.push(format!("functions.{name}"));
         }
     }
     Ok(report)

@@ -92,7 +92,8 @@ impl State {
         let gives = was_in_it && self.used() > 0;
         if gives {
             let used = self.used() - 1;
-            let ends = if used == 0 { taken } else { self.ends() };
+            // Before the time of every thread, of which one may be behind `taken`.
+            let ends = if used == 0 { 1 } else { self.ends() };
             *self = Self::new(self.window(), used, ends);
         }
         gives
