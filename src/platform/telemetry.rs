@@ -158,7 +158,7 @@ impl Metrics {
     }
 
     /// Replaces the values of a gauge with the label `project`. Projects that are not among them
-    /// have no value any more. Values beyond [`PROJECTS_MAX`] are left out.
+    /// have no value any more. Values beyond `PROJECTS_MAX` are left out.
     pub fn set_by_project(&self, name: &'static str, values: impl Iterator<Item = (String, f64)>) {
         let values = values.take(PROJECTS_MAX).collect();
         self.by_project.lock().insert(name, values);

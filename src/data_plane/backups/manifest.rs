@@ -72,7 +72,7 @@ pub struct FileEntry {
     pub pieces: Vec<Piece>,
 }
 
-/// A part of a file, at most [`PIECE`] bytes.
+/// A part of a file, at most `PIECE` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "StoredPiece", into = "StoredPiece")]
 pub struct Piece {

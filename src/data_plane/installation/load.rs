@@ -25,7 +25,7 @@ const APPLICATION: &str = "gantry recover";
 /// Replaces the content of the control database by a snapshot, runs `finish` in the same
 /// transaction, and applies later migrations.
 ///
-/// Errors: [`InstallationError::Missing`] or [`InstallationError::Damaged`] if the snapshot is not
+/// Errors: [`InstallationError::Store`] if the snapshot is not
 /// complete. Nothing is written then.
 pub async fn load<T>(
     db: &Db,
