@@ -316,8 +316,9 @@ async fn config(
     let may = |access: &Access| decide(&caller, access, &RequestView::default(), relation).is_ok();
     let can_log_in = may(&LOGIN);
     let jwt_secret = if can_log_in && may(&JWT_SECRET) {
-        let secret = api_keys::jwt_secret(&context, &branch.project).await?;
-        Some(secret.expose_secret().to_owned())
+        // The keys of a paused project cannot be read, but its status can.
+        let secret = api_keys::jwt_secret(&context, &branch.project).await.ok();
+        secret.map(|secret| secret.expose_secret().to_owned())
     } else {
         None
     };
