@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -157,12 +157,13 @@ impl RouteTable {
 /// Cached routes and their freshness.
 pub(super) struct RouteCache {
     table: RwLock<Arc<RouteTable>>,
-    /// Generation counter of changes that requests wait for.
+    /// Number of announced changes.
+    announced: AtomicU64,
+    /// Number of the last change that requests wait for.
     wanted: AtomicU64,
-    /// Generation that the routes were loaded at. Zero: not yet loaded.
+    /// Number of changes that were announced before the last successful reload began. Zero: not yet
+    /// loaded.
     read: watch::Sender<u64>,
-    /// Whether a change was announced that requests do not wait for, unless a lookup misses.
-    outdated: AtomicBool,
     /// Whether the last reload failed because the control database is unreachable. Requests do not
     /// wait then.
     stalled: watch::Sender<bool>,
@@ -173,9 +174,9 @@ impl Default for RouteCache {
     fn default() -> Self {
         Self {
             table: RwLock::default(),
+            announced: AtomicU64::new(1),
             wanted: AtomicU64::new(1),
             read: watch::channel(0).0,
-            outdated: AtomicBool::new(false),
             stalled: watch::Sender::new(false),
             notify: Notify::new(),
         }
@@ -192,11 +193,12 @@ impl RouteCache {
     pub(super) async fn find(&self, host: &str) -> Option<Arc<Route>> {
         self.reloaded().await;
         let known = self.current().get(host).cloned();
-        if known.is_some() || !self.outdated.load(Ordering::Acquire) || *self.stalled.borrow() {
+        let announced = self.announced.load(Ordering::Acquire);
+        if known.is_some() || *self.read.borrow() >= announced || *self.stalled.borrow() {
             return known;
         }
-        // The project may have been created since the last reload.
-        self.change();
+        // The project may have been created since the last reload began.
+        self.want(announced);
         self.reloaded().await;
         self.current().get(host).cloned()
     }
@@ -209,14 +211,20 @@ impl RouteCache {
 
     /// Announces a change that no request may miss.
     pub(super) fn change(&self) {
-        self.wanted.fetch_add(1, Ordering::AcqRel);
+        let change = self.announced.fetch_add(1, Ordering::AcqRel) + 1;
         self.stalled.send_replace(false);
+        self.want(change);
+    }
+
+    /// Announces a change that requests need not wait for, unless their host is unknown.
+    pub(super) fn change_status(&self) {
+        self.announced.fetch_add(1, Ordering::AcqRel);
         self.notify.notify_one();
     }
 
-    /// Announces a change that requests need not wait for.
-    pub(super) fn change_status(&self) {
-        self.outdated.store(true, Ordering::Release);
+    /// Makes requests wait for a change.
+    fn want(&self, change: u64) {
+        self.wanted.fetch_max(change, Ordering::AcqRel);
         self.notify.notify_one();
     }
 
@@ -242,8 +250,8 @@ impl RouteCache {
     }
 
     async fn read(&self, context: &DataPlaneContext) -> Result<(), Error> {
-        let wanted = self.wanted.load(Ordering::Acquire);
-        self.outdated.store(false, Ordering::Release);
+        // Changes that are announced from here on may be missing in the rows.
+        let announced = self.announced.load(Ordering::Acquire);
         let (published, overrides, key_checks, challenges, wildcard) = tokio::try_join!(
             domains::published(context),
             overrides::all(&context.db),
@@ -260,7 +268,7 @@ impl RouteCache {
         );
         *self.table.write() = Arc::new(RouteTable { wildcard, ..table });
         self.stalled.send_replace(false);
-        self.read.send_replace(wanted);
+        self.read.send_replace(announced);
         Ok(())
     }
 }
@@ -277,7 +285,6 @@ pub(super) async fn run(context: DataPlaneContext) {
                 if !routes.stalled.send_replace(away) {
                     tracing::warn!(%error, "failed to reload routes; the previous routes remain in use");
                 }
-                routes.outdated.store(true, Ordering::Release);
                 RETRY_PAUSE
             }
         };
@@ -297,6 +304,8 @@ pub(super) async fn run(context: DataPlaneContext) {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::data_plane::domains::PublishedHostname;
 
@@ -379,10 +388,26 @@ mod tests {
         assert!(settled(&routes), "no request waits for a status");
         routes.change();
         assert!(!settled(&routes));
-        routes.read.send_replace(2);
+        routes.read.send_replace(3);
         timeout(Duration::from_secs(1), routes.reloaded())
             .await
             .unwrap();
+    }
+
+    #[tokio::test]
+    async fn unknown_host_waits_for_changes_since_the_last_reload_began() {
+        let routes = RouteCache::default();
+        routes.read.send_replace(1);
+        let unknown = routes.find("a.example.test").now_or_never();
+        assert!(unknown.is_some_and(|found| found.is_none()), "all is read");
+        // A reload that began before the change does not have it.
+        routes.change_status();
+        routes.read.send_replace(1);
+        let mut finding = Box::pin(routes.find("a.example.test"));
+        assert!(finding.as_mut().now_or_never().is_none());
+        routes.read.send_replace(2);
+        let found = timeout(Duration::from_secs(1), finding).await;
+        assert!(found.unwrap().is_none());
     }
 
     #[tokio::test]
@@ -392,7 +417,7 @@ mod tests {
         routes.change();
         let begun = Instant::now();
         let (found, ()) = tokio::join!(routes.find("a.example.test"), async {
-            routes.outdated.store(true, Ordering::Release);
+            routes.change_status();
             routes.stalled.send_replace(true);
         });
         assert!(
