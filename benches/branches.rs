@@ -4,9 +4,10 @@
 //! empty cluster and with `cp -a` of the same folder; and the 95th percentile of the original's
 //! transactions while it is copied, compared with before. Then, through the API: a branch with the
 //! schema, compared with a new project and the same migrations; a merge without its migrations; and
-//! a diff, if its kit is installed. `GANTRY_BENCH_DIR` selects the file system,
-//! `GANTRY_BENCH_MEGABYTES` the size of the original, and `GANTRY_BENCH_ROUNDS` the rounds, which
-//! are interleaved. Printed are medians.
+//! a diff, if its kit is in the folder `GANTRY_BENCH_KITS` (as for `--services-dir`; by default
+//! that of the tests). `GANTRY_BENCH_DIR` selects the file system, `GANTRY_BENCH_MEGABYTES` the
+//! size of the original, and `GANTRY_BENCH_ROUNDS` the rounds, which are interleaved. Printed are
+//! medians.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -277,7 +278,13 @@ impl Load {
 
 /// Measures branches with the schema, merges and diffs through the API.
 fn measure_api(dir: &Path) -> Outcome<()> {
-    let dev = Dev::start(dir, &["--spare-clusters", "0", "--warm-clusters", "0"])?;
+    let kits = env::var("GANTRY_BENCH_KITS");
+    let kits = kits.unwrap_or_else(|_| "/var/tmp/gantry-test-kits".to_owned());
+    let without_spares = ["--spare-clusters", "0", "--warm-clusters", "0"];
+    let dev = Dev::start(
+        dir,
+        &[&without_spares[..], &["--services-dir", &kits]].concat(),
+    )?;
     let parent = new_project(&dev, dir, "parent")?;
     for n in 0..MIGRATIONS {
         migrate(&dev, &parent, n)?;

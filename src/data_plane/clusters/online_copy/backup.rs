@@ -18,13 +18,13 @@ use super::{
 use crate::base::supervisor::ProcessOwner;
 
 /// Bytes per second at the begin, and the bounds of adjustment.
-const SPEED: u64 = 100 << 20;
+const SPEED: u64 = 200 << 20;
 const SPEED_MIN: u64 = 25 << 20;
 pub(super) const SPEED_MAX: u64 = 4 << 30;
 /// Interval of measuring the original's commits.
-const SAMPLE: Duration = Duration::from_secs(1);
+const SAMPLE: Duration = Duration::from_millis(100);
 /// Latency of a commit that is never regarded as slow.
-const LATENCY_MIN: Duration = Duration::from_millis(10);
+const LATENCY_MIN: Duration = Duration::from_millis(2);
 /// Time limit of one sample: a commit that takes longer counts as slow.
 const SAMPLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Size of the original's buffer cache that an immediate checkpoint writes in a moment, in bytes.

@@ -25,15 +25,21 @@ use rustix::{
     io::Errno,
 };
 
-use super::super::{ClusterError, Result, identity};
+use super::{
+    super::{ClusterError, Result, identity},
+    direct_io::{AlignedBuffer, DirectFile},
+};
 use crate::base::supervisor::ProcessOwner;
 
 /// Largest file, in bytes: PostgreSQL splits relations into segments of 1 GiB.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Maximum number of files and folders.
 const FILES_MAX: u64 = 500_000;
-/// Bytes between two checks of cancellation, speed and free space.
-const CHUNK: usize = 1 << 20;
+/// Bytes of a file between two checks of cancellation, speed and free space.
+const CHUNK: usize = 4 << 20;
+/// Size from which a file is written past the page cache, in bytes. Smaller files would each wait
+/// for the disk.
+const DIRECT_MIN: u64 = 1 << 20;
 /// Space that a copy leaves free, in bytes.
 const FREE_MIN: u64 = 256 << 20;
 /// Space that remains free after a copy that shares its blocks, in bytes.
@@ -124,7 +130,7 @@ pub(super) struct Copier {
     owner: ProcessOwner,
     control: Arc<CopyControl>,
     bytes_max: u64,
-    buffer: Vec<u8>,
+    buffer: AlignedBuffer,
     counts: CopyCounts,
     entries: u64,
     /// Size of the original, until it was compared with the free space.
@@ -153,7 +159,7 @@ impl Copier {
             owner,
             control,
             bytes_max,
-            buffer: vec![0; CHUNK],
+            buffer: AlignedBuffer::new(CHUNK),
             counts: CopyCounts::default(),
             entries: 0,
             expected_bytes: None,
@@ -320,6 +326,11 @@ impl Copier {
         use std::os::unix::fs::FileExt;
 
         target.set_len(size)?;
+        let mut target = if size < DIRECT_MIN {
+            DirectFile::cached(target)
+        } else {
+            DirectFile::new(target)
+        };
         let mut at = 0;
         while at < size {
             let start = match seek(source, SeekFrom::Data(at)) {
@@ -336,11 +347,12 @@ impl Copier {
             at = start;
             while at < end {
                 let wanted = usize::try_from(end - at).unwrap_or(CHUNK).min(CHUNK);
-                let read = source.read_at(&mut self.buffer[..wanted], at)?;
+                let buffer = self.buffer.first(wanted);
+                let read = source.read_at(buffer, at)?;
                 if read == 0 {
                     return Ok(());
                 }
-                target.write_all_at(&self.buffer[..read], at)?;
+                target.write_all_at(&buffer[..read], at)?;
                 at += read as u64;
                 self.pause(read)?;
             }
@@ -353,7 +365,7 @@ impl Copier {
         if self.control.cancelled.load(Ordering::Relaxed) {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "cancelled"));
         }
-        if bytes == CHUNK {
+        if bytes as u64 >= DIRECT_MIN {
             let space = rustix::fs::fstatvfs(&self.to)?;
             if space.f_bavail.saturating_mul(space.f_frsize) < FREE_MIN {
                 return Err(io::Error::new(

@@ -8,6 +8,7 @@
 
 mod backup;
 mod copier;
+mod direct_io;
 mod emptying;
 mod isolation;
 mod masking;
