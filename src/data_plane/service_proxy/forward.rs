@@ -39,11 +39,6 @@ use crate::{
     platform::telemetry,
 };
 
-/// Timeout for the head of the upstream's response, from the end of the request body.
-const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Timeout for the head of the response of a function.
-const FUNCTION_TIMEOUT: Duration = Duration::from_secs(150);
-
 const CLIENT_INFO: HeaderName = HeaderName::from_static("x-client-info");
 
 /// Response to a client.
@@ -285,7 +280,9 @@ async fn forward(
     let method = parts.method.clone();
     let request = upstream_request(connection, &forwarded, parts, upload)?;
     let exchange = pin!(connection.pool.send(forwarded.upstream.address(), request));
-    let response = with_response_timeout(forwarded.service, &sent, exchange).await;
+    let service = forwarded.service;
+    let response =
+        with_response_timeout(service, service.response_timeout(), &sent, exchange).await;
     let mut response = match (response, &forwarded.service_use) {
         (Err(RequestRejection::Unreachable(Service::Functions)), Some(used)) => {
             return Err(functions::end_of_process(used).await);
@@ -352,15 +349,12 @@ pub(super) fn upstream_request(
 /// Awaits the head of the upstream's response, with a timeout that starts when the body was sent.
 pub(super) async fn with_response_timeout<B>(
     service: Service,
+    patience: Duration,
     sent: &Notify,
     exchange: impl Future<Output = Result<Response<B>, BodyError>>,
 ) -> Result<Response<B>, RequestRejection> {
     let timed_out = async {
         sent.notified().await;
-        let patience = match service {
-            Service::Functions => FUNCTION_TIMEOUT,
-            _ => RESPONSE_TIMEOUT,
-        };
         sleep_until(Instant::now() + patience).await;
     };
     let result = tokio::select! {
@@ -507,5 +501,47 @@ impl RequestRecord {
         if !context.service_proxy.log.add(row) {
             context.data_plane_metrics.service_proxy.dropped_row();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    async fn awaited(
+        sent: &Notify,
+        exchange: impl Future<Output = Result<Response<()>, BodyError>>,
+    ) -> Result<StatusCode, RequestRejection> {
+        let patience = Duration::from_millis(10);
+        let response = with_response_timeout(Service::Functions, patience, sent, exchange).await;
+        response.map(|response| response.status())
+    }
+
+    #[tokio::test]
+    async fn upstream_without_a_response_is_late_after_the_end_of_the_body() {
+        let sent = Notify::new();
+        sent.notify_one();
+        let late = awaited(&sent, pending()).await.unwrap_err();
+        assert_eq!(late, RequestRejection::Late(Service::Functions));
+        let response = late.respond(Version::HTTP_11);
+        assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn time_of_the_request_body_does_not_count() {
+        let sent = Notify::new();
+        let slow_upload = async {
+            // Longer than the timeout, which has not begun.
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            Ok(Response::new(()))
+        };
+        assert_eq!(awaited(&sent, slow_upload).await, Ok(StatusCode::OK));
+        sent.notify_one();
+        let response = awaited(&sent, ready(Ok(Response::new(()))));
+        assert_eq!(response.now_or_never(), Some(Ok(StatusCode::OK)));
     }
 }

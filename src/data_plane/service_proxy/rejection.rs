@@ -121,7 +121,10 @@ impl RequestRejection {
             Self::Stalled => "The body of the request did not arrive in time; send it again".into(),
             Self::TransferCoding => "Only `Transfer-Encoding: chunked` is supported; send the body without another coding".into(),
             Self::Unreachable(service) => format!("The {service} service does not answer"),
-            Self::Late(Service::Functions) => "Request idle timeout limit (150s) reached".into(),
+            Self::Late(service @ Service::Functions) => {
+                let secs = service.response_timeout().as_secs();
+                format!("Request idle timeout limit ({secs}s) reached")
+            }
             Self::Late(service) => format!("The {service} service did not answer in time"),
         }
     }
@@ -222,4 +225,15 @@ fn json(status: StatusCode, body: &serde_json::Value) -> Response<DownloadBody> 
         HeaderValue::from_static("application/json; charset=utf-8"),
     );
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_function_is_told_with_its_timeout() {
+        let text = RequestRejection::Late(Service::Functions).message();
+        assert_eq!(text, "Request idle timeout limit (150s) reached");
+    }
 }

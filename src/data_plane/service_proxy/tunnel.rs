@@ -69,7 +69,9 @@ pub(super) async fn open(
     let sent = Notify::new();
     sent.notify_one();
     let exchange = UpstreamPool::send_upgrade(forwarded.upstream.address(), request);
-    let mut response = forward::with_response_timeout(service, &sent, exchange).await?;
+    let mut response =
+        forward::with_response_timeout(service, service.response_timeout(), &sent, exchange)
+            .await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let mut declined = forward::client_response(
             response.map(UpstreamBody::from),

@@ -1,7 +1,7 @@
 //! Services of a project and the addresses of their upstreams: templates set by the operator for
 //! all projects or for one.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use hyper::{
     header::HeaderValue,
@@ -71,6 +71,14 @@ impl Service {
         match self {
             Self::Storage => 5 << 30,
             Self::Rest | Self::Auth | Self::Realtime | Self::Functions => 32 << 20,
+        }
+    }
+
+    /// Returns the timeout for the head of a response, from the end of the request body.
+    pub(super) const fn response_timeout(self) -> Duration {
+        match self {
+            Self::Functions => Duration::from_secs(150),
+            Self::Rest | Self::Auth | Self::Storage | Self::Realtime => Duration::from_mins(1),
         }
     }
 
