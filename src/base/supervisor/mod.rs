@@ -21,6 +21,6 @@ pub use self::{
     bounds::LaunchBounds,
     launch::{AccessRule, Launch, LaunchError, Sandbox, sandbox_available},
     launcher::{LAUNCH_TIMEOUT, Launcher, LauncherError},
-    process::{LaunchRecord, ProcessHandle, parent, stat},
+    process::{LaunchRecord, ProcessHandle, live_uid, parent, pids, stat},
     seccomp::{ArgumentRule, ConditionalCall, SeccompError, SystemCalls},
 };

@@ -9,6 +9,31 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::{Interest, unix::AsyncFd};
 
+/// Returns the processes of the machine. Each may end at any time.
+pub fn pids() -> io::Result<Vec<Pid>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        let pid = name.to_str().and_then(|name| name.parse().ok());
+        found.extend(pid.and_then(Pid::from_raw));
+    }
+    Ok(found)
+}
+
+/// Returns the real user id of a process, or `None` if it has ended. The owner of the folder in
+/// `/proc` is not used, because a process can change it.
+pub fn live_uid(pid: Pid) -> Option<u32> {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    uid_in_status(&fs::read_to_string(path).ok()?)
+}
+
+fn uid_in_status(status: &str) -> Option<u32> {
+    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
+    let dead = value("State:")?.trim().starts_with(['Z', 'X']);
+    let uid = value("Uid:")?.split_whitespace().next()?.parse().ok()?;
+    (!dead).then_some(uid)
+}
+
 /// The identity of a launched server: its pid, and its start time in clock ticks since boot. Both
 /// survive an `exec`, and no two processes of one boot share both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +136,29 @@ impl ProcessHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn uid_of_a_status_is_the_real_one_of_a_live_process() {
+        let status = |state: &str, ids: &str| {
+            format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n")
+        };
+        for (state, ids, uid) in [
+            ("S (sleeping)", "700\t700\t700\t700", Some(700)),
+            ("R (running)", "7000\t1\t1\t1", Some(7000)),
+            ("Z (zombie)", "700\t700\t700\t700", None),
+            ("X (dead)", "700\t700\t700\t700", None),
+        ] {
+            assert_eq!(uid_in_status(&status(state, ids)), uid, "{state} {ids}");
+        }
+        assert_eq!(uid_in_status(""), None);
+    }
+
+    #[test]
+    fn own_process_is_listed_with_its_user_id() {
+        let own = rustix::process::getpid();
+        assert!(pids().unwrap().contains(&own));
+        assert_eq!(live_uid(own), Some(rustix::process::getuid().as_raw()));
+    }
 
     #[test]
     fn record_matches_only_the_same_pid_and_start_time() {

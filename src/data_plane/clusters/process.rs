@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::Pid;
 
-use crate::base::supervisor::{LaunchRecord, parent, stat};
+use crate::base::supervisor::{LaunchRecord, parent, pids, stat};
 
 /// The properties that identify a server's processes.
 #[derive(Debug, Clone)]
@@ -117,15 +117,7 @@ impl ServerProcesses {
     /// Searches all processes of the machine.
     pub(super) fn family(&self) -> io::Result<ProcessFamily> {
         let mut family = ProcessFamily::default();
-        for entry in fs::read_dir("/proc")? {
-            let Some(pid) = entry?
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-                .and_then(Pid::from_raw)
-            else {
-                continue;
-            };
+        for pid in pids()? {
             match self.kind(pid) {
                 // A child has the postmaster's title until it sets its own, so of two processes the
                 // parent is the postmaster.

@@ -31,7 +31,7 @@ use super::instance::{FunctionVersion, InstanceId};
 use crate::{
     base::{
         ids::ProjectRef,
-        supervisor::{LaunchRecord, ProcessOwner},
+        supervisor::{LaunchRecord, ProcessOwner, live_uid, pids},
     },
     data_plane::{clusters::Home, service_proxy::upstreams::Service},
 };
@@ -209,29 +209,24 @@ impl InstanceFolder {
 
     /// Returns all processes with this folder as working directory, and those of `uid`.
     pub(super) fn processes(&self, uid: Option<u32>) -> io::Result<Vec<Pid>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let pid = name.to_str().and_then(|name| name.parse().ok());
-            if let Some(pid) = pid.and_then(Pid::from_raw)
-                && self.is_process(pid, uid)
-            {
-                found.push(pid);
-            }
-        }
-        Ok(found)
+        let launched = self.launched();
+        let belongs = |pid: &Pid| self.belongs(*pid, uid, launched);
+        Ok(pids()?.into_iter().filter(belongs).collect())
     }
 
     /// Returns whether a live process has this folder as its working directory, or this user id.
     pub(super) fn is_process(&self, pid: Pid, uid: Option<u32>) -> bool {
-        let proc = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        let Some(live) = live_uid(&fs::read_to_string(proc.join("status")).unwrap_or_default())
-        else {
+        self.belongs(pid, uid, self.launched())
+    }
+
+    fn belongs(&self, pid: Pid, uid: Option<u32>, launched: Option<Pid>) -> bool {
+        let Some(live) = live_uid(pid) else {
             return false;
         };
-        let cwd = fs::read_link(proc.join("cwd")).unwrap_or_default();
+        let cwd = format!("/proc/{}/cwd", pid.as_raw_nonzero());
+        let cwd = fs::read_link(cwd).unwrap_or_default();
         // A program may have another working directory.
-        if is_same(&cwd, &self.inner()) || self.launched() == Some(pid) {
+        if is_same(&cwd, &self.inner()) || launched == Some(pid) {
             return true;
         }
         // Another Gantry on this machine may have assigned the same user id.
@@ -258,15 +253,6 @@ fn is_instance(cwd: &Path) -> bool {
         && outer
             .and_then(|name| name.to_str())
             .is_some_and(|name| InstanceFolder::parse(name).is_some())
-}
-
-/// Returns the real user id in `/proc/<pid>/status`, or `None` for a process that has ended. The
-/// owner of the folder in `/proc` is not used, because a process can change it.
-fn live_uid(status: &str) -> Option<u32> {
-    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-    let dead = value("State:")?.trim().starts_with(['Z', 'X']);
-    let uid = value("Uid:")?.split_whitespace().next()?.parse().ok()?;
-    (!dead).then_some(uid)
 }
 
 fn make_folder(path: &Path, mode: u32) -> io::Result<()> {

@@ -9,6 +9,7 @@ use std::{
 use rustix::process::Pid;
 
 use super::shared_memory;
+use crate::base::supervisor::{live_uid, pids};
 
 /// Maximum number of processes that are measured for one project. A project can exceed it only
 /// without a limit of the kernel; the watchdog then stops its server.
@@ -102,34 +103,12 @@ pub(super) fn processes_of(uid: u32, own: &[&Path]) -> io::Result<Vec<Pid>> {
 /// change.
 pub(super) fn processes_by_uid() -> io::Result<HashMap<u32, Vec<Pid>>> {
     let mut found: HashMap<u32, Vec<Pid>> = HashMap::new();
-    for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?
-            .file_name()
-            .to_str()
-            .and_then(|name| Pid::from_raw(name.parse().ok()?))
-        else {
-            continue;
-        };
-        // A process may end at any time.
-        let status = fs::read_to_string(proc(pid).join("status")).unwrap_or_default();
-        if let Some(uid) = live_uid(&status) {
+    for pid in pids()? {
+        if let Some(uid) = live_uid(pid) {
             found.entry(uid).or_default().push(pid);
         }
     }
     Ok(found)
-}
-
-/// Returns the real user id in `/proc/<pid>/status`, or `None` for a process that has ended. The
-/// owner of the folder in `/proc` is not used, because a process can change it.
-fn live_uid(status: &str) -> Option<u32> {
-    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-    let dead = value("State:")?.trim().starts_with(['Z', 'X']);
-    value("Uid:")?
-        .split_whitespace()
-        .next()?
-        .parse()
-        .ok()
-        .filter(|_| !dead)
 }
 
 /// Returns whether the working directory of a process is a data directory outside of `own`. A
@@ -154,20 +133,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn live_uid_returns_real_user_id() {
-        let status = |state: &str, ids: &str| {
-            format!("Name:\tx\nState:\t{state}\nUid:\t{ids}\nGid:\t1\t1\t1\t1\n")
-        };
-        for (state, ids, uid) in [
-            ("S (sleeping)", "700\t700\t700\t700", Some(700)),
-            ("R (running)", "7000\t1\t1\t1", Some(7000)),
-            ("Z (zombie)", "700\t700\t700\t700", None),
-            ("X (dead)", "700\t700\t700\t700", None),
-        ] {
-            assert_eq!(live_uid(&status(state, ids)), uid, "{state} {ids}");
-        }
-        assert_eq!(live_uid(""), None);
-        let me = Pid::from_raw(i32::try_from(std::process::id()).unwrap()).unwrap();
+    fn own_process_is_among_those_of_its_user() {
+        let me = rustix::process::getpid();
         assert!(processes_by_uid().unwrap()[&rustix::process::getuid().as_raw()].contains(&me));
     }
 
