@@ -315,10 +315,11 @@ async fn config(
     let caller = Caller::User(user.into());
     let may = |access: &Access| decide(&caller, access, &RequestView::default(), relation).is_ok();
     let can_log_in = may(&LOGIN);
-    let jwt_secret = if can_log_in && may(&JWT_SECRET) {
-        // The keys of a paused project cannot be read, but its status can.
-        let secret = api_keys::jwt_secret(&context, &branch.project).await.ok();
-        secret.map(|secret| secret.expose_secret().to_owned())
+    // The keys of a paused project cannot be read, but its status can.
+    let has_keys = branch.project_status.goal() == Status::ActiveHealthy;
+    let jwt_secret = if has_keys && can_log_in && may(&JWT_SECRET) {
+        let secret = api_keys::jwt_secret(&context, &branch.project).await?;
+        Some(secret.expose_secret().to_owned())
     } else {
         None
     };

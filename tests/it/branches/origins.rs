@@ -81,6 +81,29 @@ async fn branch_of_a_branch_begins_as_its_origin_and_merges_into_the_parent() {
 }
 
 #[tokio::test]
+async fn paused_branch_is_shown_without_the_secret_of_its_keys() {
+    let app = TestApp::running().await;
+    let parent = app.real_project().await.to_string();
+    let own = reference(&branch(&app, &parent, &json!({"branch_name": "b"})).await);
+    until_finished(&app).await;
+    let path = format!("/v1/branches/{own}");
+    let shown = get(&app, &path).await.expect(200).json();
+    assert!(shown["jwt_secret"].is_string(), "{shown}");
+
+    post(&app, &format!("/v1/projects/{own}/pause"), &json!({}))
+        .await
+        .expect(200);
+    let paused: ProjectRef = own.parse().unwrap();
+    app.until(&paused, Status::Inactive).await;
+    let shown = get(&app, &path).await.expect(200).json();
+    assert_eq!(
+        (&shown["status"], &shown["db_user"]),
+        (&json!("INACTIVE"), &json!("postgres"))
+    );
+    assert_eq!(shown.get("jwt_secret"), None, "{shown}");
+}
+
+#[tokio::test]
 async fn schema_of_the_parent_is_copied_without_rows_and_is_isolated() {
     let app = TestApp::running().await;
     let parent = app.real_project().await.to_string();
