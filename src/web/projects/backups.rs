@@ -1,8 +1,7 @@
-//! Backups of a project: the window, base backups, restores, and a restore or undo with a review
-//! before it.
+//! Backups of a project: the window, the time of the daily backup, base backups and restores.
 
 use askama::Template;
-use chrono::{DateTime, NaiveDateTime, Utc};
+use chrono::{DateTime, Utc};
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
@@ -28,30 +27,15 @@ pub(in crate::web) static BACKUPS: Endpoint = page(
     Access::Caller,
     || mount(show),
 );
-pub(in crate::web) static REVIEW_RESTORE: Endpoint = page(
-    "page-review-restore",
-    "Review a restore",
+pub(in crate::web) static UPDATE_SCHEDULE: Endpoint = page(
+    "page-update-backup-schedule",
+    "Change the time of the daily backup",
     Verb::Post,
-    "/projects/{project}/backups/review",
+    "/projects/{project}/backups/schedule",
     Access::Caller,
-    || mount(review),
-);
-pub(in crate::web) static RESTORE_BACKUP: Endpoint = page(
-    "page-restore-backup",
-    "Restore a project to a moment",
-    Verb::Post,
-    "/projects/{project}/backups/restore",
-    Access::Caller,
-    || mount(restore),
+    || mount(update_schedule),
 );
 
-/// Format of the field with the moment. Browsers leave out seconds that are zero.
-const FORMATS: [&str; 4] = [
-    "%Y-%m-%dT%H:%M:%S",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%d %H:%M:%S",
-    "%Y-%m-%d %H:%M",
-];
 /// Base backups and restores on the page.
 const SHOWN_MAX: usize = 20;
 
@@ -162,6 +146,7 @@ struct Page {
     project: ProjectResponse,
     can_read: PermissionCheck,
     can_restore: PermissionCheck,
+    can_schedule: PermissionCheck,
     is_enabled: bool,
     window: Option<(Timestamp, Timestamp)>,
     schedule: String,
@@ -190,12 +175,14 @@ async fn load(
     let at = |rest: &str| format!("/v1/projects/{reference}/database/backups{rest}");
     let can_read = visitor.check("GET", &at("")).await?;
     let can_restore = visitor.check("POST", &at("/restore-pitr")).await?;
+    let can_schedule = visitor.check("PATCH", &at("/schedule")).await?;
     let path = format!("/projects/{reference}/backups");
     let mut page = Page {
         layout: visitor.layout().at_path(&path),
         project,
         can_read,
         can_restore,
+        can_schedule,
         is_enabled: true,
         window: None,
         schedule: String::new(),
@@ -242,123 +229,51 @@ async fn load(
     Ok(page)
 }
 
-/// The form: a moment in UTC, or the name of a restore point.
 #[derive(Deserialize)]
-struct RestoreForm {
-    #[serde(default)]
-    moment: String,
-    #[serde(default)]
-    point: String,
+struct ScheduleForm {
+    time: String,
 }
 
-/// The restore of a form.
-enum ChosenRestore {
-    Moment(DateTime<Utc>),
-    Point(String),
-}
-
-impl RestoreForm {
-    fn chosen(&self) -> Option<ChosenRestore> {
-        if !self.point.is_empty() {
-            return Some(ChosenRestore::Point(self.point.clone()));
-        }
-        let text = self.moment.trim();
-        let parse = |format: &&str| NaiveDateTime::parse_from_str(text, format).ok();
-        let parsed = FORMATS.iter().find_map(parse)?;
-        Some(ChosenRestore::Moment(parsed.and_utc()))
-    }
-}
-
-impl ChosenRestore {
-    fn text(&self) -> String {
-        match self {
-            Self::Moment(at) => at.format("%-d %b %Y, %H:%M:%S UTC").to_string(),
-            Self::Point(name) => format!("restore point {name}"),
-        }
-    }
-}
-
-#[derive(Template)]
-#[template(path = "project_backups_review.html")]
-struct RestoreReviewPage {
-    layout: Layout,
-    project: ProjectResponse,
-    can_restore: PermissionCheck,
-    target: String,
-    moment: String,
-    point: String,
-}
-
-/// Shows what a restore does before it is requested.
-async fn review(
+async fn update_schedule(
     visitor: Visitor,
-    SessionForm(form): SessionForm<RestoreForm>,
+    SessionForm(form): SessionForm<ScheduleForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
-    visitor.skip_audit();
-    let Some(chosen) = form.chosen() else {
-        let problem = "Enter a time in UTC, such as 2026-01-31 12:00:00.";
-        return refused(&visitor, &reference, form.moment, problem.to_owned()).await;
-    };
-    let operation = format!("/v1/projects/{reference}/database/backups/restore-pitr");
-    let can_restore = visitor.check("POST", &operation).await?;
-    let path = format!("/projects/{reference}/backups");
-    PageResponse::page(&RestoreReviewPage {
-        layout: visitor.layout().at_path(&path),
-        project: ProjectResponse::load(&visitor, &reference).await?,
-        can_restore,
-        target: chosen.text(),
-        moment: form.moment,
-        point: form.point,
-    })
-}
-
-async fn restore(
-    visitor: Visitor,
-    SessionForm(form): SessionForm<RestoreForm>,
-    PathProject(reference): PathProject,
-) -> Result<PageResponse, Error> {
-    let (operation, body) = match form.chosen() {
-        Some(ChosenRestore::Moment(at)) => {
-            let body = json!({"recovery_time_target_unix": at.timestamp()});
-            ("restore-pitr", body)
-        }
-        Some(ChosenRestore::Point(name)) => ("undo", json!({"name": name})),
-        None => return Err(Error::invalid("moment", "expected a time")),
-    };
-    let path = format!("/v1/projects/{reference}/database/backups/{operation}");
-    let called = visitor
-        .call_raw(Method::POST, &path, Some(&body))
-        .await
-        .map(drop);
+    let mut time = form.time.trim().to_owned();
+    // Browsers leave out seconds that are zero.
+    if time.len() == "03:30".len() {
+        time.push_str(":00");
+    }
+    let path = format!("/v1/projects/{reference}/database/backups/schedule");
+    let body = json!({"schedule_for": time});
+    let called = visitor.call_raw(Method::PATCH, &path, Some(&body)).await;
     match called {
-        Ok(()) => PageResponse::redirect(&format!("/projects/{reference}?done=restore")),
-        Err(error) => {
-            let is_shown = matches!(
-                error,
-                Error::Invalid { .. }
-                    | Error::Rejected(_)
-                    | Error::Conflict(_)
-                    | Error::Missing(_)
-                    | Error::Unconfigured(_)
-                    | Error::DatabaseUnreachable
-            );
-            if !is_shown {
-                return Err(error);
-            }
-            let problem = error.message().into_owned();
-            refused(&visitor, &reference, form.moment, problem).await
-        }
+        Ok(_) => PageResponse::redirect(&format!("/projects/{reference}/backups")),
+        Err(error) => refused(&visitor, &reference, String::new(), error).await,
     }
 }
 
-/// Shows the page again with the message of an operation that rejected the form.
-async fn refused(
+/// Shows the page again with the message of an operation that rejected a form. Other errors are
+/// returned.
+pub(super) async fn refused(
     visitor: &Visitor,
     reference: &ProjectRef,
     moment: String,
-    problem: String,
+    error: Error,
 ) -> Result<PageResponse, Error> {
+    let is_shown = matches!(
+        error,
+        Error::Invalid { .. }
+            | Error::Rejected(_)
+            | Error::Conflict(_)
+            | Error::Missing(_)
+            | Error::Unconfigured(_)
+            | Error::DatabaseUnreachable
+    );
+    if !is_shown {
+        return Err(error);
+    }
+    let problem = error.message().into_owned();
     let page = load(visitor, reference, moment, Some(problem)).await?;
     Ok(PageResponse::page(&page)?.status(StatusCode::UNPROCESSABLE_ENTITY))
 }

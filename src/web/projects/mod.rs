@@ -11,6 +11,7 @@ mod ingest_keys;
 mod log_drains;
 mod logs;
 mod new;
+mod restores;
 mod settings;
 mod show;
 mod upgrade;
@@ -23,7 +24,7 @@ pub(super) use self::{
     actions::{
         CANCEL, CONFIRM_DELETE, CONFIRM_PAUSE, CONFIRM_RESTART, DELETE, PAUSE, RESTART, RESTORE,
     },
-    backups::{BACKUPS, RESTORE_BACKUP, REVIEW_RESTORE},
+    backups::{BACKUPS, UPDATE_SCHEDULE},
     branch::{BRANCH, CONFIRM_MERGE, MERGE},
     branches::BRANCHES,
     functions::FUNCTIONS,
@@ -32,6 +33,7 @@ pub(super) use self::{
     log_drains::LOG_DRAINS,
     logs::LOGS,
     new::{CREATE, NEW},
+    restores::{RESTORE_BACKUP, RESTORE_TABLES, RESTORE_TO_NEW_PROJECT, REVIEW_RESTORE},
     settings::{APPLY_SETTINGS, REVIEW_SETTINGS, SETTINGS, VERSIONS},
     show::{REVEAL_KEYS, SHOW},
     upgrade::{SHOW_UPGRADE, UPGRADE},

@@ -213,7 +213,7 @@ async fn create(
 const PASSWORD_CHARACTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
 /// Returns a random password of 24 characters (120 bits).
-fn suggest_password(entropy: &Entropy) -> String {
+pub(super) fn suggest_password(entropy: &Entropy) -> String {
     entropy
         .bytes::<24>()
         .iter()

@@ -44,12 +44,45 @@ async fn backups_page_reviews_a_restore() {
         .await
         .expect(200)
         .says("31 Jan 2020, 12:00:07 UTC")
-        .says("Restore project");
+        .says("Restore project")
+        .says("Restore into a new project")
+        .says("Restore single tables");
     browser
         .submit(&page, &restore, &[("moment", "2020-01-31 12:00:07")])
         .await
         .expect(422)
         .says("Recovery time target must be within range");
+    let moment = ("moment", "2020-01-31 12:00:07");
+    for (form, fields) in [
+        (
+            "restore-to-new-project",
+            [moment, ("name", "copy"), ("password", "x")],
+        ),
+        (
+            "restore-tables",
+            [moment, ("tables", "public.orders"), ("", "")],
+        ),
+    ] {
+        browser
+            .submit(&page, &format!("{page}/{form}"), &fields)
+            .await
+            .expect(422)
+            .says("Recovery time target must be within range");
+    }
+    let schedule = format!("{page}/schedule");
+    browser
+        .submit(&page, &schedule, &[("time", "04:15")])
+        .await
+        .expect(303);
+    browser.get(&page).await.expect(200).says("04:15:00");
+    browser
+        .submit(&page, &schedule, &[("time", "noon")])
+        .await
+        .expect(422)
+        .says("schedule_for");
+    rita.submit("/account", &schedule, &[("time", "05:00")])
+        .await
+        .expect(403);
     rita.get(&page)
         .await
         .expect(200)
