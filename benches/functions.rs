@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 
 mod dev;
+#[expect(dead_code, reason = "other benchmarks use the rest")]
 mod edge_project;
 
 use std::{
@@ -111,11 +112,15 @@ impl Setup {
         Ok(found)
     }
 
+    /// The processes that run. The folder of one that ended remains for a while.
     fn pids(&self) -> Outcome<Vec<i32>> {
         let mut pids = Vec::new();
         for folder in self.folders()? {
             let record = fs::read_to_string(folder.join("launched"))?;
-            pids.push(record.split(' ').next().unwrap_or_default().parse()?);
+            let pid: i32 = record.split(' ').next().unwrap_or_default().parse()?;
+            if Path::new("/proc").join(pid.to_string()).exists() {
+                pids.push(pid);
+            }
         }
         Ok(pids)
     }

@@ -4,7 +4,8 @@
 //! Each figure is a ratio of two measurements of one run, interleaved: through the service proxy
 //! and straight to the socket of PostgREST; straight, and the same SQL by prepared statements; the
 //! first request to a stopped instance and a process started by hand; with and without exchange of
-//! a key. Then the memory of an instance.
+//! a key. Then the memory of an instance; and many projects (`GANTRY_BENCH_PROJECTS`), first one
+//! after another, then all at once.
 
 #![expect(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
@@ -13,10 +14,13 @@ mod dev;
 mod edge_project;
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,6 +28,7 @@ use dev::{Outcome, PASSWORD};
 use edge_project::{
     EdgeProject, REQUESTS, load, median, millis, processor_ticks, proportional_memory, repeat,
 };
+use futures_util::future::try_join_all;
 use tokio::{net::UnixStream, time::sleep};
 use tokio_postgres::{Client, NoTls};
 
@@ -31,6 +36,10 @@ const ROUNDS: usize = 5;
 /// Starts of an instance. More failures in ten minutes make Gantry wait a minute.
 const STARTS: usize = 4;
 const PATH: &str = "/todos?select=*";
+const TABLE: &str = "{\"query\": \"create table if not exists todos (id int, task text); grant select on todos to anon; \
+      insert into todos values (1, 'look at the tall cranes')\"}";
+/// Projects that are started one after another, and all at once.
+const PROJECTS: usize = 100;
 
 fn main() -> Outcome<()> {
     edge_project::run(async |kits| run(&kits).await)
@@ -47,7 +56,7 @@ async fn run(kits: &Path) -> Outcome<()> {
         proportional_memory(setup.instance()?)?,
         setup.edge.gantry.memory()?
     );
-    Ok(())
+    setup.many().await
 }
 
 /// A project with a table, and the folder of its instance.
@@ -59,28 +68,18 @@ struct Setup {
 impl Setup {
     async fn new(place: &Path, kits: &Path) -> Outcome<Self> {
         let edge = EdgeProject::new(place, kits).await?;
-        let sql = "{\"query\": \"create table todos (id int, task text); grant select on todos to anon; \
-                   insert into todos values (1, 'look at the tall cranes')\"}";
-        let path = format!("/v1/projects/{}/database/query", edge.project);
-        while !edge
-            .gantry
-            .send("POST", &path, sql)?
-            .starts_with("HTTP/1.1 201")
-        {
-            sleep(Duration::from_millis(100)).await;
-        }
         let setup = Self {
             folder: edge.home.join("run").join(format!("{}.rest", edge.project)),
             edge,
         };
+        setup.create_table(&setup.edge.host)?;
         setup.first_request().await?;
         Ok(setup)
     }
 
     /// A request through the service proxy with these header lines.
     fn through(&self, headers: &str) -> Arc<str> {
-        let host = &self.edge.host;
-        format!("GET /rest/v1{PATH} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n").into()
+        request(&self.edge.host, headers)
     }
 
     fn socket(&self) -> PathBuf {
@@ -89,29 +88,132 @@ impl Setup {
 
     /// Sends a request until it succeeds, and returns the time.
     async fn first_request(&self) -> Outcome<Duration> {
+        self.first_row(&self.edge.host, &self.edge.publishable)
+            .await
+    }
+
+    /// Sends a request to a project until it succeeds, and returns the time.
+    async fn first_row(&self, host: &str, key: &str) -> Outcome<Duration> {
         let began = Instant::now();
-        let request = self.through(&format!("apikey: {}", self.edge.publishable));
+        let request = request(host, &format!("apikey: {key}"));
         loop {
-            let mut stream = self.edge.connect().await?;
-            if repeat(&mut stream, &request, 1).await.is_ok() {
-                return Ok(began.elapsed());
+            // Connections beyond the limit of unfinished ones are closed.
+            let answer = async {
+                let mut stream = self.edge.connect_to(host).await?;
+                repeat(&mut stream, &request, 1).await?;
+                Outcome::Ok(())
+            };
+            match answer.await {
+                Ok(()) => return Ok(began.elapsed()),
+                Err(error) if began.elapsed() > Duration::from_secs(60) => {
+                    return Err(format!("the Data API does not start: {error}").into());
+                }
+                Err(_) => sleep(Duration::from_millis(5)).await,
             }
-            if began.elapsed() > Duration::from_secs(30) {
-                return Err("the Data API does not start".into());
-            }
-            sleep(Duration::from_millis(5)).await;
         }
     }
 
     fn instance(&self) -> Outcome<i32> {
-        let record = fs::read_to_string(self.folder.join("launched"))?;
-        Ok(record.split(' ').next().unwrap_or_default().parse()?)
+        instance(&self.folder)
+    }
+
+    /// The processes of PostgREST of all projects.
+    fn instances(&self) -> Outcome<Vec<i32>> {
+        let mut pids = Vec::new();
+        for entry in fs::read_dir(self.edge.home.join("run"))? {
+            let folder = entry?.path();
+            if folder
+                .extension()
+                .is_some_and(|extension| extension == "rest")
+                && let Ok(pid) = instance(&folder)
+                && Path::new("/proc").join(pid.to_string()).exists()
+            {
+                pids.push(pid);
+            }
+        }
+        Ok(pids)
+    }
+
+    /// Starts PostgREST in many projects one after another, and then in all at once.
+    async fn many(&self) -> Outcome<()> {
+        let count = env::var("GANTRY_BENCH_PROJECTS").ok();
+        let count = count.and_then(|text| text.parse().ok()).unwrap_or(PROJECTS);
+        let mut projects = Vec::new();
+        let mut waits = Vec::new();
+        for number in 0..count {
+            let (host, key) = self.edge.add_project(&format!("many-{number}")).await?;
+            self.create_table(&host)?;
+            waits.push(millis(self.first_row(&host, &key).await?));
+            projects.push((host, key));
+        }
+        let pids = self.instances()?;
+        let sum = pids.iter().map(|pid| proportional_memory(*pid));
+        let sum: u64 = sum.sum::<Outcome<u64>>()?;
+        println!(
+            "{count} projects one after another: median wait {:.0} ms; {} processes with {sum} kB proportional; Gantry {} kB resident",
+            median(waits),
+            pids.len(),
+            self.edge.gantry.memory()?
+        );
+
+        let keyed = self.through(&format!("apikey: {}", self.edge.publishable));
+        let mut stream = self.edge.connect().await?;
+        let alone = repeat(&mut stream, &keyed, REQUESTS).await?;
+        let own = self.instance()?;
+        for pid in pids.into_iter().filter(|pid| *pid != own) {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+            }
+        }
+        // Gantry waits up to eight seconds after a failure.
+        sleep(Duration::from_secs(9)).await;
+        let done = AtomicBool::new(false);
+        let storm = async {
+            let all = projects.iter().map(|(host, key)| self.first_row(host, key));
+            let waits = try_join_all(all).await;
+            done.store(true, Ordering::Relaxed);
+            waits
+        };
+        let neighbour = async {
+            let mut times = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                times.extend(repeat(&mut stream, &keyed, 1).await?);
+            }
+            Outcome::Ok(times)
+        };
+        let (waits, beside) = tokio::join!(storm, neighbour);
+        let waits: Vec<f64> = waits?.into_iter().map(millis).collect();
+        let (alone, beside) = (p95(alone), p95(beside?));
+        let longest = waits.iter().copied().fold(0.0, f64::max);
+        let median = median(waits);
+        println!(
+            "all at once: median wait {median:.0} ms, longest {longest:.0} ms, ratio {:.2}; p95 of another project before {alone:.2} ms, during {beside:.2} ms, ratio {:.2}",
+            longest / median,
+            beside / alone
+        );
+        Ok(())
+    }
+
+    /// Creates the table of the requests in the project of a host.
+    fn create_table(&self, host: &str) -> Outcome<()> {
+        let project = host.split('.').next().unwrap_or_default();
+        let path = format!("/v1/projects/{project}/database/query");
+        loop {
+            let answer = self.edge.gantry.send("POST", &path, TABLE)?;
+            if answer.starts_with("HTTP/1.1 201") {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Compares three ways to the same rows.
     async fn latency(&self) -> Outcome<()> {
-        let keyed = self.through(&format!("apikey: {}", self.edge.publishable));
-        let straight: Arc<str> = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").into();
+        // The same token on both ways: PostgREST verifies its signature with each request.
+        let token = format!("Authorization: Bearer {}", self.edge.anon);
+        let keyed = self.through(&format!("apikey: {}\r\n{token}", self.edge.anon));
+        let straight: Arc<str> =
+            format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n{token}\r\n\r\n").into();
         let database = self.database().await?;
         for connections in [1, 32] {
             let (mut edge, mut own, mut sql) = (Vec::new(), Vec::new(), Vec::new());
@@ -248,6 +350,22 @@ impl Setup {
             sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// A request through the service proxy to a project, with these header lines.
+fn request(host: &str, headers: &str) -> Arc<str> {
+    format!("GET /rest/v1{PATH} HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n\r\n").into()
+}
+
+/// Returns the process in the folder of an instance.
+fn instance(folder: &Path) -> Outcome<i32> {
+    let record = fs::read_to_string(folder.join("launched"))?;
+    Ok(record.split(' ').next().unwrap_or_default().parse()?)
+}
+
+fn p95(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() * 95 / 100]
 }
 
 /// A process that ends with the value.

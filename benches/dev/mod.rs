@@ -80,8 +80,12 @@ impl Dev {
 
     /// A project; connections wait until it is there.
     pub(crate) fn project(&self) -> Outcome<String> {
+        self.project_named("bench")
+    }
+
+    pub(crate) fn project_named(&self, name: &str) -> Outcome<String> {
         let body = format!(
-            r#"{{"name": "bench", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#,
+            r#"{{"name": "{name}", "organization_slug": "{}", "db_pass": "{PASSWORD}"}}"#,
             self.organization
         );
         let answer = self.send("POST", "/v1/projects", &body)?;

@@ -79,19 +79,8 @@ impl EdgeProject {
             ],
         )?;
         let project = gantry.project()?;
-        let keys = loop {
-            let path = format!("/v1/projects/{project}/api-keys?reveal=true");
-            let answer = gantry.send("GET", &path, "")?;
-            if answer.starts_with("HTTP/1.1 200") {
-                break answer;
-            }
-            sleep(Duration::from_millis(100)).await;
-        };
-        let after = |before: &str, text: &str| {
-            let from = text.split(before).nth(1)?;
-            Some(from.split('"').next()?.to_owned())
-        };
-        let publishable = after("\"api_key\":\"sb_publishable_", &keys).ok_or("no key")?;
+        let keys = keys(&gantry, &project).await?;
+        let publishable = publishable(&keys)?;
         let anon = after("\"api_key\":\"ey", &keys).ok_or("no legacy key")?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(at("cert.pem"))?)?;
@@ -100,8 +89,8 @@ impl EdgeProject {
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let tls = tls.with_root_certificates(roots).with_no_client_auth();
         Ok(Self {
-            host: format!("{project}.projects.test"),
-            publishable: format!("sb_publishable_{publishable}"),
+            host: host(&project),
+            publishable,
             anon: format!("ey{anon}"),
             tls: TlsConnector::from(Arc::new(tls)),
             address: edge,
@@ -113,11 +102,57 @@ impl EdgeProject {
 
     /// Connects to the service proxy.
     pub(crate) async fn connect(&self) -> Outcome<TlsStream<TcpStream>> {
+        self.connect_to(&self.host).await
+    }
+
+    /// Connects to the service proxy with the host of another project.
+    pub(crate) async fn connect_to(&self, host: &str) -> Outcome<TlsStream<TcpStream>> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
-        let name = ServerName::try_from(self.host.clone())?;
+        let name = ServerName::try_from(host.to_owned())?;
         Ok(self.tls.connect(name, stream).await?)
     }
+
+    /// Creates another project. Returns its host and its publishable key.
+    pub(crate) async fn add_project(&self, name: &str) -> Outcome<(String, String)> {
+        let project = loop {
+            match self.gantry.project_named(name) {
+                Err(answer) if answer.to_string().starts_with("HTTP/1.1 429") => {
+                    sleep(Duration::from_secs(2)).await;
+                }
+                made => break made?,
+            }
+        };
+        let keys = keys(&self.gantry, &project).await?;
+        Ok((host(&project), publishable(&keys)?))
+    }
+}
+
+fn host(project: &str) -> String {
+    format!("{project}.projects.test")
+}
+
+/// Waits until a project has keys, and returns the response with them.
+async fn keys(gantry: &Dev, project: &str) -> Outcome<String> {
+    let path = format!("/v1/projects/{project}/api-keys?reveal=true");
+    loop {
+        let answer = gantry.send("GET", &path, "")?;
+        if answer.starts_with("HTTP/1.1 200") {
+            return Ok(answer);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn publishable(keys: &str) -> Outcome<String> {
+    let key = after("\"api_key\":\"sb_publishable_", keys).ok_or("no key")?;
+    Ok(format!("sb_publishable_{key}"))
+}
+
+/// Returns the text between `before` and the next quotation mark.
+fn after(before: &str, text: &str) -> Option<String> {
+    let from = text.split(before).nth(1)?;
+    Some(from.split('"').next()?.to_owned())
 }
 
 /// Repeats a request over each connection, and returns the times in milliseconds.
