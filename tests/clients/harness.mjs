@@ -33,7 +33,7 @@ export async function soon(ask, wanted) {
 let servers = 0;
 
 /** Makes the temporary folder of a server. */
-function folder() {
+export function folder() {
   const dir = mkdtempSync('/tmp/gantry-clients-');
   // PostgreSQL runs under other user ids, which must be able to enter the folder.
   chmodSync(dir, 0o711);

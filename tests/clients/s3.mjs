@@ -1,4 +1,4 @@
-// Log files and log drains in an S3 server of moto. boto3 lists the objects.
+// Log files, log drains and backups in an S3 server of moto. boto3 lists the objects.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { writeFileSync } from 'node:fs';
@@ -6,7 +6,7 @@ import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { SUITE_PATIENCE, bounded, call, clients, run, start } from './harness.mjs';
+import { SUITE_PATIENCE, bounded, call, clients, folder, run, start } from './harness.mjs';
 
 /** Lines are written to files after one minute. */
 const FILED = 110_000;
@@ -40,6 +40,32 @@ async function store(port) {
   };
   await until('a store that listens', () => fetch(`http://127.0.0.1:${port}`).then(() => true, () => false));
   return { kill };
+}
+
+/** Runs SQL in a project and returns the rows. */
+async function sql(gantry, ref, query) {
+  const answer = await call(gantry, 'POST', `/v1/projects/${ref}/database/query`, { query });
+  assert.equal(answer.status, 201, JSON.stringify(answer.body));
+  return answer.body;
+}
+
+/** Waits until the log of a project is stored up to this second. */
+function stored(gantry, ref, second) {
+  return until('the log in the store', async () => {
+    await sql(gantry, ref, 'select pg_logical_emit_message(true, \'test\', \'\')');
+    return (await window(gantry, ref))?.latest_physical_backup_date_unix > second;
+  });
+}
+
+/** Returns the times between which a project can be restored, if its backups can be read at the moment. */
+async function window(gantry, ref) {
+  const { body } = await call(gantry, 'GET', `/v1/projects/${ref}/database/backups`);
+  return body.physical_backup_data;
+}
+
+/** Waits until a project runs. */
+function running(gantry, ref) {
+  return until('a project that runs', async () => (await call(gantry, 'GET', `/v1/projects/${ref}`)).body.status === 'ACTIVE_HEALTHY');
 }
 
 /** Sends batches of lines, and returns the messages of all lines. */
@@ -101,6 +127,56 @@ export default async function (server, tally) {
         moto = await store(port);
         await boto('make');
         await until('every line sent without a store in an object', arrived(meanwhile));
+      } finally {
+        assert.equal(await gantry.stop(), 0, gantry.log.join('\n'));
+      }
+    }, SUITE_PATIENCE);
+    await tally.scenario('s3: a project is restored to a moment, and the installation on an empty machine', async () => {
+      const backups = ['--logs-s3-endpoint', endpoint, '--logs-s3-access-key-id', 'AKIDEXAMPLE', '--logs-s3-secret-access-key', secret];
+      const options = ['--backups-url', 's3://lines/backups', '--backups-interval', '1', ...backups];
+      const key = join(server.work, 'key.json');
+      const passphrase = join(server.work, 'passphrase');
+      writeFileSync(passphrase, 'four random words here\n');
+      const program = async (...args) => {
+        const ended = await run(server, process.env.GANTRY_BIN, args);
+        assert.equal(ended.code, 0, ended.all);
+        return ended.out;
+      };
+      let gantry = await start({ flags: options });
+      let ref;
+      try {
+        const made = await call(gantry, 'POST', '/v1/projects', { name: 'p', organization_slug: gantry.organization, db_pass: 'x'.repeat(20) });
+        ({ ref } = made.body);
+        await until('the first backup', async () => (await window(gantry, ref))?.earliest_physical_backup_date_unix);
+        await sql(gantry, ref, 'create table notes (body text); insert into notes values (\'kept\')');
+        const [{ moment }] = await sql(gantry, ref, 'select extract(epoch from now())::bigint + 1 as moment');
+        await stored(gantry, ref, moment);
+        await sql(gantry, ref, 'insert into notes values (\'undone\')');
+        const restore = await call(gantry, 'POST', `/v1/projects/${ref}/database/backups/restore-pitr`, { recovery_time_target_unix: moment });
+        assert.equal(restore.status, 201, JSON.stringify(restore.body));
+        await running(gantry, ref);
+        assert.deepEqual(await sql(gantry, ref, 'select body from notes'), [{ body: 'kept' }]);
+        await sql(gantry, ref, 'insert into notes values (\'after\')');
+        await stored(gantry, ref, Math.ceil(Date.now() / 1000));
+        await program('key', 'export', '--out', key, '--passphrase-file', passphrase, '--data-dir', gantry.data);
+        const at = ['--data-dir', gantry.data, '--backups-url', 's3://lines/backups', ...backups];
+        // The server itself may be writing one.
+        await until('a snapshot', async () => (await run(server, process.env.GANTRY_BIN, ['backup', 'now', ...at])).code === 0);
+        await program('backup', 'verify', ...at);
+      } finally {
+        // Removes its folder, too: all that is left is in the store.
+        assert.equal(await gantry.stop(), 0, gantry.log.join('\n'));
+      }
+      const dir = folder();
+      const place = ['--data-dir', join(dir, 'data')];
+      await program('engine', 'install', 'debian-17', ...place);
+      const from = ['--from', 's3://lines/backups', '--key', key, '--passphrase-file', passphrase];
+      const report = await program('recover', ...from, ...backups, ...place, '--no-wait', '--output', 'json');
+      assert.deepEqual(JSON.parse(report).active, [ref], report);
+      gantry = await start({ flags: options, dir });
+      try {
+        await running(gantry, ref);
+        assert.deepEqual(await sql(gantry, ref, 'select body from notes order by body'), [{ body: 'after' }, { body: 'kept' }]);
       } finally {
         assert.equal(await gantry.stop(), 0, gantry.log.join('\n'));
       }
