@@ -50,7 +50,7 @@ WEAKENINGS = [
         "service-output-kept-until-stored",
         "data_plane/services/output.rs",
         "let _ = timeout(STORE_MAX, stored).await;",
-        "let _ = timeout(STORE_MAX.min(Duration::ZERO), stored).await;",
+        "let _ = (STORE_MAX, timeout::<&mut oneshot::Receiver<()>>, stored);",
         "lines_that_are_not_stored_remain_for_the_next_reader",
     ),
     (
