@@ -105,7 +105,7 @@ impl Setup {
             };
             match answer.await {
                 Ok(()) => return Ok(began.elapsed()),
-                Err(error) if began.elapsed() > Duration::from_secs(60) => {
+                Err(error) if began.elapsed() > Duration::from_mins(1) => {
                     return Err(format!("the Data API does not start: {error}").into());
                 }
                 Err(_) => sleep(Duration::from_millis(5)).await,
