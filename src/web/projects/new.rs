@@ -160,10 +160,11 @@ async fn show(
     Ok(PageResponse::page(&page)?.status(status))
 }
 
+/// The response of an operation that creates a project.
 #[derive(Deserialize)]
-struct CreatedProject {
+pub(super) struct CreatedProject {
     #[serde(rename = "ref")]
-    reference: ProjectRef,
+    pub(super) reference: ProjectRef,
 }
 
 async fn create(

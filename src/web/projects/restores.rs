@@ -7,7 +7,11 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ProjectResponse, backups::refused, new::suggest_password};
+use super::{
+    ProjectResponse,
+    backups::refused,
+    new::{CreatedProject, suggest_password},
+};
 use crate::{
     base::{error::Error, ids::ProjectRef},
     platform::{
@@ -61,17 +65,17 @@ const FORMATS: [&str; 4] = [
     "%Y-%m-%d %H:%M",
 ];
 
-/// Returns the moment of a field, in UTC.
-fn moment_of(text: &str) -> Option<DateTime<Utc>> {
+/// Parses the field with the moment, in UTC.
+fn moment_of(text: &str) -> Result<DateTime<Utc>, Error> {
     let text = text.trim();
     let parse = |format: &&str| NaiveDateTime::parse_from_str(text, format).ok();
-    Some(FORMATS.iter().find_map(parse)?.and_utc())
+    let parsed = FORMATS.iter().find_map(parse);
+    parsed
+        .map(|moment| moment.and_utc())
+        .ok_or_else(|| Error::Rejected("Enter a time in UTC, such as 2026-01-31 12:00:00.".into()))
 }
 
-fn no_moment() -> Error {
-    Error::Rejected("Enter a time in UTC, such as 2026-01-31 12:00:00.".into())
-}
-
+/// Returns the path of an operation on backups.
 fn operation(reference: &ProjectRef, name: &str) -> String {
     format!("/v1/projects/{reference}/database/backups/{name}")
 }
@@ -96,9 +100,7 @@ impl RestoreForm {
         if !self.point.is_empty() {
             return Ok(ChosenTarget::Point(self.point.clone()));
         }
-        moment_of(&self.moment)
-            .map(ChosenTarget::Moment)
-            .ok_or_else(no_moment)
+        moment_of(&self.moment).map(ChosenTarget::Moment)
     }
 }
 
@@ -186,19 +188,13 @@ struct NewProjectForm {
     password: String,
 }
 
-#[derive(Deserialize)]
-struct CreatedProject {
-    #[serde(rename = "ref")]
-    reference: ProjectRef,
-}
-
 async fn restore_to_new_project(
     visitor: Visitor,
     SessionForm(form): SessionForm<NewProjectForm>,
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     let called = async {
-        let moment = moment_of(&form.moment).ok_or_else(no_moment)?;
+        let moment = moment_of(&form.moment)?;
         let body = json!({
             "name": form.name.trim(),
             "db_pass": form.password,
@@ -244,7 +240,7 @@ async fn restore_tables(
     PathProject(reference): PathProject,
 ) -> Result<PageResponse, Error> {
     let called = async {
-        let moment = moment_of(&form.moment).ok_or_else(no_moment)?;
+        let moment = moment_of(&form.moment)?;
         let body = json!({
             "tables": form.tables(),
             "recovery_time_target_unix": moment.timestamp(),
@@ -282,7 +278,7 @@ mod tests {
     #[test]
     fn moment_may_lack_seconds() {
         let moment = moment_of("2026-01-31T12:00").unwrap();
-        assert_eq!(Some(moment), moment_of(" 2026-01-31 12:00:00 "));
-        assert_eq!(moment_of("yesterday"), None);
+        assert_eq!(moment_of(" 2026-01-31 12:00:00 ").unwrap(), moment);
+        assert!(moment_of("yesterday").is_err());
     }
 }
