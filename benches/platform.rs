@@ -27,7 +27,7 @@ use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
     data_plane::clusters::{
         Account, ClusterSpec, CopyPriority, Engine, Home, Host, Installed, Launcher, LayoutOptions,
-        LocalDriver, OldVersions, SUPERUSER,
+        LocalDriver, OldVersions, superuser, template::SUPERUSER,
     },
 };
 use tokio_postgres::{Config, NoTls};
@@ -248,8 +248,8 @@ async fn create_once(clusters: &LocalDriver, major: u16) -> Outcome<Creation> {
     let prepared = Instant::now();
     clusters.start(project).await?;
     clusters.wait_ready(project, READY_PATIENCE).await?;
-    let admin = clusters.admin_session(project).await?;
-    admin.batch_execute("select 1").await?;
+    let admin = clusters.superuser_session(project).await?;
+    admin.query_one(&superuser::HAS_SESSIONS, &[]).await?;
     let answered = Instant::now();
     drop(admin);
     let megabytes = disk_megabytes(&clusters.data_directory(project))?;

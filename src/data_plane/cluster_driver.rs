@@ -23,9 +23,10 @@ use tokio_postgres::Client;
 
 use super::clusters::{
     ClusterError, ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines,
-    IsolationStep, KeptCluster, PlatformConflict, RecoveredCluster, RecoveredServer,
-    RecoveryChecks, RecoveryTarget, ResourceLimits, Result, RunningServer, ScratchCopy,
-    ServerSocket, Snapshot, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    IsolationStep, KeptCluster, PlatformConflict, PrivilegeFinding, RecoveredCluster,
+    RecoveredServer, RecoveryChecks, RecoveryTarget, ResourceLimits, Result, RunningServer,
+    ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster, UpgradeBlockers,
+    UpgradeSpec, UpgradeStep,
     resources::{Measurement, disk::DiskUsage},
 };
 use crate::base::ids::ProjectRef;
@@ -252,10 +253,30 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     ///
     /// Errors: [`ClusterError::Unsupported`] from a
     /// driver without servers.
-    async fn admin_session(&self, project: &ProjectRef) -> Result<Client>;
+    async fn superuser_session(&self, project: &ProjectRef) -> Result<SuperuserSession>;
 
     /// Opens a superuser session in another database of the cluster.
-    async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client>;
+    async fn superuser_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<SuperuserSession>;
+
+    /// Opens a session in a database with the rights of its owner, or of another login of the
+    /// platform that is no superuser.
+    async fn session_as(&self, project: &ProjectRef, role: &str, database: &str) -> Result<Client>;
+
+    /// Writes the rules of authentication of this version of Gantry, and makes a running server use
+    /// them if they were others.
+    async fn refresh_access(&self, project: &ProjectRef) -> Result<()>;
+
+    /// Revokes privileges that only the platform has from other roles, over an open superuser
+    /// session. Returns these, and objects that only a superuser can have made, which stay.
+    async fn check_privileges(
+        &self,
+        project: &ProjectRef,
+        admin: &SuperuserSession,
+    ) -> Result<Vec<PrivilegeFinding>>;
 
     /// Returns whether a client has a session open. A stopped server has none.
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool>;
@@ -268,15 +289,15 @@ pub trait ClusterDriver: fmt::Debug + Send + Sync {
     async fn repair_roles(&self, project: &ProjectRef) -> Result<()>;
 
     /// Does [`Self::repair_roles`] over an open superuser session.
-    async fn repair_roles_over(&self, admin: &Client) -> Result<()>;
+    async fn repair_roles_over(&self, admin: &SuperuserSession) -> Result<()>;
 
     /// Brings a database to the platform's schemas and grants of this version of Gantry, over an
     /// open superuser session. Returns the parts that objects of the tenant are in the way of.
-    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>>;
+    async fn apply_platform(&self, admin: &SuperuserSession) -> Result<Vec<PlatformConflict>>;
 
     /// Grants privileges on new objects in `public` to the roles of the Data API, over an open
     /// superuser session.
-    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()>;
+    async fn grant_on_new_tables(&self, admin: &SuperuserSession) -> Result<()>;
 
     // Resource usage
 

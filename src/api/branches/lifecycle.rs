@@ -22,7 +22,10 @@ use super::{
 use crate::{
     api::{context::ApiContext, projects},
     base::error::{Context, Error},
-    data_plane::projects::{Status, verifier},
+    data_plane::{
+        clusters::superuser,
+        projects::{Status, verifier},
+    },
     platform::{access::Project, audit::Recorder, tables::Table},
 };
 
@@ -345,12 +348,11 @@ async fn current_verifier(
     crate::data_plane::projects::target(context, &branch.project).await?;
     let admin = context
         .driver
-        .admin_session(&branch.project.reference)
+        .superuser_session(&branch.project.reference)
         .await
         .context("connecting to a cluster")?;
-    let sql = "select rolpassword from pg_catalog.pg_authid where rolname = 'postgres' and rolpassword like 'SCRAM-SHA-256$%'";
     let row = admin
-        .query_opt(sql, &[])
+        .query_opt(&superuser::OWNER_VERIFIER, &[])
         .await
         .context("reading a password's verifier")?;
     match row {

@@ -10,9 +10,11 @@ use crate::{
         error::{Context, Error},
         ids::ProjectRef,
     },
+    data_plane::clusters::superuser,
 };
 
-/// Name, kind and description of each metric, in the order of the columns.
+/// Name, kind and description of each metric, in the order of the columns of
+/// [`superuser::SERVER_METRICS`].
 const METRICS: [(&str, &str, &str); 10] = [
     ("pg_database_size_bytes", "gauge", "Size of all databases."),
     ("pg_stat_activity_count", "gauge", "Connections of clients."),
@@ -50,12 +52,6 @@ const METRICS: [(&str, &str, &str); 10] = [
     ("pg_wal_size_bytes", "gauge", "Size of the write-ahead log."),
 ];
 
-const SQL: &str = "select (select sum(pg_database_size(oid)) from pg_database where datallowconn)::float8, \
-    (select count(*) from pg_stat_activity where backend_type = 'client backend')::float8, \
-    current_setting('max_connections')::float8, \
-    sum(xact_commit)::float8, sum(xact_rollback)::float8, sum(blks_read)::float8, sum(blks_hit)::float8, sum(deadlocks)::float8, \
-    sum(temp_bytes)::float8, (select sum(size) from pg_ls_waldir())::float8 from pg_stat_database";
-
 /// Returns the metrics in Prometheus text format.
 pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<String, Error> {
     let runs = context
@@ -80,11 +76,11 @@ pub(super) async fn page(context: &ApiContext, project: &ProjectRef) -> Result<S
     if runs {
         let admin = context
             .driver
-            .admin_session(project)
+            .superuser_session(project)
             .await
             .map_err(|_| Error::DatabaseUnreachable)?;
         let row: Row = admin
-            .query_one(SQL, &[])
+            .query_one(&superuser::SERVER_METRICS, &[])
             .await
             .context("reading the statistics of a project server")?;
         for (column, metric) in METRICS.into_iter().enumerate() {

@@ -63,7 +63,8 @@ pub async fn check(
     services: &[Service],
     timeout: Duration,
 ) -> Result<Vec<ServiceHealth>, Error> {
-    let sql = "select status, last_error, asleep, resource_warning, read_only, platform_conflicts from projects where id = $1";
+    let sql = "select status, last_error, asleep, resource_warning, read_only, platform_conflicts, \
+               privilege_findings from projects where id = $1";
     let rows = context
         .db
         .query(sql, &[&project.id.0])
@@ -75,10 +76,12 @@ pub async fn check(
     let warning: Option<String> = row.get(3);
     let read_only: bool = row.get(4);
     let conflicts: Option<String> = row.get(5);
-    // Neither makes a database unhealthy by itself.
+    let findings: Option<String> = row.get(6);
+    // None makes a database unhealthy by itself.
     let notes = [
         warning.clone(),
         conflicts.as_deref().map(platform_conflicts),
+        findings.as_deref().map(privilege_findings),
     ];
     let drift = project_settings::drift_note(context, project).await?;
     let mut notes: Vec<String> = notes.into_iter().chain([drift]).flatten().collect();
@@ -234,6 +237,14 @@ fn inactive(warning: Option<String>) -> String {
 /// Returns the note on parts of the platform that objects of the tenant are in the way of.
 fn platform_conflicts(conflicts: &str) -> String {
     format!("the platform's schemas are not complete: {conflicts}")
+}
+
+/// Returns the note on privileges that only the platform has.
+fn privilege_findings(findings: &str) -> String {
+    format!(
+        "privileges of the platform were found at the last start, and revoked as far as possible: \
+         {findings}; see the audit log of the organization, and ask the operator of this server"
+    )
 }
 
 /// Combines a database's health with a resource warning. A read-only database is unhealthy.

@@ -17,6 +17,7 @@ use crate::{
         error::{Context, Error},
     },
     data_plane::{
+        clusters::superuser,
         context::DataPlaneContext,
         projects::{self, Status},
     },
@@ -108,12 +109,14 @@ pub async fn create(
 ) -> Result<RestorePoint, Error> {
     let doing = "creating a restore point";
     projects::target(context, project).await?;
-    let session = context.driver.admin_session(&project.reference).await;
+    let session = context.driver.superuser_session(&project.reference).await;
     let session = session.context(doing)?;
-    let sql = "select (pg_create_restore_point($1) - '0/0'::pg_lsn)::text, system_identifier::text from pg_control_system()";
     // The server accepts names of up to 63 bytes.
     let short: String = name.chars().take(15).collect();
-    let row = session.query_one(sql, &[&short]).await.context(doing)?;
+    let row = session
+        .query_one(&superuser::CREATE_RESTORE_POINT, &[&short])
+        .await;
+    let row = row.context(doing)?;
     let lsn: u64 = row.get::<_, &str>(0).parse().context(doing)?;
     let system: String = row.get::<_, &str>(1).to_owned();
     let current = archive::current(context, project.id).await?;

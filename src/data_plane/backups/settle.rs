@@ -6,7 +6,7 @@
 //! cluster.
 
 use chrono::TimeDelta;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, types::ToSql};
 
 use super::{
     BackupError, Moment, WatchedProject, archive,
@@ -24,7 +24,7 @@ use crate::{
     },
     data_plane::{
         api_keys,
-        clusters::{ArchiveWay, ClusterError, ClusterSpec, RecoveryChecks},
+        clusters::{ArchiveWay, ClusterError, ClusterSpec, RecoveryChecks, superuser},
         context::DataPlaneContext,
         database_session,
     },
@@ -147,12 +147,12 @@ impl OpenRestore {
         context: &DataPlaneContext,
         project: &ProjectRef,
     ) -> Result<(), Error> {
-        let Ok(session) = context.driver.admin_session(project).await else {
+        let Ok(session) = context.driver.superuser_session(project).await else {
             // A server that does not run cannot be asked; the password stays that of the backup.
             return Ok(());
         };
-        let sql = "select rolpassword from pg_authid where rolname = $1";
-        let row = session.query_opt(sql, &[&database_session::OWNER]).await;
+        let role: [&(dyn ToSql + Sync); 1] = [&database_session::OWNER];
+        let row = session.query_opt(&superuser::ROLE_VERIFIER, &role).await;
         let verifier: Option<String> = match row {
             Ok(Some(row)) => row.try_get(0).unwrap_or(None),
             _ => None,

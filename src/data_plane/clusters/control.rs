@@ -164,7 +164,7 @@ async fn ensure_database(server: &Server) -> Result<()> {
         doing: "creating the control database",
         cause,
     };
-    let admin = server.admin().await?;
+    let admin = server.connect(SUPERUSER, "postgres").await?;
     let found = admin
         .query_opt("select from pg_database where datname = $1", &[&DATABASE])
         .await

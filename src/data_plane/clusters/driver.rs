@@ -14,9 +14,10 @@ use tokio_postgres::Client;
 
 use super::{
     ClusterSpec, ControlGroups, CopyPriority, CopyReport, CopySpec, Engine, Engines, IsolationStep,
-    KeptCluster, LocalDriver, PlatformConflict, RecoveredCluster, RecoveredServer, RecoveryChecks,
-    RecoveryTarget, ResourceLimits, Resources, Result, RunningServer, ScratchCopy, ServerSocket,
-    Snapshot, UnfinishedCluster, UpgradeBlockers, UpgradeSpec, UpgradeStep,
+    KeptCluster, LocalDriver, PlatformConflict, PrivilegeFinding, RecoveredCluster,
+    RecoveredServer, RecoveryChecks, RecoveryTarget, ResourceLimits, Resources, Result,
+    RunningServer, ScratchCopy, ServerSocket, Snapshot, SuperuserSession, UnfinishedCluster,
+    UpgradeBlockers, UpgradeSpec, UpgradeStep,
     resources::{
         Measurement,
         disk::{self, DiskUsage},
@@ -214,12 +215,32 @@ impl ClusterDriver for LocalDriver {
         self.socket(project)
     }
 
-    async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
-        self.admin_session(project).await
+    async fn superuser_session(&self, project: &ProjectRef) -> Result<SuperuserSession> {
+        self.superuser_session(project).await
     }
 
-    async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
-        self.admin_session_in(project, database).await
+    async fn superuser_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<SuperuserSession> {
+        self.superuser_session_in(project, database).await
+    }
+
+    async fn session_as(&self, project: &ProjectRef, role: &str, database: &str) -> Result<Client> {
+        self.session_as(project, role, database).await
+    }
+
+    async fn refresh_access(&self, project: &ProjectRef) -> Result<()> {
+        self.refresh_access(project).await
+    }
+
+    async fn check_privileges(
+        &self,
+        project: &ProjectRef,
+        admin: &SuperuserSession,
+    ) -> Result<Vec<PrivilegeFinding>> {
+        self.check_privileges(project, admin).await
     }
 
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
@@ -234,15 +255,15 @@ impl ClusterDriver for LocalDriver {
         self.repair_roles(project).await
     }
 
-    async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
+    async fn repair_roles_over(&self, admin: &SuperuserSession) -> Result<()> {
         self.repair_roles_over(admin).await
     }
 
-    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+    async fn apply_platform(&self, admin: &SuperuserSession) -> Result<Vec<PlatformConflict>> {
         self.apply_platform(admin).await
     }
 
-    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+    async fn grant_on_new_tables(&self, admin: &SuperuserSession) -> Result<()> {
         self.grant_on_new_tables(admin).await
     }
 

@@ -26,6 +26,7 @@ use super::{
     server::{Host, Server},
     shutdown::ShutdownMode,
     socket::ServerSocket,
+    superuser::SuperuserSession,
     template, vault_key,
 };
 use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
@@ -277,7 +278,13 @@ impl LocalDriver {
         let server = self.existing(project)?;
         let (data, owner) = (server.data().to_owned(), server.run_as());
         let entropy = self.entropy.clone();
-        blocking(move || vault_key::create(&data, owner, &entropy)).await?;
+        let rules = template::access_rules()?;
+        blocking(move || {
+            vault_key::create(&data, owner, &entropy)?;
+            // The files are the tenant's: a program in its server can have changed them.
+            template::write_rules(&data, owner, &rules)
+        })
+        .await?;
         server.start().await.map(drop)
     }
 
@@ -314,7 +321,7 @@ impl LocalDriver {
         let Some(pid) = server.postmaster().await? else {
             return Ok(ObservedState::Stopped);
         };
-        let accepting = server.admin().await.is_ok();
+        let accepting = server.superuser().await.is_ok();
         Ok(ObservedState::Running {
             pid: pid.as_raw_nonzero().get(),
             accepting,
@@ -448,23 +455,39 @@ impl LocalDriver {
     /// Opens a superuser session in database `postgres`, with settings that override those of the
     /// tenant. If the tenant closed the database, it is opened again first. The connection ends
     /// when the client is dropped.
-    pub async fn admin_session(&self, project: &ProjectRef) -> Result<Client> {
+    pub async fn superuser_session(&self, project: &ProjectRef) -> Result<SuperuserSession> {
         let server = self.existing(project)?;
-        match server.admin().await {
+        match server.superuser().await {
             Err(error) if error.is_closed_database() => {
                 tracing::warn!(%project, %error, "project database does not accept connections; repairing");
                 self.repair_roles(project).await?;
-                server.admin().await
+                server.superuser().await
             }
             answer => answer,
         }
     }
 
     /// Opens a superuser session in another database.
-    pub async fn admin_session_in(&self, project: &ProjectRef, database: &str) -> Result<Client> {
-        self.existing(project)?
-            .connect(template::SUPERUSER, database)
-            .await
+    pub async fn superuser_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<SuperuserSession> {
+        self.existing(project)?.superuser_in(database).await
+    }
+
+    /// Opens a session in a database with the rights of its owner, or of another login of the
+    /// platform that is no superuser.
+    pub async fn session_as(
+        &self,
+        project: &ProjectRef,
+        role: &str,
+        database: &str,
+    ) -> Result<Client> {
+        if role == template::SUPERUSER {
+            return Err(ClusterError::Unsupported("sessions of a superuser"));
+        }
+        self.existing(project)?.connect(role, database).await
     }
 
     /// Returns the parameters of a session in database `postgres` with peer authentication. They

@@ -33,7 +33,9 @@ pub mod online_copy;
 mod packages;
 mod pid_file;
 mod platform;
+mod privileges;
 mod process;
+mod quarantine;
 mod recovered;
 mod recovery;
 pub mod registry;
@@ -44,6 +46,7 @@ pub mod server;
 mod settings;
 pub mod shutdown;
 pub mod socket;
+pub mod superuser;
 pub(in crate::data_plane) mod system_calls;
 pub mod template;
 pub mod tools;
@@ -76,14 +79,15 @@ pub use self::{
         copy_needs,
     },
     platform::PlatformConflict,
+    privileges::PrivilegeFinding,
     recovered::RecoveredServer,
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
-    roles::QUIET,
     running::RunningServer,
     server::Host,
     socket::ServerSocket,
-    template::{OWNER_LOGIN, SUPERUSER, peer_login},
+    superuser::{SqlArgument, SuperuserSession, SuperuserStatement},
+    template::{OWNER_LOGIN, ROWS_LOGIN, peer_login},
     upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 

@@ -10,7 +10,11 @@ use std::{collections::HashSet, fmt};
 use sha2::{Digest, Sha256};
 use tokio_postgres::{Client, error::SqlState};
 
-use super::{ClusterError, Result};
+use super::{
+    ClusterError, Result,
+    superuser::SuperuserSession,
+    template::{self, SERVICE_ROLES},
+};
 
 /// A part of the platform that was not applied, because an object of the tenant has the name of one
 /// of its objects.
@@ -234,12 +238,13 @@ const NEW_TABLE_GRANTS: &str = include_str!("recipes/platform/new_table_grants.s
 const BEGIN: &str = "begin; set local search_path = pg_catalog, pg_temp; set local session_replication_role = replica; \
                      set local client_min_messages = warning";
 
-/// Owner of each object of the given schemas, with whether the platform owns it: a superuser does,
-/// or a role with the comment that `roles.sql` writes. `postgres` owns what belongs to the tenant.
+/// Owner of each object of the schemas `$1`, with whether the platform owns it: a superuser does, or
+/// one of the roles `$2`, which the tenant can neither create nor administer.
 const OWNERS: &str = "
     select o.kind, o.oid, o.schema, o.name, r.rolname::text,
-           r.rolsuper
-           or coalesce(shobj_description(r.oid, 'pg_authid') = 'Role of the platform', false)
+           r.rolsuper or (r.rolname = any ($2) and not exists (
+               select from pg_auth_members m join pg_roles a on a.oid = m.member
+               where m.roleid = r.oid and m.admin_option and not a.rolsuper))
     from (
         select 'schema' as kind, oid, nspname::text as schema, '' as name, nspowner as owner
         from pg_namespace
@@ -257,6 +262,16 @@ const OWNERS: &str = "
     ) as o
     join pg_roles r on r.oid = o.owner
     where o.schema = any ($1)";
+
+/// Roles that own objects of the platform, besides the superuser.
+const PLATFORM_OWNERS: [&str; 6] = [
+    SERVICE_ROLES[0],
+    SERVICE_ROLES[1],
+    SERVICE_ROLES[2],
+    "supabase_functions_admin",
+    "pgbouncer",
+    "gantry_realtime",
+];
 
 /// Functions among the given ones that the current transaction has changed.
 const CHANGED_FUNCTIONS: &str = "
@@ -335,7 +350,7 @@ impl Part {
     /// name of one of its objects; nothing is changed then.
     async fn apply(&self, admin: &Client) -> Result<Option<String>> {
         let rows = admin
-            .query(OWNERS, &[&self.schemas])
+            .query(OWNERS, &[&self.schemas, &PLATFORM_OWNERS.as_slice()])
             .await
             .map_err(sql_error)?;
         let objects: Vec<Owned> = rows
@@ -428,7 +443,12 @@ fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
 
 /// Brings a database to this version of the platform. Idempotent; each part is a transaction. Parts
 /// with a conflict, and parts that need them, are left out and returned.
-pub(super) async fn apply(admin: &Client) -> Result<Vec<PlatformConflict>> {
+///
+/// The scripts run in a session of the superuser: they change definitions, and rows of tables that
+/// only the platform can alter. No rule, default, constraint or index of a tenant is on these, and
+/// triggers do not fire. Objects of the tenant that have a name of the platform's are conflicts.
+pub(super) async fn apply(session: &SuperuserSession) -> Result<Vec<PlatformConflict>> {
+    let admin = session.scripts();
     let rows = admin
         .query("select name::text from pg_available_extensions", &[])
         .await
@@ -453,11 +473,22 @@ pub(super) async fn apply(admin: &Client) -> Result<Vec<PlatformConflict>> {
 }
 
 /// Opens new tables, sequences and functions in `public` to the roles of the Data API. Idempotent.
-pub(super) async fn grant_on_new_tables(admin: &Client) -> Result<()> {
-    admin
+pub(super) async fn grant_on_new_tables(session: &SuperuserSession) -> Result<()> {
+    session
+        .scripts()
         .batch_execute(NEW_TABLE_GRANTS)
         .await
         .map_err(sql_error)
+}
+
+/// Grants the privileges of the roles, and defines the rules of creating extensions. Idempotent.
+/// Changes catalogs and functions of the platform's schemas only.
+pub(super) async fn grant(session: &SuperuserSession) -> Result<()> {
+    let granted = session.scripts().batch_execute(template::GRANTS).await;
+    granted.map_err(|cause| ClusterError::Sql {
+        doing: "granting privileges to roles",
+        cause,
+    })
 }
 
 /// Adds all scripts to a digest.

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use tokio_postgres::Client;
+use tokio_postgres::Row;
 
 use super::{
     At, ClusterError, ClusterSpec, LocalDriver, Result, blocking, files, identity,
@@ -22,6 +22,7 @@ use super::{
     online_copy::{QUARANTINE, QUARANTINE_17},
     server::Server,
     shutdown::ShutdownMode,
+    superuser::{self, SqlArgument, SuperuserSession},
     template, vault_key,
 };
 use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
@@ -360,13 +361,12 @@ fn configure(
 async fn run(server: &Server, checks: RecoveryChecks) -> Result<RecoveredCluster> {
     server.start().await?;
     server.wait_ready(REPLAY_PATIENCE).await?;
-    let admin = server.admin().await?;
+    let admin = server.superuser().await?;
     let recovered = check(server, &admin, checks).await?;
     // Nothing of the recovery stays in the segment of the last checkpoint.
-    admin
-        .batch_execute("checkpoint; select pg_switch_wal()")
-        .await
-        .map_err(sql_error)?;
+    for statement in [&superuser::CHECKPOINT, &superuser::SWITCH_SEGMENT] {
+        admin.run(statement).await.map_err(sql_error)?;
+    }
     drop(admin);
     server.stop(ShutdownMode::Fast, STOP_PATIENCE).await?;
     Ok(recovered)
@@ -375,16 +375,11 @@ async fn run(server: &Server, checks: RecoveryChecks) -> Result<RecoveredCluster
 /// Checks every database.
 async fn check(
     server: &Server,
-    admin: &Client,
+    admin: &SuperuserSession,
     checks: RecoveryChecks,
 ) -> Result<RecoveredCluster> {
-    let row = admin
-        .query_one(
-            "select pg_is_in_recovery(), current_setting('data_checksums') = 'on'",
-            &[],
-        )
-        .await
-        .map_err(sql_error)?;
+    let row = admin.query_one(&superuser::RECOVERY_STATE, &[]).await;
+    let row = row.map_err(sql_error)?;
     if row.get(0) {
         return Err(ClusterError::Recovery("it is still in recovery".to_owned()));
     }
@@ -394,17 +389,15 @@ async fn check(
         indexes: 0,
         has_checksums: row.get(1),
     };
-    let sql = "select datname::text from pg_database where datallowconn order by oid limit $1";
-    let rows = admin.query(sql, &[&DATABASES_MAX]).await;
-    for row in rows.map_err(sql_error)? {
+    let rows = admin.query(&superuser::OPEN_DATABASES, &[&DATABASES_MAX]);
+    for row in rows.await.map_err(sql_error)? {
         let database: String = row.try_get(0).map_err(sql_error)?;
-        let session = server.connect(template::SUPERUSER, &database).await?;
+        let session = server.superuser_in(&database).await?;
         recovered.databases += 1;
         match checks {
             RecoveryChecks::Quick => {
-                let sql =
-                    "select count(*) from pg_class c join pg_attribute a on a.attrelid = c.oid";
-                session.query_one(sql, &[]).await.map_err(sql_error)?;
+                let read = session.query_one(&superuser::READ_CATALOGS, &[]).await;
+                read.map_err(sql_error)?;
             }
             RecoveryChecks::Full => check_database(&session, &mut recovered).await?,
         }
@@ -412,59 +405,71 @@ async fn check(
     Ok(recovered)
 }
 
-/// Reads every table, and compares every B-tree index with its table.
-async fn check_database(session: &Client, recovered: &mut RecoveredCluster) -> Result<()> {
-    session
-        .batch_execute(
-            "set statement_timeout = 0; set enable_indexscan = off; set enable_indexonlyscan = off",
-        )
-        .await
-        .map_err(sql_error)?;
-    // A view or a foreign table has no pages, and no trigger or function of the tenant runs.
-    let tables = "select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
-                  where c.relkind in ('r', 'm', 't') and c.relpersistence = 'p' and not (c.relkind = 'm' and not c.relispopulated)";
-    for row in session.query(tables, &[]).await.map_err(sql_error)? {
-        let table: String = row.try_get(0).map_err(sql_error)?;
+/// Reads every table, and compares every B-tree index with its order.
+async fn check_database(
+    session: &SuperuserSession,
+    recovered: &mut RecoveredCluster,
+) -> Result<()> {
+    let unbounded = session.run(&superuser::UNBOUNDED_STATEMENTS).await;
+    unbounded.map_err(sql_error)?;
+    let Some([tree, table]) = amcheck(session).await? else {
+        return Ok(());
+    };
+    let tables = session.query(&superuser::TABLES_WITH_PAGES, &[]).await;
+    for row in tables.map_err(sql_error)? {
+        let (number, name) = numbered(&row)?;
+        let arguments = [SqlArgument::Quoted(&table), SqlArgument::Literal(&number)];
         let read = session
-            .batch_execute(&format!("select count(*) from only {table}"))
+            .query_with(&superuser::CHECK_TABLE, &arguments)
             .await;
-        read.map_err(|error| damaged(&table, &error))?;
+        let damage = read.map_err(|error| damaged(&name, &super::sql_text(&error)))?;
+        if let Some(damage) = damage.first() {
+            let text: String = damage.try_get(0).map_err(sql_error)?;
+            return Err(damaged(&name, &text));
+        }
         recovered.tables += 1;
     }
-    // The databases that users cannot change need no check, and `template0` accepts none.
-    if session
-        .batch_execute("create schema if not exists gantry_check; create extension if not exists amcheck schema gantry_check")
-        .await
-        .is_err()
-    {
-        return Ok(());
-    }
-    let indexes = "select c.oid, format('%I.%I', n.nspname, c.relname), coalesce(nullif(e.nspname, ''), 'gantry_check')
-                   from pg_index i
-                   join pg_class c on c.oid = i.indexrelid
-                   join pg_namespace n on n.oid = c.relnamespace
-                   join pg_am a on a.oid = c.relam and a.amname = 'btree'
-                   cross join (select x.nspname from pg_extension y
-                               join pg_namespace x on x.oid = y.extnamespace
-                               where y.extname = 'amcheck') e
-                   where i.indisready and i.indisvalid and c.relpersistence = 'p' and c.relkind = 'i'";
-    for row in session.query(indexes, &[]).await.map_err(sql_error)? {
-        let (id, index, schema): (u32, String, String) = (
-            row.try_get(0).map_err(sql_error)?,
-            row.try_get(1).map_err(sql_error)?,
-            row.try_get(2).map_err(sql_error)?,
-        );
-        let schema = schema.replace('"', "\"\"");
-        let sql = format!("select \"{schema}\".bt_index_check({id}::regclass)");
-        let checked = session.batch_execute(&sql).await;
-        checked.map_err(|error| damaged(&index, &error))?;
+    let trees = session.query(&superuser::TREES, &[]).await;
+    for row in trees.map_err(sql_error)? {
+        let (number, name) = numbered(&row)?;
+        let arguments = [SqlArgument::Quoted(&tree), SqlArgument::Literal(&number)];
+        let checked = session.query_with(&superuser::CHECK_TREE, &arguments).await;
+        checked.map_err(|error| damaged(&name, &super::sql_text(&error)))?;
         recovered.indexes += 1;
     }
     Ok(())
 }
 
-fn damaged(relation: &str, error: &tokio_postgres::Error) -> ClusterError {
-    let text = super::sql_text(error);
+/// Returns the quoted names of the functions that check a B-tree index and a table. `None` in
+/// databases that users cannot change, which need no check, and if the extension is not installed.
+async fn amcheck(session: &SuperuserSession) -> Result<Option<[String; 2]>> {
+    let there = session.query_opt(&superuser::HAS_AMCHECK, &[]).await;
+    if there.map_err(sql_error)?.is_none() {
+        let taken = session.query_opt(&superuser::HAS_CHECK_SCHEMA, &[]).await;
+        if taken.map_err(sql_error)?.is_some() {
+            let text = "schema gantry_check is in the way of the checks; rename it";
+            return Err(ClusterError::Recovery(text.to_owned()));
+        }
+        if session.run(&superuser::CREATE_AMCHECK).await.is_err() {
+            session.roll_back().await.map_err(sql_error)?;
+            return Ok(None);
+        }
+    }
+    let functions = session.query(&superuser::AMCHECK_FUNCTIONS, &[]).await;
+    let names: std::result::Result<Vec<String>, _> = functions
+        .map_err(sql_error)?
+        .iter()
+        .map(|row| row.try_get(0))
+        .collect();
+    Ok(names.map_err(sql_error)?.try_into().ok())
+}
+
+fn numbered(row: &Row) -> Result<(String, String)> {
+    let number: u32 = row.try_get(0).map_err(sql_error)?;
+    Ok((number.to_string(), row.try_get(1).map_err(sql_error)?))
+}
+
+fn damaged(relation: &str, text: &str) -> ClusterError {
     ClusterError::Recovery(format!("{relation} is damaged: {text}"))
 }
 

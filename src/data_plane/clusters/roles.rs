@@ -1,9 +1,11 @@
 //! Passwords, grants and repair of the roles in a project's cluster.
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
-use tokio_postgres::Client;
-
-use super::{ClusterError, LocalDriver, PlatformConflict, Result, platform, template};
+use super::{
+    ClusterError, LocalDriver, PlatformConflict, PrivilegeFinding, Result, blocking, platform,
+    privileges,
+    superuser::{self, SqlArgument, SuperuserSession},
+    template,
+};
 use crate::base::ids::ProjectRef;
 
 impl LocalDriver {
@@ -18,37 +20,30 @@ impl LocalDriver {
         if !is_scram_verifier(verifier) {
             return Err(ClusterError::NotAVerifier);
         }
-        let admin = self.admin_session(project).await?;
+        let admin = self.superuser_session(project).await?;
         let sql_error = |cause| ClusterError::Sql {
             doing: "setting a password",
             cause,
         };
-        // Sent separately: PostgreSQL decides whether to log a message before executing it.
-        admin.batch_execute(QUIET).await.map_err(sql_error)?;
-        let statement = format!(
-            "alter role {} password {}",
-            escape_identifier(role),
-            escape_literal(verifier)
-        );
-        admin.batch_execute(&statement).await.map_err(sql_error)
+        admin.run(&superuser::QUIET).await.map_err(sql_error)?;
+        let arguments = [
+            SqlArgument::Identifier(role),
+            SqlArgument::Literal(verifier),
+        ];
+        let set = admin.run_with(&superuser::SET_PASSWORD, &arguments);
+        set.await.map_err(sql_error)
     }
 
     /// Brings a database to the platform's schemas and grants of this version of Gantry.
     /// Idempotent. Returns the parts that objects of the tenant are in the way of.
-    pub async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+    pub async fn apply_platform(&self, admin: &SuperuserSession) -> Result<Vec<PlatformConflict>> {
         let conflicts = platform::apply(admin).await?;
-        admin
-            .batch_execute(template::GRANTS)
-            .await
-            .map_err(|cause| ClusterError::Sql {
-                doing: "granting privileges to roles",
-                cause,
-            })?;
+        platform::grant(admin).await?;
         Ok(conflicts)
     }
 
     /// Grants privileges on new objects in `public` to the roles of the Data API. Idempotent.
-    pub async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+    pub async fn grant_on_new_tables(&self, admin: &SuperuserSession) -> Result<()> {
         platform::grant_on_new_tables(admin).await
     }
 
@@ -60,30 +55,44 @@ impl LocalDriver {
     /// Restores the platform's roles and the database `postgres`. Idempotent.
     pub async fn repair_roles(&self, project: &ProjectRef) -> Result<()> {
         let admin = self.existing(project)?.repairer().await?;
-        admin
-            .batch_execute(template::REPAIR)
-            .await
-            .map_err(|cause| ClusterError::Sql {
-                doing: "repairing the platform's roles",
-                cause,
-            })
+        self.repair_roles_over(&admin).await
     }
 
     /// Does [`Self::repair_roles`] over an open superuser session.
-    pub async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
-        admin
-            .batch_execute(template::REPAIR)
-            .await
-            .map_err(|cause| ClusterError::Sql {
-                doing: "repairing the platform's roles",
-                cause,
-            })
+    pub async fn repair_roles_over(&self, admin: &SuperuserSession) -> Result<()> {
+        let repaired = admin.run(&superuser::REPAIR_ROLES).await;
+        repaired.map_err(|cause| ClusterError::Sql {
+            doing: "repairing the platform's roles",
+            cause,
+        })
+    }
+
+    /// Writes the rules of authentication of this version of Gantry, and makes a running server use
+    /// them if they were others.
+    pub async fn refresh_access(&self, project: &ProjectRef) -> Result<()> {
+        let server = self.existing(project)?;
+        let (data, owner) = (server.data().to_owned(), server.run_as());
+        let rules = template::access_rules()?;
+        let changed = blocking(move || template::write_rules(&data, owner, &rules)).await?;
+        if changed && self.running(project).await?.is_some() {
+            self.reload(project).await?;
+        }
+        Ok(())
+    }
+
+    /// Revokes privileges that only the platform has from other roles. Returns these, and objects
+    /// in database `postgres` that only a superuser can have made, which stay.
+    pub async fn check_privileges(
+        &self,
+        project: &ProjectRef,
+        admin: &SuperuserSession,
+    ) -> Result<Vec<PrivilegeFinding>> {
+        let major = self.existing(project)?.major();
+        let mut found = privileges::revoke(admin, major).await?;
+        found.extend(privileges::foreign_objects(admin).await?);
+        Ok(found)
     }
 }
-
-/// Settings that keep the next statements out of the log and the statistics.
-pub const QUIET: &str = "set log_statement = 'none'; set log_min_duration_statement = -1; set log_min_error_statement = 'panic'; \
-                     set pg_stat_statements.track = 'none'";
 
 /// Returns whether `text` is `SCRAM-SHA-256$<iterations>:<salt>$<stored key>:<server key>`.
 /// PostgreSQL takes any other text for a password.

@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
 use super::{
-    At, ClusterError, LocalDriver, Result, blocking, files, server::Server, template::OVERRIDES,
+    At, ClusterError, LocalDriver, Result, blocking, files, server::Server, superuser,
+    template::OVERRIDES,
 };
 use crate::base::{ids::ProjectRef, supervisor::ProcessHandle};
 
@@ -84,8 +85,8 @@ impl LocalDriver {
 
     /// Makes a running server read its settings again.
     pub async fn reload(&self, project: &ProjectRef) -> Result<()> {
-        let admin = self.admin_session(project).await?;
-        let reloaded = admin.batch_execute("select pg_reload_conf()").await;
+        let admin = self.superuser_session(project).await?;
+        let reloaded = admin.run(&superuser::RELOAD).await;
         reloaded.map_err(|cause| ClusterError::Sql {
             doing: "reloading settings",
             cause,
@@ -97,10 +98,9 @@ impl LocalDriver {
         if self.running(project).await?.is_none() {
             return Ok(false);
         }
-        let admin = self.admin_session(project).await?;
-        let sql = "select exists (select from pg_stat_activity where backend_type in ('client backend', 'walsender') and pid <> pg_backend_pid())";
+        let admin = self.superuser_session(project).await?;
         let row = admin
-            .query_one(sql, &[])
+            .query_one(&superuser::HAS_SESSIONS, &[])
             .await
             .map_err(|cause| ClusterError::Sql {
                 doing: "looking for sessions",

@@ -29,6 +29,19 @@ pub(super) const OWNER: &str = "postgres";
 /// The owner itself cannot have a second authentication method: PostgreSQL chooses the method by
 /// role and database, and proxied connections have the same peer account as Gantry.
 pub const OWNER_LOGIN: &str = "gantry_owner";
+/// Gantry's login role for rows of the tables of Auth and Storage. No superuser: it inherits the
+/// rights of the roles that own these tables. Triggers and policies of the tenant do not run in its
+/// sessions, by its attributes and settings.
+pub const ROWS_LOGIN: &str = "gantry_rows";
+/// Roles that own the tables of the platform's services. None of them is the tenant's: they are made
+/// with the cluster, before the tenant can create a role.
+pub const SERVICE_ROLES: [&str; 3] = [
+    "supabase_auth_admin",
+    "supabase_storage_admin",
+    "supabase_realtime_admin",
+];
+/// A database of the superuser, which the owner of a project cannot close, rename or drop.
+pub(super) const REPAIR_DATABASE: &str = "template1";
 /// The file that the configuration includes last.
 pub(super) const OVERRIDES: &str = "overrides.conf";
 /// Time limit of `initdb`, which usually takes half a second.
@@ -58,7 +71,12 @@ pub(super) struct Recipe {
 }
 
 /// Roles of a project's cluster that Gantry's account logs in as.
-pub(super) const PLATFORM_LOGINS: [&str; 3] = [SUPERUSER, OWNER_LOGIN, "supabase_read_only_user"];
+pub(super) const PLATFORM_LOGINS: [&str; 4] = [
+    SUPERUSER,
+    OWNER_LOGIN,
+    ROWS_LOGIN,
+    "supabase_read_only_user",
+];
 
 /// The recipe of a project's cluster.
 pub(super) const PROJECT: Recipe = Recipe {
@@ -87,9 +105,6 @@ pub(super) const GRANTS: &str = concat!(
     include_str!("recipes/extensions/triggers.sql"),
 );
 
-/// Restores the platform's roles and the database `postgres`. Idempotent.
-pub(super) const REPAIR: &str = include_str!("recipes/repair.sql");
-
 /// Returns an identifier of the platform's schemas and grants, which differs between versions.
 pub(super) fn platform_version() -> String {
     let mut digest = Sha256::new();
@@ -106,6 +121,9 @@ local all         all     OTHERS
 host  all         all all reject
 host  replication all all reject
 ";
+
+/// Rules of authentication while a copy is isolated.
+const QUARANTINE_HBA: &str = "local all all peer map=gantry\n";
 
 /// Creates the extension for statistics of statements, if it is installed. The server loads it at
 /// the start, and would not start without its library.
@@ -252,20 +270,22 @@ async fn fill(
 async fn furnish(server: &Server, sql: &str) -> Result<bool> {
     let doing = "preparing a template";
     let sql_error = |cause| ClusterError::Sql { doing, cause };
-    let admin = server.admin().await?;
-    admin.batch_execute(sql).await.map_err(sql_error)?;
-    if let Some(conflict) = platform::apply(&admin).await?.first() {
+    let session = server.superuser().await?;
+    // No tenant has used this cluster.
+    let scripts = session.scripts();
+    scripts.batch_execute(sql).await.map_err(sql_error)?;
+    if let Some(conflict) = platform::apply(&session).await?.first() {
         return Err(ClusterError::Template(conflict.to_string()));
     }
-    admin.batch_execute(GRANTS).await.map_err(sql_error)?;
+    platform::grant(&session).await?;
     let available = "select from pg_available_extensions where name = 'pg_stat_statements'";
-    let available = admin
+    let available = scripts
         .query_opt(available, &[])
         .await
         .map_err(sql_error)?
         .is_some();
     if available {
-        admin.batch_execute(STATEMENTS).await.map_err(sql_error)?;
+        scripts.batch_execute(STATEMENTS).await.map_err(sql_error)?;
     }
     Ok(available)
 }
@@ -373,6 +393,53 @@ pub fn peer_login(role: &str) -> (&str, Option<(&'static str, &'static str)>) {
     }
 }
 
+/// Files with the rules of authentication of a project's server, and their contents.
+pub(super) fn access_rules() -> Result<[(&'static str, String); 2]> {
+    let account = Account::current()?;
+    Ok([
+        ("pg_hba.conf", hba(&PROJECT)),
+        ("pg_ident.conf", ident(&PROJECT, &account)),
+    ])
+}
+
+/// Files with the rules of authentication in quarantine: Gantry's account may log in as all roles,
+/// which are named in `roles`, and other accounts as none.
+pub(super) fn quarantine_rules(roles: &[&str]) -> Result<[(&'static str, String); 2]> {
+    let account = Account::current()?;
+    let mut map = ident(&PROJECT, &account);
+    for role in roles {
+        let quoted = role.replace('"', "\"\"");
+        map.extend(["gantry \"", &account.name, "\" \"", &quoted, "\"\n"]);
+    }
+    Ok([
+        ("pg_hba.conf", QUARANTINE_HBA.to_owned()),
+        ("pg_ident.conf", map),
+    ])
+}
+
+/// Writes configuration files that differ. Returns whether one did. Links of the tenant are not
+/// followed, and the server never reads a partial file.
+pub(super) fn write_rules(
+    data: &Path,
+    owner: ProcessOwner,
+    rules: &[(&'static str, String)],
+) -> Result<bool> {
+    let mut changed = false;
+    for (name, text) in rules {
+        let path = data.join(name);
+        let bytes_max = text.len() as u64 + 1;
+        if files::read_untrusted(&path, bytes_max).is_ok_and(|there| there == *text) {
+            continue;
+        }
+        let unfinished = path.with_extension("conf.new");
+        files::remove_file(&unfinished)?;
+        files::write_new(&unfinished, text, 0o600, owner)?;
+        files::commit(&unfinished, &path)?;
+        changed = true;
+    }
+    Ok(changed)
+}
+
 /// Returns the lines of `pg_ident.conf`: map, operating system user, role.
 fn ident(recipe: &Recipe, user: &Account) -> String {
     let lines: Vec<_> = recipe
@@ -401,7 +468,7 @@ mod tests {
         assert_eq!(
             peers,
             [
-                &"local all         supabase_admin,gantry_owner,supabase_read_only_user   peer map=gantry"
+                &"local all         supabase_admin,gantry_owner,gantry_rows,supabase_read_only_user   peer map=gantry"
             ]
         );
         assert!(
@@ -421,7 +488,7 @@ mod tests {
         };
         assert_eq!(
             ident(&PROJECT, &user),
-            "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" gantry_owner\ngantry \"gan-try\" supabase_read_only_user\n"
+            "gantry \"gan-try\" supabase_admin\ngantry \"gan-try\" gantry_owner\ngantry \"gan-try\" gantry_rows\ngantry \"gan-try\" supabase_read_only_user\n"
         );
     }
 }

@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::time::sleep;
-use tokio_postgres::Client;
 
 use super::LOGIN_ROLE_PREFIX;
 use crate::{
@@ -17,7 +15,10 @@ use crate::{
         ids::ProjectRef,
     },
     data_plane::{
-        clusters::{ClusterError, QUIET},
+        clusters::{
+            ClusterError,
+            superuser::{self, SqlArgument, SuperuserSession},
+        },
         context::DataPlaneContext,
         projects,
     },
@@ -57,35 +58,30 @@ pub async fn create(
     let verifier = projects::verifier(password.clone()).await?;
     sweep(&admin, &project.reference, ROLES_MAX - 1).await?;
     // The expiry is computed from the server's clock, which PostgreSQL compares it with.
-    let sql = format!(
-        "select (now() + interval '{} seconds')::text",
-        TTL.as_secs()
-    );
-    let until: String = admin.query_one(&sql, &[]).await.context(MAKING)?.get(0);
-    let name = escape_identifier(&role);
-    let verifier = escape_literal(&verifier);
-    let until = escape_literal(&until);
-    let grants = if read_only {
-        format!(
-            "grant pg_read_all_data to {name}; alter role {name} set default_transaction_read_only = on"
-        )
-    } else {
-        format!("grant postgres to {name}")
-    };
+    let seconds = TTL.as_secs_f64();
+    let until = admin.query_one(&superuser::TIME_AFTER, &[&seconds]).await;
+    let until: String = until.context(MAKING)?.get(0);
+    admin.run(&superuser::QUIET).await.context(MAKING)?;
+    let name = SqlArgument::Identifier(&role);
+    let arguments = [
+        name,
+        SqlArgument::Literal(&verifier),
+        SqlArgument::Literal(&until),
+        name,
+        name,
+    ];
     // A read-only role inherits its privileges. The other one must switch to the owner with `set
     // role`.
-    let (inherit, bypass) = if read_only {
-        ("inherit", "bypassrls")
+    let created = if read_only {
+        admin
+            .run_with(&superuser::CREATE_READING_LOGIN, &arguments)
+            .await
     } else {
-        ("noinherit", "nobypassrls")
+        admin
+            .run_with(&superuser::CREATE_OWNER_LOGIN, &arguments[..4])
+            .await
     };
-    // Sent as a separate message: PostgreSQL decides on logging a message before it executes any of
-    // its statements.
-    admin.batch_execute(QUIET).await.context(MAKING)?;
-    let sql = format!(
-        "begin; create role {name} login {inherit} {bypass} password {verifier} valid until {until}; {grants}; commit"
-    );
-    admin.batch_execute(&sql).await.context(MAKING)?;
+    created.context(MAKING)?;
     expire(context, project.clone());
     Ok(LoginRole { role, password })
 }
@@ -94,9 +90,9 @@ pub async fn create(
 pub async fn remove_all(context: &DataPlaneContext, project: &Project) -> Result<(), Error> {
     projects::target(context, project).await?;
     let admin = admin(context, project).await?;
-    let sql = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename ~ $1";
+    let pattern = pattern(&project.reference);
     admin
-        .query(sql, &[&pattern(&project.reference)])
+        .query(&superuser::END_MATCHING_SESSIONS, &[&pattern])
         .await
         .context("ending sessions of login roles")?;
     sweep(&admin, &project.reference, 0).await
@@ -105,10 +101,10 @@ pub async fn remove_all(context: &DataPlaneContext, project: &Project) -> Result
 const MAKING: &str = "creating a login role";
 const DROPPING: &str = "dropping login roles";
 
-async fn admin(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
+async fn admin(context: &DataPlaneContext, project: &Project) -> Result<SuperuserSession, Error> {
     context
         .driver
-        .admin_session(&project.reference)
+        .superuser_session(&project.reference)
         .await
         .map_err(|error| match error {
             ClusterError::Missing(_)
@@ -127,20 +123,15 @@ fn pattern(project: &ProjectRef) -> String {
 
 /// Drops expired roles, and the oldest ones until at most `kept` remain. Roles with an open session
 /// are dropped later.
-async fn sweep(admin: &Client, project: &ProjectRef, kept: i64) -> Result<(), Error> {
-    let sql = "select rolname::text from \
-               (select rolname, rolvaliduntil, row_number() over (order by rolvaliduntil desc, rolname) as place from pg_roles where rolname ~ $1) r \
-               where (place > $2 or rolvaliduntil < now()) and not exists (select from pg_stat_activity where usename = rolname)";
+async fn sweep(admin: &SuperuserSession, project: &ProjectRef, kept: i64) -> Result<(), Error> {
     let rows = admin
-        .query(sql, &[&pattern(project), &kept])
+        .query(&superuser::UNUSED_LOGIN_ROLES, &[&pattern(project), &kept])
         .await
         .context(DROPPING)?;
     for row in rows {
-        let name = escape_identifier(row.get(0));
+        let name = [SqlArgument::Identifier(row.get(0)); 3];
         // Objects that the role owns go to the owner of the database.
-        let sql =
-            format!("reassign owned by {name} to postgres; drop owned by {name}; drop role {name}");
-        match admin.batch_execute(&sql).await {
+        match admin.run_with(&superuser::DROP_LOGIN_ROLE, &name).await {
             Ok(()) => {}
             // A concurrent sweep dropped the role first.
             Err(error)
@@ -158,7 +149,7 @@ fn expire(context: &DataPlaneContext, project: Project) {
         sleep(TTL + Duration::from_secs(1)).await;
         // If the project is paused, removed or on another node by now, no login is possible, and
         // the next creation sweeps.
-        if let Ok(admin) = context.driver.admin_session(&project.reference).await
+        if let Ok(admin) = context.driver.superuser_session(&project.reference).await
             && let Err(error) = sweep(&admin, &project.reference, ROLES_MAX).await
         {
             tracing::warn!(project = %project.reference, %error, "failed to drop login roles");

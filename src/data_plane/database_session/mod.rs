@@ -38,8 +38,5 @@ pub async fn ping(target: &ConnectTarget, time: Duration) -> Result<(), Error> {
 pub const OWNER: &str = "postgres";
 /// Role of read-only queries: a member of `pg_read_all_data`, without write privileges.
 pub const READER: &str = "supabase_read_only_user";
-/// Superuser of a project's cluster. Only [`stop`] logs in as this role, and never runs a
-/// customer's SQL.
-const ADMIN: &str = "supabase_admin";
 /// Database that clients of a project use.
 pub const DATABASE: &str = "postgres";

@@ -39,8 +39,6 @@ const ENCRYPTION_REQUESTS: [u32; 2] = [80_877_103, 80_877_104];
 pub(in crate::data_plane) struct SessionLogin {
     /// The role. Gantry's account must be able to log in as it.
     role: &'static str,
-    /// The role that statements run as, if it is another.
-    acting: Option<String>,
     application: &'static str,
     /// Further settings.
     settings: Vec<(&'static str, String)>,
@@ -53,7 +51,6 @@ impl SessionLogin {
     pub(in crate::data_plane) fn unbounded(role: &'static str, application: &'static str) -> Self {
         Self {
             role,
-            acting: None,
             application,
             settings: Vec::new(),
             lifetime: None,
@@ -75,14 +72,6 @@ impl SessionLogin {
             ],
             lifetime: Some(lifetime),
             ..Self::unbounded(role, application)
-        }
-    }
-
-    /// Runs statements as another role.
-    pub(in crate::data_plane) fn acting_as(self, role: &str) -> Self {
-        Self {
-            acting: Some(role.to_owned()),
-            ..self
         }
     }
 }
@@ -152,7 +141,6 @@ pub(in crate::data_plane) async fn serve(
         ("client_connection_check_interval", "2000"),
     ];
     ours.extend(setting);
-    ours.extend(login.acting.iter().map(|role| ("role", role.as_str())));
     for (name, value) in &login.settings {
         ours.push((name, value));
     }

@@ -6,15 +6,14 @@
 
 use std::{error::Error as StdError, io, time::Duration};
 
+use super::{DATABASE, session::ConnectTarget};
+use crate::data_plane::clusters::superuser::{self, SuperuserSession};
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::{sleep, timeout},
 };
-use tokio_postgres::NoTls;
-
-use super::{ADMIN, DATABASE, session::ConnectTarget};
 
 /// Time that a cancelled statement has to end.
 pub(crate) const CANCEL_GRACE: Duration = Duration::from_secs(1);
@@ -69,23 +68,9 @@ async fn request_terminate(
     backend: Backend,
 ) -> Result<(), Box<dyn StdError + Send + Sync>> {
     let stream = target.connect().await?;
-    let mut config = tokio_postgres::Config::new();
-    config
-        .user(ADMIN)
-        .dbname(DATABASE)
-        .options("-c search_path=pg_catalog");
-    let (client, connection) = config.connect_raw(stream, NoTls).await?;
-    let connection = tokio::spawn(connection);
-    // The process id may belong to another backend by now, which then started during the grace
-    // period.
-    let ended = client
-        .execute(
-            "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity
-             where pid = $1 and backend_start < pg_catalog.clock_timestamp() - interval '1 second'",
-            &[&backend.pid],
-        )
-        .await;
-    connection.abort();
-    ended?;
+    let session = SuperuserSession::over(stream, DATABASE).await?;
+    session
+        .execute(&superuser::END_OLD_BACKEND, &[&backend.pid])
+        .await?;
     Ok(())
 }

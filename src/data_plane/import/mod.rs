@@ -183,7 +183,8 @@ impl Import {
     }
 }
 
-/// Opens a session in the project's database, as its owner or as a superuser.
+/// Opens a session in the project's database, as its owner or as the login for rows of the
+/// platform's tables.
 async fn session(socket: &ServerSocket, role: &str) -> Result<Client> {
     let target = |error: &dyn std::fmt::Display| ImportError::Target(error.to_string());
     let stream = socket.connect().await.map_err(|error| target(&error))?;

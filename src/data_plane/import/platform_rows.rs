@@ -13,28 +13,62 @@ use super::{
     session, sql_error,
 };
 use crate::data_plane::{
-    clusters::{SUPERUSER, ServerSocket},
+    clusters::{ROWS_LOGIN, ServerSocket},
     database_session::{
         session::ConnectTarget,
         session_socket::{SessionLogin, SessionSocket},
     },
 };
 
-/// The tables in the order of their references, each with the role that writes it. Sessions and
-/// tokens are left out: they were signed with other keys.
-const TABLES: [(&str, &str, &str); 11] = [
-    ("auth", "users", "supabase_auth_admin"),
-    ("auth", "identities", "supabase_auth_admin"),
-    ("auth", "mfa_factors", "supabase_auth_admin"),
-    ("auth", "sso_providers", "supabase_auth_admin"),
-    ("auth", "sso_domains", "supabase_auth_admin"),
-    ("auth", "saml_providers", "supabase_auth_admin"),
-    ("auth", "oauth_clients", "supabase_auth_admin"),
-    ("auth", "custom_oauth_providers", "supabase_auth_admin"),
-    ("auth", "webauthn_credentials", "supabase_auth_admin"),
-    ("storage", "buckets", "supabase_storage_admin"),
-    ("storage", "objects", "supabase_storage_admin"),
+/// A table whose rows are copied.
+struct CopiedTable {
+    name: &'static str,
+    /// Column that references another table, and that table.
+    parent: Option<(&'static str, &'static str)>,
+}
+
+const fn table(name: &'static str, parent: Option<(&'static str, &'static str)>) -> CopiedTable {
+    CopiedTable { name, parent }
+}
+
+/// The tables in the order of their references. Sessions and tokens are left out: they were signed
+/// with other keys.
+const TABLES: [CopiedTable; 11] = [
+    table("auth.users", None),
+    table("auth.identities", Some(("user_id", "auth.users"))),
+    table("auth.mfa_factors", Some(("user_id", "auth.users"))),
+    table("auth.sso_providers", None),
+    table(
+        "auth.sso_domains",
+        Some(("sso_provider_id", "auth.sso_providers")),
+    ),
+    table(
+        "auth.saml_providers",
+        Some(("sso_provider_id", "auth.sso_providers")),
+    ),
+    table("auth.oauth_clients", None),
+    table("auth.custom_oauth_providers", None),
+    table("auth.webauthn_credentials", Some(("user_id", "auth.users"))),
+    table("storage.buckets", None),
+    table("storage.objects", Some(("bucket_id", "storage.buckets"))),
 ];
+
+impl CopiedTable {
+    /// Returns the condition on a row: its parent exists. Triggers do not fire in the session, not
+    /// those of foreign keys either.
+    fn condition(&self) -> String {
+        self.parent.map_or_else(String::new, |(column, parent)| {
+            format!(
+                "where {column} is null or exists (
+                     select from {parent} p where p.id = {column})"
+            )
+        })
+    }
+
+    fn schema(&self) -> &'static str {
+        self.name.split('.').next().unwrap_or_default()
+    }
+}
 
 /// Copies the rows of all tables that both sides have.
 pub(super) async fn copy(
@@ -42,9 +76,9 @@ pub(super) async fn copy(
     socket: &ServerSocket,
     report: &mut ImportReport,
 ) -> Result<()> {
-    let admin = session(socket, SUPERUSER).await?;
-    for (index, (schema, table, role)) in TABLES.iter().enumerate() {
-        let name = format!("{schema}.{table}");
+    let admin = session(socket, ROWS_LOGIN).await?;
+    for (index, table) in TABLES.iter().enumerate() {
+        let name = table.name;
         let sql = format!(
             "select attname::text from pg_attribute where attrelid = to_regclass('{name}')
              and attnum > 0 and not attisdropped and attgenerated = ''"
@@ -64,13 +98,13 @@ pub(super) async fn copy(
             continue;
         }
         let columns = columns.join(", ");
-        // One socket per role, with numbers after that of the owner.
+        // One socket per table, with numbers after that of the owner.
         let port = 2 + u16::try_from(index).unwrap_or(0);
         let _login = SessionSocket::listen(
             &programs.folder().join(format!(".s.PGSQL.{port}")),
             programs.account(),
             ConnectTarget::new(socket.clone()),
-            SessionLogin::unbounded(SUPERUSER, "gantry import").acting_as(role),
+            SessionLogin::unbounded(ROWS_LOGIN, "gantry import"),
         )?;
         let count = format!("select count(*) from {name}");
         let before = one(&admin, &count).await?;
@@ -85,17 +119,18 @@ pub(super) async fn copy(
         let mut to = programs.of_target("psql", port);
         // The data is the input of `copy`, so nothing in it is a command of psql.
         to.args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"]);
-        // The role has no privilege for temporary tables. No other session sees this one.
+        // The login has no privilege for temporary tables. No other session sees this one.
         to.arg("--single-transaction");
-        let staging = format!("{}.gantry_import", escape_identifier(schema));
+        let staging = format!("{}.gantry_import", escape_identifier(table.schema()));
         for command in [
             "create table STAGING as select * from NAME where false",
             "copy STAGING (COLUMNS) from stdin",
-            "insert into NAME (COLUMNS) select COLUMNS from STAGING on conflict do nothing",
+            "insert into NAME (COLUMNS) select COLUMNS from STAGING CONDITION on conflict do nothing",
             "drop table STAGING",
         ] {
             let command = command.replace("STAGING", &staging);
-            let command = command.replace("NAME", &name).replace("COLUMNS", &columns);
+            let command = command.replace("NAME", name).replace("COLUMNS", &columns);
+            let command = command.replace("CONDITION", &table.condition());
             to.arg("--command").arg(command);
         }
         let (problem, said) = pipe(from, to).await?;
@@ -108,7 +143,7 @@ pub(super) async fn copy(
         }
         let added = one(&admin, &count).await?.saturating_sub(before);
         if added > 0 {
-            report.platform_rows.push((name, added));
+            report.platform_rows.push((name.to_owned(), added));
         }
     }
     note_what_stays(programs, report).await

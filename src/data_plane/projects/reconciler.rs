@@ -455,7 +455,7 @@ async fn bring_up(
     }
     if is_new && project.grants_on_new_tables {
         let admin = driver
-            .admin_session(reference)
+            .superuser_session(reference)
             .await
             .context("connecting to a cluster")?;
         driver

@@ -15,8 +15,9 @@ use crate::{
         ids::{ProjectId, ProjectRef},
     },
     data_plane::{
-        clusters::{Engine, UpgradeBlockers, UpgradeStep, UpgradeSupport},
+        clusters::{self, Engine, UpgradeBlockers, UpgradeStep, UpgradeSupport, superuser},
         context::DataPlaneContext,
+        database_session,
     },
     platform::{access::Project, audit::Recorder, tables::Table},
 };
@@ -470,22 +471,25 @@ async fn finish_one(
     Ok(())
 }
 
-/// Collects the planner's statistics of all databases. An upgrade keeps none of extended statistics
-/// and, before version 18, none at all.
+/// Collects the planner's statistics of all databases: of the tables of the owner and of the
+/// platform's services. Those of other roles have a rough estimate, and PostgreSQL analyzes them
+/// when they change. An upgrade keeps none of extended statistics and, before version 18, none at
+/// all.
 async fn analyze(context: &DataPlaneContext, project: &ProjectRef) -> Result<(), Error> {
+    /// Maximum number of databases.
+    const DATABASES_MAX: i64 = 64;
+    const SQL: &str = "set client_min_messages = error; set statement_timeout = '1h'; analyze";
     let doing = "collecting statistics after an upgrade";
-    let admin = context.driver.admin_session(project).await.context(doing)?;
-    let sql =
-        "select datname::text from pg_catalog.pg_database where datallowconn order by oid limit 64";
-    for row in admin.query(sql, &[]).await.context(doing)? {
+    let driver = &context.driver;
+    let admin = driver.superuser_session(project).await.context(doing)?;
+    let rows = admin.query(&superuser::OPEN_DATABASES, &[&DATABASES_MAX]);
+    for row in rows.await.context(doing)? {
         let database: String = row.try_get(0).context(doing)?;
-        let session = context.driver.admin_session_in(project, &database).await;
-        let work = "set statement_timeout = '1h'; analyze";
-        session
-            .context(doing)?
-            .batch_execute(work)
-            .await
-            .context(doing)?;
+        for role in [database_session::OWNER, clusters::ROWS_LOGIN] {
+            let session = driver.session_as(project, role, &database).await;
+            let session = session.context(doing)?;
+            session.batch_execute(SQL).await.context(doing)?;
+        }
     }
     Ok(())
 }

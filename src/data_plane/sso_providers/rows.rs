@@ -14,17 +14,22 @@ use uuid::Uuid;
 use super::{PROVIDERS_MAX, SsoProvider, SsoProviderUpdate, UNKNOWN, metadata::SamlMetadata};
 use crate::{
     base::error::{Context, Error},
-    data_plane::{clusters::ClusterError, context::DataPlaneContext, projects},
+    data_plane::{
+        clusters::{ClusterError, ROWS_LOGIN},
+        context::DataPlaneContext,
+        projects,
+    },
     platform::{access::Project, audit::Recorder},
 };
 
 /// Timeout of the statements of one operation.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Configures the transaction: it runs as the owner of the tables, and without triggers, which the
-/// project's owner may have created and which would run with the owner's rights.
+/// Configures the transaction. Its login is no superuser, and no trigger or policy of the project's
+/// owner runs in its sessions.
 const PREPARE: &str = "set local search_path to pg_catalog; set local lock_timeout to '5s'; \
-    set local statement_timeout to '10s'; set local session_replication_role to replica; \
-    set local role supabase_auth_admin";
+    set local statement_timeout to '10s'";
+/// Database with the tables.
+const DATABASE: &str = "postgres";
 /// Reads the providers as one JSON array, oldest first.
 const READ: &str = "select coalesce(json_agg(json_build_object(\
         'id', p.id, 'disabled', p.disabled, \
@@ -110,8 +115,10 @@ pub(super) async fn write(
 
 async fn session(context: &DataPlaneContext, project: &Project) -> Result<Client, Error> {
     projects::target(context, project).await?;
-    let session = context.driver.admin_session(&project.reference).await;
-    session.map_err(|error| match error {
+    let session = context
+        .driver
+        .session_as(&project.reference, ROWS_LOGIN, DATABASE);
+    session.await.map_err(|error| match error {
         ClusterError::Missing(_)
         | ClusterError::Unreached { .. }
         | ClusterError::ConnectTimeout(_)

@@ -10,15 +10,13 @@ use tokio::sync::{
     watch::{Receiver, Sender, channel},
 };
 
-use tokio_postgres::Client;
-
 use super::{TemporaryLogin, logins, server, server::LoginOutcome};
 use crate::{
     base::{
         error::{Context, Error},
         ids::{ProjectId, ProjectRef},
     },
-    data_plane::context::DataPlaneContext,
+    data_plane::{clusters::SuperuserSession, context::DataPlaneContext},
 };
 
 /// Servers reconciled concurrently.
@@ -125,7 +123,7 @@ pub async fn revoke_expired(
     context: &DataPlaneContext,
     project: ProjectId,
     reference: &ProjectRef,
-    admin: &Client,
+    admin: &SuperuserSession,
 ) -> Result<(), Error> {
     let logins = logins(context, Some(project)).await?;
     remove_expired(context, reference, admin, &logins).await
@@ -159,7 +157,7 @@ async fn reconcile_server(
 async fn remove_expired(
     context: &DataPlaneContext,
     project: &ProjectRef,
-    admin: &Client,
+    admin: &SuperuserSession,
     logins: &[TemporaryLogin],
 ) -> Result<(), Error> {
     let now = context.clock.now();

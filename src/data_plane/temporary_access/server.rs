@@ -1,8 +1,7 @@
 //! Login roles in a project's server. A login has a password and an expiry, and switches to the
 //! granted role when a session starts.
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
-use tokio_postgres::{Client, error::SqlState};
+use tokio_postgres::error::SqlState;
 
 use super::TemporaryLogin;
 use crate::{
@@ -12,7 +11,7 @@ use crate::{
     },
     data_plane::{
         cluster_driver::ClusterDriver,
-        clusters::QUIET,
+        clusters::superuser::{self, SqlArgument, SqlError, SuperuserSession},
         context::DataPlaneContext,
         database_session::{OWNER, READER},
     },
@@ -22,8 +21,6 @@ use crate::{
 pub const LOGIN_PREFIX: &str = "gantry_jit_";
 /// Group of all logins, for a single line in `pg_hba.conf`.
 const GROUP: &str = "gantry_jit";
-/// Maximum number of concurrent sessions of a login.
-const SESSIONS_MAX: u8 = 10;
 /// Attempts to terminate sessions, which may be opening concurrently.
 const TERMINATE_ATTEMPTS: usize = 10;
 /// Maximum number of roles and databases read by a statement.
@@ -38,15 +35,16 @@ pub(crate) enum LoginOutcome {
 }
 
 /// Creates the login, or sets its new expiry and password. Idempotent.
-pub(crate) async fn open(admin: &Client, login: &TemporaryLogin) -> Result<LoginOutcome, Error> {
+pub(crate) async fn open(
+    admin: &SuperuserSession,
+    login: &TemporaryLogin,
+) -> Result<LoginOutcome, Error> {
     let doing = "opening a login";
     // Only roles that the owner could grant: no superuser and no predefined role of PostgreSQL.
     // The owner could also grant the login of the Data API, which is for one service only.
-    let sql = "select not rolsuper and rolname not like 'pg\\_%' and rolname <> 'authenticator' and (rolname = any($2) or pg_has_role($3, oid, 'member')) \
-               from pg_roles where rolname = $1";
     let own: &[&str] = &[OWNER, READER];
     match admin
-        .query_opt(sql, &[&login.role, &own, &OWNER])
+        .query_opt(&superuser::IS_GRANTABLE, &[&login.role, &own, &OWNER])
         .await
         .context(doing)?
         .map(|row| row.get::<_, bool>(0))
@@ -65,60 +63,76 @@ pub(crate) async fn open(admin: &Client, login: &TemporaryLogin) -> Result<Login
         }
         Some(true) => {}
     }
-    // Sent as a separate message: PostgreSQL decides on logging a message before it executes any of
-    // its statements.
-    admin.batch_execute(QUIET).await.context(doing)?;
-    let name = escape_identifier(&login.name);
-    let role = escape_identifier(&login.role);
-    let group = escape_identifier(GROUP);
-    let make = |name: &str| {
-        let exists = format!(
-            "select from pg_roles where rolname = {}",
-            escape_literal(name)
-        );
-        let make = escape_literal(&format!(
-            "create role {} nologin noinherit",
-            escape_identifier(name)
-        ));
-        format!("if not exists ({exists}) then execute {make}; end if;")
-    };
-    let password = login
-        .verifier
-        .as_deref()
-        .map(|verifier| format!("password {}", escape_literal(verifier)))
-        .unwrap_or_default();
-    let until = escape_literal(&login.until.to_rfc3339());
-    let statements = format!(
-        "begin; do {}; grant {group}, {role} to {name}; alter role {name} set role = {role};
-         alter role {name} login connection limit {SESSIONS_MAX} valid until {until} {password}; commit",
-        escape_literal(&format!("begin {} {} end", make(GROUP), make(&login.name))),
+    admin.run(&superuser::QUIET).await.context(doing)?;
+    for name in [GROUP, &login.name] {
+        create_role(admin, name).await.context(doing)?;
+    }
+    let until = login.until.to_rfc3339();
+    let (name, role) = (
+        SqlArgument::Identifier(&login.name),
+        SqlArgument::Identifier(&login.role),
     );
-    admin.batch_execute(&statements).await.context(doing)?;
+    let group = SqlArgument::Identifier(GROUP);
+    let until = SqlArgument::Literal(&until);
+    let mut arguments = vec![group, role, name, name, role, name, until];
+    let opened = match login.verifier.as_deref() {
+        Some(verifier) => {
+            arguments.push(SqlArgument::Literal(verifier));
+            admin
+                .run_with(&superuser::OPEN_LOGIN_WITH_PASSWORD, &arguments)
+                .await
+        }
+        None => admin.run_with(&superuser::OPEN_LOGIN, &arguments).await,
+    };
+    if let Err(error) = opened {
+        admin.roll_back().await.context(doing)?;
+        return Err(error).context(doing);
+    }
     Ok(LoginOutcome::Open)
+}
+
+/// Creates a role unless it exists, also if another process does so at the same time.
+async fn create_role(admin: &SuperuserSession, name: &str) -> Result<(), SqlError> {
+    let there = admin.query_opt(&superuser::ROLE_EXISTS, &[&name]).await?;
+    if there.is_some() {
+        return Ok(());
+    }
+    let name = [SqlArgument::Identifier(name)];
+    match admin.run_with(&superuser::CREATE_ROLE, &name).await {
+        Err(error)
+            if [SqlState::DUPLICATE_OBJECT, SqlState::UNIQUE_VIOLATION]
+                .iter()
+                .any(|state| error.code() == Some(state)) =>
+        {
+            Ok(())
+        }
+        created => created,
+    }
 }
 
 /// Disables the login, terminates its sessions and drops the role. Idempotent.
 pub(crate) async fn end(
     driver: &dyn ClusterDriver,
     project: &ProjectRef,
-    admin: &Client,
+    admin: &SuperuserSession,
     name: &str,
 ) -> Result<(), Error> {
     let doing = "removing a login";
     if admin
-        .query_opt("select from pg_roles where rolname = $1", &[&name])
+        .query_opt(&superuser::ROLE_EXISTS, &[&name])
         .await
         .context(doing)?
         .is_none()
     {
         return Ok(());
     }
-    let role = escape_identifier(name);
-    let shut = format!("alter role {role} nologin password null valid until '-infinity'");
-    if admin.batch_execute(&shut).await.is_err() {
+    let role = [SqlArgument::Identifier(name)];
+    let closed = admin.run_with(&superuser::CLOSE_LOGIN, &role).await;
+    if closed.is_err() {
         // An open session may hold a lock on the role.
         terminate(admin, name).await?;
-        admin.batch_execute(&shut).await.context(doing)?;
+        let closed = admin.run_with(&superuser::CLOSE_LOGIN, &role).await;
+        closed.context(doing)?;
     }
     terminate(admin, name).await?;
     if let Err(error) = remove(driver, project, admin, name).await {
@@ -129,22 +143,19 @@ pub(crate) async fn end(
 }
 
 /// Lists the logins of the server.
-pub(crate) async fn list(admin: &Client) -> Result<Vec<String>, Error> {
-    let sql = "select rolname::text from pg_roles where starts_with(rolname, $1) and not rolsuper order by 1 limit $2";
+pub(crate) async fn list(admin: &SuperuserSession) -> Result<Vec<String>, Error> {
     let rows = admin
-        .query(sql, &[&LOGIN_PREFIX, &LIST_MAX])
+        .query(&superuser::ROLES_WITH_PREFIX, &[&LOGIN_PREFIX, &LIST_MAX])
         .await
         .context("listing logins")?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
+async fn terminate(admin: &SuperuserSession, name: &str) -> Result<(), Error> {
     // Waits up to a second for each session.
-    let sql =
-        "select count(pg_terminate_backend(pid, 1000)) from pg_stat_activity where usename = $1";
     for _ in 0..TERMINATE_ATTEMPTS {
         if admin
-            .query_one(sql, &[&name])
+            .query_one(&superuser::END_SESSIONS, &[&name])
             .await
             .context("terminating sessions")?
             .get::<_, i64>(0)
@@ -164,39 +175,36 @@ async fn terminate(admin: &Client, name: &str) -> Result<(), Error> {
 async fn remove(
     driver: &dyn ClusterDriver,
     project: &ProjectRef,
-    admin: &Client,
+    admin: &SuperuserSession,
     name: &str,
 ) -> Result<(), Error> {
     let doing = "removing a login";
-    let role = escape_identifier(name);
-    let drop = format!("drop role if exists {role}");
-    match admin.batch_execute(&drop).await {
+    let role = SqlArgument::Identifier(name);
+    match admin.run_with(&superuser::DROP_ROLE, &[role]).await {
         Err(error) if error.code() == Some(&SqlState::DEPENDENT_OBJECTS_STILL_EXIST) => {}
         done => return done.context(doing),
     }
-    let sql = "select datname::text from pg_database where datallowconn order by 1 limit $1";
-    for row in admin.query(sql, &[&LIST_MAX]).await.context(doing)? {
+    let databases = admin.query(&superuser::OPEN_DATABASES, &[&LIST_MAX]);
+    for row in databases.await.context(doing)? {
         let there = driver
-            .admin_session_in(project, row.get(0))
+            .superuser_session_in(project, row.get(0))
             .await
             .context(doing)?;
-        let empty = format!(
-            "reassign owned by {role} to {}; drop owned by {role}",
-            escape_identifier(OWNER)
-        );
-        there.batch_execute(&empty).await.context(doing)?;
+        let disowned = there.run_with(&superuser::DISOWN_ROLE, &[role; 2]).await;
+        disowned.context(doing)?;
     }
-    admin.batch_execute(&drop).await.context(doing)
+    let dropped = admin.run_with(&superuser::DROP_ROLE, &[role]).await;
+    dropped.context(doing)
 }
 
 /// Opens a superuser session in the project's server.
 pub(crate) async fn connect(
     context: &DataPlaneContext,
     project: &ProjectRef,
-) -> Result<Client, Error> {
+) -> Result<SuperuserSession, Error> {
     context
         .driver
-        .admin_session(project)
+        .superuser_session(project)
         .await
         .context("connecting to a cluster")
 }

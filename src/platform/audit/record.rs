@@ -123,6 +123,14 @@ impl Recorder {
         }
     }
 
+    /// Returns the recorder of a change that Gantry makes by itself, such as the repair of a project.
+    pub fn system(entropy: &Entropy, operation: &'static str) -> Self {
+        Self {
+            address: "gantry".to_owned(),
+            ..Self::operator("", entropy, operation)
+        }
+    }
+
     /// Returns the user of the entries; the nil UUID for the operator.
     pub const fn actor(&self) -> Uuid {
         self.actor

@@ -82,7 +82,7 @@ fn is_of_platform(line: &Map<String, Json>) -> bool {
     match word("user") {
         // A connection without a role yet. Only processes of the platform connect to a server.
         "" => line.contains_key("remote_host"),
-        template::SUPERUSER => true,
+        template::SUPERUSER | template::ROWS_LOGIN => true,
         role => template::is_platform_login(role) && OPENING.contains(&word("ps")),
     }
 }
@@ -245,6 +245,10 @@ mod tests {
             ),
             (
                 r#"{"user":"supabase_admin","remote_host":"[local]","ps":"idle","message":"statement: alter role x password 'y'"}"#,
+                false,
+            ),
+            (
+                r#"{"user":"gantry_rows","remote_host":"[local]","ps":"idle","message":"statement: insert into auth.saml_providers"}"#,
                 false,
             ),
             (

@@ -8,10 +8,14 @@ use std::{
 };
 
 use tokio::time::{Instant, timeout};
-use tokio_postgres::{Client, Row, types::FromSql};
+use tokio_postgres::{Row, types::FromSql};
 
 use super::{
-    super::{ClusterError, Result, blocking, identity, idle, server::Server},
+    super::{
+        ClusterError, Result, blocking, identity, idle,
+        server::Server,
+        superuser::{self, SqlParams, SuperuserSession, SuperuserStatement},
+    },
     CopyPhase, CopyProgress, CopySpec,
     copier::{Copier, CopyControl, CopyCounts},
 };
@@ -38,7 +42,7 @@ const SEGMENTS_MAX: u64 = 65_536;
 
 /// A running backup of the original. It ends with its session.
 pub(super) struct Backup {
-    pub(super) session: Client,
+    pub(super) session: SuperuserSession,
     data: PathBuf,
     owner: ProcessOwner,
     /// Size of all databases.
@@ -54,21 +58,9 @@ impl Backup {
     /// Begins a backup of a running server.
     pub(super) async fn begin(source: &Server, progress: &CopyProgress) -> Result<Self> {
         progress.enter(CopyPhase::Checkpoint);
-        let session = source.admin().await?;
-        run(&session, "set statement_timeout = '10min'").await?;
-        let row = one(
-            &session,
-            "select pg_size_bytes(current_setting('wal_segment_size')), (pg_control_checkpoint()).timeline_id,
-                    current_setting('max_prepared_transactions')::int,
-                    current_setting('max_replication_slots')::int,
-                    (select count(*) from pg_tablespace
-                     where spcname not in ('pg_default', 'pg_global')),
-                    (select coalesce(sum(pg_database_size(oid)), 0)::bigint from pg_database),
-                    pg_size_bytes(current_setting('shared_buffers')),
-                    extract(epoch from clock_timestamp()
-                            - (pg_control_checkpoint()).checkpoint_time)::bigint",
-        )
-        .await?;
+        let session = source.superuser().await?;
+        run(&session, &superuser::LONG_STATEMENTS).await?;
+        let row = one(&session, &superuser::COPY_FACTS, &[]).await?;
         if value::<i64>(&row, 4)? != 0 {
             return Err(ClusterError::Copy("it has tablespaces".to_owned()));
         }
@@ -86,13 +78,11 @@ impl Backup {
             latency = latency.min(commit_latency(&session).await);
         }
         // Keeps the WAL of the copy. Without a free slot, the copy fails if a segment is missing.
-        let slot = "select pg_create_physical_replication_slot('gantry_copy_' || pg_backend_pid(), true, true)";
-        if let Err(error) = run(&session, slot).await {
+        if let Err(error) = run(&session, &superuser::CREATE_COPY_SLOT).await {
             tracing::info!(%error, "copying without a replication slot");
         }
         let fast = is_fast(value(&row, 6)?, value(&row, 7)?);
-        let start = format!("select pg_backup_start('gantry branch', {fast})");
-        one(&session, &start).await?;
+        one(&session, &superuser::BEGIN_BACKUP, &[&fast]).await?;
         Ok(Self {
             session,
             data: source.data().to_owned(),
@@ -175,11 +165,7 @@ impl Backup {
 
     /// Ends the backup.
     pub(super) async fn stop(&self) -> Result<BackupEnd> {
-        let row = one(
-            &self.session,
-            "select s.lsn::text, s.labelfile, s.spcmapfile, (s.lsn - '0/0'::pg_lsn)::text from pg_backup_stop(false) s",
-        )
-        .await?;
+        let row = one(&self.session, &superuser::END_BACKUP, &[]).await?;
         if !value::<Option<String>>(&row, 2)?
             .unwrap_or_default()
             .is_empty()
@@ -306,24 +292,26 @@ impl Drop for CancelOnDrop {
 }
 
 /// Measures a small commit in the original.
-async fn commit_latency(session: &Client) -> Duration {
+async fn commit_latency(session: &SuperuserSession) -> Duration {
     let begun = Instant::now();
-    let commit = run(
-        session,
-        "select pg_logical_emit_message(true, 'gantry', '')",
-    );
+    let commit = run(session, &superuser::SMALL_COMMIT);
     match timeout(SAMPLE_PATIENCE, commit).await {
         Ok(Ok(())) => begun.elapsed(),
         _ => SAMPLE_PATIENCE,
     }
 }
 
-async fn run(session: &Client, sql: &str) -> Result<()> {
-    session.batch_execute(sql).await.map_err(sql_error)
+async fn run(session: &SuperuserSession, statement: &'static SuperuserStatement) -> Result<()> {
+    session.run(statement).await.map_err(sql_error)
 }
 
-pub(super) async fn one(session: &Client, sql: &str) -> Result<Row> {
-    session.query_one(sql, &[]).await.map_err(sql_error)
+pub(super) async fn one(
+    session: &SuperuserSession,
+    statement: &'static SuperuserStatement,
+    parameters: &SqlParams<'_>,
+) -> Result<Row> {
+    let row = session.query_one(statement, parameters).await;
+    row.map_err(sql_error)
 }
 
 /// Returns a column of a row. A tenant with superuser rights can change the types of functions.

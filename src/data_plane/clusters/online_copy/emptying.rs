@@ -1,114 +1,141 @@
 //! Removes the rows of a copy in quarantine, so that it has only the schema of its original.
 //!
-//! Histories of migrations stay, and so do the tables of extensions, which are part of them. One
-//! statement truncates all other tables, because of their foreign keys.
+//! Histories of migrations stay, and so do the tables of extensions, which are part of them. Every
+//! owner empties its own tables, while their triggers and rules are hidden. Hidden, too, are the
+//! triggers of foreign keys, so tables of several owners that reference each other can be emptied.
 
-use postgres_protocol::escape::escape_identifier;
-use tokio_postgres::{Client, Row};
+use std::collections::BTreeMap;
 
 use super::{
-    super::{ClusterError, Result},
-    isolation::{IsolationLog, run, sql_error, value},
+    super::{
+        ClusterError, Result,
+        quarantine::{OwnerLogins, SchemaUsage},
+        superuser::{self, SqlArgument, SuperuserSession},
+    },
+    isolation::{IsolationLog, execute, run, run_with, sql_error, value},
 };
 
 /// Maximum number of tables of a database.
-const TABLES_MAX: usize = 50_000;
+const TABLES_MAX: i64 = 50_000;
+/// Number of tables that one statement empties.
+const TABLES_PER_STATEMENT: usize = 200;
 
-/// Tables with rows that belong to the original. Tables of extensions are left out, but for those
-/// of extensions that store requests, jobs and secrets.
-const TABLES: &str = "
-    select format('%I.%I', n.nspname, c.relname)
-    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-    where c.relkind in ('r', 'p') and n.nspname not like 'pg\\_%'
-    and n.nspname not in ('information_schema', 'supabase_migrations')
-    and not (n.nspname in ('auth', 'storage', 'realtime', '_realtime', 'supabase_functions')
-             and c.relname like '%migrations')
-    and (n.nspname in ('cron', 'net', 'vault') or not exists (
-        select from pg_catalog.pg_depend d
-        where d.classid = 'pg_catalog.pg_class'::regclass and d.objid = c.oid and d.deptype = 'e'))
-    order by 1 limit 50001";
-
-/// Materialized views that have rows.
-const VIEWS: &str = "
-    select format('%I.%I', n.nspname, c.relname)
-    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-    where c.relkind = 'm' and c.relispopulated order by 1 limit 50001";
-
-/// Triggers of the tenant that would fire for a truncation, also in this session.
-const TRIGGERS: &str = "
-    select format('%I.%I', n.nspname, c.relname), t.tgname::text,
-           case t.tgenabled when 'A' then 'enable always' else 'enable replica' end
-    from pg_catalog.pg_trigger t join pg_catalog.pg_class c on c.oid = t.tgrelid
-    join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-    where t.tgenabled in ('A', 'R') and t.tgtype & 32 <> 0 and not t.tgisinternal
-    order by 1, 2";
-
-/// Large objects with their owners, and statistics, which have samples of rows.
-const REST: &[&str] = &[
-    "delete from pg_catalog.pg_largeobject",
-    "delete from pg_catalog.pg_largeobject_metadata",
-    "delete from pg_catalog.pg_shdepend where classid = 'pg_catalog.pg_largeobject'::regclass
-     and dbid = (select oid from pg_catalog.pg_database
-                 where datname = pg_catalog.current_database())",
-    "delete from pg_catalog.pg_statistic where starelid >= 16384",
-    "delete from pg_catalog.pg_statistic_ext_data",
-];
-
-/// Catalogs with deleted rows. `pg_statistic` is rewritten afterwards in any case.
-const REWRITTEN: &[&str] = &[
-    "pg_catalog.pg_largeobject",
-    "pg_catalog.pg_largeobject_metadata",
-    "pg_catalog.pg_statistic_ext_data",
-];
+/// A table whose rows are removed.
+struct EmptiedTable {
+    oid: u32,
+    quoted: String,
+    schema: String,
+}
 
 /// Empties the tables of one database, in the session that isolates it.
-pub(super) async fn empty(client: &Client, log: &mut IsolationLog) -> Result<()> {
-    let tables = names(client, TABLES).await?;
-    run(client, "begin").await?;
-    let triggers = client.query(TRIGGERS, &[]).await.map_err(sql_error)?;
-    for row in &triggers {
-        alter_trigger(client, row, "disable").await?;
+pub(super) async fn empty(
+    session: &SuperuserSession,
+    logins: &OwnerLogins,
+    database: &str,
+    log: &mut IsolationLog,
+) -> Result<()> {
+    let (own, platforms) = tables(session).await?;
+    let all = own.values().flatten().chain(&platforms);
+    let numbers: Vec<u32> = all.map(|table| table.oid).collect();
+    let hidden = session
+        .execute(&superuser::HIDE_TRIGGERS, &[&numbers])
+        .await;
+    hidden.map_err(sql_error)?;
+    let usage = SchemaUsage::grant(session).await?;
+    for (owner, tables) in &own {
+        let client = logins.session(owner, database).await?;
+        for some in tables.chunks(TABLES_PER_STATEMENT) {
+            let names: Vec<String> = some
+                .iter()
+                .map(|table| format!("only {}", table.quoted))
+                .collect();
+            let sql = format!("truncate {} restart identity", names.join(", "));
+            execute(&client, &sql).await?;
+        }
     }
-    if !tables.is_empty() {
-        let sql = format!("truncate {} restart identity", tables.join(", "));
-        run(client, &sql).await?;
+    empty_platform_tables(session, logins, database, &platforms).await?;
+    log.add("tables emptied", numbers.len() as u64);
+    let views = views(session).await?;
+    for (owner, views) in &views {
+        let client = logins.session(owner, database).await?;
+        for view in views {
+            let sql = format!("refresh materialized view {view} with no data");
+            execute(&client, &sql).await?;
+        }
     }
-    log.add("tables emptied", tables.len() as u64);
-    for row in &triggers {
-        alter_trigger(client, row, value(row, 2)?).await?;
-    }
-    let views = names(client, VIEWS).await?;
-    for view in &views {
-        let sql = format!("refresh materialized view {view} with no data");
-        run(client, &sql).await?;
-    }
-    log.add("materialized views emptied", views.len() as u64);
-    for sql in REST {
-        run(client, sql).await?;
-    }
-    run(client, "commit").await?;
-    for catalog in REWRITTEN {
-        run(client, &format!("vacuum full {catalog}")).await?;
+    let count = views.values().map(Vec::len).sum::<usize>();
+    log.add("materialized views emptied", count as u64);
+    usage.revoke(session).await?;
+    let shown = session.execute(&superuser::SHOW_TRIGGERS, &[]).await;
+    shown.map_err(sql_error)?;
+    run(session, &superuser::DELETE_REST).await?;
+    for catalog in [
+        &superuser::REWRITE_LARGE_OBJECTS,
+        &superuser::REWRITE_LARGE_OBJECT_OWNERS,
+        &superuser::REWRITE_EXTENDED_STATISTICS,
+    ] {
+        run(session, catalog).await?;
     }
     Ok(())
 }
 
-async fn alter_trigger(client: &Client, row: &Row, change: &str) -> Result<()> {
-    let (table, name): (String, String) = (value(row, 0)?, value(row, 1)?);
-    let name = escape_identifier(&name);
-    run(
-        client,
-        &format!("alter table {table} {change} trigger {name}"),
-    )
-    .await
+/// Empties tables of the superuser, whose sequences continue.
+async fn empty_platform_tables(
+    session: &SuperuserSession,
+    logins: &OwnerLogins,
+    database: &str,
+    tables: &[EmptiedTable],
+) -> Result<()> {
+    let client = logins.rows_session(database).await?;
+    for table in tables {
+        let arguments = [
+            SqlArgument::Quoted(&table.schema),
+            SqlArgument::Quoted(&table.quoted),
+        ];
+        run_with(session, &superuser::GRANT_ROWS, &arguments).await?;
+        execute(&client, &format!("truncate only {}", table.quoted)).await?;
+        run_with(session, &superuser::REVOKE_ROWS, &arguments).await?;
+    }
+    Ok(())
 }
 
-/// Returns names with their schemas, quoted.
-async fn names(client: &Client, sql: &str) -> Result<Vec<String>> {
-    let rows = client.query(sql, &[]).await.map_err(sql_error)?;
-    if rows.len() > TABLES_MAX {
+/// Returns the tables to empty by owner, and those of the superuser.
+async fn tables(
+    session: &SuperuserSession,
+) -> Result<(BTreeMap<String, Vec<EmptiedTable>>, Vec<EmptiedTable>)> {
+    let limit = TABLES_MAX + 1;
+    let rows = session.query(&superuser::TABLES_WITH_ROWS, &[&limit]).await;
+    let rows = rows.map_err(sql_error)?;
+    if i64::try_from(rows.len()).is_ok_and(|count| count > TABLES_MAX) {
         let text = format!("it has more than {TABLES_MAX} tables");
         return Err(ClusterError::Isolation(text));
     }
-    rows.iter().map(|row| value(row, 0)).collect()
+    let (mut own, mut platforms) = (BTreeMap::<String, Vec<EmptiedTable>>::new(), Vec::new());
+    for row in &rows {
+        let table = EmptiedTable {
+            oid: value(row, 0)?,
+            quoted: value(row, 1)?,
+            schema: value(row, 4)?,
+        };
+        if value(row, 3)? {
+            platforms.push(table);
+        } else {
+            own.entry(value(row, 2)?).or_default().push(table);
+        }
+    }
+    Ok((own, platforms))
+}
+
+/// Returns materialized views with rows by owner, quoted.
+async fn views(session: &SuperuserSession) -> Result<BTreeMap<String, Vec<String>>> {
+    let limit = TABLES_MAX;
+    let rows = session.query(&superuser::VIEWS_WITH_ROWS, &[&limit]).await;
+    let mut views = BTreeMap::<String, Vec<String>>::new();
+    for row in &rows.map_err(sql_error)? {
+        views
+            .entry(value(row, 1)?)
+            .or_default()
+            .push(value(row, 0)?);
+    }
+    Ok(views)
 }

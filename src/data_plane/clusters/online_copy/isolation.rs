@@ -1,30 +1,33 @@
 //! Removes from a copied cluster what acts on the outside or belongs to its original only.
 //!
 //! Runs while the copy is in quarantine: no libraries of extensions, no workers, no network, and
-//! only this session can log in. Every step is idempotent and reports a count, never a value.
+//! only sessions of Gantry. Every step is idempotent and reports a count, never a value.
 //!
-//! Tables of a schema are changed as their owner, so that a trigger of the tenant runs with no
-//! rights that the tenant lacks.
+//! The superuser changes catalogs only. Rows of the platform's tables are changed by a login that
+//! is no superuser, while their triggers and rules are hidden; rows of the tenant's tables by their
+//! owner. A table is the platform's by its owner and its extension, never by its name alone.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
-use postgres_protocol::escape::{escape_identifier, escape_literal};
+use postgres_protocol::escape::escape_identifier;
 use secrecy::{ExposeSecret, SecretString};
 use tokio_postgres::{Client, Row, types::FromSql};
 
 use super::{
-    super::{ClusterError, Result, server::Server, template},
+    super::{
+        ClusterError, Result, privileges,
+        quarantine::{OwnerLogins, SchemaUsage},
+        server::Server,
+        sql_text,
+        superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
+        template::{REPAIR_DATABASE, SERVICE_ROLES},
+    },
     emptying, masking,
     progress::{CopyPhase, CopyProgress},
 };
 
 /// Maximum number of databases of a copied cluster.
-const DATABASES_MAX: usize = 64;
-/// Settings of the sessions, which override those that the tenant attached to roles and databases.
-const OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off \
-    -c statement_timeout=10min -c lock_timeout=10s -c session_replication_role=replica \
-    -c row_security=off -c session_preload_libraries= -c local_preload_libraries= \
-    -c log_statement=none -c log_min_duration_statement=-1 -c log_min_error_statement=panic";
+const DATABASES_MAX: i64 = 64;
 
 /// One kind of change, with the number of things that it changed.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -86,23 +89,13 @@ const SERVER_OPTIONS: &[&str] = &[
     "use_remote_estimate",
 ];
 
-/// Changes of the catalogs of one database. Each returns the number of changed rows.
-const CATALOG_STEPS: &[(&str, &str)] = &[
-    (
-        "subscriptions disabled",
-        "update pg_catalog.pg_subscription set subenabled = false, subslotname = null, subconninfo = 'host=/isolated'
-         where subdbid = (select oid from pg_catalog.pg_database
-                          where datname = pg_catalog.current_database())
-         and (subenabled or subslotname is not null or subconninfo <> 'host=/isolated')",
-    ),
-    (
-        "user mappings cleared",
-        "update pg_catalog.pg_user_mapping set umoptions = nullif(array(select o from unnest(umoptions) o where o like 'user=%'), '{}')
-         where exists (select from unnest(umoptions) o where o not like 'user=%')",
-    ),
+/// Changes of the catalogs of one database.
+const CATALOG_STEPS: &[(&str, &SuperuserStatement)] = &[
+    ("subscriptions disabled", &superuser::DISABLE_SUBSCRIPTIONS),
+    ("user mappings cleared", &superuser::CLEAR_USER_MAPPINGS),
     (
         "foreign data wrappers cleared",
-        "update pg_catalog.pg_foreign_data_wrapper set fdwoptions = null where fdwoptions is not null",
+        &superuser::CLEAR_DATA_WRAPPERS,
     ),
 ];
 
@@ -142,17 +135,22 @@ const USER_TOKENS: &[&str] = &[
     "reauthentication_token",
 ];
 
+/// Table of users, whose pending links are removed.
+const USERS: &str = "auth.users";
+/// Table of scheduled jobs, which are deactivated. They name the port of the original's server.
+const JOBS: &str = "cron.job";
+
 /// Catalogs with secrets in their old rows.
-const REWRITTEN: &[&str] = &[
-    "pg_catalog.pg_user_mapping",
-    "pg_catalog.pg_foreign_server",
-    "pg_catalog.pg_foreign_data_wrapper",
-    "pg_catalog.pg_statistic",
+const REWRITTEN: &[&SuperuserStatement] = &[
+    &superuser::REWRITE_USER_MAPPINGS,
+    &superuser::REWRITE_FOREIGN_SERVERS,
+    &superuser::REWRITE_DATA_WRAPPERS,
+    &superuser::REWRITE_STATISTICS,
 ];
-const REWRITTEN_SHARED: &[&str] = &[
-    "pg_catalog.pg_authid",
-    "pg_catalog.pg_db_role_setting",
-    "pg_catalog.pg_subscription",
+const REWRITTEN_SHARED: &[&SuperuserStatement] = &[
+    &superuser::REWRITE_ROLES,
+    &superuser::REWRITE_SETTINGS,
+    &superuser::REWRITE_SUBSCRIPTIONS,
 ];
 
 /// Isolates the cluster of a server in quarantine, and moves its WAL to a new segment.
@@ -161,48 +159,62 @@ pub(in crate::data_plane::clusters) async fn isolate(
     isolation: &Isolation<'_>,
 ) -> Result<Vec<IsolationStep>> {
     let mut log = IsolationLog::default();
-    let shared = session(server, "template1").await?;
-    let databases = databases(&shared).await?;
-    for database in &databases {
-        if !database.open {
-            let name = escape_identifier(&database.name);
-            run(
-                &shared,
-                &format!("alter database {name} allow_connections true"),
-            )
-            .await?;
-        }
-        let own = session(server, &database.name).await?;
-        let isolated = isolate_database(&own, isolation, &mut log).await;
-        drop(own);
-        if !database.open {
-            let name = escape_identifier(&database.name);
-            run(
-                &shared,
-                &format!("alter database {name} allow_connections false"),
-            )
-            .await?;
-        }
-        isolated?;
-    }
+    let shared = server.isolator(REPAIR_DATABASE).await?;
+    // The original can be from before the logins of this version.
+    let repaired = shared.run(&superuser::REPAIR_ROLES).await;
+    repaired.map_err(sql_error)?;
+    let revoked = privileges::revoke(&shared, server.major()).await?;
+    log.add("privileges revoked", revoked.len() as u64);
+    let logins = OwnerLogins::open(server, &shared).await?;
+    isolate_databases(server, &shared, &logins, isolation, &mut log).await?;
     isolate_cluster(&shared, isolation, &mut log).await?;
     if !isolation.masking.is_empty() && !isolation.schema_only {
         isolation.progress.enter(CopyPhase::Masking);
-        let tables = masking::apply(server, isolation.masking).await?;
-        let own = session(server, masking::DATABASE).await?;
-        masking::rewrite(&own, &tables).await?;
+        let own = server.isolator(masking::DATABASE).await?;
+        let usage = SchemaUsage::grant(&own).await?;
+        let tables = masking::apply(&logins, isolation.masking).await?;
+        masking::rewrite(&own, &logins, &tables).await?;
+        usage.revoke(&own).await?;
         log.add("masking rules applied", isolation.masking.len() as u64);
         log.add("tables masked", tables.len() as u64);
     }
+    logins.close(&shared).await?;
     for catalog in REWRITTEN_SHARED {
-        run(&shared, &format!("vacuum full {catalog}")).await?;
+        run(&shared, catalog).await?;
     }
     // The last segment then contains nothing but the end of the shutdown.
-    run(&shared, "checkpoint").await?;
-    run(&shared, "select pg_catalog.pg_switch_wal()").await?;
-    run(&shared, "checkpoint").await?;
-    run(&shared, "select pg_catalog.pg_switch_wal()").await?;
+    for _ in 0..2 {
+        run(&shared, &superuser::CHECKPOINT).await?;
+        run(&shared, &superuser::SWITCH_SEGMENT).await?;
+    }
     Ok(log.into_steps())
+}
+
+async fn isolate_databases(
+    server: &Server,
+    shared: &SuperuserSession,
+    logins: &OwnerLogins,
+    isolation: &Isolation<'_>,
+    log: &mut IsolationLog,
+) -> Result<()> {
+    for database in &databases(shared).await? {
+        let name = [SqlArgument::Identifier(&database.name)];
+        if !database.open {
+            run_with(shared, &superuser::OPEN_DATABASE, &name).await?;
+        }
+        let own = DatabaseIsolation {
+            session: server.isolator(&database.name).await?,
+            database: &database.name,
+            logins,
+        };
+        let isolated = own.isolate(isolation, log).await;
+        drop(own);
+        if !database.open {
+            run_with(shared, &superuser::CLOSE_DATABASE, &name).await?;
+        }
+        isolated?;
+    }
+    Ok(())
 }
 
 struct DatabaseRow {
@@ -211,10 +223,11 @@ struct DatabaseRow {
 }
 
 /// Lists the databases of the cluster. Completes interrupted removals of databases.
-async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
-    let sql = "select datname::text, datallowconn, datconnlimit = -2 from pg_catalog.pg_database order by oid limit 65";
-    let rows = shared.query(sql, &[]).await.map_err(sql_error)?;
-    if rows.len() > DATABASES_MAX {
+async fn databases(shared: &SuperuserSession) -> Result<Vec<DatabaseRow>> {
+    let limit = DATABASES_MAX + 1;
+    let rows = shared.query(&superuser::DATABASES, &[&limit]).await;
+    let rows = rows.map_err(sql_error)?;
+    if i64::try_from(rows.len()).is_ok_and(|count| count > DATABASES_MAX) {
         let text = format!("it has more than {DATABASES_MAX} databases");
         return Err(ClusterError::Isolation(text));
     }
@@ -222,8 +235,8 @@ async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
     for row in rows {
         let name: String = value(&row, 0)?;
         if value(&row, 2)? {
-            let statement = format!("drop database {}", escape_identifier(&name));
-            run(shared, &statement).await?;
+            let name = [SqlArgument::Identifier(&name)];
+            run_with(shared, &superuser::DROP_DATABASE, &name).await?;
             continue;
         }
         found.push(DatabaseRow {
@@ -234,123 +247,179 @@ async fn databases(shared: &Client) -> Result<Vec<DatabaseRow>> {
     Ok(found)
 }
 
-async fn session(server: &Server, database: &str) -> Result<Client> {
-    let mut config = server.config(template::SUPERUSER, database);
-    let mut options = OPTIONS.to_owned();
-    if server.major() >= 17 {
-        options.push_str(" -c event_triggers=off");
-    }
-    config.options(options);
-    server.connect_with(config).await
+/// A table of the platform.
+struct PlatformTable {
+    quoted: String,
+    oid: u32,
+    is_superusers: bool,
 }
 
-async fn isolate_database(
-    client: &Client,
-    isolation: &Isolation<'_>,
-    log: &mut IsolationLog,
-) -> Result<()> {
-    roll_back_prepared(client, log).await?;
-    run(client, "begin").await?;
-    for (name, sql) in CATALOG_STEPS {
-        log.add(name, client.execute(*sql, &[]).await.map_err(sql_error)?);
+impl PlatformTable {
+    /// Schema and table, quoted. The names of the platform need no quotes, and have no dot.
+    fn arguments(&self) -> [SqlArgument<'_>; 2] {
+        let schema = self.quoted.split('.').next().unwrap_or_default();
+        [
+            SqlArgument::Quoted(schema),
+            SqlArgument::Quoted(&self.quoted),
+        ]
     }
-    clear_foreign_servers(client, log).await?;
-    pause_cron(client, log).await?;
-    let mut emptied = Vec::new();
+}
+
+/// The isolation of one database.
+struct DatabaseIsolation<'a> {
+    session: SuperuserSession,
+    database: &'a str,
+    logins: &'a OwnerLogins,
+}
+
+impl DatabaseIsolation<'_> {
+    async fn isolate(&self, isolation: &Isolation<'_>, log: &mut IsolationLog) -> Result<()> {
+        let session = &self.session;
+        roll_back_prepared(session, log).await?;
+        session.begin().await.map_err(sql_error)?;
+        for (name, statement) in CATALOG_STEPS {
+            let changed = session.execute(statement, &[]).await;
+            log.add(name, changed.map_err(sql_error)?);
+        }
+        let cleared = session.execute(&superuser::CLEAR_FOREIGN_SERVERS, &[&SERVER_OPTIONS]);
+        log.add(
+            "foreign servers disconnected",
+            cleared.await.map_err(sql_error)?,
+        );
+        replace_setting_secrets(session, isolation, log).await?;
+        session.commit().await.map_err(sql_error)?;
+        self.change_rows(log).await?;
+        if isolation.schema_only {
+            emptying::empty(session, self.logins, self.database, log).await?;
+        }
+        for catalog in REWRITTEN {
+            run(session, catalog).await?;
+        }
+        Ok(())
+    }
+
+    /// Changes rows of the platform's tables, and rewrites these: deleted rows stay in the files.
+    async fn change_rows(&self, log: &mut IsolationLog) -> Result<()> {
+        let tables = self.platform_tables().await?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let numbers: Vec<u32> = tables.values().map(|table| table.oid).collect();
+        let hidden = self
+            .session
+            .execute(&superuser::HIDE_TRIGGERS, &[&numbers])
+            .await;
+        hidden.map_err(sql_error)?;
+        for table in tables.values().filter(|table| table.is_superusers) {
+            run_with(&self.session, &superuser::GRANT_ROWS, &table.arguments()).await?;
+        }
+        let rows = self.logins.rows_session(self.database).await?;
+        let changed = change_rows(&rows, &self.session, &tables, log).await?;
+        for table in &changed {
+            if !table.is_superusers {
+                execute(&rows, &format!("vacuum full {}", table.quoted)).await?;
+                continue;
+            }
+            let name = [SqlArgument::Quoted(&table.quoted)];
+            run_with(&self.session, &superuser::REWRITE_PLATFORM_TABLE, &name).await?;
+        }
+        drop(rows);
+        for table in tables.values().filter(|table| table.is_superusers) {
+            run_with(&self.session, &superuser::REVOKE_ROWS, &table.arguments()).await?;
+        }
+        let changed: Vec<u32> = changed.iter().map(|table| table.oid).collect();
+        let deleted = self
+            .session
+            .execute(&superuser::DELETE_STATISTICS, &[&changed])
+            .await;
+        deleted.map_err(sql_error)?;
+        let shown = self.session.execute(&superuser::SHOW_TRIGGERS, &[]).await;
+        shown.map_err(sql_error).map(drop)
+    }
+
+    /// Returns the platform's tables whose rows are changed, by their names.
+    async fn platform_tables(&self) -> Result<BTreeMap<String, PlatformTable>> {
+        let mut names: Vec<&str> = EMPTIED.iter().map(|(_, table)| *table).collect();
+        names.extend([USERS, JOBS]);
+        let found = self
+            .session
+            .query(
+                &superuser::PLATFORM_TABLES,
+                &[&names, &SERVICE_ROLES.as_slice()],
+            )
+            .await;
+        let mut tables = BTreeMap::new();
+        for row in found.map_err(sql_error)? {
+            let table = PlatformTable {
+                quoted: value(&row, 1)?,
+                oid: value(&row, 2)?,
+                is_superusers: value(&row, 3)?,
+            };
+            tables.insert(value(&row, 0)?, table);
+        }
+        Ok(tables)
+    }
+}
+
+/// Deletes and updates rows in one transaction. Returns the changed tables.
+async fn change_rows<'a>(
+    rows: &Client,
+    session: &SuperuserSession,
+    tables: &'a BTreeMap<String, PlatformTable>,
+    log: &mut IsolationLog,
+) -> Result<Vec<&'a PlatformTable>> {
+    let mut changed = Vec::new();
+    execute(rows, "begin").await?;
     for (name, table) in EMPTIED {
-        if let Some(owner) = owner(client, table).await? {
-            let count = run_as(client, &owner, &format!("delete from {table}")).await?;
+        if let Some(table) = tables.get(*table) {
+            let count = execute(rows, &format!("delete from only {}", table.quoted)).await?;
             log.add(name, count);
             if count > 0 {
-                emptied.push(*table);
+                changed.push(table);
             }
         }
     }
-    if clear_user_tokens(client, log).await? {
-        emptied.push("auth.users");
-    }
-    for table in &emptied {
+    if let Some(jobs) = tables.get(JOBS) {
         let sql = format!(
-            "delete from pg_catalog.pg_statistic where starelid = {}::regclass",
-            escape_literal(table)
+            "update only {} set active = false, nodename = '', nodeport = 5432
+             where active or nodename <> ''",
+            jobs.quoted
         );
-        run(client, &sql).await?;
+        log.add("scheduled jobs deactivated", execute(rows, &sql).await?);
     }
-    replace_setting_secrets(client, isolation, log).await?;
-    run(client, "commit").await?;
-    if isolation.schema_only {
-        emptying::empty(client, log).await?;
+    if let Some(users) = tables.get(USERS)
+        && clear_user_tokens(rows, session, users, log).await?
+    {
+        changed.push(users);
     }
-    // Rewritten, because deleted rows stay in the files.
-    for table in REWRITTEN.iter().chain(&emptied) {
-        run(client, &format!("vacuum full {table}")).await?;
-    }
-    Ok(())
+    execute(rows, "commit").await?;
+    Ok(changed)
 }
 
 /// Ends prepared transactions, which hold locks of the copied moment.
-async fn roll_back_prepared(client: &Client, log: &mut IsolationLog) -> Result<()> {
-    let sql = "select gid from pg_catalog.pg_prepared_xacts where database = pg_catalog.current_database()";
-    for row in client.query(sql, &[]).await.map_err(sql_error)? {
+async fn roll_back_prepared(session: &SuperuserSession, log: &mut IsolationLog) -> Result<()> {
+    let prepared = session.query(&superuser::PREPARED_TRANSACTIONS, &[]).await;
+    for row in prepared.map_err(sql_error)? {
         let gid: String = value(&row, 0)?;
-        run(
-            client,
-            &format!("rollback prepared {}", escape_literal(&gid)),
-        )
-        .await?;
+        let gid = [SqlArgument::Literal(&gid)];
+        run_with(session, &superuser::ROLL_BACK_PREPARED, &gid).await?;
         log.add("prepared transactions rolled back", 1);
     }
     Ok(())
 }
 
-/// Removes places and secrets from foreign servers. Those of PostgreSQL get a place that does not
-/// exist, because without one they would use a default.
-async fn clear_foreign_servers(client: &Client, log: &mut IsolationLog) -> Result<()> {
-    let sql = "
-        update pg_catalog.pg_foreign_server s set srvoptions = n.options
-        from (
-            select s.oid, nullif(array(
-                select o from unnest(s.srvoptions) o where split_part(o, '=', 1) = any ($1)
-            ) || case when w.fdwname in ('postgres_fdw', 'dblink_fdw')
-                        or h.proname = 'postgres_fdw_handler'
-                      then array['host=/isolated'] else '{}' end, '{}') as options
-            from pg_catalog.pg_foreign_server s
-            join pg_catalog.pg_foreign_data_wrapper w on w.oid = s.srvfdw
-            left join pg_catalog.pg_proc h on h.oid = w.fdwhandler
-        ) n
-        where n.oid = s.oid and s.srvoptions is distinct from n.options";
-    let count = client
-        .execute(sql, &[&SERVER_OPTIONS])
-        .await
-        .map_err(sql_error)?;
-    log.add("foreign servers disconnected", count);
-    Ok(())
-}
-
-/// Deactivates the jobs of `pg_cron`. They name the port of the original's server, too.
-async fn pause_cron(client: &Client, log: &mut IsolationLog) -> Result<()> {
-    let Some(owner) = owner(client, "cron.job").await? else {
-        return Ok(());
-    };
-    let sql = "update cron.job set active = false, nodename = '', nodeport = 5432 where active or nodename <> ''";
-    let count = run_as(client, &owner, sql).await?;
-    log.add("scheduled jobs deactivated", count);
-    Ok(())
-}
-
 /// Clears tokens of links that were sent by mail. Returns whether there was one.
-async fn clear_user_tokens(client: &Client, log: &mut IsolationLog) -> Result<bool> {
-    let Some(owner) = owner(client, "auth.users").await? else {
-        return Ok(false);
-    };
-    let sql = "select attname::text from pg_catalog.pg_attribute
-               where attrelid = 'auth.users'::regclass and attname = any ($1) and not attisdropped";
-    let rows = client
-        .query(sql, &[&USER_TOKENS])
-        .await
-        .map_err(sql_error)?;
+async fn clear_user_tokens(
+    rows: &Client,
+    session: &SuperuserSession,
+    users: &PlatformTable,
+    log: &mut IsolationLog,
+) -> Result<bool> {
+    let there = session
+        .query(&superuser::COLUMNS, &[&users.oid, &USER_TOKENS])
+        .await;
     let (mut sets, mut conditions) = (String::new(), String::new());
-    for row in rows {
+    for row in there.map_err(sql_error)? {
         let column = escape_identifier(value(&row, 0)?);
         let separator = if sets.is_empty() { "" } else { ", " };
         let _ = write!(sets, "{separator}{column} = ''");
@@ -360,8 +429,8 @@ async fn clear_user_tokens(client: &Client, log: &mut IsolationLog) -> Result<bo
     if sets.is_empty() {
         return Ok(false);
     }
-    let sql = format!("update auth.users set {sets} where {conditions}");
-    let count = run_as(client, &owner, &sql).await?;
+    let sql = format!("update only {} set {sets} where {conditions}", users.quoted);
+    let count = execute(rows, &sql).await?;
     log.add("users without pending links", count);
     Ok(count > 0)
 }
@@ -369,12 +438,12 @@ async fn clear_user_tokens(client: &Client, log: &mut IsolationLog) -> Result<bo
 /// Replaces known secrets of the original in the settings of roles and databases. The settings of
 /// all databases are in one catalog, so the first database does the work.
 async fn replace_setting_secrets(
-    client: &Client,
+    session: &SuperuserSession,
     isolation: &Isolation<'_>,
     log: &mut IsolationLog,
 ) -> Result<()> {
-    let sql = "select setdatabase, setrole, setconfig from pg_catalog.pg_db_role_setting";
-    for row in client.query(sql, &[]).await.map_err(sql_error)? {
+    let attached = session.query(&superuser::ATTACHED_SETTINGS, &[]).await;
+    for row in attached.map_err(sql_error)? {
         let (database, role): (u32, u32) = (value(&row, 0)?, value(&row, 1)?);
         let settings: Vec<String> = value(&row, 2)?;
         let replaced: Vec<String> = settings
@@ -382,8 +451,9 @@ async fn replace_setting_secrets(
             .map(|setting| isolation.replace(setting))
             .collect();
         if replaced != settings {
-            let sql = "update pg_catalog.pg_db_role_setting set setconfig = $3 where (setdatabase, setrole) = ($1, $2)";
-            let changed = client.execute(sql, &[&database, &role, &replaced]).await;
+            let changed = session
+                .execute(&superuser::REPLACE_SETTINGS, &[&database, &role, &replaced])
+                .await;
             log.add(
                 "settings with secrets replaced",
                 changed.map_err(sql_error)?,
@@ -407,63 +477,62 @@ impl Isolation<'_> {
 
 /// Changes what belongs to the whole cluster: replication origins, passwords, login roles, marker.
 async fn isolate_cluster(
-    client: &Client,
+    session: &SuperuserSession,
     isolation: &Isolation<'_>,
     log: &mut IsolationLog,
 ) -> Result<()> {
-    let slots = client
-        .query_one("select count(*) from pg_catalog.pg_replication_slots", &[])
-        .await
-        .map_err(sql_error)?;
-    if value::<i64>(&slots, 0)? != 0 {
+    let slots = session.query_one(&superuser::SLOTS, &[]).await;
+    if value::<i64>(&slots.map_err(sql_error)?, 0)? != 0 {
         return Err(ClusterError::Isolation(
-            "it has replication slots".to_owned(),
+            "it has replication slots; drop them in the original".to_owned(),
         ));
     }
-    let sql = "select pg_catalog.pg_replication_origin_drop(o.roname) from pg_catalog.pg_replication_origin o
-               where not exists (select from pg_catalog.pg_subscription s where 'pg_' || s.oid = o.roname)";
-    let dropped = client.query(sql, &[]).await.map_err(sql_error)?;
+    let dropped = session.query(&superuser::DROP_ORIGINS, &[]).await;
+    let dropped = dropped.map_err(sql_error)?;
     log.add("replication origins dropped", dropped.len() as u64);
-    let sql = "update pg_catalog.pg_authid set rolpassword = null where rolpassword is not null";
-    let count = client.execute(sql, &[]).await.map_err(sql_error)?;
-    log.add("passwords removed", count);
-    let sql = "update pg_catalog.pg_authid set rolcanlogin = false where rolname like 'cli\\_login\\_%' and rolcanlogin";
-    let count = client.execute(sql, &[]).await.map_err(sql_error)?;
-    log.add("temporary logins closed", count);
-    let sql = "select datname::text from pg_catalog.pg_database where oid = 5 or datname = 'postgres' order by oid limit 1";
-    let named = client.query_opt(sql, &[]).await.map_err(sql_error)?;
-    if let (Some(row), Some(marker)) = (named, isolation.marker) {
-        let database = escape_identifier(value(&row, 0)?);
-        let change = if marker.is_empty() {
-            "reset \"gantry.branch\"".to_owned()
+    let count = session.execute(&superuser::REMOVE_PASSWORDS, &[]).await;
+    log.add("passwords removed", count.map_err(sql_error)?);
+    let count = session
+        .execute(&superuser::CLOSE_TEMPORARY_LOGINS, &[])
+        .await;
+    log.add("temporary logins closed", count.map_err(sql_error)?);
+    let named = session.query_opt(&superuser::PROJECT_DATABASE, &[]).await;
+    if let (Some(row), Some(marker)) = (named.map_err(sql_error)?, isolation.marker) {
+        let database: String = value(&row, 0)?;
+        let arguments = [
+            SqlArgument::Identifier(&database),
+            SqlArgument::Literal(marker),
+        ];
+        if marker.is_empty() {
+            run_with(session, &superuser::RESET_MARKER, &arguments[..1]).await?;
         } else {
-            format!("set \"gantry.branch\" = {}", escape_literal(marker))
-        };
-        run(client, &format!("alter database {database} {change}")).await?;
+            run_with(session, &superuser::SET_MARKER, &arguments).await?;
+        }
     }
     Ok(())
 }
 
-/// Returns the owner of a table, or `None` if there is no table of this name.
-async fn owner(client: &Client, table: &str) -> Result<Option<String>> {
-    let sql = "select r.rolname::text from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
-               where c.oid = pg_catalog.to_regclass($1) and c.relkind in ('r', 'p')";
-    let row = client.query_opt(sql, &[&table]).await.map_err(sql_error)?;
-    row.map(|row| value(&row, 0)).transpose()
+/// Executes a statement of a session that is no superuser's. Returns the number of changed rows.
+pub(super) async fn execute(client: &Client, sql: &str) -> Result<u64> {
+    client.execute(sql, &[]).await.map_err(sql_error)
 }
 
-/// Runs a change as the owner of its table, within the open transaction.
-async fn run_as(client: &Client, owner: &str, sql: &str) -> Result<u64> {
-    let role = format!("set local role {}", escape_identifier(owner));
-    run(client, &role).await?;
-    let count = client.execute(sql, &[]).await.map_err(sql_error)?;
-    run(client, "reset role").await?;
-    Ok(count)
+/// Executes statements of a superuser session.
+pub(super) async fn run(
+    session: &SuperuserSession,
+    statement: &'static SuperuserStatement,
+) -> Result<()> {
+    session.run(statement).await.map_err(sql_error)
 }
 
-/// Runs statements.
-pub(super) async fn run(client: &Client, sql: &str) -> Result<()> {
-    client.batch_execute(sql).await.map_err(sql_error)
+/// Executes statements of a superuser session, with values in their text.
+pub(super) async fn run_with(
+    session: &SuperuserSession,
+    statement: &'static SuperuserStatement,
+    arguments: &[SqlArgument<'_>],
+) -> Result<()> {
+    let done = session.run_with(statement, arguments).await;
+    done.map_err(sql_error)
 }
 
 /// Returns a column of a row. The catalogs are those of a tenant.
@@ -471,11 +540,21 @@ pub(super) fn value<'a, T: FromSql<'a>>(row: &'a Row, column: usize) -> Result<T
     row.try_get(column).map_err(sql_error)
 }
 
-/// Returns the error of a statement.
+/// Returns the error of a statement: permanent if it is about the statement or an object, temporary
+/// if it is about the server.
 pub(super) fn sql_error(cause: tokio_postgres::Error) -> ClusterError {
-    ClusterError::Sql {
-        doing: "isolating a copied cluster",
-        cause,
+    /// Classes of errors that a repetition can avoid: connection, transaction, resources, state of
+    /// an object, intervention, system, configuration, internal.
+    const TEMPORARY: [&str; 8] = ["08", "40", "53", "55", "57", "58", "F0", "XX"];
+    let code = cause.as_db_error().map(|error| error.code().code());
+    match code {
+        Some(code) if !TEMPORARY.iter().any(|class| code.starts_with(class)) => {
+            ClusterError::Isolation(sql_text(&cause))
+        }
+        _ => ClusterError::Sql {
+            doing: "isolating a copied cluster",
+            cause,
+        },
     }
 }
 

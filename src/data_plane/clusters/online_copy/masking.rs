@@ -1,24 +1,23 @@
 //! Masking: SQL of the operator that removes personal data from a copy in quarantine.
 //!
-//! The rules run as the owner of the database, in a session that has no other rights: functions of
-//! the tenant that they call cannot become a superuser. Changed tables are rewritten afterwards,
-//! with their statistics, because old rows stay in the files.
-
-use postgres_protocol::escape::escape_literal;
-use tokio_postgres::Client;
+//! The rules run in a session that is logged in as the owner of the database: functions of the
+//! tenant that they call have no other rights. Changed tables are rewritten afterwards, by their
+//! owners, with their statistics, because old rows stay in the files.
 
 use super::{
-    super::{ClusterError, Result, server::Server, template},
-    isolation::{run, sql_error, value},
+    super::{
+        ClusterError, Result,
+        quarantine::OwnerLogins,
+        superuser::{self, SqlArgument, SuperuserSession},
+        template,
+    },
+    isolation::{execute, run, run_with, sql_error, value},
 };
 
 /// The database of the project, which the rules change.
 pub(super) const DATABASE: &str = "postgres";
 /// Maximum number of tables that the rules change.
 const TABLES_MAX: usize = 1000;
-/// Settings of the session.
-const SETTINGS: &str = "set statement_timeout = '10min'; set lock_timeout = '10s'; \
-    set search_path = pg_catalog; set default_transaction_read_only = off";
 /// Tables that the open transaction has changed.
 const CHANGED: &str = "select format('%I.%I', schemaname, relname)
     from pg_catalog.pg_stat_xact_user_tables where n_tup_ins + n_tup_upd + n_tup_del > 0";
@@ -27,10 +26,9 @@ const CHANGED: &str = "select format('%I.%I', schemaname, relname)
 ///
 /// Errors: [`ClusterError::Isolation`] with the number of the rule and its SQLSTATE. The message of
 /// the server is left out, because it may quote data.
-pub(super) async fn apply(server: &Server, rules: &[String]) -> Result<Vec<String>> {
-    let client = server.connect(template::OWNER, DATABASE).await?;
-    run(&client, SETTINGS).await?;
-    run(&client, "begin").await?;
+pub(super) async fn apply(logins: &OwnerLogins, rules: &[String]) -> Result<Vec<String>> {
+    let client = logins.session(template::OWNER, DATABASE).await?;
+    execute(&client, "begin").await?;
     for (number, rule) in (1..).zip(rules) {
         client.batch_execute(rule).await.map_err(|error| {
             let code = error.code().map_or("no SQLSTATE", |state| state.code());
@@ -44,26 +42,37 @@ pub(super) async fn apply(server: &Server, rules: &[String]) -> Result<Vec<Strin
         return Err(ClusterError::Isolation(text));
     }
     let tables: Result<Vec<String>> = rows.iter().map(|row| value(row, 0)).collect();
-    run(&client, "commit").await?;
+    execute(&client, "commit").await?;
     tables
 }
 
-/// Rewrites changed tables without the rows of before, in a session of the superuser.
-pub(super) async fn rewrite(client: &Client, tables: &[String]) -> Result<()> {
-    for table in tables {
-        run(client, &format!("vacuum (full, analyze) {table}")).await?;
-        let table = escape_literal(table);
-        // Collected from the old rows; a later analysis collects them again.
-        for sql in [
-            format!("delete from pg_catalog.pg_statistic where starelid = {table}::regclass"),
-            format!(
-                "delete from pg_catalog.pg_statistic_ext_data where stxoid in
-                 (select oid from pg_catalog.pg_statistic_ext where stxrelid = {table}::regclass)"
-            ),
-        ] {
-            run(client, &sql).await?;
+/// Rewrites changed tables without the rows of before, each in a session of its owner.
+pub(super) async fn rewrite(
+    session: &SuperuserSession,
+    logins: &OwnerLogins,
+    tables: &[String],
+) -> Result<()> {
+    let named = session.query(&superuser::TABLES_NAMED, &[&tables]).await;
+    let mut numbers = Vec::new();
+    for row in &named.map_err(sql_error)? {
+        let (oid, table): (u32, String) = (value(row, 0)?, value(row, 1)?);
+        numbers.push(oid);
+        if value(row, 3)? {
+            let table = [SqlArgument::Quoted(&table)];
+            run_with(session, &superuser::REWRITE_PLATFORM_TABLE, &table).await?;
+            continue;
         }
+        let client = logins.session(value(row, 2)?, DATABASE).await?;
+        execute(&client, &format!("vacuum (full, analyze) {table}")).await?;
     }
-    run(client, "vacuum full pg_catalog.pg_statistic_ext_data").await?;
-    run(client, "vacuum full pg_catalog.pg_statistic").await
+    // Collected from the old rows; a later analysis collects them again.
+    for statement in [
+        &superuser::DELETE_STATISTICS,
+        &superuser::DELETE_EXTENDED_STATISTICS,
+    ] {
+        let deleted = session.execute(statement, &[&numbers]).await;
+        deleted.map_err(sql_error)?;
+    }
+    run(session, &superuser::REWRITE_EXTENDED_STATISTICS).await?;
+    run(session, &superuser::REWRITE_STATISTICS).await
 }

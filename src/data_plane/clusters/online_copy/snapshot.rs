@@ -16,7 +16,7 @@ use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
     data_plane::clusters::{
         ClusterError, LocalDriver, Result, blocking, files, identity::ControlState, server::Server,
-        vault_key,
+        superuser, vault_key,
     },
 };
 
@@ -130,15 +130,14 @@ async fn copy_running(source: &Server, snapshot: &mut Snapshot, bytes_max: u64) 
     let backup = Backup::begin(source, &CopyProgress::default()).await?;
     let rows = backup
         .session
-        .query("select extname::text, extversion from pg_extension", &[])
+        .query(&superuser::EXTENSIONS, &[])
         .await
         .map_err(sql_error)?;
     for row in &rows {
         let (name, version) = (value(row, 0)?, value(row, 1)?);
         snapshot.extensions.insert(name, version);
     }
-    let needed = "select current_setting('max_prepared_transactions'), current_setting('max_replication_slots')";
-    let row = one(&backup.session, needed).await?;
+    let row = one(&backup.session, &superuser::RECOVERY_SETTINGS, &[]).await?;
     for (column, name) in ["max_prepared_transactions", "max_replication_slots"]
         .into_iter()
         .enumerate()

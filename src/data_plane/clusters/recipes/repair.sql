@@ -19,7 +19,8 @@ begin
         execute format('alter role %I rename to postgres', found);
     end if;
 
-    for wanted in select * from (values ('gantry_owner', 'nobypassrls'), ('supabase_read_only_user', 'bypassrls')) as roles (name, bypass)
+    for wanted in select * from (values ('gantry_owner', 'nobypassrls'), ('gantry_rows', 'bypassrls'),
+                              ('supabase_read_only_user', 'bypassrls')) as roles (name, bypass)
     loop
         if not exists (select from pg_roles where rolname = wanted.name) then
             execute format('create role %I', wanted.name);
@@ -38,6 +39,19 @@ begin
         end loop;
     end loop;
     alter role supabase_read_only_user set default_transaction_read_only = on;
+    -- Gantry's login for rows of Auth and Storage: triggers and policies of the owner do not run in its sessions.
+    alter role gantry_rows set session_replication_role = replica;
+    alter role gantry_rows set search_path = pg_catalog;
+    for wanted in
+        select rolname as name from pg_roles
+        where rolname in ('supabase_auth_admin', 'supabase_storage_admin', 'supabase_realtime_admin')
+    loop
+        if current_setting('server_version_num')::int >= 160000 then
+            execute format('grant %I to gantry_rows with inherit true, set true', wanted.name);
+        else
+            execute format('grant %I to gantry_rows', wanted.name);
+        end if;
+    end loop;
     grant pg_read_all_data to supabase_read_only_user;
     if exists (select from pg_roles where rolname = 'postgres') then
         grant postgres to gantry_owner;

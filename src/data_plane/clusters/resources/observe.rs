@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use rustix::process::{Pid, Signal};
 
-use super::{Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage};
+use super::{
+    super::superuser, Counts, Resources, disk, disk::DiskUsage, usage, usage::ProcessUsage,
+};
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessHandle},
     data_plane::clusters::{
@@ -114,18 +116,14 @@ impl LocalDriver {
 
     /// Sets the default of new transactions in a running server to read-only or read-write.
     pub async fn set_read_only(&self, project: &ProjectRef, read_only: bool) -> Result<()> {
-        let admin = self.admin_session(project).await?;
+        let admin = self.superuser_session(project).await?;
         let change = if read_only {
-            "set default_transaction_read_only = on"
+            &superuser::READ_ONLY
         } else {
-            "reset default_transaction_read_only"
+            &superuser::READ_WRITE
         };
-        // Sent separately, because the first must not run in a transaction.
-        for statement in [
-            format!("alter system {change}"),
-            "select pg_reload_conf()".to_owned(),
-        ] {
-            let done = admin.batch_execute(&statement).await;
+        for statement in [change, &superuser::RELOAD] {
+            let done = admin.run(statement).await;
             done.map_err(|cause| ClusterError::Sql {
                 doing: "making a project read-only or writable",
                 cause,

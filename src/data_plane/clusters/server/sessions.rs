@@ -6,22 +6,20 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls};
 
 use super::{Server, home};
-use crate::data_plane::clusters::{ClusterError, Result, socket::ServerSocket, template};
+use crate::data_plane::clusters::{
+    ClusterError, Result, socket::ServerSocket, superuser::SUPERUSER_OPTIONS, template,
+};
 
 /// The time limit of one connection attempt.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// A database of the superuser, which the owner of a project cannot close, rename or drop.
-const REPAIR_DATABASE: &str = "template1";
-/// Settings of superuser sessions. They override settings that a tenant attached to its database.
-const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
 
 impl Server {
     /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that,
     /// to another database, from which it can be opened again.
     pub(super) async fn accepts(&self) -> Result<()> {
-        match self.admin().await {
+        match self.connect(self.superuser, "postgres").await {
             Err(error) if error.is_closed_database() => self
-                .connect(self.superuser, REPAIR_DATABASE)
+                .connect(self.superuser, template::REPAIR_DATABASE)
                 .await
                 .map(drop),
             answer => answer.map(drop),
@@ -86,16 +84,5 @@ impl Server {
             attempt.map_err(|_| ClusterError::ConnectTimeout(self.name().to_owned()))??;
         tokio::spawn(connection);
         Ok(client)
-    }
-
-    /// Opens a superuser session in database `postgres`.
-    pub async fn admin(&self) -> Result<Client> {
-        self.connect(self.superuser, "postgres").await
-    }
-
-    /// Opens a superuser session in a database that a tenant cannot close. Must be short: meanwhile
-    /// no database can be created from that template.
-    pub(in crate::data_plane::clusters) async fn repairer(&self) -> Result<Client> {
-        self.connect(self.superuser, REPAIR_DATABASE).await
     }
 }

@@ -13,19 +13,24 @@ use std::{
     time::Duration,
 };
 
-use postgres_protocol::escape::escape_identifier;
 use tokio::{process::Command, sync::watch};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
-use super::{UpgradeLaunchPlan, UpgradeSpec, UpgradeStep};
+use super::{
+    UpgradeLaunchPlan, UpgradeSpec, UpgradeStep,
+    definitions::{self, DomainConstraint},
+};
 use crate::{
     base::supervisor::ProcessOwner,
     data_plane::clusters::{
         At, ClusterError, Engine, LocalDriver, Resources, Result, blocking, files, home,
         launch::EngineFiles,
         online_copy::{QUARANTINE, QUARANTINE_17},
+        privileges,
+        quarantine::{OwnerLogins, SchemaUsage},
         server::Server,
         shutdown::ShutdownMode,
+        superuser::{self, SqlArgument, SuperuserSession, SuperuserStatement},
         template,
     },
 };
@@ -38,7 +43,9 @@ const INITDB_PATIENCE: Duration = Duration::from_mins(2);
 const READY_PATIENCE: Duration = Duration::from_mins(5);
 pub(super) const STOP_PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum number of databases of an upgraded cluster.
-const DATABASES_MAX: usize = 64;
+const DATABASES_MAX: i64 = 64;
+/// Maximum number of owners whose tables are estimated at once.
+const OWNERS_MAX: usize = 50;
 /// Rules of authentication while `pg_upgrade` runs: its socket is in a folder that only the
 /// account of the cluster can enter.
 const TRUST: &str = "local all all trust\n";
@@ -51,31 +58,15 @@ const CHECK_SETTINGS: &str = "max_worker_processes = 0\nautovacuum = off\narchiv
 /// Files that `pg_upgrade` leaves in its working directory.
 const SCRIPTS: [&str; 2] = ["delete_old_cluster.sh", "update_extensions.sql"];
 /// Roles that may create roles from version 16 on, and must not in earlier ones.
-const ROLE_CREATORS: &str = "
-    do $$
-    declare
-        creator name;
-    begin
-        for creator in select rolname from pg_roles where rolname in (
-            'postgres', 'supabase_auth_admin', 'supabase_storage_admin',
-            'supabase_functions_admin', 'dashboard_user')
-        loop
-            execute format('alter role %I createrole', creator);
-        end loop;
-    end
-    $$";
+const ROLE_CREATORS: [&str; 5] = [
+    "postgres",
+    "supabase_auth_admin",
+    "supabase_storage_admin",
+    "supabase_functions_admin",
+    "dashboard_user",
+];
 /// The first version in which a role that creates roles cannot join reserved ones.
 const ROLES_SAFE: u16 = 16;
-
-/// Removes from the catalogs of the copy what another version cannot restore: privileges on a
-/// function that has other arguments from version 17 on, which the platform's grants set again; and
-/// the marks that 17.12 adds to the options of columns, which 18.4 rejects.
-const NOT_RESTORABLE: &str = "
-    update pg_catalog.pg_proc set proacl = null
-    where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message';
-    update pg_catalog.pg_attribute set attoptions = nullif(
-        array(select o from unnest(attoptions) o where o not like 'pg_attver=%'), '{}')
-    where attoptions::text like '%pg_attver=%'";
 
 /// Properties of the original that the new cluster must share.
 struct Facts {
@@ -83,6 +74,8 @@ struct Facts {
     has_checksums: bool,
     /// Databases that accept no connections. They accept some until the end of the upgrade.
     closed: Vec<String>,
+    /// Constraints of domains, which the upgraded cluster gets at the end.
+    constraints: Vec<DomainConstraint>,
 }
 
 impl LocalDriver {
@@ -390,7 +383,12 @@ impl Build<'_> {
         let creates_roles = self.old.major() < ROLES_SAFE && self.new.major() >= ROLES_SAFE;
         let work = async {
             if creates_roles {
-                run(&server.admin().await?, ROLE_CREATORS).await?;
+                let session = server.superuser().await?;
+                for role in ROLE_CREATORS {
+                    let role = [SqlArgument::Identifier(role)];
+                    let changed = session.run_with(&superuser::LET_CREATE_ROLES, &role);
+                    changed.await.map_err(sql_error)?;
+                }
             }
             check(&server, facts, known).await
         };
@@ -438,82 +436,98 @@ fn adopt_configuration(
 /// Reads the properties of the copy, and makes it ready for the upgrade.
 async fn prepare(server: &Server) -> Result<Facts> {
     let session = server.repairer().await?;
-    run(&session, template::REPAIR).await?;
-    let sql = "select (pg_size_bytes(current_setting('wal_segment_size')) >> 20)::bigint,
-                      current_setting('data_checksums') = 'on'";
-    let row = session.query_one(sql, &[]).await.map_err(sql_error)?;
+    run(&session, &superuser::REPAIR_ROLES).await?;
+    privileges::revoke(&session, server.major()).await?;
+    let row = session.query_one(&superuser::UPGRADE_FACTS, &[]).await;
+    let row = row.map_err(sql_error)?;
     let segment_mb = u64::try_from(value::<i64>(&row, 0)?).unwrap_or(1);
     let has_checksums = value(&row, 1)?;
     // The slots of the copy are not those of the original.
-    let slots = "select pg_drop_replication_slot(slot_name) from pg_replication_slots
-                 where slot_type = 'physical'";
-    run(&session, slots).await?;
-    let mut closed = Vec::new();
+    run(&session, &superuser::DROP_SLOTS).await?;
+    let (mut closed, mut constraints) = (Vec::new(), Vec::new());
     for (name, is_open) in databases(&session).await? {
         if !is_open {
-            let sql = format!(
-                "alter database {} allow_connections true",
-                escape_identifier(&name)
-            );
-            run(&session, &sql).await?;
+            let database = [SqlArgument::Identifier(&name)];
+            let opened = session.run_with(&superuser::OPEN_DATABASE, &database);
+            opened.await.map_err(sql_error)?;
             closed.push(name.clone());
         }
-        let own = server.connect(template::SUPERUSER, &name).await?;
-        run(&own, NOT_RESTORABLE).await?;
+        let own = server.isolator(&name).await?;
+        run(&own, &superuser::REMOVE_NOT_RESTORABLE).await?;
+        constraints.extend(definitions::block(&own, &name).await?);
     }
     Ok(Facts {
         segment_mb,
         has_checksums,
         closed,
+        constraints,
     })
 }
 
 /// Checks the upgraded cluster: each role of the platform can log in, and extensions can be
-/// updated. Databases that were closed are closed again.
+/// updated. Restores the tenant's functions and constraints. Databases that were closed are closed
+/// again.
 async fn check(server: &Server, facts: &Facts, project: &str) -> Result<()> {
     for role in template::PLATFORM_LOGINS {
         server.connect(role, "postgres").await?;
     }
     let shared = server.repairer().await?;
-    for (name, _) in databases(&shared).await? {
-        let own = server.connect(template::SUPERUSER, &name).await?;
-        run(&own, "set statement_timeout = '10min'").await?;
+    let databases = databases(&shared).await?;
+    for (name, _) in &databases {
+        let own = server.superuser_in(name).await?;
+        run(&own, &superuser::LONG_STATEMENTS).await?;
         update_extensions(&own).await?;
-        // A rough estimate at once. The full one follows while the project runs.
-        let estimate = "set default_statistics_target = 1; set statement_timeout = '30s'; analyze";
-        if let Err(error) = run(&own, estimate).await {
-            tracing::info!(project, database = name, %error, "no estimate of the tables yet");
-        }
     }
+    let logins = OwnerLogins::open(server, &shared).await?;
+    for (name, _) in &databases {
+        let own = server.isolator(name).await?;
+        let usage = SchemaUsage::grant(&own).await?;
+        definitions::unblock(&own, &logins, name, &facts.constraints).await?;
+        estimate(&logins, name, project).await?;
+        usage.revoke(&own).await?;
+    }
+    logins.close(&shared).await?;
     for name in &facts.closed {
-        let sql = format!(
-            "alter database {} allow_connections false",
-            escape_identifier(name)
-        );
-        run(&shared, &sql).await?;
+        let database = [SqlArgument::Identifier(name)];
+        let closed = shared.run_with(&superuser::CLOSE_DATABASE, &database);
+        closed.await.map_err(sql_error)?;
+    }
+    Ok(())
+}
+
+/// Makes a rough estimate of all tables, in sessions of their owners. The full one follows while
+/// the project runs.
+async fn estimate(logins: &OwnerLogins, database: &str, project: &str) -> Result<()> {
+    const SQL: &str = "set default_statistics_target = 1; set statement_timeout = '30s'; analyze";
+    for owner in logins.owners().iter().take(OWNERS_MAX) {
+        let session = logins.session(owner, database).await?;
+        if let Err(error) = session.batch_execute(SQL).await {
+            tracing::info!(project, database, %error, "no estimate of the tables yet");
+        }
     }
     Ok(())
 }
 
 /// Updates the extensions of a database to the versions of the new engine.
-async fn update_extensions(session: &Client) -> Result<()> {
-    let sql = "select e.extname::text from pg_extension e
-               join pg_available_extensions a on a.name = e.extname
-               where a.default_version <> e.extversion order by e.oid";
-    for row in session.query(sql, &[]).await.map_err(sql_error)? {
+async fn update_extensions(session: &SuperuserSession) -> Result<()> {
+    let outdated = session.query(&superuser::OUTDATED_EXTENSIONS, &[]).await;
+    for row in outdated.map_err(sql_error)? {
         let name: String = value(&row, 0)?;
-        let sql = format!("alter extension {} update", escape_identifier(&name));
-        run(session, &sql).await?;
+        let name = [SqlArgument::Identifier(&name)];
+        let updated = session.run_with(&superuser::UPDATE_EXTENSION, &name).await;
+        updated.map_err(sql_error)?;
     }
     Ok(())
 }
 
 /// Returns the databases besides `template0`, and whether they accept connections.
-async fn databases(session: &Client) -> Result<Vec<(String, bool)>> {
-    let sql = "select datname::text, datallowconn from pg_database
-               where datname <> 'template0' order by oid limit 65";
-    let rows = session.query(sql, &[]).await.map_err(sql_error)?;
-    if rows.len() > DATABASES_MAX {
+async fn databases(session: &SuperuserSession) -> Result<Vec<(String, bool)>> {
+    let limit = DATABASES_MAX + 1;
+    let rows = session
+        .query(&superuser::UPGRADED_DATABASES, &[&limit])
+        .await;
+    let rows = rows.map_err(sql_error)?;
+    if i64::try_from(rows.len()).is_ok_and(|count| count > DATABASES_MAX) {
         let text = format!("it has more than {DATABASES_MAX} databases");
         return Err(ClusterError::Upgrade(text));
     }
@@ -568,12 +582,15 @@ fn is_error(line: &str) -> bool {
         .any(|mark| line.contains(mark))
 }
 
-async fn run(session: &Client, sql: &str) -> Result<()> {
-    session.batch_execute(sql).await.map_err(sql_error)
+async fn run(session: &SuperuserSession, statement: &'static SuperuserStatement) -> Result<()> {
+    session.run(statement).await.map_err(sql_error)
 }
 
 /// Returns a column of a row. The catalogs are those of a tenant.
-fn value<'a, T: tokio_postgres::types::FromSql<'a>>(row: &'a Row, column: usize) -> Result<T> {
+pub(super) fn value<'a, T: tokio_postgres::types::FromSql<'a>>(
+    row: &'a Row,
+    column: usize,
+) -> Result<T> {
     row.try_get(column).map_err(sql_error)
 }
 

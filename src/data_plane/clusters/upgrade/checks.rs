@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Row;
 
 use super::build::sql_error;
 use crate::{
     base::ids::ProjectRef,
-    data_plane::clusters::{Engine, LocalDriver, Result, resources::disk},
+    data_plane::clusters::{
+        Engine, LocalDriver, Result,
+        resources::disk,
+        superuser::{self, SuperuserSession},
+    },
 };
 
 /// Maximum number of things that are named per kind and database.
@@ -29,21 +33,6 @@ const TARGET_PROGRAMS: [&str; 10] = [
 ];
 /// Programs of the old version that `pg_upgrade` runs.
 const SOURCE_PROGRAMS: [&str; 3] = ["pg_controldata", "pg_ctl", "pg_resetwal"];
-
-/// Columns of types that store numbers of catalog rows, which an upgrade changes. Also through
-/// domains and arrays, as far as one level.
-const CATALOG_NUMBERS: &str = "
-    select format('%I.%I.%I', n.nspname, c.relname, a.attname), t.typname::text
-    from pg_catalog.pg_attribute a
-    join pg_catalog.pg_class c on c.oid = a.attrelid and c.relkind in ('r', 'm', 'i', 'p')
-    join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-    join pg_catalog.pg_type u on u.oid = a.atttypid
-    join pg_catalog.pg_type t on t.oid in (u.oid, nullif(u.typbasetype, 0), nullif(u.typelem, 0))
-    where t.typnamespace = 'pg_catalog'::regnamespace and not a.attisdropped
-    and t.typname in ('regcollation', 'regconfig', 'regdictionary', 'regnamespace', 'regoper',
-                      'regoperator', 'regproc', 'regprocedure')
-    and n.nspname not like 'pg\\_%' and n.nspname <> 'information_schema'
-    order by 1 limit $1";
 
 /// Things of a cluster that prevent its upgrade.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -115,7 +104,7 @@ impl LocalDriver {
         if let UpgradeSupport::Missing { engine, program } = UpgradeSupport::of(old, new) {
             found.machine.push(format!("{engine} has no {program}"));
         }
-        let admin = self.admin_session(project).await?;
+        let admin = self.superuser_session(project).await?;
         let bytes = check_cluster(&admin, &mut found).await?;
         if let Ok((free, _)) = disk::free(self.home().dir())
             && free < bytes.saturating_add(SPACE_BYTES)
@@ -126,12 +115,10 @@ impl LocalDriver {
                 free >> 20
             ));
         }
-        let sql = "select datname::text from pg_catalog.pg_database
-                   where datallowconn order by oid limit $1";
-        let databases = admin.query(sql, &[&NAMED_MAX]).await.map_err(sql_error)?;
-        for database in databases {
+        let databases = admin.query(&superuser::OPEN_DATABASES, &[&NAMED_MAX]);
+        for database in databases.await.map_err(sql_error)? {
             let name: String = database.try_get(0).map_err(sql_error)?;
-            let session = self.admin_session_in(project, &name).await?;
+            let session = self.superuser_session_in(project, &name).await?;
             check_database(&session, old, new, &mut found).await?;
         }
         Ok(found)
@@ -139,48 +126,43 @@ impl LocalDriver {
 }
 
 /// Checks what belongs to the whole cluster. Returns the size of all databases in bytes.
-async fn check_cluster(admin: &Client, found: &mut UpgradeBlockers) -> Result<u64> {
-    for (kind, sql) in [
-        (
-            "prepared transaction",
-            "select gid from pg_catalog.pg_prepared_xacts order by 1 limit $1",
-        ),
-        (
-            "tablespace",
-            "select spcname::text from pg_catalog.pg_tablespace
-             where spcname not in ('pg_default', 'pg_global') order by 1 limit $1",
-        ),
+async fn check_cluster(admin: &SuperuserSession, found: &mut UpgradeBlockers) -> Result<u64> {
+    for (kind, statement) in [
+        ("prepared transaction", &superuser::PREPARED_NAMES),
+        ("tablespace", &superuser::TABLESPACES),
     ] {
-        for name in names(&admin.query(sql, &[&NAMED_MAX]).await.map_err(sql_error)?)? {
+        let rows = admin.query(statement, &[&NAMED_MAX]).await;
+        for name in names(&rows.map_err(sql_error)?)? {
             found.objects.push(format!("{kind} {name}"));
         }
     }
-    let sql = "select slot_name::text from pg_catalog.pg_replication_slots
-               where slot_type = 'logical' order by 1 limit $1";
-    let slots = admin.query(sql, &[&NAMED_MAX]).await.map_err(sql_error)?;
-    found.slots = names(&slots)?;
-    let sql = "select coalesce(sum(pg_catalog.pg_database_size(oid)), 0)::bigint
-               from pg_catalog.pg_database";
-    let row = admin.query_one(sql, &[]).await.map_err(sql_error)?;
-    let bytes: i64 = row.try_get(0).map_err(sql_error)?;
+    let slots = admin.query(&superuser::LOGICAL_SLOTS, &[&NAMED_MAX]).await;
+    found.slots = names(&slots.map_err(sql_error)?)?;
+    let row = admin.query_one(&superuser::SIZE, &[]).await;
+    let bytes: i64 = row.map_err(sql_error)?.try_get(0).map_err(sql_error)?;
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
 async fn check_database(
-    session: &Client,
+    session: &SuperuserSession,
     old: &Engine,
     target: &Engine,
     found: &mut UpgradeBlockers,
 ) -> Result<()> {
-    let sql = "select extname::text from pg_catalog.pg_extension order by 1 limit $1";
-    for name in names(&session.query(sql, &[&NAMED_MAX]).await.map_err(sql_error)?)? {
+    let rows = session.query(&superuser::EXTENSION_NAMES, &[&NAMED_MAX]);
+    for name in names(&rows.await.map_err(sql_error)?)? {
         // The platform has entries without files, such as that of the vault, in every version.
         if old.has_extension(&name) && !target.has_extension(&name) {
             found.extensions.insert(name);
         }
     }
-    let columns = session.query(CATALOG_NUMBERS, &[&NAMED_MAX]).await;
-    for row in columns.map_err(sql_error)? {
+    let functions = session.query(&superuser::NOT_BLOCKABLE, &[&NAMED_MAX]);
+    for name in names(&functions.await.map_err(sql_error)?)? {
+        let text = format!("function {name}, which sets default_tablespace");
+        found.objects.push(text);
+    }
+    let columns = session.query(&superuser::CATALOG_NUMBERS, &[&NAMED_MAX]);
+    for row in columns.await.map_err(sql_error)? {
         let column: String = row.try_get(0).map_err(sql_error)?;
         let kind: String = row.try_get(1).map_err(sql_error)?;
         found

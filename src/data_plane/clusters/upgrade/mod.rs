@@ -13,6 +13,7 @@
 
 mod build;
 mod checks;
+mod definitions;
 mod launch;
 
 use std::path::{Path, PathBuf};

@@ -1,23 +1,27 @@
 //! Roles, schemas and grants of a project before it becomes healthy.
 
+use serde_json::json;
+
 use super::ClusterPlan;
 use crate::{
     base::{
         db::Param,
         error::{Context, Error},
+        ids::OrganizationId,
     },
     data_plane::{
-        clusters::{ClusterError, PlatformConflict},
+        clusters::{ClusterError, PlatformConflict, PrivilegeFinding},
         context::DataPlaneContext,
         temporary_access,
     },
+    platform::audit::Recorder,
 };
 
-/// Repairs roles, updates schemas and grants, and revokes expired logins, before the project
-/// becomes healthy.
+/// Repairs roles, revokes privileges that only the platform has, updates schemas and grants, and
+/// revokes expired logins, before the project becomes healthy.
 pub(super) async fn update(context: &DataPlaneContext, project: &ClusterPlan) -> Result<(), Error> {
     let reference = &project.cluster.project;
-    let admin = match context.driver.admin_session(reference).await {
+    let admin = match context.driver.superuser_session(reference).await {
         Err(ClusterError::Unsupported(_)) => return Ok(()),
         session => session.context("connecting to a cluster")?,
     };
@@ -26,6 +30,14 @@ pub(super) async fn update(context: &DataPlaneContext, project: &ClusterPlan) ->
         .repair_roles_over(&admin)
         .await
         .context("repairing the platform's roles")?;
+    context
+        .driver
+        .refresh_access(reference)
+        .await
+        .context("updating the rules of authentication")?;
+    let found = context.driver.check_privileges(reference, &admin).await;
+    let found = found.context("comparing the privileges of roles")?;
+    record_privileges(context, project, &found).await?;
     if project.outdated {
         let conflicts = context
             .driver
@@ -35,6 +47,40 @@ pub(super) async fn update(context: &DataPlaneContext, project: &ClusterPlan) ->
         record_conflicts(context, project, &conflicts).await?;
     }
     temporary_access::reconciler::revoke_expired(context, project.id, reference, &admin).await
+}
+
+/// Records privileges that only the platform has, for the health of the project, and in the audit
+/// log if they are others than at the last start.
+async fn record_privileges(
+    context: &DataPlaneContext,
+    project: &ClusterPlan,
+    found: &[PrivilegeFinding],
+) -> Result<(), Error> {
+    let doing = "recording privileges of roles";
+    let reference = &project.cluster.project;
+    for finding in found {
+        tracing::warn!(project = %reference, %finding, "privilege of the platform found");
+    }
+    let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+    let text = (!texts.is_empty()).then(|| texts.join("; "));
+    let lease = context.lease.check()?;
+    let mut client = context.db.client().await?;
+    let transaction = client.transaction().await.context(doing)?;
+    let update = fenced!(
+        "update projects set privilege_findings = $4 \
+         where privilege_findings is distinct from $4 and "
+    );
+    let sql = format!("{update} returning organization_id");
+    let params: [Param<'_>; 4] = [&project.id.0, &project.generation, &lease, &text];
+    let changed = transaction.query_opt(&sql, &params).await.context(doing)?;
+    if let (Some(row), false) = (changed, texts.is_empty()) {
+        let audit = Recorder::system(&context.entropy, "repair_project_privileges");
+        let audit = audit.about(OrganizationId(row.get(0)), reference);
+        let change = (Some(json!({"privileges": texts})), None);
+        let now = context.clock.now();
+        audit.write_in(&transaction, 200, change, now).await?;
+    }
+    transaction.commit().await.context(doing)
 }
 
 /// Records the parts of the platform that could not be applied, for the health of the project.

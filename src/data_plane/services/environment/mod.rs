@@ -27,6 +27,7 @@ use crate::{
     base::ids::ProjectRef,
     data_plane::{
         api_keys::issuer::{VerifierKeys, verifier_keys},
+        clusters::superuser,
         context::DataPlaneContext,
         projects,
         service_proxy::upstreams::Service,
@@ -148,7 +149,7 @@ impl ServiceEnvironment {
             .await
             .map_err(|error| StartFailure::new(UnavailableReason::Failed, error))?;
         if self.service == Service::Realtime {
-            prepare_database(context, reference, realtime::PREPARATION).await?;
+            prepare_database(context, reference).await?;
         }
         context
             .driver
@@ -175,21 +176,21 @@ impl ServiceEnvironment {
     }
 }
 
-/// Executes idempotent statements of Gantry in a project's database.
+/// Creates the login role and the schema of Realtime in a project's database. Idempotent.
 async fn prepare_database(
     context: &DataPlaneContext,
     reference: &ProjectRef,
-    sql: &str,
 ) -> Result<(), StartFailure> {
     let refused = |error: &dyn std::error::Error| {
         StartFailure::new(UnavailableReason::DatabaseRefuses, error.to_string())
     };
     let session = context
         .driver
-        .admin_session(reference)
+        .superuser_session(reference)
         .await
         .map_err(|error| refused(&error))?;
-    session.batch_execute(sql).await.map_err(|error| {
+    let prepared = session.run(&superuser::PREPARE_REALTIME).await;
+    prepared.map_err(|error| {
         let why = error.as_db_error().map(|error| error.message().to_owned());
         StartFailure::new(
             UnavailableReason::DatabaseRefuses,

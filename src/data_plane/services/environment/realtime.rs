@@ -25,8 +25,6 @@ use crate::{
     platform::access::Project,
 };
 
-/// The login role and the schema of the program's own tables.
-pub(super) const PREPARATION: &str = include_str!("realtime.sql");
 /// Length of the key that encrypts columns of those tables, in characters.
 const ENCRYPTION_KEY_CHARS: usize = 16;
 /// Settings that are no limits of a tenant: the size of a pool of the connection to the database.

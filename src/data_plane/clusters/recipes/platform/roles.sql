@@ -25,7 +25,12 @@ begin
         if not exists (select from pg_roles where rolname = wanted.name) then
             execute format('create role %I %s', wanted.name, wanted.attributes);
             execute format('comment on role %I is ''Role of the platform''', wanted.name);
-        elsif shobj_description(wanted.name::regrole, 'pg_authid') is distinct from 'Role of the platform' then
+        elsif shobj_description(wanted.name::regrole, 'pg_authid') is distinct from 'Role of the platform'
+            -- The tenant may comment on a role that it administers.
+            or (wanted.attributes like 'login%' and exists (
+                select from pg_auth_members m join pg_roles a on a.oid = m.member
+                where m.roleid = wanted.name::regrole and m.admin_option and not a.rolsuper))
+        then
             raise exception 'role % exists and does not belong to the platform', wanted.name
                 using errcode = 'duplicate_object', hint = 'Rename the role.';
         end if;
@@ -62,3 +67,19 @@ grant anon, authenticated, service_role to supabase_storage_admin;
 grant pgsodium_keyholder to service_role;
 grant pgsodium_keyholder, pgsodium_keyiduser, pgsodium_keymaker, pgtle_admin to postgres with admin option;
 grant pg_monitor to postgres;
+
+-- Gantry's own way to the tables of Auth and Storage, by peer only. Triggers and policies of the owner do not run in its sessions.
+do $$
+begin
+    if not exists (select from pg_roles where rolname = 'gantry_rows') then
+        create role gantry_rows login bypassrls;
+    end if;
+    alter role gantry_rows set session_replication_role = replica;
+    alter role gantry_rows set search_path = pg_catalog;
+    if current_setting('server_version_num')::integer >= 160000 then
+        execute 'grant supabase_auth_admin, supabase_storage_admin, supabase_realtime_admin to gantry_rows with inherit true, set true';
+    else
+        grant supabase_auth_admin, supabase_storage_admin, supabase_realtime_admin to gantry_rows;
+    end if;
+end
+$$;
