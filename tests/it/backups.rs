@@ -1,7 +1,7 @@
 //! Backups of real clusters: points in time, undo, faults of the store, and interruptions.
 
 mod disk;
-mod elsewhere;
+pub(crate) mod elsewhere;
 mod faults;
 mod moments;
 
@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
     client::Answer,
@@ -45,7 +46,7 @@ fn options(backups: BackupOptions) -> Settings {
 }
 
 /// Returns an application that backs up its projects, in the time of the machine.
-async fn backed_up(backups: BackupOptions) -> TestApp {
+pub(crate) async fn backed_up(backups: BackupOptions) -> TestApp {
     let mut app = TestApp::new().await;
     let mut machine = Machine::new().await;
     machine.clusters = machine.clusters.with_archives(true);
@@ -79,7 +80,7 @@ async fn id(app: &TestApp, project: &ProjectRef) -> ProjectId {
 }
 
 /// Does the upkeep of backups until the project has `count` complete ones, and returns the list.
-async fn until_complete(app: &TestApp, project: &ProjectRef, count: usize) -> Value {
+pub(crate) async fn until_complete(app: &TestApp, project: &ProjectRef, count: usize) -> Value {
     let complete = async {
         loop {
             backups::look(&app.app).await.unwrap();
@@ -99,7 +100,7 @@ async fn until_complete(app: &TestApp, project: &ProjectRef, count: usize) -> Va
 }
 
 /// Waits until the window of the project includes a second.
-async fn until_reached(app: &TestApp, project: &ProjectRef, second: i64) {
+pub(crate) async fn until_reached(app: &TestApp, project: &ProjectRef, second: i64) {
     let reached = async {
         loop {
             backups::look(&app.app).await.unwrap();
@@ -119,7 +120,7 @@ async fn until_reached(app: &TestApp, project: &ProjectRef, second: i64) {
 }
 
 /// Waits until a restore has ended and the project is healthy. Returns the error of the restore.
-async fn until_restored(app: &TestApp, project: &ProjectRef) -> Option<String> {
+pub(crate) async fn until_restored(app: &TestApp, project: &ProjectRef) -> Option<String> {
     app.until(project, Status::ActiveHealthy).await;
     let sql = "select error from restores r join projects p on p.id = r.project_id where p.ref = $1 order by r.id desc limit 1";
     let rows = app.app.db.query(sql, &[&project.as_str()]).await.unwrap();
@@ -131,7 +132,7 @@ fn now() -> i64 {
 }
 
 /// Waits until a whole second begins, and returns it.
-async fn next_second() -> i64 {
+pub(crate) async fn next_second() -> i64 {
     let begin = now();
     while now() == begin {
         sleep(Duration::from_millis(5)).await;

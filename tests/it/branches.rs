@@ -56,7 +56,7 @@ async fn branch(app: &TestApp, parent: &str, body: &Value) -> Value {
 }
 
 /// Waits until no run is open.
-async fn until_finished(app: &TestApp) {
+pub(crate) async fn until_finished(app: &TestApp) {
     let open = "select count(*) from action_runs where finished_at is null";
     let finished = async {
         loop {

@@ -3,13 +3,13 @@
 //! As root, projects run under their own uids, and the isolation between them is tested too. All
 //! tests share templates, in the folder `GANTRY_TEST_TEMPLATES`.
 
-mod copies;
+pub(crate) mod copies;
 mod copy_faults;
 mod copy_rows;
 mod masking;
 mod sandbox;
 mod scratch;
-mod upgrades;
+pub(crate) mod upgrades;
 
 use std::{
     collections::HashSet,
@@ -33,6 +33,7 @@ use rustix::process::{Signal, kill_process};
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{
     Machine, PATIENCE, cluster, engines, first_uid, host, is_root, kill, processes_under,
 };

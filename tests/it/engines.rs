@@ -18,6 +18,7 @@ use gantry::{
 use serde_json::json;
 use uuid::Uuid;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
     machine::{Machine, cluster, engines},
@@ -216,7 +217,8 @@ async fn grants_revoke_reserved_memberships_on_postgres_15() {
         )
         .await
         .unwrap();
-    machine.clusters.apply_platform(&admin).await.unwrap();
+    let session = machine.clusters.superuser_session(&project).await.unwrap();
+    machine.clusters.apply_platform(&session).await.unwrap();
     let left = "select roleid::regrole::text || ' ' || member::regrole::text from pg_auth_members
                 where roleid::regrole::text like 'pg\\_%' and member::regrole::text not like 'pg\\_%' order by 1";
     let left: Vec<String> = admin

@@ -18,6 +18,7 @@ use tokio::{
 };
 use tokio_postgres::{AsyncMessage, Client, Error, NoTls};
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, PATIENCE, engines, place};
 
 /// One use of each extension: a query with one row and the column `true`.
@@ -396,7 +397,8 @@ async fn owner_cannot_change_the_rules_of_extensions() {
         )
         .await
         .unwrap();
-    machine.clusters.apply_platform(&admin).await.unwrap();
+    let session = machine.clusters.superuser_session(&project).await.unwrap();
+    machine.clusters.apply_platform(&session).await.unwrap();
     let owners = "select count(*) from pg_proc p join pg_roles r on r.oid = p.proowner
                   where p.prorettype = 'event_trigger'::regtype and pronamespace = 'extensions'::regnamespace and not rolsuper";
     let row = admin.query_one(owners, &[]).await.unwrap();

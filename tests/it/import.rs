@@ -10,6 +10,7 @@ use gantry::{
 use postgres_protocol::password::scram_sha_256;
 use tokio_postgres::Client;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     machine::{Machine, engines},
     note_skipped,

@@ -16,6 +16,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::{sleep, timeout};
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     Node, TestApp,
     machine::{Machine, PATIENCE, kill, processes_under},

@@ -55,6 +55,7 @@ mod temporary_access;
 mod terraform;
 mod tidy;
 mod tokens;
+mod traps;
 mod types;
 mod upgrades;
 mod walls;

@@ -22,7 +22,8 @@ use gantry::{
         cluster_driver::{ClusterDriver, ServerSettings},
         clusters::{
             ClusterError, ClusterSpec, CopyPriority, Engine, Engines, LocalDriver,
-            PlatformConflict, ResourceLimits, Result, RunningServer, ServerSocket,
+            PlatformConflict, PrivilegeFinding, ResourceLimits, Result, RunningServer,
+            ServerSocket, SuperuserSession,
             resources::{Measurement, disk::DiskUsage},
         },
         projects::Status,
@@ -260,12 +261,28 @@ impl ClusterDriver for Model {
         self.local.socket(project)
     }
 
-    async fn admin_session(&self, _: &ProjectRef) -> Result<Client> {
+    async fn superuser_session(&self, _: &ProjectRef) -> Result<SuperuserSession> {
         Err(ClusterError::Unsupported("sessions"))
     }
 
-    async fn admin_session_in(&self, _: &ProjectRef, _: &str) -> Result<Client> {
+    async fn superuser_session_in(&self, _: &ProjectRef, _: &str) -> Result<SuperuserSession> {
         Err(ClusterError::Unsupported("sessions"))
+    }
+
+    async fn session_as(&self, _: &ProjectRef, _: &str, _: &str) -> Result<Client> {
+        Err(ClusterError::Unsupported("sessions"))
+    }
+
+    async fn refresh_access(&self, project: &ProjectRef) -> Result<()> {
+        self.local.refresh_access(project).await
+    }
+
+    async fn check_privileges(
+        &self,
+        project: &ProjectRef,
+        admin: &SuperuserSession,
+    ) -> Result<Vec<PrivilegeFinding>> {
+        self.local.check_privileges(project, admin).await
     }
 
     async fn has_sessions(&self, project: &ProjectRef) -> Result<bool> {
@@ -280,15 +297,15 @@ impl ClusterDriver for Model {
         self.local.repair_roles(project).await
     }
 
-    async fn repair_roles_over(&self, admin: &Client) -> Result<()> {
+    async fn repair_roles_over(&self, admin: &SuperuserSession) -> Result<()> {
         self.local.repair_roles_over(admin).await
     }
 
-    async fn apply_platform(&self, admin: &Client) -> Result<Vec<PlatformConflict>> {
+    async fn apply_platform(&self, admin: &SuperuserSession) -> Result<Vec<PlatformConflict>> {
         self.local.apply_platform(admin).await
     }
 
-    async fn grant_on_new_tables(&self, admin: &Client) -> Result<()> {
+    async fn grant_on_new_tables(&self, admin: &SuperuserSession) -> Result<()> {
         self.local.grant_on_new_tables(admin).await
     }
 

@@ -12,6 +12,7 @@ use gantry::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{Node, TestApp, client::Answer, machine::PATIENCE};
 
 async fn ask(app: &TestApp, project: &ProjectRef, what: &str) -> Answer {

@@ -11,10 +11,11 @@ mod upgrades;
 
 use gantry::{
     base::ids::ProjectRef,
-    data_plane::clusters::{Engine, Engines},
+    data_plane::clusters::{Engine, Engines, PlatformConflict},
 };
 use tokio_postgres::Client;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, engines};
 
 /// A new project on one PostgreSQL version, with sessions of the superuser and of the tenant.
@@ -27,6 +28,13 @@ struct Database {
 }
 
 impl Database {
+    /// Brings the database to this version of the platform.
+    async fn apply_platform(&self) -> Vec<PlatformConflict> {
+        let clusters = &self.machine.clusters;
+        let session = clusters.superuser_session(&self.project).await.unwrap();
+        clusters.apply_platform(&session).await.unwrap()
+    }
+
     async fn on(engine: &Engine) -> Self {
         let machine = Machine::on(&Engines::only(engine.clone())).await;
         let project = machine.running(1).await;

@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 use tokio_postgres::Client;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
     machine::{By, Machine, PATIENCE, cluster, host, is_root, kill},

@@ -28,6 +28,7 @@ use gantry::{
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, PATIENCE, engine};
 
 /// A PostgreSQL server for one test. Dropping it stops the server.

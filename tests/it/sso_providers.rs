@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::TestApp;
 
 /// SAML metadata of an identity provider.
-fn metadata(entity_id: &str) -> String {
+pub(crate) fn metadata(entity_id: &str) -> String {
     format!(
         r#"<EntityDescriptor xmlns="urn:oasis:names:tc:SAML:2.0:metadata" entityID="{entity_id}">
            <IDPSSODescriptor protocolSupportEnumeration="urn:oasis:names:tc:SAML:2.0:protocol">

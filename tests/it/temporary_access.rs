@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 use tokio_postgres::{Client, NoTls, error::SqlState};
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{Actor, Node, TestApp, client::Answer, machine::PATIENCE};
 
 /// A project with temporary access enabled.

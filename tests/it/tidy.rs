@@ -43,6 +43,10 @@ const SLEEPS: &[(&str, &str)] = &[
         "waits for rows, which have no event",
     ),
     (
+        "src/data_plane/clusters/quarantine.rs",
+        "no event for a configuration that the server has read",
+    ),
+    (
         "src/data_plane/clusters/online_copy/copier.rs",
         "limits the speed of a copy, and waits for a write of the server",
     ),
@@ -431,6 +435,31 @@ const LOCAL_DRIVER: &[&str] = &[
 #[test]
 fn only_app_and_cli_name_the_local_driver() {
     no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
+}
+
+/// Files that may log in as the superuser of a project's server. Sessions are only opened in the
+/// first; the others name the role to the programs that make a cluster, or in logs.
+const SUPERUSERS: &[&str] = &[
+    "src/data_plane/clusters/superuser/",
+    "src/data_plane/clusters/template.rs",
+    "src/data_plane/clusters/local_driver.rs",
+    "src/data_plane/clusters/upgrade/build.rs",
+    "src/data_plane/clusters/platform.rs",
+    "src/api/logs/postgres/line.rs",
+];
+
+#[test]
+fn only_one_folder_opens_superuser_sessions() {
+    no_breach(&mentions(
+        &in_src(),
+        &[
+            "template::SUPERUSER",
+            "\"supabase_admin\"",
+            ".scripts()",
+            "SuperuserSession(",
+        ],
+        SUPERUSERS,
+    ));
 }
 
 #[test]

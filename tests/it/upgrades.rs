@@ -13,6 +13,7 @@ use gantry::{
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     Node, TestApp,
     machine::{Machine, engines},

@@ -23,6 +23,7 @@ use gantry::{
 };
 use tokio::time::timeout;
 
+use crate::support::machine::SuperuserClients as _;
 use crate::{
     sql::LIMITS,
     support::machine::{Machine, PATIENCE, engines, is_root},

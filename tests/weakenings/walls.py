@@ -48,6 +48,42 @@ WEAKENINGS = [
         "loop\n        continue;",
         "grants_revoke_reserved_memberships_on_postgres_15",
     ),
+    # Code of a tenant in sessions of the platform.
+    (
+        "upgrade-functions-blocked",
+        "data_plane/clusters/superuser/upgrades.rs",
+        "where prokind <> 'a'\n         and proowner",
+        "where prokind = 'a'\n         and proowner",
+        "upgrade_runs_no_code_of_the_tenant_as_superuser",
+    ),
+    (
+        "upgrade-domain-constraints-removed",
+        "data_plane/clusters/upgrade/definitions.rs",
+        "for constraint in &constraints {",
+        "for constraint in constraints.iter().take(0) {",
+        "upgrade_runs_no_code_of_the_tenant_as_superuser",
+    ),
+    (
+        "superusers-found",
+        "data_plane/clusters/superuser/privileges.rs",
+        "where rolsuper and oid <> 10",
+        "where rolsuper and oid < 10",
+        "privileges_of_the_platform_are_found_and_revoked",
+    ),
+    (
+        "rules-of-authentication-at-start",
+        "data_plane/clusters/local_driver.rs",
+        "template::write_rules(&data, owner, &rules)",
+        "template::write_rules(&data, owner, &rules[2..])",
+        "rules_of_authentication_are_restored_at_each_start",
+    ),
+    (
+        "tables-emptied-by-their-owner",
+        "data_plane/clusters/online_copy/emptying.rs",
+        "let client = logins.session(owner, database).await?;\n        for some",
+        "let _ = owner;\n        let client = logins.session(\"supabase_admin\", database).await?;\n        for some",
+        "traps_run_with_no_right_of_the_platform_on_any_engine",
+    ),
     # The control database.
     (
         "copied-data-folder",

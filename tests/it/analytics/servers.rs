@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{question, rows};
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{Actor, Node, TestApp};
 
 /// Runs a statement with a missing table, and returns the log lines that appear within two seconds.

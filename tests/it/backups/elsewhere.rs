@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     LOOK, at, backed_up, get, next_second, options, post, sql, until_complete, until_reached,
 };
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{TestApp, machine::PATIENCE};
 
 /// Requests a new project, and returns its reference.
@@ -23,7 +24,7 @@ async fn restored_to_new(app: &TestApp, source: &ProjectRef, body: &Value) -> Pr
 }
 
 /// Waits until the last restore of a project has ended, and returns it.
-async fn until_ended(app: &TestApp, project: &ProjectRef) -> Value {
+pub(crate) async fn until_ended(app: &TestApp, project: &ProjectRef) -> Value {
     // Not over the API, which limits its callers.
     let running = "select 1 from restores r join projects p on p.id = r.project_id
                    where p.ref = $1 and r.finished_at is null and r.error is null

@@ -20,6 +20,7 @@ use gantry::{
 use tokio_postgres::Client;
 
 use super::{backed_up, now, until_complete, until_reached};
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::first_uid;
 
 const CLIENTS: usize = 3;

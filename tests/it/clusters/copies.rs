@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use tokio_postgres::Client;
 
 use super::text;
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, engines, first_uid, is_root, processes_under};
 
 const ACCOUNTS: i64 = 100;
@@ -36,7 +37,7 @@ const CANARIES: [&str; 6] = [
     "canary-mail-token",
 ];
 
-pub(super) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
+pub(crate) fn copy_of(source: &ProjectRef, n: u32, major: u16) -> CopySpec {
     CopySpec {
         cluster: ClusterSpec {
             project: ProjectRef::generate(&Entropy::system()),

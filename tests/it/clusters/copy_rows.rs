@@ -12,6 +12,7 @@ use super::{
     },
     text,
 };
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, first_uid, is_root};
 
 /// Strings of the original beside those of [`furnished`].

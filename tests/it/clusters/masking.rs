@@ -5,6 +5,7 @@ use gantry::data_plane::clusters::{ClusterError, CopySpec};
 
 use super::copies::{batch, copy_of, files_with, number, started};
 use crate::support::machine::Machine;
+use crate::support::machine::SuperuserClients as _;
 
 const CANARY: &str = "canary-masked-address";
 

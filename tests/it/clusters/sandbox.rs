@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::support::machine::SuperuserClients as _;
+
 #[tokio::test]
 async fn superuser_cannot_leave_the_sandbox() {
     if !sandbox_available() {

@@ -4,7 +4,7 @@ use std::{mem, path::PathBuf};
 
 use gantry::{
     base::ids::ProjectRef,
-    data_plane::clusters::{SUPERUSER, ScratchCopy},
+    data_plane::clusters::{ScratchCopy, template::SUPERUSER},
 };
 use tokio::time::{sleep, timeout};
 use tokio_postgres::{Client, NoTls};
@@ -13,6 +13,7 @@ use super::{
     copies::{batch, furnished, in_every_version, number, unfinished, until_made},
     text,
 };
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{Machine, PATIENCE, processes_under};
 
 const BYTES_MAX: u64 = 1 << 30;

@@ -15,6 +15,7 @@ use super::{
     copies::{batch, number},
     text,
 };
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     machine::{Machine, engines, first_uid, processes_under},
     note_skipped,
@@ -56,7 +57,7 @@ async fn project_on(machine: &Machine, engine: &Engine, n: u32) -> ClusterSpec {
     cluster
 }
 
-fn upgrade_to(cluster: &ClusterSpec, engine: &Engine, number: i32) -> UpgradeSpec {
+pub(crate) fn upgrade_to(cluster: &ClusterSpec, engine: &Engine, number: i32) -> UpgradeSpec {
     UpgradeSpec {
         cluster: ClusterSpec {
             major: engine.major(),
@@ -74,6 +75,7 @@ const FILL: &str = "
     insert into public.things (id, name, tags)
         select i, 'thing ' || i, extensions.hstore('n', i::text) from generate_series(1, 20000) i;
     create index on public.things using gin (name extensions.gin_trgm_ops);
+    alter table public.things owner to postgres;
     create materialized view public.totals as select count(*) as n from public.things;
     create role app_reader nologin;
     grant select on public.things to app_reader, anon;
@@ -161,8 +163,11 @@ async fn upgrade_through_all_versions_keeps_everything_and_gets_new_identifiers(
         let creates = "select rolcreaterole::text from pg_roles where rolname = 'postgres'";
         let expected = (engine.major() >= 16).to_string();
         assert_eq!(text(&admin, creates).await, expected);
-        machine.clusters.repair_roles_over(&admin).await.unwrap();
-        assert_eq!(machine.clusters.apply_platform(&admin).await.unwrap(), []);
+        let session = machine.clusters.superuser_session(&project).await.unwrap();
+        machine.clusters.repair_roles_over(&session).await.unwrap();
+        let conflicts = machine.clusters.apply_platform(&session).await;
+        assert_eq!(conflicts.unwrap(), []);
+        drop(session);
         let estimated =
             "select reltuples::bigint from pg_class where oid = 'public.things'::regclass";
         assert!(number_is_near(number_of(&admin, estimated).await, 20_000));

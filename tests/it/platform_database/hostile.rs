@@ -261,12 +261,7 @@ async fn trigger_of_the_tenant_does_not_run_during_an_upgrade() {
                 for each row execute function public.evil();
             create trigger evil before insert on storage.migrations for each statement execute function public.evil()";
         database.tenant.batch_execute(setup).await.unwrap();
-        let conflicts = database
-            .machine
-            .clusters
-            .apply_platform(&database.admin)
-            .await
-            .unwrap();
+        let conflicts = database.apply_platform().await;
         assert_eq!(conflicts, []);
         let superuser = "select rolsuper from pg_roles where rolname = 'postgres'";
         assert_eq!(one(&database.admin, superuser).await.as_deref(), Some("f"));

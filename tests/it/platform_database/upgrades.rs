@@ -37,12 +37,7 @@ async fn project_of_an_earlier_version_gets_the_platform() {
             .await
             .unwrap();
         for _ in 0..2 {
-            let conflicts = database
-                .machine
-                .clusters
-                .apply_platform(admin)
-                .await
-                .unwrap();
+            let conflicts = database.apply_platform().await;
             assert_eq!(conflicts, []);
             let missing: Vec<_> = missing(admin, database.major)
                 .await
@@ -63,12 +58,7 @@ async fn objects_of_the_tenant_are_reported_and_left_alone() {
         admin.batch_execute(WITHOUT_PLATFORM).await.unwrap();
         let own = "create schema auth; create table auth.users (login text); insert into auth.users values ('mine')";
         tenant.batch_execute(own).await.unwrap();
-        let conflicts = database
-            .machine
-            .clusters
-            .apply_platform(admin)
-            .await
-            .unwrap();
+        let conflicts = database.apply_platform().await;
         let texts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
         assert!(
             texts.contains(&"auth: schema auth belongs to role postgres; rename it".to_owned()),
@@ -83,15 +73,7 @@ async fn objects_of_the_tenant_are_reported_and_left_alone() {
             .batch_execute("alter schema auth rename to own_auth")
             .await
             .unwrap();
-        assert_eq!(
-            database
-                .machine
-                .clusters
-                .apply_platform(admin)
-                .await
-                .unwrap(),
-            []
-        );
+        assert_eq!(database.apply_platform().await, []);
         let missing = missing(admin, database.major).await;
         assert!(missing.is_empty(), "{missing:#?}");
 
@@ -101,12 +83,7 @@ async fn objects_of_the_tenant_are_reported_and_left_alone() {
         let own = "create function storage.search_by_timestamp(text, text, integer, integer, text, text, text, text) \
                    returns integer language sql as 'select 1'";
         tenant.batch_execute(own).await.unwrap();
-        let conflicts = database
-            .machine
-            .clusters
-            .apply_platform(admin)
-            .await
-            .unwrap();
+        let conflicts = database.apply_platform().await;
         assert_eq!(conflicts.len(), 1, "{conflicts:?}");
         assert_eq!(conflicts[0].part, "storage");
         let left = "select storage.search_by_timestamp('', '', 1, 1, '', '', '', '')";
@@ -123,12 +100,7 @@ async fn role_of_the_tenant_is_reported_and_left_alone() {
             .batch_execute("create role supabase_auth_admin nologin")
             .await
             .unwrap();
-        let conflicts = database
-            .machine
-            .clusters
-            .apply_platform(admin)
-            .await
-            .unwrap();
+        let conflicts = database.apply_platform().await;
         assert_eq!(
             conflicts[0].to_string(),
             "roles: role supabase_auth_admin exists and does not belong to the platform"
@@ -154,12 +126,7 @@ async fn recorded_migrations_of_storage_are_in_order_after_an_upgrade() {
         update storage.migrations set hash = repeat('0', 40)";
     admin.batch_execute(earlier).await.unwrap();
     for _ in 0..2 {
-        database
-            .machine
-            .clusters
-            .apply_platform(admin)
-            .await
-            .unwrap();
+        database.apply_platform().await;
         assert_eq!(one(admin, position).await.as_deref(), Some("0"));
         assert_eq!(one(admin, digests).await, recorded);
     }

@@ -9,6 +9,8 @@ use tokio_postgres::{NoTls, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, number, packet, refusal, startup};
 
+use crate::support::machine::SuperuserClients as _;
+
 /// Reserved roles that exist in every project.
 const OURS: [&str; 7] = [
     "supabase_admin",

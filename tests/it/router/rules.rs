@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Config, config::SslMode, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, number, refusal};
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{TestApp, client::Answer};
 
 impl Way {

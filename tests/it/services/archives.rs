@@ -9,6 +9,7 @@ use gantry::data_plane::{
 use serde_json::{Value, json};
 
 use super::{auth::ArchiveApi, until};
+use crate::support::machine::SuperuserClients as _;
 use crate::support::{
     TestApp,
     machine::{Machine, host, is_root},

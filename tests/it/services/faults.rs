@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::{postgrest::DataApi, until};
+use crate::support::machine::SuperuserClients as _;
 use crate::support::machine::{PATIENCE, kill};
 
 impl DataApi {

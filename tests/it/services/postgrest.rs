@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::until;
+use crate::support::machine::SuperuserClients as _;
 use crate::{
     edge::{Answer, Gate},
     support::{

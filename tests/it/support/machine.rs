@@ -15,10 +15,13 @@ use std::{
 
 use gantry::{
     base::{clock::Entropy, ids::ProjectRef},
-    data_plane::clusters::{
-        Account, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home, Host, Installed,
-        Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions, ResourceLimits,
-        Resources, sandbox_available,
+    data_plane::{
+        cluster_driver::ClusterDriver,
+        clusters::{
+            Account, ClusterError, ClusterSpec, ControlGroups, CopyPriority, Engine, Engines, Home,
+            Host, Installed, Launcher, LayoutOptions, LocalDriver, ObservedState, OldVersions,
+            ResourceLimits, Resources, ServerSocket, sandbox_available,
+        },
     },
 };
 use rustix::{
@@ -210,6 +213,65 @@ impl Machine {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Sessions of the superuser that execute any SQL. The product has none.
+pub(crate) trait SuperuserClients {
+    /// Opens a session in database `postgres`.
+    async fn admin_session(&self, project: &ProjectRef) -> Result<Client, ClusterError> {
+        self.admin_session_in(project, "postgres").await
+    }
+
+    /// Opens a session in another database.
+    async fn admin_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<Client, ClusterError>;
+}
+
+impl SuperuserClients for LocalDriver {
+    async fn admin_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<Client, ClusterError> {
+        superuser(self.socket(project), project, database).await
+    }
+}
+
+impl SuperuserClients for dyn ClusterDriver {
+    async fn admin_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<Client, ClusterError> {
+        superuser(self.socket(project), project, database).await
+    }
+}
+
+async fn superuser(
+    socket: ServerSocket,
+    project: &ProjectRef,
+    database: &str,
+) -> Result<Client, ClusterError> {
+    let stream = socket.connect().await;
+    let stream = stream.map_err(|cause| ClusterError::Unreached {
+        name: project.to_string(),
+        cause,
+    })?;
+    let mut config = tokio_postgres::Config::new();
+    config.user("supabase_admin").dbname(database).options(
+        "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s \
+         -c lock_timeout=5s",
+    );
+    let connected = config.connect_raw(stream, NoTls).await;
+    let (client, connection) = connected.map_err(|cause| ClusterError::Sql {
+        doing: "connecting to a cluster",
+        cause,
+    })?;
+    tokio::spawn(connection);
+    Ok(client)
 }
 
 pub(crate) fn cluster(n: u32) -> ClusterSpec {
