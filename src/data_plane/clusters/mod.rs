@@ -87,7 +87,9 @@ pub use self::{
     upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 
-pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
+pub use crate::base::supervisor::{
+    Account, AccountError, Launcher, namespaces_available, sandbox_available,
+};
 
 /// An error of a cluster operation. Every message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]

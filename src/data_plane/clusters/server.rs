@@ -365,6 +365,8 @@ impl Server {
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
+            // Of projects only.
+            namespaces: self.resources.is_some(),
             archive: self.is_archived.then(|| ArchiveWay::of(&self.host.engine)),
             bounds,
             check: check.is_some(),
