@@ -81,7 +81,7 @@ pub use self::{
     resources::{ControlGroups, ResourceLimits, Resources},
     roles::QUIET,
     running::RunningServer,
-    server::Host,
+    server::{Host, NO_LIBRARIES},
     socket::ServerSocket,
     template::{OWNER_LOGIN, SUPERUSER, peer_login},
     upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},

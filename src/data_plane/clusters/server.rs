@@ -24,6 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use self::sessions::NO_LIBRARIES;
 use super::{
     ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, archive_way, blocking, files, home,
     launch::EngineFiles,

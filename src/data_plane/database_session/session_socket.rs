@@ -150,6 +150,7 @@ pub(in crate::data_plane) async fn serve(
         ("client_encoding", "UTF8"),
         ("application_name", login.application),
         ("client_connection_check_interval", "2000"),
+        clusters::NO_LIBRARIES,
     ];
     ours.extend(setting);
     ours.extend(login.acting.iter().map(|role| ("role", role.as_str())));

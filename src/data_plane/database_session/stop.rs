@@ -73,7 +73,7 @@ async fn request_terminate(
     config
         .user(ADMIN)
         .dbname(DATABASE)
-        .options("-c search_path=pg_catalog");
+        .options("-c search_path=pg_catalog -c local_preload_libraries=");
     let (client, connection) = config.connect_raw(stream, NoTls).await?;
     let connection = tokio::spawn(connection);
     // The process id may belong to another backend by now, which then started during the grace

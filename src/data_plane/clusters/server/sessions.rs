@@ -13,7 +13,11 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// A database of the superuser, which the owner of a project cannot close, rename or drop.
 const REPAIR_DATABASE: &str = "template1";
 /// Settings of superuser sessions. They override settings that a tenant attached to its database.
-const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
+const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s -c local_preload_libraries=";
+/// A setting of sessions, which overrides that of their role and database. PostgreSQL lets each
+/// role and the owner of a database name libraries here, and a session that does not find one of
+/// them ends.
+pub const NO_LIBRARIES: (&str, &str) = ("local_preload_libraries", "");
 
 impl Server {
     /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that,
@@ -49,7 +53,7 @@ impl Server {
         if role == self.superuser {
             config.options(SUPERUSER_OPTIONS);
         } else if let Some((name, value)) = setting {
-            config.options(format!("-c {name}={value}"));
+            config.options(format!("-c {name}={value} -c {}=", NO_LIBRARIES.0));
         }
         config
     }
