@@ -15,7 +15,9 @@ use crate::{
     base::db::Db,
     cli::{output::Output, serve},
     data_plane::{
-        clusters::{Account, Control, Engine, Home, extensions, sandbox_available},
+        clusters::{
+            Account, Control, Engine, Home, extensions, namespaces_available, sandbox_available,
+        },
         installation,
     },
 };
@@ -123,6 +125,7 @@ impl CheckCommand {
                     "Landlock or seccomp is not available: project clusters are not confined".into()
                 },
             },
+            namespaces(),
         ];
         findings.push(backups(&self.config).await);
         if !self.config.db_listen.is_empty() {
@@ -132,6 +135,22 @@ impl CheckCommand {
             findings.push(service_names(&self.config.project_domain).await);
         }
         findings
+    }
+}
+
+/// Checks whether the code of projects sees names of its own instead of those of the machine.
+fn namespaces() -> Requirement {
+    let ok = namespaces_available();
+    let detail = if ok {
+        "the code of projects sees neither the machine's host name nor its account names"
+    } else {
+        "not permitted, which needs root and CAP_SYS_ADMIN: the code of projects can read the machine's host name and account names"
+    };
+    Requirement {
+        what: "namespaces",
+        ok,
+        needed: false,
+        detail: detail.to_owned(),
     }
 }
 

@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ipc.h>
 #include <sys/prctl.h>
+#include <sys/shm.h>
 #include <unistd.h>
 
 /* Forks a child that only waits. Returns its pid, or -1. */
@@ -50,6 +52,18 @@ static long write_far(long megabytes) {
     return outcome;
 }
 
+/* Creates a segment of shared memory of this size, in megabytes. Returns 0 or the error. */
+static long segment(long megabytes) {
+    return shmget(IPC_PRIVATE, (size_t) megabytes << 20, IPC_CREAT | 0600) == -1 ? errno : 0;
+}
+
+/* Creates segments of a page as long as permitted, at most `wanted`. */
+static long segments(long wanted) {
+    long made = 0;
+    while (made < wanted && shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600) != -1) made++;
+    return made;
+}
+
 __attribute__((constructor)) static void attack(void) {
     char what[32];
     long number, outcome = -1;
@@ -60,6 +74,8 @@ __attribute__((constructor)) static void attack(void) {
     if (read != 2) return;
     if (!strcmp(what, "fork")) outcome = fork_many(number);
     if (!strcmp(what, "hide")) outcome = hide();
+    if (!strcmp(what, "segment")) outcome = segment(number);
+    if (!strcmp(what, "segments")) outcome = segments(number);
     if (!strcmp(what, "file")) outcome = write_far(number);
     FILE *result = fopen("attack.unfinished", "w");
     if (!result) return;

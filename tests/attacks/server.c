@@ -23,7 +23,10 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/ipc.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -152,6 +155,11 @@ static void kernel(void)
     say("mbind", syscall(SYS_mbind, 0, 0, 0, NULL, 0, 0));
     say("init-module", syscall(SYS_init_module, NULL, 0, ""));
     say("kexec", syscall(SYS_kexec_load, 0, 0, NULL, 0));
+    /* The kernel reserves nothing for it, so only the list of system calls can limit its size. */
+    say("shmget-8-gib", shmget(IPC_PRIVATE, (size_t)8 << 30, IPC_CREAT | 0600));
+    say("shmget-two-pages", shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600));
+    say("shmget-beyond-32-bits", shmget(IPC_PRIVATE, ((size_t)1 << 32) + 1, IPC_CREAT | 0600));
+    say("semget", semget(IPC_PRIVATE, 1, IPC_CREAT | 0600));
     say("msgget", syscall(SYS_msgget, 0, 0600 | 01000));
     say("mq-open", syscall(SYS_mq_open, "attack", O_CREAT | O_RDWR, 0600, NULL));
     say("inotify", syscall(SYS_inotify_init1, 0));
@@ -290,6 +298,16 @@ static void listen_instead(const char *folder)
     }
 }
 
+/* Writes the name of the machine, which is no secret of another project but one of the host. */
+static void names(void)
+{
+    char name[256] = "", line[300];
+
+    gethostname(name, sizeof name - 1);
+    snprintf(line, sizeof line, "host-name-is-%s", name);
+    say(line, 0);
+}
+
 __attribute__((constructor)) static void attack(void)
 {
     static char words[8][512];
@@ -308,6 +326,8 @@ __attribute__((constructor)) static void attack(void)
         return;
     if (strcmp(words[0], "listen") == 0 && count == 2) {
         listen_instead(words[1]);
+    } else if (strcmp(words[0], "names") == 0 && count == 1) {
+        names();
     } else if (count == 7) {
         sockets(words[0]);
         files(words[3], words[1], words[2]);

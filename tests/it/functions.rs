@@ -197,7 +197,7 @@ async fn invalid_deployment_stores_nothing() {
             "slug=a",
             &json!({"entrypoint_path": "../index.ts"}),
             &fine,
-            "Entrypoint path",
+            "entrypoint_path: ",
         ),
     ] {
         let answer = deploy(&app, query, metadata, files)
@@ -224,6 +224,127 @@ async fn invalid_deployment_stores_nothing() {
         .join("functions")
         .join(app.home.project.as_str());
     assert!(!folder.exists() || std::fs::read_dir(folder).unwrap().count() == 0);
+}
+
+/// Paths that are absolute, leave the folder of the function, or do so after decoding.
+const OUTSIDE: &[&str] = &[
+    "/etc/passwd",
+    "../../../etc/passwd",
+    "a/../../x.ts",
+    "C:/x.ts",
+    "%2e%2e/x.ts",
+    "%252e%252e/x.ts",
+    "a\\..\\x.ts",
+    "%2fetc/passwd",
+    "x%00.ts",
+    "https://example.com/x.ts",
+];
+
+#[tokio::test]
+async fn paths_outside_of_the_function_are_rejected_wherever_they_are_sent() {
+    let app = app().await;
+    let fine = [("index.ts", "1")];
+    for path in OUTSIDE {
+        for (field, metadata) in [
+            ("entrypoint_path: ", json!({"entrypoint_path": path})),
+            (
+                "import_map_path: ",
+                json!({"entrypoint_path": "index.ts", "import_map_path": path}),
+            ),
+            (
+                "static_patterns.1: ",
+                json!({"entrypoint_path": "index.ts", "static_patterns": ["a/*.html", path]}),
+            ),
+        ] {
+            let answer = deploy(&app, "slug=a", &metadata, &fine).send().await;
+            let message = answer.expect(400).message();
+            assert!(message.starts_with(field), "{path}: {message}");
+        }
+        let name = path.replace('\\', "\\\\");
+        let files = [fine[0], (name.as_str(), "2")];
+        let metadata = json!({"entrypoint_path": "index.ts"});
+        let answer = deploy(&app, "slug=a", &metadata, &files).send().await;
+        let message = answer.expect(400).message();
+        assert!(message.starts_with("file: "), "{path}: {message}");
+    }
+    let body = packed(&[("index.ts", "1")]);
+    let made = format!("/functions?slug=b&name=b&entrypoint_path={SENT_ENTRY}");
+    let upload = |call: Call| {
+        let call = call.as_(&app.owner).header("content-type", ESZIP);
+        call.body(body.clone())
+    };
+    upload(app.post(&app.at(&made))).send().await.expect(201);
+    let urls = ["file:///src/%2e%2e/%2e%2e/etc/passwd", "file://host/x.ts"];
+    for path in OUTSIDE.iter().chain(&urls) {
+        let sent: String = url::form_urlencoded::byte_serialize(path.as_bytes()).collect();
+        for (field, query) in [
+            ("entrypoint_path: ", format!("entrypoint_path={sent}")),
+            (
+                "import_map_path: ",
+                format!("entrypoint_path={SENT_ENTRY}&import_map_path={sent}"),
+            ),
+        ] {
+            let create = app.post(&app.at(&format!("/functions?slug=a&name=a&{query}")));
+            let update = app.patch(&app.at(&format!("/functions/b?{query}")));
+            for call in [create, update] {
+                let message = upload(call).send().await.expect(400).message();
+                assert!(message.starts_with(field), "{path}: {message}");
+            }
+            // Although a text does not use them.
+            let text = app.patch(&app.at(&format!("/functions/b?{query}")));
+            let text = text.as_(&app.owner).json(&json!({"body": "3"}));
+            text.send().await.expect(400);
+        }
+    }
+    let listed = app.get(&app.at("/functions")).as_(&app.owner).send().await;
+    let listed = listed.expect(200).json();
+    assert_eq!(
+        (
+            &listed[0]["slug"],
+            &listed[0]["version"],
+            listed.as_array().unwrap().len()
+        ),
+        (&json!("b"), &json!(1), 1)
+    );
+}
+
+/// URL of the first module in [`packed`].
+const SENT_ENTRY: &str = "file:///src/index.ts";
+
+#[tokio::test]
+async fn paths_of_known_clients_are_accepted() {
+    let app = app().await;
+    let files = [
+        ("supabase/functions/a/index.ts", "1"),
+        ("supabase/functions/a/deno.json", "{}"),
+        ("supabase/functions/a/page 100%.html", "x"),
+    ];
+    let metadata = json!({
+        "name": "a", "entrypoint_path": "./supabase/functions/a/index.ts",
+        "import_map_path": "supabase/functions/a/deno.json",
+        "static_patterns": ["./supabase/functions/a/*.html", "supabase/functions/a/**/[x].txt"],
+    });
+    let made = deploy(&app, "slug=a", &metadata, &files).send().await;
+    let made = made.expect(201).json();
+    // The URLs of the response, sent again.
+    let again = json!({
+        "entrypoint_path": made["entrypoint_path"], "import_map_path": made["import_map_path"],
+    });
+    let again = deploy(&app, "slug=a", &again, &files).send().await;
+    let again = again.expect(201).json();
+    assert_eq!(again["version"], 2);
+    let map = again["import_map_path"].as_str().unwrap();
+    assert!(
+        map.ends_with("_2/source/supabase/functions/a/deno.json"),
+        "{map}"
+    );
+    // No map, and one of an earlier version.
+    for map in ["", "supabase/functions/import_map.json"] {
+        let metadata = json!({"entrypoint_path": files[0].0, "import_map_path": map});
+        let made = deploy(&app, "slug=a", &metadata, &files).send().await;
+        let made = made.expect(201).json();
+        assert_eq!(made.get("import_map_path"), None, "{map}");
+    }
 }
 
 #[tokio::test]

@@ -3,12 +3,11 @@
 //!
 //! Each test runs with control groups, where this machine has any, and without.
 
+mod shared_memory;
+
 use std::{
     fs,
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt, chown},
-        process::CommandExt,
-    },
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     process::Command,
     sync::{Arc, OnceLock},
@@ -297,63 +296,6 @@ async fn file_size_limit_is_enforced() {
     let too_large = i64::from(rustix::io::Errno::FBIG.raw_os_error());
     assert_eq!(attack(&machine, &project, "file", 8192).await, too_large);
     machine.pid(&project).await;
-}
-
-/// Returns the ids of shared memory segments that this user created.
-fn segments(uid: u32) -> Vec<String> {
-    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
-    let made = table
-        .lines()
-        .skip(1)
-        .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    made.filter(|columns| columns[9] == uid.to_string())
-        .map(|columns| columns[1].to_owned())
-        .collect()
-}
-
-#[tokio::test]
-async fn shared_memory_is_released_after_removal_and_crash() {
-    if !is_root() {
-        // All projects have the user id of the test, and objects of that user are kept.
-        return;
-    }
-    let machine = Machine::new().await;
-    let project = project(&machine, 0).await;
-    let uid = UIDS + std::process::id() % 100_000 * 4;
-    // Creates objects as native code in the server would.
-    let leave = || {
-        for kind in [&["-M", "1048576"][..], &["-S", "1"], &["-Q"]] {
-            assert!(
-                Command::new("ipcmk")
-                    .args(kind)
-                    .uid(uid)
-                    .gid(uid)
-                    .output()
-                    .unwrap()
-                    .status
-                    .success()
-            );
-        }
-    };
-    let left = || {
-        let made = |file: &str| {
-            fs::read_to_string(format!("/proc/sysvipc/{file}"))
-                .unwrap()
-                .matches(&format!(" {uid} "))
-                .count()
-        };
-        (segments(uid).len(), made("sem") + made("msg"))
-    };
-    let own = segments(uid);
-    assert_eq!(own.len(), 1, "PostgreSQL has one");
-    leave();
-    assert_eq!(left().0, 2);
-    kill(machine.pid(&project).await).await;
-    machine.up(&project).await;
-    assert_eq!(left(), (1, 0), "after an unclean end");
-    leave();
-    machine.clusters.remove(&project).await.unwrap();
-    assert_eq!(left(), (0, 0), "after the removal");
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use gantry::{
     api::database::query::{SqlQuery, run_query},
     base::{error::Error, ids::ProjectRef},
     data_plane::{
-        clusters::{ClusterError, Engines, sandbox_available},
+        clusters::{Account, ClusterError, Engines, namespaces_available, sandbox_available},
         database_session::session::ConnectTarget,
     },
 };
@@ -37,7 +37,7 @@ const VERIFIER: &str = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2E=$k3JCUfEzTgPeFmAX
 const REFUSALS: [i32; 4] = [1, 13, 18, 38];
 
 /// Number of attempts of the attack program.
-const ATTEMPTS: usize = 93;
+const ATTEMPTS: usize = 97;
 
 /// Compiles the attack program to a library in the project's data directory.
 fn library(machine: &Machine, project: &ProjectRef) -> PathBuf {
@@ -131,6 +131,38 @@ async fn native_code_of_superuser_cannot_leave_its_server() {
         );
         // The server itself is unharmed.
         machine.clusters.admin_session(&project).await.unwrap();
+    }
+}
+
+/// The names of the machine's accounts and of the machine itself are not those of a project.
+#[tokio::test]
+async fn server_sees_neither_accounts_nor_the_name_of_the_machine() {
+    if !sandbox_available() || !namespaces_available() {
+        return;
+    }
+    for engine in engines().offered() {
+        let machine = Machine::on(&Engines::only(engine.clone())).await;
+        let project = machine.running(1).await;
+        let admin = machine.clusters.admin_session(&project).await.unwrap();
+        let sql = "select pg_read_file('/etc/passwd')";
+        let text: String = admin.query_one(sql, &[]).await.unwrap().get(0);
+        let Account { uid, gid, name } = Account::current().unwrap();
+        // Peer authentication of Gantry itself needs this line.
+        assert_eq!(text, format!("{name}:x:{uid}:{gid}::/:\n"));
+        for file in ["/etc/hostname", "/etc/hosts", "/etc/group", "/etc/shadow"] {
+            let sql = format!("select pg_read_file('{file}')");
+            assert!(admin.query_one(&sql, &[]).await.is_err(), "{file}");
+        }
+        let outcome = attack(&machine, &project, &["names"]).await;
+        let expected = format!("host-name-is-{project}");
+        assert!(outcome.contains_key(&expected), "{outcome:?}");
+        // A file with the machine's accounts that the superuser names in the settings is the same.
+        let conf = machine.data(&project).join("postgresql.conf");
+        let text = fs::read_to_string(&conf).unwrap();
+        fs::write(&conf, format!("{text}\ninclude '/etc/passwd'\n")).unwrap();
+        let error = machine.clusters.check_settings(&project, &[]).await;
+        let error = error.unwrap_err().to_string();
+        assert!(!error.contains("daemon"), "{error}");
     }
 }
 

@@ -5,6 +5,34 @@ weaken.py."""
 # must fail.
 WEAKENINGS = [
     (
+        "service-host-name",
+        "data_plane/services/spawn.rs",
+        "host_name: Some(self.instance.id.reference.to_string()),",
+        "host_name: None,",
+        "instance_reaches_neither_the_network_nor_files_nor_processes",
+    ),
+    (
+        "service-accounts",
+        "data_plane/services/launch.rs",
+        "READABLE.iter().filter(|path| **path != ACCOUNTS)",
+        "READABLE.iter().filter(|path| **path != ACCOUNTS || path.len() > 1)",
+        "instance_reaches_neither_the_network_nor_files_nor_processes",
+    ),
+    (
+        "function-import-map-path",
+        "api/functions/upload.rs",
+        '.map_err(|problem| bad_path("import_map_path", problem))?;',
+        ".unwrap_or_default();",
+        "paths_outside_of_the_function_are_rejected_wherever_they_are_sent",
+    ),
+    (
+        "function-path-decoding",
+        "data_plane/services/functions/relative_path.rs",
+        'if matches!(decoded.as_str(), "." | "..") {',
+        'if matches!(decoded.as_str(), "." | "..") && name.is_empty() {',
+        "other_paths_are_rejected",
+    ),
+    (
         "service-single-flight",
         "data_plane/services/instance.rs",
         "InstanceState::Stopped => true,",

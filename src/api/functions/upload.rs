@@ -15,8 +15,8 @@ use crate::{
     data_plane::services::{
         functions,
         functions::{
-            DeployRule, FunctionChange, FunctionSlug, FunctionUpload,
-            eszip::{self, Bundle},
+            DeployRule, FunctionChange, FunctionSlug, FunctionUpload, PathProblem, RelativePath,
+            eszip::{self, Bundle, ModuleLocation},
             sources::Sources,
         },
     },
@@ -37,6 +37,8 @@ const ESZIP: &str = "application/vnd.denoland.eszip";
 const TEXT_ENTRYPOINT: &str = "index.ts";
 /// Longest display name, in characters.
 const NAME_CHARS_MAX: usize = 256;
+/// Largest number of patterns of static files.
+const STATIC_PATTERNS_MAX: usize = 1000;
 
 /// Parses a slug that begins with a letter.
 pub(super) fn deployable(
@@ -88,8 +90,39 @@ struct DeployQuery {
 struct DeployMetadata {
     entrypoint_path: String,
     import_map_path: Option<String>,
+    /// Checked only: static files are uploaded like all others.
+    static_patterns: Option<Vec<String>>,
     verify_jwt: Option<bool>,
     name: Option<String>,
+}
+
+impl DeployMetadata {
+    /// Returns the paths of the first module and the import map.
+    fn paths(&self) -> Result<(RelativePath, Option<RelativePath>), Error> {
+        let patterns = self.static_patterns.as_deref().unwrap_or_default();
+        if patterns.len() > STATIC_PATTERNS_MAX {
+            let problem = format!("must have at most {STATIC_PATTERNS_MAX} patterns");
+            return Err(Error::invalid("static_patterns", problem));
+        }
+        for (index, pattern) in patterns.iter().enumerate() {
+            RelativePath::parse(pattern)
+                .map_err(|problem| bad_path(format!("static_patterns.{index}"), problem))?;
+        }
+        let entrypoint = RelativePath::parse_reported(&self.entrypoint_path)
+            .map_err(|problem| bad_path("entrypoint_path", problem))?;
+        // Clients send an empty path for a function without a map.
+        let import_map = self.import_map_path.as_deref();
+        let import_map = import_map
+            .filter(|path| !path.is_empty())
+            .map(RelativePath::parse_reported)
+            .transpose()
+            .map_err(|problem| bad_path("import_map_path", problem))?;
+        Ok((entrypoint, import_map))
+    }
+}
+
+fn bad_path(field: impl Into<Cow<'static, str>>, problem: PathProblem) -> Error {
+    Error::invalid(field, problem.to_string())
 }
 
 /// A body of files with their metadata.
@@ -155,13 +188,14 @@ async fn deploy(
     form: FilesForm,
 ) -> Result<Created<FunctionDescription>, Error> {
     let metadata = form.metadata;
+    let (entrypoint, import_map) = metadata.paths()?;
     let slug = query.slug.as_deref().or(metadata.name.as_deref());
     let upload = FunctionUpload {
         slug: deployable("slug", slug.unwrap_or_default())?,
         name: metadata.name.map(checked_name).transpose()?,
         verify_jwt: metadata.verify_jwt,
-        entrypoint: metadata.entrypoint_path,
-        import_map: metadata.import_map_path.filter(|path| !path.is_empty()),
+        entrypoint,
+        import_map,
         sources: form.sources,
         bundle: None,
         live: !query.bundle_only,
@@ -191,6 +225,27 @@ struct UploadQuery {
     /// Ignored: computed from the body.
     #[expect(dead_code, reason = "published in the contract")]
     ezbr_sha256: Option<String>,
+}
+
+/// The modules that a query names.
+struct NamedModules {
+    entrypoint: Option<ModuleLocation>,
+    import_map: Option<ModuleLocation>,
+}
+
+impl UploadQuery {
+    /// Parses the places of the modules, whether the body uses them or not.
+    fn modules(&self) -> Result<NamedModules, Error> {
+        let parse = |field: &'static str, text: &Option<String>| {
+            let named = text.as_deref().filter(|text| !text.is_empty());
+            let location = named.map(ModuleLocation::parse).transpose();
+            location.map_err(|problem| bad_path(field, problem))
+        };
+        Ok(NamedModules {
+            entrypoint: parse("entrypoint_path", &self.entrypoint_path)?,
+            import_map: parse("import_map_path", &self.import_map_path)?,
+        })
+    }
 }
 
 /// A function as one text.
@@ -248,13 +303,14 @@ impl<T: serde::de::DeserializeOwned + JsonSchema + Send> Input for BundleOrJson<
 async fn unpack(
     slug: FunctionSlug,
     query: UploadQuery,
+    modules: NamedModules,
     bytes: Bytes,
 ) -> Result<FunctionUpload, Error> {
     let unpacked = tokio::task::spawn_blocking(move || {
+        let entry = modules.entrypoint;
+        let entry = entry.ok_or_else(|| Error::invalid("entrypoint_path", "Required"))?;
         let bundle = Bundle::parse(eszip::decompress(&bytes)?)?;
-        let entry = query.entrypoint_path.as_deref();
-        let named = [entry, query.import_map_path.as_deref()];
-        let (sources, paths) = bundle.sources(&named)?;
+        let (sources, paths) = bundle.sources(&[Some(&entry), modules.import_map.as_ref()])?;
         let mut paths = paths.into_iter();
         let found = paths.next().flatten();
         Ok(FunctionUpload {
@@ -262,7 +318,7 @@ async fn unpack(
             name: query.name.map(checked_name).transpose()?,
             verify_jwt: query.verify_jwt,
             // One that is absent is reported with the path that the client sent.
-            entrypoint: found.or(query.entrypoint_path).unwrap_or_default(),
+            entrypoint: found.unwrap_or_else(|| entry.into_path()),
             import_map: paths.next().flatten(),
             sources,
             bundle: Some((hex::encode(Sha256::digest(&bytes)), bytes)),
@@ -276,13 +332,15 @@ async fn unpack(
 
 /// Returns an upload of one text.
 fn text(slug: FunctionSlug, text: String) -> Result<FunctionUpload, Error> {
+    let entrypoint = RelativePath::parse(TEXT_ENTRYPOINT)
+        .map_err(|problem| bad_path("entrypoint_path", problem))?;
     let mut sources = Sources::default();
     sources.add(TEXT_ENTRYPOINT, text.into())?;
     Ok(FunctionUpload {
         slug,
         name: None,
         verify_jwt: None,
-        entrypoint: TEXT_ENTRYPOINT.to_owned(),
+        entrypoint,
         import_map: None,
         sources,
         bundle: None,
@@ -313,10 +371,11 @@ async fn create(
     Query(query): Query<UploadQuery>,
     body: BundleOrJson<FunctionText>,
 ) -> Result<Created<FunctionDescription>, Error> {
+    let modules = query.modules()?;
     let upload = match body.content {
         BundleContent::Bundle => {
             let slug = deployable("slug", query.slug.as_deref().unwrap_or_default())?;
-            unpack(slug, query, body.body.bytes.clone()).await?
+            unpack(slug, query, modules, body.body.bytes.clone()).await?
         }
         BundleContent::Json(sent) => FunctionUpload {
             name: Some(checked_name(sent.name)?),
@@ -359,8 +418,9 @@ async fn update(
     body: BundleOrJson<FunctionUpdateBody>,
     SlugPath(slug): SlugPath,
 ) -> Result<Json<FunctionDescription>, Error> {
+    let modules = query.modules()?;
     let upload = match body.content {
-        BundleContent::Bundle => unpack(slug, query, body.body.bytes.clone()).await?,
+        BundleContent::Bundle => unpack(slug, query, modules, body.body.bytes.clone()).await?,
         BundleContent::Json(FunctionUpdateBody {
             name,
             body: Some(source),

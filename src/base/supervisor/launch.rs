@@ -10,17 +10,13 @@ use std::{
     fs::OpenOptions,
     io::{self, Read},
     os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::Command,
 };
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset,
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
-};
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
 };
 use rustix::{
     fs::Mode,
@@ -29,6 +25,7 @@ use rustix::{
 
 use super::{
     bounds::LaunchBounds,
+    namespaces::{Namespaces, replace_accounts},
     process::LaunchRecord,
     seccomp,
     seccomp::{SeccompError, SystemCalls},
@@ -110,10 +107,15 @@ pub enum LaunchError {
 }
 
 impl Launch {
-    /// Confines this process and executes the server. Returns only on failure.
+    /// Does [`Launch::exec_in`] in the namespaces of this process.
+    pub fn exec(self) -> Result<Infallible, LaunchError> {
+        self.exec_in(&Namespaces::default())
+    }
+
+    /// Confines this process and executes the server in `namespaces`. Returns only on failure.
     ///
     /// The process must have a single thread and must not have done anything else.
-    pub fn exec(mut self) -> Result<Infallible, LaunchError> {
+    pub fn exec_in(mut self, namespaces: &Namespaces) -> Result<Infallible, LaunchError> {
         if self.sandbox.is_some() {
             await_tracer()?;
         }
@@ -138,9 +140,13 @@ impl Launch {
         }
         if let Some(accounts) = &self.accounts {
             // Before the sandbox, which forbids mounts.
-            mount_accounts(accounts)
+            replace_accounts(accounts)
                 .map_err(|errno| LaunchError::System("mounting /etc/passwd", errno.into()))?;
         }
+        // Before the sandbox, and before the privileges are given up.
+        namespaces
+            .enter(self.ids.map(|(_, gid)| gid))
+            .map_err(|(step, error)| LaunchError::System(step, error))?;
         rustix::process::chdir(&self.directory).map_err(step("chdir"))?;
         rustix::thread::set_no_new_privs(true).map_err(step("no_new_privs"))?;
         if let Some(sandbox) = &self.sandbox {
@@ -191,22 +197,6 @@ impl Sandbox {
             RulesetStatus::FullyEnforced | RulesetStatus::PartiallyEnforced => Ok(()),
         }
     }
-}
-
-/// Puts a file in the place of `/etc/passwd`, for this process and its descendants only.
-fn mount_accounts(accounts: &Path) -> nix::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    // Otherwise the mount would appear in the machine's namespace as well.
-    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&Path>, "/", None::<&Path>, private, None::<&Path>)?;
-    let bind = MsFlags::MS_BIND;
-    mount(
-        Some(accounts),
-        "/etc/passwd",
-        None::<&Path>,
-        bind,
-        None::<&Path>,
-    )
 }
 
 fn step(name: &'static str) -> impl Fn(rustix::io::Errno) -> LaunchError {

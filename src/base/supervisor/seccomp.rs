@@ -46,6 +46,13 @@ pub enum ArgumentRule {
         /// Required value of these bits.
         are: u64,
     },
+    /// The argument, with all its bits, must not exceed `value`.
+    AtMost {
+        /// Position of the argument.
+        at: u8,
+        /// Largest value.
+        value: u64,
+    },
     /// The argument must be a null pointer.
     Null {
         /// Position of the argument.
@@ -68,6 +75,7 @@ impl ArgumentRule {
             Self::Bits { at, mask, are } => {
                 Condition::new(at, Width::Dword, Op::MaskedEq(mask), are)
             }
+            Self::AtMost { at, value } => Condition::new(at, Width::Qword, Op::Le, value),
             Self::Null { at } => Condition::new(at, Width::Qword, Op::Eq, 0),
         }
     }

@@ -21,8 +21,8 @@ use crate::{
     },
     data_plane::clusters::{
         Account, ControlGroups, Engine, EngineError, Engines, ExtensionPolicy, Home, Installed,
-        Launcher, LayoutOptions, Location, OldVersions, Resources, extensions, sandbox_available,
-        server::Host,
+        Launcher, LayoutOptions, Location, OldVersions, Resources, extensions,
+        namespaces_available, sandbox_available, server::Host,
     },
     data_plane::installation::recovery,
 };
@@ -110,11 +110,12 @@ impl Machine {
         let control_engine = control_engine(&installed, &laid_out, &control_data);
         let engines = laid_out.offer(old_versions(config))?;
         let resources = resources(config, &home)?;
-        let warnings = warnings(
-            launcher.sandbox,
-            Account::current()?.uid == 0,
-            resources.groups().enforced(),
-        );
+        let warnings = warnings(&Isolation {
+            sandbox: launcher.sandbox,
+            root: Account::current()?.uid == 0,
+            groups: resources.groups().enforced(),
+            namespaces: namespaces_available(),
+        });
         for warning in &warnings {
             tracing::warn!("{warning}");
         }
@@ -253,17 +254,31 @@ fn resources(config: &Config, home: &Home) -> anyhow::Result<Resources> {
     ))
 }
 
+/// The isolation mechanisms that are available.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a mechanism of its own"
+)]
+struct Isolation {
+    sandbox: bool,
+    root: bool,
+    groups: bool,
+    namespaces: bool,
+}
+
 /// Returns a warning for each isolation mechanism that is not available. Shown in the log and by
 /// `/healthz`.
-fn warnings(sandbox: bool, root: bool, groups: bool) -> Vec<&'static str> {
+fn warnings(found: &Isolation) -> Vec<&'static str> {
     let unsafe_sandbox =
         "clusters run without the Landlock sandbox: a project's SQL can reach files of its user id";
     let shared_uid = "not running as root: the servers of all projects share one user id and are isolated only by the sandbox";
     let measured = "no control groups: memory is limited per process; the total of a project is only checked every second";
+    let machine_names = "no namespaces: the code of projects can read the machine's host name and account names, and projects share the machine's System V objects";
     [
-        (sandbox, unsafe_sandbox),
-        (root, shared_uid),
-        (groups, measured),
+        (found.sandbox, unsafe_sandbox),
+        (found.root, shared_uid),
+        (found.groups, measured),
+        (found.namespaces, machine_names),
     ]
     .into_iter()
     .filter(|(holds, _)| !holds)
@@ -277,8 +292,28 @@ mod tests {
 
     #[test]
     fn warnings_list_missing_isolation() {
-        assert!(warnings(true, true, true).is_empty());
-        assert_eq!(warnings(false, false, false).len(), 3);
-        assert!(warnings(true, true, false)[0].starts_with("no control groups: "));
+        let all = || Isolation {
+            sandbox: true,
+            root: true,
+            groups: true,
+            namespaces: true,
+        };
+        assert!(warnings(&all()).is_empty());
+        let none = Isolation {
+            sandbox: false,
+            root: false,
+            groups: false,
+            namespaces: false,
+        };
+        assert_eq!(warnings(&none).len(), 4);
+        let groups = false;
+        let without = warnings(&Isolation { groups, ..all() });
+        assert!(without[0].starts_with("no control groups: "));
+        let namespaces = false;
+        let without = warnings(&Isolation {
+            namespaces,
+            ..all()
+        });
+        assert!(without[0].starts_with("no namespaces: "));
     }
 }

@@ -14,10 +14,12 @@ use clap::{ArgAction, Args, ValueEnum};
 use landlock::AccessFs;
 
 use super::{ArchiveWay, Engine, system_calls, vault_key};
-use crate::base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox};
+use crate::base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox};
 
 /// Name of the hidden subcommand that calls [`launch`].
 pub const SUBCOMMAND: &str = "launch";
+/// Name of the file beside the data directory that the server sees as `/etc/passwd`.
+const ACCOUNT: &str = "account";
 
 /// Which server to start and under which account. The arguments of the hidden subcommand.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -49,6 +51,10 @@ pub struct LaunchPlan {
     /// Run without Landlock and seccomp.
     #[arg(long = "no-sandbox", action = ArgAction::SetFalse)]
     pub sandbox: bool,
+    /// Give the server a machine name, System V objects and account names of its own, where the
+    /// system permits it.
+    #[arg(long)]
+    pub namespaces: bool,
     /// Archive the write-ahead log in this way.
     #[arg(long, value_enum)]
     pub archive: Option<ArchiveWay>,
@@ -126,6 +132,9 @@ impl LaunchPlan {
         if let Some(way) = self.archive.and_then(|way| way.to_possible_value()) {
             arguments.extend(["--archive".into(), way.get_name().to_owned().into()]);
         }
+        if self.namespaces {
+            arguments.push("--namespaces".into());
+        }
         if !self.sandbox {
             arguments.push("--no-sandbox".into());
         }
@@ -163,7 +172,9 @@ impl LaunchPlan {
             .arg(&self.sockets);
         // Set on the command line, which a tenant with superuser rights cannot override by files or
         // ALTER SYSTEM: the name identifies the processes, and the collector bounds the log.
-        // Services of the project connect with the group of the project.
+        // Services of the project connect with the group of the project. Other shared memory than
+        // that of a mapping exceeds the size that the list of system calls permits.
+        server.args(["-c", "shared_memory_type=mmap"]);
         server.args(["-c", "unix_socket_permissions=0770"]);
         server
             .arg("-c")
@@ -187,6 +198,19 @@ impl LaunchPlan {
             .any(|library| library == "pg_cron")
         {
             server.args(CRON);
+        }
+    }
+
+    /// The name of the project instead of that of the machine, and Gantry's account instead of all
+    /// accounts of the machine.
+    fn namespaces(&self) -> Namespaces {
+        if !self.namespaces {
+            return Namespaces::default();
+        }
+        Namespaces {
+            host_name: Some(self.name.clone()),
+            own_ipc: true,
+            own_account: Some(self.data.with_file_name(ACCOUNT)),
         }
     }
 
@@ -250,7 +274,7 @@ pub fn launch(plan: &LaunchPlan) -> Result<Infallible, LaunchError> {
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };
-    launch.exec()
+    launch.exec_in(&plan.namespaces())
 }
 
 /// Jobs of `pg_cron` run in processes of the server. Its other way, a connection per job, needs
@@ -262,8 +286,11 @@ const CRON: [&str; 4] = [
     "cron.database_name=postgres",
 ];
 
-/// Shared libraries, extensions, time zones and locales, and the account names for peer
-/// authentication.
+/// Shared libraries, extensions, time zones and locales, and the account names.
+///
+/// Peer authentication, by which Gantry logs in, looks up the name of the connecting account with
+/// the C library, which reads no other file. Where [`Namespaces`] are available, the file has
+/// Gantry's account only; elsewhere it is the machine's, without passwords.
 ///
 /// Tools that add an account replace `/etc/passwd`. Peer authentication then fails in running
 /// servers until they are restarted.
@@ -340,6 +367,7 @@ mod tests {
                     ..LaunchBounds::default()
                 },
                 sandbox,
+                namespaces: sandbox,
                 archive: ids.map(|_| ArchiveWay::Spool),
                 check: ids.is_some(),
                 settings: ids

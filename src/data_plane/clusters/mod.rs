@@ -84,14 +84,16 @@ pub use self::{
     recovery::{KeptCluster, RecoveredCluster, RecoveryChecks, RecoveryTarget, UnfinishedCluster},
     resources::{ControlGroups, ResourceLimits, Resources},
     running::RunningServer,
-    server::Host,
+    server::{Host, NO_LIBRARIES},
     socket::ServerSocket,
     superuser::{SqlArgument, SuperuserSession, SuperuserStatement},
     template::{OWNER_LOGIN, ROWS_LOGIN, peer_login},
     upgrade::{UpgradeBlockers, UpgradeLaunchPlan, UpgradeSpec, UpgradeStep, UpgradeSupport},
 };
 
-pub use crate::base::supervisor::{Account, AccountError, Launcher, sandbox_available};
+pub use crate::base::supervisor::{
+    Account, AccountError, Launcher, namespaces_available, sandbox_available,
+};
 
 /// An error of a cluster operation. Every message is one complete line for a terminal.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+pub use self::sessions::NO_LIBRARIES;
 use super::{
     ArchiveWay, At, ClusterError, Engine, LaunchPlan, Result, archive_way, blocking, files, home,
     launch::EngineFiles,
@@ -365,6 +366,8 @@ impl Server {
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             sandbox: self.host.launcher.sandbox,
+            // Of projects only.
+            namespaces: self.resources.is_some(),
             archive: self.is_archived.then(|| ArchiveWay::of(&self.host.engine)),
             bounds,
             check: check.is_some(),

@@ -26,7 +26,7 @@ pub(super) static POSTGRES: SystemCalls = SystemCalls {
         SHARED_MEMORY,
         SESSIONS,
     ],
-    conditional: &[POSTGRES_CONDITIONAL],
+    conditional: &[POSTGRES_CONDITIONAL, SHARED_MEMORY_CREATION],
 };
 
 /// The system calls of `pg_upgrade`: those of a server and of clients of its socket, and those of
@@ -45,7 +45,7 @@ pub(super) static UPGRADE: SystemCalls = SystemCalls {
         SESSIONS,
         CLIENTS,
     ],
-    conditional: &[POSTGRES_CONDITIONAL],
+    conditional: &[POSTGRES_CONDITIONAL, SHARED_MEMORY_CREATION],
 };
 
 /// Calls of clients of a socket, of a shell, and of a program that copies files.
@@ -238,13 +238,23 @@ pub(in crate::data_plane) const WAITING: &[c_long] = &[
     libc::SYS_pselect6,
 ];
 
-/// One small segment per server, by which a second postmaster detects the first.
-const SHARED_MEMORY: &[c_long] = &[
-    libc::SYS_shmat,
-    libc::SYS_shmctl,
-    libc::SYS_shmdt,
-    libc::SYS_shmget,
-];
+/// One small segment per server, by which a second postmaster detects the first. Its creation is in
+/// [`SHARED_MEMORY_CREATION`].
+const SHARED_MEMORY: &[c_long] = &[libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_shmdt];
+
+/// Largest segment of System V shared memory, in bytes: one page. PostgreSQL's has 56, because the
+/// command line of servers has `shared_memory_type=mmap`.
+const SHARED_MEMORY_BYTES_MAX: u64 = 4096;
+
+/// Creation of a segment. The kernel reserves nothing for a large one, so neither the address space
+/// of a process nor its control group limits its size.
+const SHARED_MEMORY_CREATION: &[ConditionalCall] = &[ConditionalCall {
+    call: libc::SYS_shmget,
+    arguments: &[ArgumentRule::AtMost {
+        at: 1,
+        value: SHARED_MEMORY_BYTES_MAX,
+    }],
+}];
 
 /// Calls for listening sockets and accepted connections. `connect` is missing, so the server cannot
 /// reach other servers or services of the host; `sendmsg` and `recvmsg` are missing, so it cannot
@@ -389,7 +399,9 @@ mod tests {
             libc::SYS_pidfd_getfd,
             libc::SYS_process_vm_writev,
             libc::SYS_ptrace,
+            libc::SYS_msgget,
             libc::SYS_recvmsg,
+            libc::SYS_semget,
             libc::SYS_sendmsg,
             libc::SYS_setns,
             libc::SYS_setrlimit,
@@ -403,7 +415,7 @@ mod tests {
             assert!(!listed(&POSTGRES, call), "{call}");
         }
         // A call with conditions must not also be permitted without them.
-        for ConditionalCall { call, .. } in POSTGRES_CONDITIONAL {
+        for ConditionalCall { call, .. } in POSTGRES.conditional.iter().copied().flatten() {
             assert!(
                 !POSTGRES.any.iter().any(|list| list.contains(call)),
                 "{call}"

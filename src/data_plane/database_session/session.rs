@@ -159,6 +159,7 @@ impl DatabaseSession {
             // The server ends a statement within this time (ms) after the client disconnected, in
             // case the cancellation on drop fails.
             ("client_connection_check_interval", "2000"),
+            clusters::NO_LIBRARIES,
         ];
         frontend::startup_message(
             ours.into_iter()

@@ -139,6 +139,7 @@ pub(in crate::data_plane) async fn serve(
         ("client_encoding", "UTF8"),
         ("application_name", login.application),
         ("client_connection_check_interval", "2000"),
+        clusters::NO_LIBRARIES,
     ];
     ours.extend(setting);
     for (name, value) in &login.settings {

@@ -194,9 +194,12 @@ async fn session(socket: &ServerSocket, role: &str) -> Result<Client> {
         .user(user)
         .dbname(DATABASE)
         .application_name("gantry import");
+    let (libraries, none) = clusters::NO_LIBRARIES;
+    let mut options = format!("-c {libraries}={none}");
     if let Some((name, value)) = setting {
-        config.options(format!("-c {name}={value}"));
+        options.extend([" -c ", name, "=", value]);
     }
+    config.options(options);
     let connected = config.connect_raw(stream, NoTls).await;
     let (client, connection) = connected.map_err(|error| target(&error))?;
     tokio::spawn(connection);

@@ -345,7 +345,8 @@ async fn begin<C: AsyncRead + AsyncWrite + Unpin>(
     let prepared = async {
         let named =
             session_target::find(&startup, sni.as_deref(), &context.settings.project_domain)?;
-        let packet = startup.packet(&named.user, named.options.as_deref())?;
+        let options = startup::without_libraries(named.options.as_deref());
+        let packet = startup.packet(&named.user, Some(&options))?;
         let door = admit(context, &named, peer, encrypted).await?;
         let place = context
             .postgres_proxy

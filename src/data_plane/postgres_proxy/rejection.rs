@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, BytesMut};
 
-use crate::base::ids::ProjectRef;
+use crate::{base::ids::ProjectRef, data_plane::clusters::NO_LIBRARIES};
 
 /// The reason for rejecting a connection before it reaches a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(super) enum ConnectionRejection {
     Unknown,
     /// The role is reserved.
     Reserved(String),
+    /// The startup message names libraries to load.
+    Libraries,
     /// The project requires TLS.
     TlsRequired,
     /// The project's network restrictions exclude the address.
@@ -59,6 +61,7 @@ impl ConnectionRejection {
             Self::NoProject | Self::Conflict(..) => Some(NAME_IT),
             Self::Unknown => Some("Check the project's ref: twenty lowercase letters."),
             Self::Reserved(_) => Some("Log in as postgres, or as a role of your own."),
+            Self::Libraries => Some("Connect without this parameter."),
             Self::TlsRequired => Some("Connect with sslmode=require or better."),
             Self::Restricted => Some("Look at the project's network restrictions."),
             Self::Banned => Some("Wait, or lift the ban: DELETE /v1/projects/{ref}/network-bans."),
@@ -80,6 +83,7 @@ impl ConnectionRejection {
             Self::Conflict(one, other) => ("28000", format!("both project {one} and project {other} are named")),
             Self::Unknown => ("XX000", "Tenant or user not found".into()),
             Self::Reserved(role) => ("28000", format!("role \"{role}\" is not for logging in")),
+            Self::Libraries => ("42501", format!("permission denied to set parameter \"{}\"", NO_LIBRARIES.0)),
             Self::TlsRequired => ("28000", "SSL connection is required".into()),
             Self::Restricted => ("28000", "address not in the project's allow list".into()),
             Self::Banned => ("28000", "this address is banned for a while: too many wrong passwords".into()),
@@ -129,6 +133,7 @@ impl ConnectionRejection {
             }
             Self::NoProject | Self::Conflict(..) | Self::Unknown => "unknown project",
             Self::Reserved(_)
+            | Self::Libraries
             | Self::TlsRequired
             | Self::Restricted
             | Self::Banned

@@ -62,6 +62,9 @@ pub(super) fn find(
     if ours && !user.starts_with(temporary_access::LOGIN_PREFIX) {
         return Err(ConnectionRejection::Reserved(user.to_owned()));
     }
+    if startup.names_libraries() {
+        return Err(ConnectionRejection::Libraries);
+    }
     Ok(SessionTarget {
         project,
         user: user.to_owned(),
@@ -285,6 +288,28 @@ mod tests {
                 ask(&format!("{role}.{A}"), None, None),
                 Err(ConnectionRejection::Reserved(role.to_owned()))
             );
+        }
+    }
+
+    #[test]
+    fn libraries_are_rejected_in_every_spelling() {
+        let user = format!("postgres.{A}");
+        for options in [
+            "-c local_preload_libraries=x",
+            "-clocal_preload_libraries=x",
+            "--local-preload-libraries=x",
+            "--Local_Preload-LIBRARIES=x",
+            "-c local\\_preload_\\libraries=x",
+            "-c a=b -c local_preload_libraries=",
+        ] {
+            assert_eq!(
+                ask(&user, Some(options), None),
+                Err(ConnectionRejection::Libraries),
+                "{options}"
+            );
+        }
+        for options in ["-c a=local_preload", "-c preload_libraries=x"] {
+            assert!(ask(&user, Some(options), None).is_ok(), "{options}");
         }
     }
 

@@ -6,6 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::rejection::ConnectionRejection;
+use crate::data_plane::clusters::NO_LIBRARIES;
 
 /// Longest startup packet, as in PostgreSQL.
 pub(super) const OPENING_BYTES_MAX: usize = 10_000;
@@ -183,6 +184,19 @@ fn text(from: &mut &[u8]) -> Result<String, ConnectionRejection> {
 }
 
 impl StartupMessage {
+    /// Returns whether the client names libraries that its session would load, in a parameter or
+    /// in the options. Those may have any case, hyphens for underscores, and escapes.
+    pub(super) fn names_libraries(&self) -> bool {
+        let (setting, _) = NO_LIBRARIES;
+        let options = self.options.as_deref().unwrap_or_default();
+        let options = options.replace('\\', "").replace('-', "_");
+        let named = self
+            .rest
+            .iter()
+            .any(|(name, _)| name.eq_ignore_ascii_case(setting));
+        named || options.to_ascii_lowercase().contains(setting)
+    }
+
     /// Returns the startup packet for the server, with `user` and the remaining `options`.
     pub(super) fn packet(
         &self,
@@ -221,6 +235,13 @@ impl StartupMessage {
         packet[..4].copy_from_slice(&length.to_be_bytes());
         Ok(packet)
     }
+}
+
+/// Adds to the options of a client that its session loads no library that the role or the database
+/// names.
+pub(super) fn without_libraries(options: Option<&str>) -> String {
+    // First, because the options of the client may end with a backslash.
+    format!("-c {}= {}", NO_LIBRARIES.0, options.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -276,6 +297,18 @@ mod tests {
                 ("_pq_.x".to_owned(), String::new())
             ]
         );
+    }
+
+    #[test]
+    fn libraries_are_noticed_as_a_parameter() {
+        for name in ["local_preload_libraries", "LOCAL_Preload_libraries"] {
+            let startup = start(&[("user", "me"), (name, "x")]).unwrap();
+            assert!(startup.names_libraries(), "{name}");
+        }
+        let startup = start(&[("user", "me"), ("TimeZone", "UTC")]).unwrap();
+        assert!(!startup.names_libraries());
+        let options = without_libraries(Some("-c a=b"));
+        assert_eq!(options, "-c local_preload_libraries= -c a=b");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use landlock::AccessFs;
 
 use super::system_calls;
 use crate::{
-    base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Sandbox},
+    base::supervisor::{AccessRule, Launch, LaunchBounds, LaunchError, Namespaces, Sandbox},
     data_plane::clusters::launch::{LOADERS, READABLE},
 };
 
@@ -27,6 +27,9 @@ pub const SUBCOMMAND: &str = "launch-service";
 
 /// Largest file of variables, in bytes.
 const ENVIRONMENT_BYTES_MAX: u64 = 4 << 20;
+
+/// Names of the machine's accounts. An instance needs none: the id of its account has no name.
+const ACCOUNTS: &str = "/etc/passwd";
 
 /// Files by which names of hosts are resolved and their certificates verified.
 const NAME_SERVICES: &[&str] = &[
@@ -92,6 +95,9 @@ pub struct ServiceLaunchPlan {
     /// File with further variables, which is deleted after it was read. Each ends with a NUL.
     #[arg(long, value_name = "FILE")]
     pub environment: Option<PathBuf>,
+    /// The name of the machine that the program sees, where the system permits it.
+    #[arg(long, value_name = "NAME")]
+    pub host_name: Option<String>,
     /// User id to run under.
     #[arg(long, requires = "gid")]
     pub uid: Option<u32>,
@@ -158,6 +164,9 @@ impl ServiceLaunchPlan {
         if let Some(file) = &self.environment {
             arguments.extend(["--environment".into(), file.clone().into()]);
         }
+        if let Some(name) = &self.host_name {
+            arguments.extend(["--host-name".into(), name.into()]);
+        }
         if let (Some(uid), Some(gid)) = (self.uid, self.gid) {
             arguments.extend([
                 "--uid".into(),
@@ -210,8 +219,9 @@ impl ServiceLaunchPlan {
             | AccessFs::RemoveDir
             | AccessFs::Refer;
         let names: &[&str] = if self.network { NAME_SERVICES } else { &[] };
+        let system = READABLE.iter().filter(|path| **path != ACCOUNTS);
         let rules = [
-            (READABLE.iter().map(PathBuf::from).collect(), read),
+            (system.map(PathBuf::from).collect(), read),
             (vec![self.kit.clone()], read),
             (LOADERS.iter().map(PathBuf::from).collect(), execute),
             (vec![self.program.clone()], execute),
@@ -281,7 +291,10 @@ pub fn launch(plan: &ServiceLaunchPlan) -> Result<Infallible, LaunchError> {
         bounds: plan.bounds.clone(),
         sandbox: plan.sandbox.then(|| plan.sandbox()),
     };
-    launch.exec()
+    launch.exec_in(&Namespaces {
+        host_name: plan.host_name.clone(),
+        ..Namespaces::default()
+    })
 }
 
 #[cfg(test)]
@@ -331,6 +344,7 @@ mod tests {
                 network: sandbox,
                 environment: ids.map(|_| "/e 1".into()),
                 record: sandbox,
+                host_name: ids.map(|_| "abcdefghijklmnopqrst".to_owned()),
                 uid: ids,
                 gid: ids,
                 bounds: LaunchBounds {

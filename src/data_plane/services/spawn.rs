@@ -243,6 +243,7 @@ impl InstanceParts<'_> {
             kit: kit.clone(),
             directory: manifest.directory.as_ref().map(|path| kit.join(path)),
             execute: manifest.execute.iter().map(|path| kit.join(path)).collect(),
+            host_name: Some(self.instance.id.reference.to_string()),
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             bounds,

@@ -2,12 +2,17 @@
 
 use std::fs;
 
-use gantry::base::clock::Entropy;
+use gantry::{
+    api::database::query::{SqlQuery, run_query},
+    base::clock::Entropy,
+    data_plane::database_session::session::ConnectTarget,
+};
 use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
 use tokio::io::AsyncReadExt;
 use tokio_postgres::{NoTls, error::SqlState};
 
 use super::{PASSWORD, Way, config, connect, number, packet, refusal, startup};
+use crate::sql::LIMITS;
 
 use crate::support::machine::SuperuserClients as _;
 
@@ -169,6 +174,8 @@ async fn startup_parameters_do_not_change_the_role() {
         "--role=supabase_admin",
         "-c is_superuser=on",
         "-c session_preload_libraries=x",
+        "-c local_preload_libraries=x",
+        "--local-preload-libraries=x",
         "-c local_preload_libraries=../x",
         "-c log_statement=none",
         "-O",
@@ -214,6 +221,54 @@ async fn startup_parameters_do_not_change_the_role() {
         "grant supabase_admin to postgres",
     ] {
         assert!(client.batch_execute(sql).await.is_err(), "{sql}");
+    }
+}
+
+/// PostgreSQL lets a role name libraries for its own sessions, and the owner of a database for all
+/// sessions in it. A session that does not find one of them ends.
+#[tokio::test]
+async fn libraries_of_role_and_database_lock_no_session_out() {
+    let way = Way::new().await;
+    let machine = &way.app.machine;
+    let owner = way.connect().await;
+    let set = "alter role postgres set local_preload_libraries = 'absent';
+        alter role postgres in database postgres set local_preload_libraries = 'absent';
+        alter database postgres set local_preload_libraries = 'absent'";
+    for sql in set.split(';') {
+        owner.batch_execute(sql).await.unwrap();
+    }
+    let sql = "select current_setting('local_preload_libraries')";
+    let row = way.connect().await.query_one(sql, &[]).await.unwrap();
+    assert_eq!(row.get::<_, String>(0), "");
+    let target = ConnectTarget::new(machine.clusters.socket(&way.project));
+    let query = SqlQuery {
+        text: sql.into(),
+        parameters: Vec::new(),
+        read_only: true,
+    };
+    run_query(&target, &query, LIMITS).await.unwrap();
+    let admin = machine.clusters.admin_session(&way.project).await;
+    let admin = admin.unwrap();
+    // Each start does this.
+    machine.clusters.repair_roles(&way.project).await.unwrap();
+    let left = "select count(*) from pg_db_role_setting
+        where array_to_string(setconfig, ' ') like '%local_preload_libraries%'";
+    assert_eq!(
+        admin.query_one(left, &[]).await.unwrap().get::<_, i64>(0),
+        0
+    );
+    for name in ["local_preload_libraries", "LOCAL_PRELOAD_LIBRARIES"] {
+        let mut raw = way.raw().await;
+        let user = format!("postgres.{}", way.project);
+        let parameters = [
+            ("user", user.as_str()),
+            ("database", "postgres"),
+            (name, "x"),
+        ];
+        raw.send(&startup(&parameters)).await;
+        let mut first = [0];
+        raw.0.read_exact(&mut first).await.unwrap();
+        assert_eq!(first[0], b'E', "{name}");
     }
 }
 

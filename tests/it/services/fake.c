@@ -132,6 +132,9 @@ static void serve(int client) {
             body[0] = 0;
             for (char **each = environ; *each && end < sizeof body; each++)
                 end += snprintf(body + end, sizeof body - end, "%s\n", *each);
+        } else if (!strcmp(path, "/host-name")) {
+            body[0] = 0;
+            gethostname(body, sizeof body - 1);
         } else if (!strcmp(path, "/tenant")) {
             snprintf(body, sizeof body, "%s", tenant);
         } else if (!strcmp(path, "/variables")) {

@@ -6,6 +6,7 @@ use gantry::{
     app::Settings,
     base::ids::ProjectRef,
     data_plane::{
+        clusters::namespaces_available,
         service_proxy::upstreams::Service,
         services::{self, ServiceOptions, functions::EgressPorts, shelf::KitShelf},
     },
@@ -358,6 +359,22 @@ async fn sandbox_denies_files_programs_and_private_networks() {
     let attempts: Value = serde_json::from_str(&body).unwrap();
     for (name, outcome) in attempts.as_object().unwrap() {
         assert_ne!(outcome, "allowed", "{name}: {attempts}");
+    }
+    floor.stop().await;
+}
+
+#[tokio::test]
+async fn function_sees_the_name_of_its_project_instead_of_the_machine() {
+    let floor = Functions::new().await;
+    let text = r#"
+        import os from "node:os";
+        Deno.serve(() => Response.json([Deno.hostname(), os.hostname()]));"#;
+    floor.deploy("names", text, 201).await;
+    let (status, body) = floor.call("/names").await;
+    assert_eq!(status, 200, "{body}");
+    if namespaces_available() {
+        let names: [String; 2] = serde_json::from_str(&body).unwrap();
+        assert_eq!(names, [0, 1].map(|_| floor.project.to_string()));
     }
     floor.stop().await;
 }

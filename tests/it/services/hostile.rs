@@ -6,6 +6,7 @@ use std::{fs, sync::Arc};
 use gantry::{
     app::Settings,
     data_plane::{
+        clusters::namespaces_available,
         projects::Status,
         service_proxy::upstreams::Service,
         services::{ServiceOptions, shelf::KitShelf},
@@ -34,6 +35,7 @@ async fn instance_reaches_neither_the_network_nor_files_nor_processes() {
     let own = floor.folder();
     for (what, argument) in [
         ("read", outside.to_str().unwrap()),
+        ("read", "/etc/passwd"),
         ("read", "/etc/shadow"),
         ("read", "/etc/hostname"),
         ("read", "/proc/1/environ"),
@@ -60,6 +62,10 @@ async fn instance_reaches_neither_the_network_nor_files_nor_processes() {
             [EACCES, EPERM, libc::ENOSYS].contains(&error),
             "{what} {argument}: {error}"
         );
+    }
+    if namespaces_available() {
+        let name = get(&used, "/host-name").await;
+        assert_eq!(name, floor.app.home.project.as_str());
     }
     // The attempts are real: the program may read its kit.
     let readable = floor.kits.join("rest/1.0/kit.toml");

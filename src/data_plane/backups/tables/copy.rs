@@ -19,7 +19,8 @@ use crate::data_plane::{
 /// interrupted connection ends the statement, and with it the transaction.
 const WRITER_OPTIONS: &str = "-c search_path=pg_catalog -c statement_timeout=0 \
     -c lock_timeout=10s -c default_transaction_read_only=off -c client_encoding=UTF8 \
-    -c datestyle=ISO -c intervalstyle=postgres -c client_connection_check_interval=2000";
+    -c datestyle=ISO -c intervalstyle=postgres -c client_connection_check_interval=2000 \
+    -c local_preload_libraries=";
 
 /// A table of the recovered cluster.
 struct PastTable {

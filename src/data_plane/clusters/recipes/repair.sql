@@ -60,6 +60,21 @@ begin
         end if;
     end if;
 
+    -- A session that does not find one of these libraries ends. Each role may set them for itself, and PostgreSQL has no right to refuse.
+    for setting in
+        select r.rolname, d.datname from pg_db_role_setting s
+        left join pg_roles r on r.oid = s.setrole left join pg_database d on d.oid = s.setdatabase
+        where array_to_string(s.setconfig, ' ') like '%local\_preload\_libraries=%'
+    loop
+        if setting.rolname is null then
+            execute format('alter database %I reset local_preload_libraries', setting.datname);
+        elsif setting.datname is null then
+            execute format('alter role %I reset local_preload_libraries', setting.rolname);
+        else
+            execute format('alter role %I in database %I reset local_preload_libraries', setting.rolname, setting.datname);
+        end if;
+    end loop;
+
     if exists (select from pg_database where datname = 'postgres') then
         alter database postgres allow_connections true connection limit -1;
         grant connect on database postgres to public;

@@ -12,6 +12,10 @@ use crate::data_plane::clusters::{
 
 /// The time limit of one connection attempt.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// A setting of sessions, which overrides that of their role and database. PostgreSQL lets each
+/// role and the owner of a database name libraries here, and a session that does not find one of
+/// them ends.
+pub const NO_LIBRARIES: (&str, &str) = ("local_preload_libraries", "");
 
 impl Server {
     /// Checks that the superuser can connect: to database `postgres` or, if its owner closed that,
@@ -47,7 +51,9 @@ impl Server {
         if role == self.superuser {
             config.options(SUPERUSER_OPTIONS);
         } else if let Some((name, value)) = setting {
-            config.options(format!("-c {name}={value}"));
+            config.options(format!("-c {name}={value} -c {}=", NO_LIBRARIES.0));
+        } else {
+            config.options(format!("-c {}=", NO_LIBRARIES.0));
         }
         config
     }

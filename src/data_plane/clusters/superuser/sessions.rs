@@ -10,7 +10,8 @@ use crate::data_plane::clusters::{Result, server::Server, template};
 const DATABASE: &str = "postgres";
 /// Settings of superuser sessions. They override settings that a tenant attached to its database.
 pub(in crate::data_plane::clusters) const SUPERUSER_OPTIONS: &str = "-c search_path=pg_catalog \
-    -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s";
+    -c default_transaction_read_only=off -c statement_timeout=30s -c lock_timeout=5s \
+    -c local_preload_libraries=";
 /// Settings of superuser sessions in quarantine: no trigger fires and no policy applies, and no
 /// statement is logged.
 pub(in crate::data_plane::clusters) const QUARANTINE_OPTIONS: &str = "-c search_path=pg_catalog \

@@ -81,7 +81,9 @@ impl Reconciler {
     /// Takes a project from the reconciler until the result is dropped. Returns `None` if the
     /// reconciler is processing it.
     pub(crate) fn hold(&self, project: ProjectId) -> Option<Hold<'_>> {
-        self.busy.lock().insert(project).then_some(Hold {
+        let is_free = self.busy.lock().insert(project);
+        // Made only then: the drop of a hold locks, and releases the project.
+        is_free.then(|| Hold {
             reconciler: self,
             project,
         })
@@ -109,5 +111,26 @@ impl Reconciler {
             .workers
             .acquire_many(u32::try_from(WORKERS).unwrap_or(u32::MAX))
             .await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn held_project_is_not_taken_and_stays_held() {
+        let reconciler = Reconciler::default();
+        let (one, other) = (ProjectId(1), ProjectId(2));
+        let held = reconciler.hold(one);
+        assert!(held.is_some());
+        for _ in 0..2 {
+            assert!(reconciler.hold(one).is_none());
+            assert!(reconciler.is_busy());
+        }
+        assert!(reconciler.hold(other).is_some());
+        drop(held);
+        assert!(!reconciler.is_busy());
+        assert!(reconciler.hold(one).is_some());
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{
-    run,
+    RelativePath, run,
     sources::{Sources, VersionFolder},
     versions::{self, FunctionRecord, FunctionSlug, NewFunctionVersion},
 };
@@ -27,9 +27,9 @@ pub struct FunctionUpload {
     /// Whether requests need a token. Absent: as before, or true.
     pub verify_jwt: Option<bool>,
     /// The first module, as the client names it.
-    pub entrypoint: String,
+    pub entrypoint: RelativePath,
     /// The import map, as the client names it.
-    pub import_map: Option<String>,
+    pub import_map: Option<RelativePath>,
     /// The files.
     pub sources: Sources,
     /// The uploaded bundle with its SHA-256 in hex, if it was one.
@@ -84,7 +84,7 @@ pub async fn deploy(
         Error::Rejected(text.into())
     })?;
     // Clients name the map of an earlier version, which they may not send again.
-    let import_map = upload.import_map.as_deref();
+    let import_map = upload.import_map.as_ref();
     let import_map = import_map.and_then(|path| upload.sources.find(path));
     let deployment = context.entropy.uuid();
     let folder = VersionFolder::of(&context.home, &project.reference, deployment);
@@ -99,8 +99,8 @@ pub async fn deploy(
             .unwrap_or_else(|| upload.slug.to_string()),
         verify_jwt: upload.verify_jwt.or(kept_verify_jwt).unwrap_or(true),
         slug: upload.slug,
-        entrypoint,
-        import_map,
+        entrypoint: entrypoint.to_string(),
+        import_map: import_map.map(|path| path.to_string()),
         bundle_sha256,
         copied_from: None,
         live: upload.live,

@@ -20,7 +20,11 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
-use super::sources::{FILES_MAX, SOURCE_BYTES_MAX, Sources};
+use super::{
+    PathProblem, RelativePath,
+    relative_path::decode,
+    sources::{FILES_MAX, SOURCE_BYTES_MAX, Sources},
+};
 use crate::base::error::Error;
 
 /// The first bytes of a compressed bundle.
@@ -43,6 +47,43 @@ struct BundledModule {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bundle {
     modules: BTreeMap<String, BundledModule>,
+}
+
+/// The place of a module, as uploads of bundles name it: a `file:///` URL of the developer's
+/// machine, or a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleLocation {
+    /// The text after `file:///`.
+    url: Option<String>,
+    /// The path from the root of the developer's machine, or the path that was sent.
+    path: RelativePath,
+}
+
+impl ModuleLocation {
+    /// Parses a URL or a path.
+    pub fn parse(text: &str) -> Result<Self, PathProblem> {
+        let url = text.strip_prefix(FILE);
+        Ok(Self {
+            url: url.map(str::to_owned),
+            path: url.map_or_else(
+                || RelativePath::parse(text),
+                |url| RelativePath::parse(&decode(url)),
+            )?,
+        })
+    }
+
+    /// Returns the path below a folder of the developer's machine. `None`: it is elsewhere.
+    fn below(&self, root: &str) -> Option<RelativePath> {
+        match &self.url {
+            Some(url) => RelativePath::parse(&decode(url.strip_prefix(root)?)).ok(),
+            None => Some(self.path.clone()),
+        }
+    }
+
+    /// The whole path.
+    pub fn into_path(self) -> RelativePath {
+        self.path
+    }
 }
 
 /// Kind of the checksums of a bundle.
@@ -231,10 +272,13 @@ impl Bundle {
     }
 
     /// Returns the files of the developer's machine that the bundle contains, below their common
-    /// folder, and the paths that `named` URLs have there.
+    /// folder, and the paths that `named` modules have there.
     ///
     /// Source maps have the text as written, while modules are compiled; so a map is preferred.
-    pub fn sources(&self, named: &[Option<&str>]) -> Result<(Sources, Vec<Option<String>>), Error> {
+    pub fn sources(
+        &self,
+        named: &[Option<&ModuleLocation>],
+    ) -> Result<(Sources, Vec<Option<RelativePath>>), Error> {
         let mut files: BTreeMap<&str, Bytes> = BTreeMap::new();
         for (name, module) in &self.modules {
             if let Some(path) = name.strip_prefix(FILE) {
@@ -244,23 +288,21 @@ impl Bundle {
         let root = common_folder(files.keys().copied());
         let mut sources = Sources::default();
         for (path, content) in files {
-            let path = decoded(&path[root.len()..]);
+            let path = decode(&path[root.len()..]);
             sources.add(&path, content)?;
         }
         for (name, module) in &self.modules {
             if let Some(path) = name.strip_prefix(STATIC) {
-                let path = path.trim_start_matches("./");
-                let is_new = sources.find(path).is_none();
-                if is_new {
+                let stored = RelativePath::parse(path).map(|path| sources.find(&path));
+                // A name that is not allowed is reported by the addition.
+                if !matches!(stored, Ok(Some(_))) {
                     sources.add(path, module.source.clone())?;
                 }
             }
         }
         let mut paths = Vec::new();
-        for url in named {
-            let path = url.and_then(|url| url.strip_prefix(FILE));
-            let inside = path.and_then(|path| path.strip_prefix(root));
-            let path = inside.map(decoded);
+        for location in named {
+            let path = location.and_then(|location| location.below(root));
             paths.push(path.and_then(|path| sources.find(&path)));
         }
         Ok((sources, paths))
@@ -363,28 +405,6 @@ fn common_folder<'a>(mut paths: impl Iterator<Item = &'a str>) -> &'a str {
         }
     }
     common
-}
-
-/// Decodes the percent signs of a URL's path.
-fn decoded(path: &str) -> String {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let [first, more @ ..] = rest {
-        let mut byte = [0];
-        rest = match more {
-            [a, b, after @ ..]
-                if *first == b'%' && hex::decode_to_slice([*a, *b], &mut byte).is_ok() =>
-            {
-                after
-            }
-            _ => {
-                byte = [*first];
-                more
-            }
-        };
-        bytes.push(byte[0]);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //!   `limits` ends those that use too much.
 //! - `output` makes log events of their lines.
 //! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
-//! - `sources` has names and folders of files, `eszip` reads bundles.
+//! - `relative_path` parses names of files, `sources` has their folders, `eszip` reads bundles.
 //! - `versions` stores functions and versions, `secrets` the project's variables; `environment` has
 //!   those of the platform, and `database` the socket behind the address of the database.
 
@@ -23,6 +23,7 @@ mod limits;
 mod live;
 mod output;
 mod process;
+mod relative_path;
 mod run;
 pub mod secrets;
 pub mod sources;
@@ -42,6 +43,7 @@ pub use self::{
     egress::EgressPorts,
     limits::watch,
     output::{FunctionLogQueue, FunctionLogRow},
+    relative_path::{PathProblem, RelativePath},
     versions::{
         FunctionChange, FunctionRecord, FunctionSlug, VersionSwitch, get, list, remove, switch,
         update,

@@ -129,6 +129,7 @@ pub(in crate::data_plane::services) async fn prepare(
     };
     let plan = FetchPlan {
         context,
+        project: &id.reference,
         folder: &version,
         kit,
         owner,
@@ -255,6 +256,7 @@ impl FunctionModules {
 /// A version with packages to fetch.
 pub(super) struct FetchPlan<'a> {
     pub(super) context: &'a DataPlaneContext,
+    pub(super) project: &'a ProjectRef,
     pub(super) folder: &'a VersionFolder,
     pub(super) kit: &'a InstalledKit,
     pub(super) owner: ProcessOwner,
@@ -381,6 +383,7 @@ impl FetchPlan<'_> {
             kit: self.kit.folder.clone(),
             folder: self.folder.cache(),
             record: false,
+            host_name: Some(self.project.to_string()),
             uid: ids.map(|(uid, _)| uid),
             gid: ids.map(|(_, gid)| gid),
             read: vec![self.folder.source()],

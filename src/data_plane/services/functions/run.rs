@@ -245,6 +245,7 @@ async fn fetch(
     };
     let plan = FetchPlan {
         context,
+        project: &project.reference,
         folder: &folder,
         kit,
         owner,

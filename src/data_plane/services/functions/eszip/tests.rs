@@ -75,13 +75,21 @@ const MODULES: &[(&str, &str, &str)] = &[
 fn files_are_found_below_their_common_folder_as_written() {
     for checksum in [Checksum::Absent, Checksum::Sha256, Checksum::XxHash3] {
         let parsed = Bundle::parse(bundle(checksum, MODULES).into()).unwrap();
-        let named = [
-            Some("file:///home/me/p/supabase/functions/hello/index.ts"),
-            Some("file:///home/me/p/supabase/functions/hello/absent.json"),
-            None,
-        ];
-        let (sources, paths) = parsed.sources(&named).unwrap();
-        assert_eq!(paths, [Some("hello/index.ts".to_owned()), None, None]);
+        let named = ["index.ts", "absent.json"].map(|name| {
+            location(&format!(
+                "file:///home/me/p/supabase/functions/hello/{name}"
+            ))
+        });
+        let [entry, absent] = &named;
+        let (sources, paths) = parsed.sources(&[Some(entry), Some(absent), None]).unwrap();
+        assert_eq!(
+            paths,
+            [
+                Some(RelativePath::parse("hello/index.ts").unwrap()),
+                None,
+                None
+            ]
+        );
         let files: Vec<_> = sources
             .iter()
             .map(|(path, text)| (path, std::str::from_utf8(text).unwrap()))
@@ -96,9 +104,40 @@ fn files_are_found_below_their_common_folder_as_written() {
     }
 }
 
+fn location(text: &str) -> ModuleLocation {
+    ModuleLocation::parse(text).unwrap()
+}
+
+#[test]
+fn locations_that_leave_the_root_are_rejected() {
+    for text in [
+        "/etc/passwd",
+        "../../../etc/passwd",
+        "C:/x.ts",
+        "%2e%2e/x.ts",
+        "file:///../etc/passwd",
+        "file:///src/%2e%2e/%2e%2e/etc/passwd",
+        "file:///src/%252e%252e/x.ts",
+        "file:////etc/passwd",
+        "file://host/x.ts",
+        "https://example.com/x.ts",
+        "file:///",
+        "",
+    ] {
+        assert!(ModuleLocation::parse(text).is_err(), "{text}");
+    }
+    let path = |text: &str| location(text).into_path().to_string();
+    assert_eq!(path("file:///home/me/a%20b/x.ts"), "home/me/a b/x.ts");
+    assert_eq!(path("functions/x.ts"), "functions/x.ts");
+}
+
 #[test]
 fn names_outside_of_the_root_are_rejected() {
     for name in [
+        "file:///a/%252e%252e/b.ts",
+        "file:///a/b%5cc.ts",
+        "static:%2e%2e/x",
+        "static:C:/x",
         "file:///a/../../b.ts",
         "file:///a/%2e%2e/%2e%2e/b.ts",
         "static:../../etc/x",
@@ -179,8 +218,10 @@ fn written_sources_are_read_again() {
             .unwrap();
     }
     let parsed = Bundle::parse(Bundle::write(&sources)).unwrap();
-    let (read, paths) = parsed.sources(&[Some("file:///src/index.ts")]).unwrap();
-    assert_eq!((read, paths), (sources, vec![Some("index.ts".to_owned())]));
+    let entry = location("file:///src/index.ts");
+    let (read, paths) = parsed.sources(&[Some(&entry)]).unwrap();
+    let index = RelativePath::parse("index.ts").unwrap();
+    assert_eq!((read, paths), (sources, vec![Some(index)]));
 }
 
 proptest! {
@@ -206,7 +247,8 @@ proptest! {
         let place = place.index(bytes.len());
         bytes[place] = byte;
         if let Ok(parsed) = Bundle::parse(bytes.into()) {
-            let _ = parsed.sources(&[Some("file:///home/me/p/supabase/functions/hello/index.ts")]);
+            let entry = location("file:///home/me/p/supabase/functions/hello/index.ts");
+            let _ = parsed.sources(&[Some(&entry)]);
         }
     }
 }
