@@ -437,31 +437,6 @@ fn only_app_and_cli_name_the_local_driver() {
     no_breach(&mentions(&in_src(), &["LocalDriver"], LOCAL_DRIVER));
 }
 
-/// Files that may log in as the superuser of a project's server. Sessions are only opened in the
-/// first; the others name the role to the programs that make a cluster, or in logs.
-const SUPERUSERS: &[&str] = &[
-    "src/data_plane/clusters/superuser/",
-    "src/data_plane/clusters/template.rs",
-    "src/data_plane/clusters/local_driver.rs",
-    "src/data_plane/clusters/upgrade/build.rs",
-    "src/data_plane/clusters/platform.rs",
-    "src/api/logs/postgres/line.rs",
-];
-
-#[test]
-fn only_one_folder_opens_superuser_sessions() {
-    no_breach(&mentions(
-        &in_src(),
-        &[
-            "template::SUPERUSER",
-            "\"supabase_admin\"",
-            ".scripts()",
-            "SuperuserSession(",
-        ],
-        SUPERUSERS,
-    ));
-}
-
 #[test]
 fn only_listed_files_read_cookies() {
     // The second listed file joins the cookie fields of a request to a service.

@@ -26,7 +26,6 @@ use super::{
     server::{Host, Server},
     shutdown::ShutdownMode,
     socket::ServerSocket,
-    superuser::SuperuserSession,
     template, vault_key,
 };
 use crate::base::{clock::Entropy, ids::ProjectRef, supervisor::ProcessOwner};
@@ -450,30 +449,6 @@ impl LocalDriver {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned())
-    }
-
-    /// Opens a superuser session in database `postgres`, with settings that override those of the
-    /// tenant. If the tenant closed the database, it is opened again first. The connection ends
-    /// when the client is dropped.
-    pub async fn superuser_session(&self, project: &ProjectRef) -> Result<SuperuserSession> {
-        let server = self.existing(project)?;
-        match server.superuser().await {
-            Err(error) if error.is_closed_database() => {
-                tracing::warn!(%project, %error, "project database does not accept connections; repairing");
-                self.repair_roles(project).await?;
-                server.superuser().await
-            }
-            answer => answer,
-        }
-    }
-
-    /// Opens a superuser session in another database.
-    pub async fn superuser_session_in(
-        &self,
-        project: &ProjectRef,
-        database: &str,
-    ) -> Result<SuperuserSession> {
-        self.existing(project)?.superuser_in(database).await
     }
 
     /// Opens a session in a database with the rights of its owner, or of another login of the

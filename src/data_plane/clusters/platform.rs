@@ -238,8 +238,8 @@ const NEW_TABLE_GRANTS: &str = include_str!("recipes/platform/new_table_grants.s
 const BEGIN: &str = "begin; set local search_path = pg_catalog, pg_temp; set local session_replication_role = replica; \
                      set local client_min_messages = warning";
 
-/// Owner of each object of the schemas `$1`, with whether the platform owns it: a superuser does, or
-/// one of the roles `$2`, which the tenant can neither create nor administer.
+/// Owner of each object of the schemas `$1`, with whether the platform owns it: a superuser does,
+/// or one of the roles `$2`, which the tenant can neither create nor administer.
 const OWNERS: &str = "
     select o.kind, o.oid, o.schema, o.name, r.rolname::text,
            r.rolsuper or (r.rolname = any ($2) and not exists (

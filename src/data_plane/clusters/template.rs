@@ -33,8 +33,8 @@ pub const OWNER_LOGIN: &str = "gantry_owner";
 /// rights of the roles that own these tables. Triggers and policies of the tenant do not run in its
 /// sessions, by its attributes and settings.
 pub const ROWS_LOGIN: &str = "gantry_rows";
-/// Roles that own the tables of the platform's services. None of them is the tenant's: they are made
-/// with the cluster, before the tenant can create a role.
+/// Roles that own the tables of the platform's services. None of them is the tenant's: they are
+/// made with the cluster, before the tenant can create a role.
 pub const SERVICE_ROLES: [&str; 3] = [
     "supabase_auth_admin",
     "supabase_storage_admin",

@@ -123,7 +123,8 @@ impl Recorder {
         }
     }
 
-    /// Returns the recorder of a change that Gantry makes by itself, such as the repair of a project.
+    /// Returns the recorder of a change that Gantry makes by itself, such as the repair of a
+    /// project.
     pub fn system(entropy: &Entropy, operation: &'static str) -> Self {
         Self {
             address: "gantry".to_owned(),

@@ -41,7 +41,21 @@ const EXTENSIONS: &str = "
     insert into vault.secrets (secret) values ('canary-vault');
     create schema if not exists net;
     create table if not exists net.http_request_queue (id int, body text);
-    insert into net.http_request_queue (body) values ('canary-request');";
+    insert into net.http_request_queue (body) values ('canary-request');
+    do $$
+    declare
+        member record;
+    begin
+        set local allow_system_table_mods = on;
+        insert into pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion)
+            select pg_nextoid('pg_extension', 'oid', 'pg_extension_oid_index'), name, 10,
+                   schema::regnamespace, false, '1'
+            from (values ('pg_cron', 'cron'), ('pg_net', 'net')) as extensions (name, schema);
+        set local allow_system_table_mods = off;
+        alter extension pg_cron add table cron.job;
+        alter extension pg_cron add table cron.job_run_details;
+        alter extension pg_net add table net.http_request_queue;
+    end $$;";
 
 /// Code of the tenant that fails if it runs in the quarantine, which has no autovacuum.
 const HOOKS: &str = "

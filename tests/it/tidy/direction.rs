@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use super::{Source, in_src, no_breach, root};
+use super::{Source, in_src, mentions, no_breach, root};
 
 /// The wings of `src/`, from the bottom up.
 const WINGS: [&str; 7] = ["base", "platform", "data_plane", "api", "web", "app", "cli"];
@@ -133,4 +133,29 @@ fn source_folder_shows_the_wings() {
             "{wing}"
         );
     }
+}
+
+/// Files that may log in as the superuser of a project's server. Sessions are only opened in the
+/// first; the others name the role to the programs that make a cluster, or in logs.
+const SUPERUSERS: &[&str] = &[
+    "src/data_plane/clusters/superuser/",
+    "src/data_plane/clusters/template.rs",
+    "src/data_plane/clusters/local_driver.rs",
+    "src/data_plane/clusters/upgrade/build.rs",
+    "src/data_plane/clusters/platform.rs",
+    "src/api/logs/postgres/line.rs",
+];
+
+#[test]
+fn only_one_folder_opens_superuser_sessions() {
+    no_breach(&mentions(
+        &in_src(),
+        &[
+            "template::SUPERUSER",
+            "\"supabase_admin\"",
+            ".scripts()",
+            "SuperuserSession(",
+        ],
+        SUPERUSERS,
+    ));
 }

@@ -24,7 +24,6 @@ const TABLES_PER_STATEMENT: usize = 200;
 struct EmptiedTable {
     oid: u32,
     quoted: String,
-    schema: String,
 }
 
 /// Empties the tables of one database, in the session that isolates it.
@@ -53,18 +52,13 @@ pub(super) async fn empty(
             execute(&client, &sql).await?;
         }
     }
-    empty_platform_tables(session, logins, database, &platforms).await?;
-    log.add("tables emptied", numbers.len() as u64);
-    let views = views(session).await?;
-    for (owner, views) in &views {
-        let client = logins.session(owner, database).await?;
-        for view in views {
-            let sql = format!("refresh materialized view {view} with no data");
-            execute(&client, &sql).await?;
-        }
+    for table in &platforms {
+        let name = [SqlArgument::Quoted(&table.quoted)];
+        run_with(session, &superuser::TRUNCATE_PLATFORM_TABLE, &name).await?;
     }
-    let count = views.values().map(Vec::len).sum::<usize>();
-    log.add("materialized views emptied", count as u64);
+    log.add("tables emptied", numbers.len() as u64);
+    let views = empty_views(session, logins, database).await?;
+    log.add("materialized views emptied", views);
     usage.revoke(session).await?;
     let shown = session.execute(&superuser::SHOW_TRIGGERS, &[]).await;
     shown.map_err(sql_error)?;
@@ -75,26 +69,6 @@ pub(super) async fn empty(
         &superuser::REWRITE_EXTENDED_STATISTICS,
     ] {
         run(session, catalog).await?;
-    }
-    Ok(())
-}
-
-/// Empties tables of the superuser, whose sequences continue.
-async fn empty_platform_tables(
-    session: &SuperuserSession,
-    logins: &OwnerLogins,
-    database: &str,
-    tables: &[EmptiedTable],
-) -> Result<()> {
-    let client = logins.rows_session(database).await?;
-    for table in tables {
-        let arguments = [
-            SqlArgument::Quoted(&table.schema),
-            SqlArgument::Quoted(&table.quoted),
-        ];
-        run_with(session, &superuser::GRANT_ROWS, &arguments).await?;
-        execute(&client, &format!("truncate only {}", table.quoted)).await?;
-        run_with(session, &superuser::REVOKE_ROWS, &arguments).await?;
     }
     Ok(())
 }
@@ -115,7 +89,6 @@ async fn tables(
         let table = EmptiedTable {
             oid: value(row, 0)?,
             quoted: value(row, 1)?,
-            schema: value(row, 4)?,
         };
         if value(row, 3)? {
             platforms.push(table);
@@ -126,16 +99,25 @@ async fn tables(
     Ok((own, platforms))
 }
 
-/// Returns materialized views with rows by owner, quoted.
-async fn views(session: &SuperuserSession) -> Result<BTreeMap<String, Vec<String>>> {
+/// Empties materialized views, each in a session of its owner. Returns their number.
+async fn empty_views(
+    session: &SuperuserSession,
+    logins: &OwnerLogins,
+    database: &str,
+) -> Result<u64> {
     let limit = TABLES_MAX;
     let rows = session.query(&superuser::VIEWS_WITH_ROWS, &[&limit]).await;
-    let mut views = BTreeMap::<String, Vec<String>>::new();
-    for row in &rows.map_err(sql_error)? {
-        views
-            .entry(value(row, 1)?)
-            .or_default()
-            .push(value(row, 0)?);
+    let rows = rows.map_err(sql_error)?;
+    for row in &rows {
+        let view: String = value(row, 0)?;
+        if value(row, 2)? {
+            let name = [SqlArgument::Quoted(&view)];
+            run_with(session, &superuser::EMPTY_PLATFORM_VIEW, &name).await?;
+            continue;
+        }
+        let client = logins.session(value(row, 1)?, database).await?;
+        let sql = format!("refresh materialized view {view} with no data");
+        execute(&client, &sql).await?;
     }
-    Ok(views)
+    Ok(rows.len() as u64)
 }

@@ -254,17 +254,6 @@ struct PlatformTable {
     is_superusers: bool,
 }
 
-impl PlatformTable {
-    /// Schema and table, quoted. The names of the platform need no quotes, and have no dot.
-    fn arguments(&self) -> [SqlArgument<'_>; 2] {
-        let schema = self.quoted.split('.').next().unwrap_or_default();
-        [
-            SqlArgument::Quoted(schema),
-            SqlArgument::Quoted(&self.quoted),
-        ]
-    }
-}
-
 /// The isolation of one database.
 struct DatabaseIsolation<'a> {
     session: SuperuserSession,
@@ -310,9 +299,6 @@ impl DatabaseIsolation<'_> {
             .execute(&superuser::HIDE_TRIGGERS, &[&numbers])
             .await;
         hidden.map_err(sql_error)?;
-        for table in tables.values().filter(|table| table.is_superusers) {
-            run_with(&self.session, &superuser::GRANT_ROWS, &table.arguments()).await?;
-        }
         let rows = self.logins.rows_session(self.database).await?;
         let changed = change_rows(&rows, &self.session, &tables, log).await?;
         for table in &changed {
@@ -324,9 +310,6 @@ impl DatabaseIsolation<'_> {
             run_with(&self.session, &superuser::REWRITE_PLATFORM_TABLE, &name).await?;
         }
         drop(rows);
-        for table in tables.values().filter(|table| table.is_superusers) {
-            run_with(&self.session, &superuser::REVOKE_ROWS, &table.arguments()).await?;
-        }
         let changed: Vec<u32> = changed.iter().map(|table| table.oid).collect();
         let deleted = self
             .session
@@ -372,20 +355,18 @@ async fn change_rows<'a>(
     execute(rows, "begin").await?;
     for (name, table) in EMPTIED {
         if let Some(table) = tables.get(*table) {
-            let count = execute(rows, &format!("delete from only {}", table.quoted)).await?;
+            let count = delete_rows(rows, session, table).await?;
             log.add(name, count);
             if count > 0 {
                 changed.push(table);
             }
         }
     }
-    if let Some(jobs) = tables.get(JOBS) {
-        let sql = format!(
-            "update only {} set active = false, nodename = '', nodeport = 5432
-             where active or nodename <> ''",
-            jobs.quoted
-        );
-        log.add("scheduled jobs deactivated", execute(rows, &sql).await?);
+    if let Some(jobs) = tables.get(JOBS).filter(|table| table.is_superusers) {
+        let name = [SqlArgument::Quoted(&jobs.quoted)];
+        let changed = session.execute_with(&superuser::DEACTIVATE_JOBS, &name);
+        let count = changed.await.map_err(sql_error)?;
+        log.add("scheduled jobs deactivated", count);
     }
     if let Some(users) = tables.get(USERS)
         && clear_user_tokens(rows, session, users, log).await?
@@ -394,6 +375,20 @@ async fn change_rows<'a>(
     }
     execute(rows, "commit").await?;
     Ok(changed)
+}
+
+/// Deletes the rows of a table: of the superuser, or of a role of the platform's services.
+async fn delete_rows(
+    rows: &Client,
+    session: &SuperuserSession,
+    table: &PlatformTable,
+) -> Result<u64> {
+    if !table.is_superusers {
+        return execute(rows, &format!("delete from only {}", table.quoted)).await;
+    }
+    let name = [SqlArgument::Quoted(&table.quoted)];
+    let deleted = session.execute_with(&superuser::DELETE_ROWS, &name).await;
+    deleted.map_err(sql_error)
 }
 
 /// Ends prepared transactions, which hold locks of the copied moment.

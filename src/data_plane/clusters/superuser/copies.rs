@@ -18,7 +18,8 @@ statements! {
                 current_setting('max_replication_slots')::int,
                 (select count(*) from pg_catalog.pg_tablespace
                  where spcname not in ('pg_default', 'pg_global')),
-                (select coalesce(sum(pg_database_size(oid)), 0)::bigint from pg_catalog.pg_database),
+                (select coalesce(sum(pg_database_size(oid)), 0)::bigint
+                 from pg_catalog.pg_database),
                 pg_size_bytes(current_setting('shared_buffers')),
                 extract(epoch from clock_timestamp()
                         - (pg_control_checkpoint()).checkpoint_time)::bigint",
@@ -152,7 +153,8 @@ statements! {
     /// Removes passwords and places from user mappings.
     CLEAR_USER_MAPPINGS:
         "update pg_catalog.pg_user_mapping
-         set umoptions = nullif(array(select o from unnest(umoptions) o where o like 'user=%'), '{}')
+         set umoptions = nullif(
+             array(select o from unnest(umoptions) o where o like 'user=%'), '{}')
          where exists (select from unnest(umoptions) o where o not like 'user=%')",
         "Changes a catalog.";
 
@@ -180,8 +182,8 @@ statements! {
         "Changes a catalog. No validator is called.";
 
     /// Tables among the names `$1` that belong to the platform: their owner is a superuser, or one
-    /// of the platform's service roles `$2`; those of extensions are members of the extension. Name,
-    /// quoted name, number, and whether the owner is a superuser.
+    /// of the platform's service roles `$2`; those of extensions are members of the extension.
+    /// Name, quoted name, number, and whether the owner is a superuser.
     PLATFORM_TABLES:
         "select a.name, format('%I.%I', n.nspname, c.relname), c.oid, r.rolsuper
          from unnest($1::text[]) a(name)
@@ -217,22 +219,37 @@ statements! {
         "update pg_catalog.pg_class c set relhastriggers = a.triggers, relhasrules = a.rules
          from (
              select b.oid,
-                    exists (select from pg_catalog.pg_trigger t where t.tgrelid = b.oid) as triggers,
+                    exists (select from pg_catalog.pg_trigger t
+                            where t.tgrelid = b.oid) as triggers,
                     exists (select from pg_catalog.pg_rewrite w where w.ev_class = b.oid) as rules
              from pg_catalog.pg_class b where b.relkind = 'r' and b.oid >= 16384
          ) a
          where a.oid = c.oid and ((a.triggers and not c.relhastriggers) or (a.rules and not c.relhasrules))",
         "Changes a catalog.";
 
-    /// Lets the login for rows change a table of the superuser, both quoted.
-    GRANT_ROWS:
-        "grant usage on schema %S to gantry_rows; grant select, update, delete, truncate on table %S to gantry_rows",
-        "Changes privileges.";
+    /// Deletes the rows of a table of the superuser.
+    DELETE_ROWS:
+        "delete from only %S",
+        "The table belongs to the superuser, so the tenant can define no index, rule or policy on it. \
+         Its triggers are hidden.";
 
-    /// Takes that back.
-    REVOKE_ROWS:
-        "revoke usage on schema %S from gantry_rows; revoke all on table %S from gantry_rows",
-        "Changes privileges.";
+    /// Deactivates scheduled jobs in a table of the superuser.
+    DEACTIVATE_JOBS:
+        "update only %S set active = false, nodename = '', nodeport = 5432
+         where active or nodename <> ''",
+        "The table belongs to the superuser, so the tenant can define no index, rule or policy on it. \
+         Its triggers are hidden, and its columns have types of pg_catalog.";
+
+    /// Empties a table of the superuser.
+    TRUNCATE_PLATFORM_TABLE:
+        "truncate only %S restart identity",
+        "The table belongs to the superuser, so the tenant can define no index on it. Its triggers are \
+         hidden.";
+
+    /// Empties a materialized view of the superuser.
+    EMPTY_PLATFORM_VIEW:
+        "refresh materialized view %S with no data",
+        "The view belongs to the superuser, and its query is not executed.";
 
     /// Rewrites a table of the superuser, without its deleted rows.
     REWRITE_PLATFORM_TABLE:
@@ -357,8 +374,7 @@ statements! {
     /// is a superuser. Histories of migrations stay, and so do tables of extensions but those that
     /// store requests, jobs and secrets.
     TABLES_WITH_ROWS:
-        "select c.oid, format('%I.%I', n.nspname, c.relname), r.rolname::text, r.rolsuper,
-                format('%I', n.nspname)
+        "select c.oid, format('%I.%I', n.nspname, c.relname), r.rolname::text, r.rolsuper
          from pg_catalog.pg_class c
          join pg_catalog.pg_namespace n on n.oid = c.relnamespace
          join pg_catalog.pg_roles r on r.oid = c.relowner
@@ -375,13 +391,13 @@ statements! {
          order by 2 limit $1",
         "Reads catalogs.";
 
-    /// Materialized views with rows: quoted name and owner. Those of superusers are left out.
+    /// Materialized views with rows: quoted name, owner, and whether it is a superuser.
     VIEWS_WITH_ROWS:
-        "select format('%I.%I', n.nspname, c.relname), r.rolname::text
+        "select format('%I.%I', n.nspname, c.relname), r.rolname::text, r.rolsuper
          from pg_catalog.pg_class c
          join pg_catalog.pg_namespace n on n.oid = c.relnamespace
          join pg_catalog.pg_roles r on r.oid = c.relowner
-         where c.relkind = 'm' and c.relispopulated and not r.rolsuper order by 1 limit $1",
+         where c.relkind = 'm' and c.relispopulated order by 1 limit $1",
         "Reads catalogs.";
 
     /// Removes large objects with their owners, and all statistics.
@@ -444,7 +460,8 @@ statements! {
         "select format('%I.%I', n.nspname, p.proname)
          from pg_catalog.pg_proc p
          join pg_catalog.pg_namespace n on n.oid = p.pronamespace
-         join pg_catalog.pg_depend d on d.objid = p.oid and d.classid = 'pg_catalog.pg_proc'::regclass
+         join pg_catalog.pg_depend d
+             on d.objid = p.oid and d.classid = 'pg_catalog.pg_proc'::regclass
          join pg_catalog.pg_extension e on e.oid = d.refobjid and e.extname = 'amcheck'
          where d.refclassid = 'pg_catalog.pg_extension'::regclass and d.deptype = 'e'
          and p.prolang = (select oid from pg_catalog.pg_language where lanname = 'c')

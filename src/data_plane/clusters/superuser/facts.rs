@@ -17,7 +17,8 @@ statements! {
     /// Measurements of a server, in the order of its metrics.
     SERVER_METRICS:
         "select (select sum(pg_database_size(oid)) from pg_catalog.pg_database where datallowconn)::float8,
-                (select count(*) from pg_catalog.pg_stat_activity where backend_type = 'client backend')::float8,
+                (select count(*) from pg_catalog.pg_stat_activity
+                 where backend_type = 'client backend')::float8,
                 current_setting('max_connections')::float8,
                 sum(xact_commit)::float8, sum(xact_rollback)::float8, sum(blks_read)::float8,
                 sum(blks_hit)::float8, sum(deadlocks)::float8, sum(temp_bytes)::float8,

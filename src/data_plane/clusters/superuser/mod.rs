@@ -56,14 +56,14 @@ pub enum SqlArgument<'a> {
 /// Declares statements: documentation, name, text and reason. `ALL` has all of them.
 macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident: $sql:expr, $reason:literal;)*) => {
-        $($(#[$doc])* pub static $name: $crate::data_plane::clusters::superuser::SuperuserStatement =
-            $crate::data_plane::clusters::superuser::SuperuserStatement {
+        $($(#[$doc])* pub static $name: $crate::data_plane::clusters::SuperuserStatement =
+            $crate::data_plane::clusters::SuperuserStatement {
                 sql: $sql,
                 reason: $reason,
             };)*
         /// The statements of this file, by name.
         #[cfg(test)]
-        pub(super) static ALL: &[(&str, &$crate::data_plane::clusters::superuser::SuperuserStatement)] =
+        pub(super) static ALL: &[(&str, &$crate::data_plane::clusters::SuperuserStatement)] =
             &[$((stringify!($name), &$name)),*];
     };
 }
@@ -124,6 +124,16 @@ impl SuperuserSession {
         self.0
             .batch_execute(&with_arguments(statement.sql, arguments))
             .await
+    }
+
+    /// Executes a statement with values in its text, and returns the number of changed rows.
+    pub async fn execute_with(
+        &self,
+        statement: &'static SuperuserStatement,
+        arguments: &[SqlArgument<'_>],
+    ) -> Result<u64, SqlError> {
+        let sql = with_arguments(statement.sql, arguments);
+        self.0.execute(&sql, &[]).await
     }
 
     /// Returns all rows of a statement with values in its text.
@@ -215,7 +225,6 @@ mod tests {
         "only",
         "%i",
         "%s",
-        "gantry_rows",
         "postgres",
         "setting",
         "foreign",

@@ -4,7 +4,10 @@ use tokio::net::UnixStream;
 use tokio_postgres::NoTls;
 
 use super::{SqlError, SuperuserSession};
-use crate::data_plane::clusters::{Result, server::Server, template};
+use crate::{
+    base::ids::ProjectRef,
+    data_plane::clusters::{LocalDriver, Result, server::Server, template},
+};
 
 /// The database of a project.
 const DATABASE: &str = "postgres";
@@ -71,5 +74,31 @@ impl SuperuserSession {
         let (client, connection) = config.connect_raw(stream, NoTls).await?;
         tokio::spawn(connection);
         Ok(Self(client))
+    }
+}
+
+impl LocalDriver {
+    /// Opens a superuser session in database `postgres`, with settings that override those of the
+    /// tenant. If the tenant closed the database, it is opened again first. The connection ends
+    /// when the client is dropped.
+    pub async fn superuser_session(&self, project: &ProjectRef) -> Result<SuperuserSession> {
+        let server = self.existing(project)?;
+        match server.superuser().await {
+            Err(error) if error.is_closed_database() => {
+                tracing::warn!(%project, %error, "project database does not accept connections; repairing");
+                self.repair_roles(project).await?;
+                server.superuser().await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Opens a superuser session in another database.
+    pub async fn superuser_session_in(
+        &self,
+        project: &ProjectRef,
+        database: &str,
+    ) -> Result<SuperuserSession> {
+        self.existing(project)?.superuser_in(database).await
     }
 }

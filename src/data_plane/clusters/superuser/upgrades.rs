@@ -1,10 +1,11 @@
 //! Statements of upgrades, on copies in quarantine and on the clusters that are made of them.
 //!
 //! `pg_upgrade` restores the schemas in a session of the superuser. Reading a definition can call
-//! functions: the constraint of a domain for the elements of an array literal, an immutable function
-//! with constant arguments in a partition key. Therefore the functions of tenants are blocked in the
-//! copy, and constraints of their domains are removed; both come back before the upgraded cluster is
-//! used. A definition that needs such a call while it is restored fails the upgrade, and is named.
+//! functions: the constraint of a domain for the elements of an array literal, an immutable
+//! function with constant arguments in a partition key. Therefore the functions of tenants are
+//! blocked in the copy, and constraints of their domains are removed; both come back before the
+//! upgraded cluster is used. A definition that needs such a call while it is restored fails the
+//! upgrade, and is named.
 
 use super::statements;
 
@@ -36,8 +37,8 @@ statements! {
         "Reads a shared catalog.";
 
     /// Removes what another version cannot restore: privileges on a function that has other
-    /// arguments from version 17 on, which the platform's grants set again; and the marks that 17.12
-    /// adds to the options of columns, which 18.4 rejects.
+    /// arguments from version 17 on, which the platform's grants set again; and the marks that
+    /// 17.12 adds to the options of columns, which 18.4 rejects.
     REMOVE_NOT_RESTORABLE:
         "update pg_catalog.pg_proc set proacl = null
          where pronamespace = 'pg_catalog'::regnamespace and proname = 'pg_logical_emit_message';
@@ -146,7 +147,8 @@ statements! {
          join pg_catalog.pg_class c on c.oid = a.attrelid and c.relkind in ('r', 'm', 'i', 'p')
          join pg_catalog.pg_namespace n on n.oid = c.relnamespace
          join pg_catalog.pg_type u on u.oid = a.atttypid
-         join pg_catalog.pg_type t on t.oid in (u.oid, nullif(u.typbasetype, 0), nullif(u.typelem, 0))
+         join pg_catalog.pg_type t
+             on t.oid in (u.oid, nullif(u.typbasetype, 0), nullif(u.typelem, 0))
          where t.typnamespace = 'pg_catalog'::regnamespace and not a.attisdropped
          and t.typname in ('regcollation', 'regconfig', 'regdictionary', 'regnamespace', 'regoper',
                            'regoperator', 'regproc', 'regprocedure')

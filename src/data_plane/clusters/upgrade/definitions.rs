@@ -1,8 +1,8 @@
 //! Keeps definitions of the tenant from running while `pg_upgrade` reads them as a superuser.
 //!
 //! In the copy that is upgraded, functions of the tenant are blocked and constraints of its domains
-//! are removed. Both come back in the upgraded cluster, the constraints in sessions of the owners of
-//! the domains.
+//! are removed. Both come back in the upgraded cluster, the constraints in sessions of the owners
+//! of the domains.
 
 use tokio_postgres::Row;
 

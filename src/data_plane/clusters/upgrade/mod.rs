@@ -15,6 +15,7 @@ mod build;
 mod checks;
 mod definitions;
 mod launch;
+mod output;
 
 use std::path::{Path, PathBuf};
 
