@@ -6,6 +6,8 @@
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
+//! - `requests`, `crashes` and `failures`: the requests of a process, the callers that its end is
+//!   charged to, and pauses after failed starts.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
 //! - `environment`, `ports` and `database_port`: variables and ports of programs that are
@@ -19,9 +21,11 @@
 //! ended.
 
 mod c_library;
+mod crashes;
 mod data;
 mod database_port;
 pub mod environment;
+mod failures;
 mod folder;
 pub mod functions;
 pub mod install;
@@ -36,6 +40,7 @@ mod ports;
 pub mod pressure;
 mod probe;
 mod replace;
+mod requests;
 pub mod rest;
 pub mod schema_diff;
 pub mod shelf;
@@ -62,7 +67,14 @@ use tokio::{
     time::timeout,
 };
 
+pub use self::{
+    crashes::Caller,
+    instance::{ServiceUse, Unavailable, UnavailableReason},
+    launch::{ServiceLaunchPlan, launch},
+    stop::stop_all,
+};
 use self::{
+    crashes::CrashTable,
     functions::{EgressPorts, FunctionCache, FunctionLogQueue},
     instance::{Instance, InstanceId, InstanceKey, InstanceState, RunningInstance},
     kit::{InstalledKit, KitError},
@@ -70,11 +82,6 @@ use self::{
     ports::PortTable,
     shelf::KitShelf,
     versions::VersionHistory,
-};
-pub use self::{
-    instance::{ServiceUse, Unavailable, UnavailableReason},
-    launch::{ServiceLaunchPlan, launch},
-    stop::stop_all,
 };
 use crate::{
     base::{
@@ -124,6 +131,8 @@ pub struct Services {
     notify: Notify,
     /// Versions of kits that do not start.
     versions: VersionHistory,
+    /// Ended processes, and the callers that they are charged to.
+    crashes: CrashTable,
     ports: PortTable,
     /// Lines that instances wrote.
     pub output: Arc<OutputQueue>,
@@ -150,6 +159,7 @@ impl Default for Services {
             waiting: AtomicUsize::new(0),
             notify: Notify::new(),
             versions: VersionHistory::default(),
+            crashes: CrashTable::default(),
             ports: PortTable::default(),
             output: Arc::default(),
             kits: Default::default(),
@@ -225,6 +235,33 @@ impl Services {
         instance.running()
     }
 
+    /// Returns the reason of the last unexpected end of a project's service, for messages.
+    pub fn last_end(&self, project: ProjectId, service: Service) -> Option<String> {
+        let instance = self.table.lock().get(&(project, service, None)).cloned()?;
+        instance.last_end()
+    }
+
+    /// Returns an error if a caller is limited, because its requests ended processes.
+    fn check_caller(
+        &self,
+        id: &InstanceId,
+        caller: Option<Caller>,
+        now: Ticks,
+    ) -> Result<(), Unavailable> {
+        let limited = caller.and_then(|caller| self.crashes.limited(id.crash_scope(), caller, now));
+        limited.map_or(Ok(()), |retry_secs| {
+            Err(Unavailable {
+                reason: UnavailableReason::CallerLimited,
+                retry_secs,
+            })
+        })
+    }
+
+    /// Returns an instance that exists.
+    fn existing(&self, id: &InstanceId) -> Option<Arc<Instance>> {
+        self.table.lock().get(&id.key()).cloned()
+    }
+
     /// Returns the process id of a running instance, for tests and messages.
     pub fn pid(&self, project: ProjectId, service: Service) -> Option<i32> {
         let running = self.running(project, service)?;
@@ -283,15 +320,16 @@ pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
 /// Returns a running instance of a project's service, started if necessary. It accepts the tokens
 /// of exactly `keys`.
 ///
-/// A caller that is cancelled does not cancel the start.
+/// A request that is cancelled does not cancel the start. The end of the process is charged to
+/// `caller`, if there is one.
 ///
 /// Errors: the reason for which there is no instance, at most ten seconds later.
 pub async fn acquire(
     context: &DataPlaneContext,
-    project: ProjectId,
-    reference: &ProjectRef,
+    (project, reference): (ProjectId, &ProjectRef),
     service: Service,
     keys: &Arc<AcceptedKeys>,
+    caller: Option<Caller>,
 ) -> Result<ServiceUse, Unavailable> {
     let id = InstanceId {
         project,
@@ -299,17 +337,19 @@ pub async fn acquire(
         service,
         function: None,
     };
+    let now = context.clock.ticks();
+    context.services.check_caller(&id, caller, now)?;
     let instance = context.services.instance(&id);
-    let used = match instance.begin_use(context.clock.ticks()) {
+    let used = match instance.begin_use(now, caller) {
         Some(used) => used,
-        None => Box::pin(wait_for_use(context, &instance)).await?,
+        None => Box::pin(wait_for_use(context, &instance, caller)).await?,
     };
     if used.running.keys_loaded(keys) {
         return Ok(used);
     }
     if used.running.kit.manifest.needs.settings {
         drop(used);
-        return Box::pin(restart_with_keys(context, &instance, keys)).await;
+        return Box::pin(restart_with_keys(context, &instance, keys, caller)).await;
     }
     Box::pin(rest::load_keys(context, &used.running, keys)).await?;
     Ok(used)
@@ -320,6 +360,7 @@ async fn restart_with_keys(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     keys: &AcceptedKeys,
+    caller: Option<Caller>,
 ) -> Result<ServiceUse, Unavailable> {
     let _one = instance.replacing.lock().await;
     let running = instance.running();
@@ -327,7 +368,7 @@ async fn restart_with_keys(
     if running.is_some_and(|running| !running.keys_loaded(keys)) {
         stop::stop(context, instance).await;
     }
-    let used = wait_for_use(context, instance).await?;
+    let used = wait_for_use(context, instance, caller).await?;
     if used.running.keys_loaded(keys) {
         Ok(used)
     } else {
@@ -360,10 +401,28 @@ pub async fn observe(
     }
 }
 
+/// Returns a use of the process that replaces an ended one, for a request that did not reach it.
+/// `None`: the process has not ended.
+pub(crate) async fn replacement(
+    context: &DataPlaneContext,
+    used: &ServiceUse,
+) -> Result<Option<ServiceUse>, Unavailable> {
+    if !used.has_ended().await {
+        return Ok(None);
+    }
+    let spare = functions::spare_use(context, &used.instance.id, used.caller);
+    if spare.is_some() {
+        return Ok(spare);
+    }
+    let used = wait_for_use(context, &used.instance, used.caller).await;
+    used.map(Some)
+}
+
 /// Waits until the instance runs. Starts it if it is stopped.
 async fn wait_for_use(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
+    caller: Option<Caller>,
 ) -> Result<ServiceUse, Unavailable> {
     let Some(_room) = context.services.wait_room(instance) else {
         return Err(Unavailable::now(UnavailableReason::Full));
@@ -373,11 +432,17 @@ async fn wait_for_use(
         loop {
             states.borrow_and_update();
             let now = context.clock.ticks();
-            if let Some(used) = instance.begin_use(now) {
+            if let Some(used) = instance.begin_use(now, caller) {
                 return Ok(used);
             }
             if let Some(failed) = instance.failure(now) {
-                return Err(failed);
+                if failed.reason != UnavailableReason::Slowed {
+                    return Err(failed);
+                }
+                // Its start is near enough to wait for.
+                let pause = Duration::from_secs(failed.retry_secs.into());
+                let _ = timeout(pause, states.changed()).await;
+                continue;
             }
             if instance.begin_start(now) {
                 tokio::spawn(start::run(context.clone(), Arc::clone(instance)));
@@ -386,7 +451,8 @@ async fn wait_for_use(
             let _ = states.changed().await;
         }
     };
-    timeout(WAIT_MAX, running)
-        .await
-        .unwrap_or(Err(Unavailable::now(UnavailableReason::Starting)))
+    timeout(WAIT_MAX, running).await.unwrap_or_else(|_| {
+        let failure = instance.failure(context.clock.ticks());
+        Err(failure.unwrap_or(Unavailable::now(UnavailableReason::Starting)))
+    })
 }

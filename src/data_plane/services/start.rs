@@ -13,7 +13,10 @@ use std::{
 use parking_lot::Mutex;
 use rustix::process::Pid;
 use secrecy::SecretString;
-use tokio::time::{sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
 use super::{
     environment,
@@ -29,6 +32,7 @@ use super::{
     output::{OutputReader, OutputTarget},
     probe, replace,
     replace::StartSettings,
+    requests::ProcessRequests,
     rest,
     rest::StoredSettings,
     spawn::InstancePorts,
@@ -472,6 +476,8 @@ impl InstanceParts<'_> {
             since: self.context.clock.ticks(),
             exceeded: exceeded.unwrap_or_default(),
             _sockets: sockets,
+            requests: ProcessRequests::default(),
+            settled: watch::Sender::new(false),
             loading: tokio::sync::Mutex::default(),
         }
     }

@@ -34,7 +34,7 @@ pub(super) use self::{
     environment::public_url,
     output::FunctionLog,
     process::{KilledOnDrop, PreparedFunction},
-    run::{adopted_log, is_live, is_too_old, prepare},
+    run::{adopted_log, is_live, is_too_old, prepare, spare_use},
 };
 pub use self::{
     copies::{CopyScope, copy},
