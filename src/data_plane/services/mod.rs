@@ -10,6 +10,7 @@
 //!   charged to, and pauses after failed starts.
 //! - `folder`, `launch`, `limits`, `system_calls`, `output` and `lines`: files, sandbox, limits and
 //!   output of a process.
+//! - `scratch`: the temporary files of a process.
 //! - `environment`, `ports` and `database_port`: variables and ports of programs that are
 //!   configured by variables. `data` has the files of Storage.
 //! - `trial`: new settings of several services, before they are stored.
@@ -43,6 +44,7 @@ mod replace;
 mod requests;
 pub mod rest;
 pub mod schema_diff;
+mod scratch;
 pub mod shelf;
 mod spawn;
 mod start;

@@ -25,7 +25,10 @@
 
   const settings = JSON.parse(Deno.readTextFileSync("settings.json"));
   Deno.removeSync("settings.json");
+  // Set where the function has no /tmp of its own.
+  const temporary = env.get("TMPDIR");
   for (const name of Object.keys(env.toObject())) env.delete(name);
+  if (temporary) env.set("TMPDIR", temporary);
   for (const [name, value] of Object.entries(settings.variables)) {
     // A name that no variable can have is left out.
     try { env.set(name, value as string); } catch { /* ignored */ }

@@ -36,6 +36,7 @@ use crate::{
             instance::{FunctionVersion, InstanceId, UnavailableReason},
             kit::InstalledKit,
             launch::ServiceLaunchPlan,
+            scratch::ARGUMENT as SCRATCH,
             start::StartFailure,
         },
     },
@@ -86,8 +87,8 @@ impl PreparedFunction {
         let [gateway, database] = self.sockets.each_ref().map(|path| path.to_string_lossy());
         // The runtime asks for both rights to connect to a socket.
         let options = [
-            format!("--allow-read={source},{inner},{gateway},{database}"),
-            format!("--allow-write={inner},{gateway},{database}"),
+            format!("--allow-read={source},{inner},{gateway},{database}{SCRATCH}"),
+            format!("--allow-write={inner},{gateway},{database}{SCRATCH}"),
         ];
         let mut arguments = Vec::new();
         for argument in std::mem::take(&mut plan.program_arguments) {
@@ -101,6 +102,7 @@ impl PreparedFunction {
         plan.program_arguments = arguments;
         plan.variables.push(format!("DENO_DIR={}", cache.display()));
         plan.ports = self.egress.as_slice().to_vec();
+        plan.scratch = true;
         (plan.network, plan.offline) = (true, plan.ports.is_empty());
         plan.read.push(self.folder.source());
         plan.connect.extend(self.sockets.iter().cloned());
