@@ -229,3 +229,29 @@ async fn temporary_files_are_of_the_process_and_bounded() {
     );
     floor.stop().await;
 }
+
+#[tokio::test]
+async fn imports_of_types_only_are_not_fetched() {
+    let floor = Functions::new().await;
+    // As the command line tool creates functions: without a way to the registry, both fail.
+    let index = r#"
+        import "jsr:@supabase/functions-js-absent/edge-runtime.d.ts";
+        import "@absent/types/edge-runtime.d.ts";
+        import type { Missing } from "jsr:@absent/types@1";
+        Deno.serve((_: Request) => new Response(typeof ({} as Missing)));"#;
+    let config = r#"{ "imports": { "@absent/types": "jsr:@absent/types@^2" } // pinned
+    }"#;
+    let files = [("index.ts", index), ("deno.json", config)];
+    floor.deploy_files("types", false, &files, 201).await;
+    assert_eq!(floor.call("/types").await, (200, "object".to_owned()));
+    // The files are returned as they were sent.
+    let path = floor.at("/functions/types/body");
+    let body = floor.gate.node.get(&path).as_(&floor.gate.app.owner);
+    let body = body.send().await.expect(200);
+    let text = String::from_utf8_lossy(&body.body).into_owned();
+    assert!(
+        text.contains("// pinned") && !text.contains(".gantry-"),
+        "{text}"
+    );
+    floor.stop().await;
+}

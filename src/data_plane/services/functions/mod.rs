@@ -8,7 +8,8 @@
 //!   `limits` ends those that use too much.
 //! - `output` makes log events of their lines.
 //! - `deploy` stores an uploaded version. `egress` has the ports that functions may connect to.
-//! - `sources` has names and folders of files, `eszip` reads bundles.
+//! - `sources` has names and folders of files, `eszip` reads bundles, `type_imports` finds imports
+//!   that are not fetched.
 //! - `versions` stores functions and versions, `secrets` the project's variables; `environment` has
 //!   those of the platform, and `database` the socket behind the address of the database.
 
@@ -26,6 +27,7 @@ mod process;
 mod run;
 pub mod secrets;
 pub mod sources;
+mod type_imports;
 mod versions;
 
 pub(super) use self::{

@@ -26,6 +26,7 @@ use super::{
     output::LoggedFunction,
     secrets,
     sources::VersionFolder,
+    type_imports,
 };
 use crate::{
     base::{ids::ProjectRef, supervisor::ProcessOwner},
@@ -237,12 +238,15 @@ pub(super) struct FunctionModules {
 impl FunctionModules {
     /// Returns the options of an import map, and the path of the first module.
     fn arguments(&self, folder: &VersionFolder) -> Vec<String> {
-        let path = |name: &str| folder.source().join(name).to_string_lossy().into_owned();
+        let source = folder.source();
+        let path = |name: &str| source.join(name).to_string_lossy().into_owned();
         let mut arguments = Vec::new();
-        if let Some(map) = &self.import_map {
+        let map = self.import_map.as_deref();
+        let generated = type_imports::generated(&source, &self.entrypoint, map);
+        let generated = generated.map(|path| path.to_string_lossy().into_owned());
+        if let Some(map) = generated.as_deref().or(map) {
             let name = map.rsplit('/').next().unwrap_or(map);
-            let is_config = matches!(name, "deno.json" | "deno.jsonc");
-            let option = if is_config {
+            let option = if type_imports::is_configuration(name) {
                 "--config"
             } else {
                 "--import-map"
@@ -272,7 +276,11 @@ impl FetchPlan<'_> {
             return Ok(());
         }
         let (folder, owner) = (self.folder.clone(), self.owner);
-        let prepared = tokio::task::spawn_blocking(move || hand_over(&folder, owner));
+        let (entrypoint, map) = (modules.entrypoint.clone(), modules.import_map.clone());
+        let prepared = tokio::task::spawn_blocking(move || {
+            type_imports::generate(&folder.source(), &entrypoint, map.as_deref())?;
+            hand_over(&folder, owner)
+        });
         let prepared = prepared.await.map_err(|error| error.to_string())?;
         prepared.map_err(|error| format!("preparing the files of a function: {error}"))?;
         self.run(modules).await?;
