@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use http_body_util::{Either, Empty, LengthLimitError, Limited};
+use http_body_util::{Either, Empty};
 use hyper::{
     Method, Request, Response, StatusCode, Uri, Version,
     body::{Body, Incoming},
@@ -18,7 +18,7 @@ use super::{
     api_key_check,
     body::{
         BodyError, BodyTimedOut, ClientBody, ClientBodyError, DownloadBody, HeldByResponse,
-        SentSignal, TimedBody, UploadBody, full,
+        SentSignal, TimedBody, UploadBody, drain, full,
     },
     capacity::CapacityKey,
     connection::ClientConnection,
@@ -260,6 +260,7 @@ async fn forward(
     let sent = Arc::new(Notify::new());
     let bytes_max = forwarded.service.body_bytes_max();
     if body.size_hint().lower() > bytes_max as u64 {
+        drain(body);
         return Err(RequestRejection::TooLarge);
     }
     let capacity = &connection.context.service_proxy.capacity;
@@ -268,16 +269,13 @@ async fn forward(
         None
     } else {
         let unfinished = capacity.body(forwarded.capacity_key, clock.ticks())?;
-        ClientBody::new(body, unfinished, clock.clone())
+        ClientBody::new(body, unfinished, bytes_max, clock.clone())
             .start(capacity, forwarded.capacity_key)
             .await?
     };
     let (upload, permit) = if let Some((body, permit)) = started {
         (
-            Either::Right(Limited::new(
-                TimedBody::new(body, Some(SentSignal(sent.clone()))),
-                bytes_max,
-            )),
+            Either::Right(TimedBody::new(body, Some(SentSignal(sent.clone())))),
             permit,
         )
     } else {
@@ -417,9 +415,6 @@ pub(super) async fn with_response_timeout<B>(
     result.map_err(|error| {
         let mut cause: Option<&dyn StdError> = Some(&*error);
         while let Some(error) = cause {
-            if error.is::<LengthLimitError>() {
-                return RequestRejection::TooLarge;
-            }
             if error.is::<BodyTimedOut>() {
                 return RequestRejection::Stalled;
             }
