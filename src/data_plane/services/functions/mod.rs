@@ -30,6 +30,8 @@ pub mod sources;
 mod type_imports;
 mod versions;
 
+use crate::base::error::Error;
+
 pub(super) use self::{
     clean::remove_unused,
     database::FunctionDatabase,
@@ -53,3 +55,6 @@ pub(crate) use self::{
     live::{FunctionCache, live_functions},
     run::{acquire, is_current},
 };
+
+/// The error of a function that does not exist.
+pub const NO_FUNCTION: Error = Error::Missing("Function not found");

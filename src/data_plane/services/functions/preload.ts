@@ -7,6 +7,8 @@
   const encoder = new TextEncoder();
   const SOCKET = "s";
   const DRAIN_MILLIS = 5000;
+  // Message of the runtime.
+  const NO_MEMORY = "Array buffer allocation failed";
 
   /** Writes one event, as one line. */
   const emit = (kind: string, level: string, text: string) => {
@@ -79,6 +81,8 @@
       return await handler(addressed(request), info);
     } catch (error) {
       emit("UncaughtException", "Error", describe(error));
+      // The memory is used up: the process would fail all requests.
+      if (error instanceof RangeError && error.message === NO_MEMORY) exit(1);
       const body = JSON.stringify({ code: "EDGE_FUNCTION_ERROR", message: "Internal Server Error" });
       const headers = { "content-type": "application/json", "sb-error-code": "EDGE_FUNCTION_ERROR" };
       return new Response(body, { status: 500, headers });
