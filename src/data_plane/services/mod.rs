@@ -305,6 +305,23 @@ fn find_kit(
     shelf.find_unless(service, |version| versions.is_left(service, version, now))
 }
 
+/// Returns the version of the Data API of a project: the one that runs, or that the next request
+/// starts. Without a program, the one that Gantry installs.
+pub fn data_api_version(context: &DataPlaneContext, project: ProjectId) -> String {
+    let running = context.services.running(project, Service::Rest);
+    let kit = match running {
+        Some(running) => Some(running.kit.version.clone()),
+        None => find_kit(context, Service::Rest)
+            .ok()
+            .flatten()
+            .map(|kit| kit.version),
+    };
+    let version = kit.unwrap_or_else(|| install::REST_VERSION.to_owned());
+    // Without the number of its package.
+    let program = version.split('-').next().unwrap_or_default();
+    program.to_owned()
+}
+
 /// Returns whether Gantry runs this service for projects: a kit of it is found. A new kit is
 /// noticed within five seconds.
 pub fn has_kit(context: &DataPlaneContext, service: Service) -> bool {
