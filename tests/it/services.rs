@@ -38,7 +38,7 @@ use gantry::{
         projects::lease,
         service_proxy::upstreams::{Service, UpstreamAddress},
         services,
-        services::{Caller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
+        services::{ServiceCaller, ServiceOptions, ServiceUse, Unavailable, shelf::KitShelf},
     },
     platform::http::Transport,
 };
@@ -133,7 +133,7 @@ impl Floor {
     async fn acquire_for(&self, client: [u8; 4]) -> Result<ServiceUse, Unavailable> {
         let project = &self.app.home.project;
         let at = (self.id(project).await, project);
-        let caller = Some(Caller::of_address(client.into()));
+        let caller = Some(ServiceCaller::of_address(client.into()));
         let keys = Arc::new(AcceptedKeys::default());
         services::acquire(&self.node.app, at, Service::Rest, &keys, caller).await
     }

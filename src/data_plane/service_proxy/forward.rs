@@ -38,7 +38,7 @@ use crate::{
     data_plane::{
         database_access::bans,
         services,
-        services::{Caller, ServiceUse, Unavailable},
+        services::{ServiceCaller, ServiceUse, Unavailable},
     },
     platform::telemetry,
 };
@@ -195,7 +195,7 @@ async fn admit<'a>(
         }
         None if requested == Service::Functions => {
             let called = &mut destination.function;
-            let request = (parts, Caller::of_address(client));
+            let request = (parts, ServiceCaller::of_address(client));
             Box::pin(functions::admit(connection, &route, rest, request, called)).await?
         }
         // Served without the program, which need not run for it.
@@ -203,7 +203,7 @@ async fn admit<'a>(
             return Err(RequestRejection::NotConfigured(requested));
         }
         None if services::has_kit(&connection.context, requested) => {
-            let request = (parts, Caller::of_address(client));
+            let request = (parts, ServiceCaller::of_address(client));
             Box::pin(admit_to_instance(
                 connection, &route, requested, rest, request,
             ))
@@ -232,7 +232,7 @@ async fn admit_to_instance(
     route: &Route,
     service: Service,
     rest: &str,
-    (parts, caller): (&Parts, Caller),
+    (parts, caller): (&Parts, ServiceCaller),
 ) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
     let context = &connection.context;
     let keys = context
@@ -322,8 +322,8 @@ async fn forward(
 #[error("the service is not available")]
 struct NotReplaced(Unavailable);
 
-/// Sends a request. If the process of a service has ended before the request reached it, the request
-/// waits for the process that replaces it.
+/// Sends a request. If the process of a service has ended before the request reached it, the
+/// request waits for the process that replaces it.
 async fn send(
     connection: &ClientConnection,
     upstream: &Upstream,

@@ -21,7 +21,7 @@ use crate::data_plane::{
     api_keys::{AcceptedKeys, TokenProblem},
     services,
     services::{
-        Caller, ServiceUse, Unavailable, UnavailableReason,
+        ServiceCaller, ServiceUse, Unavailable, UnavailableReason,
         functions::{self, live_functions},
     },
 };
@@ -79,7 +79,7 @@ pub(super) async fn admit(
     connection: &ClientConnection,
     route: &Route,
     rest: &str,
-    (parts, caller): (&Parts, Caller),
+    (parts, caller): (&Parts, ServiceCaller),
     called: &mut Option<CalledFunction>,
 ) -> Result<(Arc<Upstream>, Option<ServiceUse>, ServiceCredential), RequestRejection> {
     let context = &connection.context;

@@ -1,9 +1,9 @@
 //! Processes that ended under requests (decision 0170): the callers that are limited for it, and
-//! versions whose processes are started less often.
+//! versions that are started less often.
 //!
 //! The end of a process is one unit, shared by the callers that it is charged to. A caller with
-//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. A version whose processes end more often
-//! than that limit explains is slowed for all callers. Pure, with the time as a parameter.
+//! [`CALLER_UNITS_MAX`] units within [`WINDOW`] is limited. A version with [`ENDS_MAX`] ends within
+//! it is slowed for all callers. Pure, with the time as a parameter.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -36,16 +36,17 @@ const CALLERS_MAX: usize = 1024;
 /// Charges of a caller that are remembered.
 const CHARGES_MAX: usize = 64;
 
-/// A client whose requests can end processes: its network, and its token if that was verified.
+/// A client that can end processes by its requests: its network, and its token if that was
+/// verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Caller {
+pub struct ServiceCaller {
     /// An IPv4 address or an IPv6 /64 network.
     network: IpNet,
     /// Beginning of the SHA-256 of the token.
     token: Option<u64>,
 }
 
-impl Caller {
+impl ServiceCaller {
     /// A client without a token of its own.
     pub fn of_address(address: IpAddr) -> Self {
         Self {
@@ -54,7 +55,7 @@ impl Caller {
         }
     }
 
-    /// The same client with a verified token.
+    /// Adds a verified token.
     #[must_use]
     pub(crate) fn with_token(self, token: &str) -> Self {
         let digest = Sha256::digest(token.as_bytes());
@@ -81,7 +82,7 @@ enum CallerKey {
     Token(u64),
 }
 
-/// The program whose ends are counted: a project's service, or a version of a function.
+/// A program with counted ends of its processes: a project's service, or a version of a function.
 pub(super) type CrashScope = (ProjectId, Service, Option<Uuid>);
 
 #[derive(Debug, Default)]
@@ -111,7 +112,7 @@ impl ScopeCrashes {
         });
     }
 
-    fn record(&mut self, charged: &[Caller], now: Ticks) -> Ticks {
+    fn record(&mut self, charged: &[ServiceCaller], now: Ticks) -> Ticks {
         self.expire(now);
         if self.ends.len() >= ENDS_MAX {
             self.ends.pop_front();
@@ -172,7 +173,7 @@ pub(super) struct CrashTable {
 impl CrashTable {
     /// Records the end of a process that served requests. Returns when the next one may be started:
     /// now, unless the program is slowed.
-    pub(super) fn record(&self, scope: CrashScope, charged: &[Caller], now: Ticks) -> Ticks {
+    pub(super) fn record(&self, scope: CrashScope, charged: &[ServiceCaller], now: Ticks) -> Ticks {
         let mut scopes = self.scopes.lock();
         let start_at = scopes.entry(scope).or_default().record(charged, now);
         self.count.store(scopes.len(), Ordering::Release);
@@ -180,7 +181,12 @@ impl CrashTable {
     }
 
     /// Returns for how many seconds a caller is limited, if it is.
-    pub(super) fn limited(&self, scope: CrashScope, caller: Caller, now: Ticks) -> Option<u32> {
+    pub(super) fn limited(
+        &self,
+        scope: CrashScope,
+        caller: ServiceCaller,
+        now: Ticks,
+    ) -> Option<u32> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -210,8 +216,8 @@ mod tests {
 
     const SCOPE: CrashScope = (ProjectId(1), Service::Functions, None);
 
-    fn caller(last: u8) -> Caller {
-        Caller::of_address([192, 0, 2, last].into())
+    fn caller(last: u8) -> ServiceCaller {
+        ServiceCaller::of_address([192, 0, 2, last].into())
     }
 
     #[test]
@@ -235,7 +241,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_network_and_one_token_are_one_caller() {
-        let of = |text: &str| Caller::of_address(text.parse().unwrap());
+        let of = |text: &str| ServiceCaller::of_address(text.parse().unwrap());
         let table = CrashTable::default();
         for last in 1..=3 {
             table.record(SCOPE, &[of(&format!("2001:db8::{last}"))], 0);
@@ -282,7 +288,7 @@ mod tests {
         let table = CrashTable::default();
         for each in 0..5000_u32 {
             let address = IpAddr::from(each.to_be_bytes());
-            table.record(SCOPE, &[Caller::of_address(address), caller(1)], 0);
+            table.record(SCOPE, &[ServiceCaller::of_address(address), caller(1)], 0);
         }
         let scopes = table.scopes.lock();
         let crashes = &scopes[&SCOPE];

@@ -6,8 +6,8 @@
 //!                    └────────→ failed      after a pause the next request starts it again
 //! ```
 //!
-//! Only a start that never became ready is followed by a pause. A process that served is replaced at
-//! once (decision 0170).
+//! Only a start that never became ready is followed by a pause. A process that served is replaced
+//! at once (decision 0170).
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    crashes::{Caller, CrashScope},
+    crashes::{CrashScope, ServiceCaller},
     database_port::DatabasePort,
     failures::FailureHistory,
     folder::InstanceFolder,
@@ -36,6 +36,7 @@ use super::{
     ports::ReservedPort,
     requests::ProcessRequests,
     rest::StoredSettings,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{
@@ -97,7 +98,7 @@ impl InstanceId {
         (self.project, self.service, self.function.clone())
     }
 
-    /// The program whose ended processes are counted together.
+    /// The program that the ends of this process are counted for.
     pub(super) fn crash_scope(&self) -> CrashScope {
         let deployment = self.function.as_ref().map(|function| function.deployment);
         (self.project, self.service, deployment)
@@ -120,90 +121,6 @@ impl InstanceId {
             function: Some(FunctionVersion { spare, ..function }),
             ..self.clone()
         })
-    }
-}
-
-/// The reason for which a project's service cannot be used now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UnavailableReason {
-    /// No kit is installed.
-    NoKit,
-    /// The kit cannot be used.
-    BrokenKit,
-    /// Another process runs the project.
-    Elsewhere,
-    /// The project's settings switch the service off.
-    Off,
-    /// The database does not run.
-    DatabaseAway,
-    /// The database rejects the login role of the service.
-    DatabaseRefuses,
-    /// The instance is still starting.
-    Starting,
-    /// Too many requests wait for the instance.
-    Full,
-    /// The instance ended or did not become ready.
-    Failed,
-    /// The instance failed repeatedly.
-    Crashing,
-    /// Processes of the service ended under the requests of many callers.
-    Slowed,
-    /// Processes of the service ended under the requests of this caller.
-    CallerLimited,
-}
-
-impl UnavailableReason {
-    /// Returns the sentence for clients.
-    pub const fn message(self) -> &'static str {
-        match self {
-            Self::NoKit => {
-                "No program for this service is installed; the operator installs one with `gantry service install`"
-            }
-            Self::BrokenKit => {
-                "The installed program of this service cannot be used; the server's log has the reason"
-            }
-            Self::Elsewhere => "Another server runs this project",
-            Self::Off => "The service is switched off in the project's settings",
-            Self::DatabaseAway => "The project's database is not running; try again shortly",
-            Self::DatabaseRefuses => {
-                "The project's database rejects the role of this service \
-                 (`authenticator`, or `supabase_auth_admin` for Auth)"
-            }
-            Self::Starting => "The service is starting; try again shortly",
-            Self::Full => "Too many requests wait for the start of the service; try again shortly",
-            Self::Failed => "The service did not start; it is started again shortly",
-            Self::Crashing => "The service failed repeatedly; it is started again once a minute",
-            Self::Slowed => {
-                "Its processes ended under the requests of many clients; one is started every 5 seconds"
-            }
-            Self::CallerLimited => {
-                "Your requests ended 3 processes of this service within a minute; wait before the next one"
-            }
-        }
-    }
-
-    /// Returns whether a failed start counts as a fault of the program.
-    pub(super) const fn is_fault(self) -> bool {
-        matches!(self, Self::Failed | Self::Crashing | Self::DatabaseRefuses)
-    }
-}
-
-/// The reason for which a service cannot be used, and when to try again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unavailable {
-    /// The reason.
-    pub reason: UnavailableReason,
-    /// Value of `Retry-After`, in seconds.
-    pub retry_secs: u32,
-}
-
-impl Unavailable {
-    /// A state that may end at any time.
-    pub(super) const fn now(reason: UnavailableReason) -> Self {
-        Self {
-            reason,
-            retry_secs: 1,
-        }
     }
 }
 
@@ -349,7 +266,7 @@ impl Instance {
     pub(super) fn begin_use(
         self: &Arc<Self>,
         now: Ticks,
-        caller: Option<Caller>,
+        caller: Option<ServiceCaller>,
     ) -> Option<ServiceUse> {
         // Counted before the state is read: a stop changes the state before it reads the count.
         self.uses.fetch_add(1, Ordering::SeqCst);
@@ -521,7 +438,7 @@ impl Instance {
 pub struct ServiceUse {
     pub(super) running: Arc<RunningInstance>,
     number: u64,
-    pub(super) caller: Option<Caller>,
+    pub(super) caller: Option<ServiceCaller>,
     pub(super) instance: Arc<Instance>,
 }
 

@@ -269,8 +269,8 @@ fn add_variables(program: &mut Command, file: &Path) -> io::Result<()> {
 }
 
 impl ServiceLaunchPlan {
-    /// Mounts the file system of temporary files. Returns the plan with the access to it, and whether
-    /// it is mounted.
+    /// Mounts the file system of temporary files. Returns the plan with the access to it, and
+    /// whether it is mounted.
     fn with_scratch(mut self) -> (Self, bool) {
         if !self.scratch {
             return (self, false);

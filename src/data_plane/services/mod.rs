@@ -5,6 +5,7 @@
 //! describes an instance: the configuration and the process table do.
 //!
 //! - `kit`, `shelf` and `install`: manifests, where kits are found, and the npm registry.
+//! - `unavailable` has the reasons for which a service cannot be used.
 //! - `instance` has the states, `start` and `stop` change them, `sweep` stops what is idle.
 //! - `requests`, `crashes` and `failures`: the requests of a process, the callers that its end is
 //!   charged to, and pauses after failed starts.
@@ -52,6 +53,7 @@ mod stop;
 pub mod sweep;
 mod system_calls;
 pub(in crate::data_plane) mod trial;
+mod unavailable;
 mod versions;
 
 use std::{
@@ -69,12 +71,6 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::{
-    crashes::Caller,
-    instance::{ServiceUse, Unavailable, UnavailableReason},
-    launch::{ServiceLaunchPlan, launch},
-    stop::stop_all,
-};
 use self::{
     crashes::CrashTable,
     functions::{EgressPorts, FunctionCache, FunctionLogQueue},
@@ -84,6 +80,13 @@ use self::{
     ports::PortTable,
     shelf::KitShelf,
     versions::VersionHistory,
+};
+pub use self::{
+    crashes::ServiceCaller,
+    instance::ServiceUse,
+    launch::{ServiceLaunchPlan, launch},
+    stop::stop_all,
+    unavailable::{Unavailable, UnavailableReason},
 };
 use crate::{
     base::{
@@ -247,7 +250,7 @@ impl Services {
     fn check_caller(
         &self,
         id: &InstanceId,
-        caller: Option<Caller>,
+        caller: Option<ServiceCaller>,
         now: Ticks,
     ) -> Result<(), Unavailable> {
         let limited = caller.and_then(|caller| self.crashes.limited(id.crash_scope(), caller, now));
@@ -348,7 +351,7 @@ pub async fn acquire(
     (project, reference): (ProjectId, &ProjectRef),
     service: Service,
     keys: &Arc<AcceptedKeys>,
-    caller: Option<Caller>,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let id = InstanceId {
         project,
@@ -379,7 +382,7 @@ async fn restart_with_keys(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     keys: &AcceptedKeys,
-    caller: Option<Caller>,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let _one = instance.replacing.lock().await;
     let running = instance.running();
@@ -441,7 +444,7 @@ pub(crate) async fn replacement(
 async fn wait_for_use(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
-    caller: Option<Caller>,
+    caller: Option<ServiceCaller>,
 ) -> Result<ServiceUse, Unavailable> {
     let Some(_room) = context.services.wait_room(instance) else {
         return Err(Unavailable::now(UnavailableReason::Full));

@@ -3,14 +3,15 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    crashes::Caller,
+    crashes::ServiceCaller,
     environment,
-    instance::{Instance, InstanceId, RunningInstance, UnavailableReason},
+    instance::{Instance, InstanceId, RunningInstance},
     limits, rest,
     rest::StoredSettings,
     start,
     start::StartFailure,
     stop::end,
+    unavailable::UnavailableReason,
 };
 use crate::{
     base::clock::Ticks,
@@ -75,6 +76,7 @@ pub(super) fn publish(
         let _ = running.handle.ended().await;
         // From here on, requests wait for the next process.
         let is_current = instance.begin_end(running.pid);
+        let charged = running.requests.charged();
         let killed = limits::killed_by_kernel(&context, &instance.id, &running.kit.manifest);
         if killed.is_some() {
             running.exceeded.store(true, Ordering::Release);
@@ -83,7 +85,6 @@ pub(super) fn publish(
             None => running.output.last_line().await,
             killed => killed,
         };
-        let charged = running.requests.charged();
         running.settled.send_replace(true);
         if is_current {
             let why = why.unwrap_or_else(|| "the program ended".to_owned());
@@ -100,7 +101,7 @@ fn after_crash(
     context: &DataPlaneContext,
     instance: &Arc<Instance>,
     running: &RunningInstance,
-    (why, charged): (String, Vec<Caller>),
+    (why, charged): (String, Vec<ServiceCaller>),
 ) {
     let InstanceId {
         reference, service, ..

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 
-use super::crashes::Caller;
+use super::crashes::ServiceCaller;
 use crate::base::clock::Ticks;
 
 /// Callers of finished requests that are kept: work after a response can end a process too.
@@ -14,7 +14,7 @@ const FINISHED_MAX: usize = 4;
 #[derive(Debug)]
 struct OpenRequest {
     since: Ticks,
-    caller: Option<Caller>,
+    caller: Option<ServiceCaller>,
     /// Only its response is under way.
     is_answered: bool,
 }
@@ -25,7 +25,7 @@ struct RequestTable {
     next: u64,
     open: BTreeMap<u64, OpenRequest>,
     /// Callers of the last finished requests, oldest first.
-    finished: VecDeque<Caller>,
+    finished: VecDeque<ServiceCaller>,
     last: Option<Ticks>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct ProcessRequests(Mutex<RequestTable>);
 
 impl ProcessRequests {
     /// Adds a request, and returns its number.
-    pub(super) fn begin(&self, now: Ticks, caller: Option<Caller>) -> u64 {
+    pub(super) fn begin(&self, now: Ticks, caller: Option<ServiceCaller>) -> u64 {
         let mut table = self.0.lock();
         let number = table.next;
         table.next += 1;
@@ -86,7 +86,7 @@ impl ProcessRequests {
 
     /// Returns the callers that the end of the process is charged to: those of requests without an
     /// answer, otherwise those of unfinished responses, otherwise the last ones.
-    pub(super) fn charged(&self) -> Vec<Caller> {
+    pub(super) fn charged(&self) -> Vec<ServiceCaller> {
         let table = self.0.lock();
         let open = |is_answered: bool| {
             let of_kind = table.open.values();
@@ -106,8 +106,8 @@ impl ProcessRequests {
 mod tests {
     use super::*;
 
-    fn caller(last: u8) -> Caller {
-        Caller::of_address([192, 0, 2, last].into())
+    fn caller(last: u8) -> ServiceCaller {
+        ServiceCaller::of_address([192, 0, 2, last].into())
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Temporary files of a function: a file system in memory at `/tmp`, which only its process sees and
-//! which ends with it (decision 0171).
+//! Temporary files of a function: a file system in memory at `/tmp`, which only its process sees
+//! and which ends with it (decision 0171).
 //!
 //! It needs the right to mount. Otherwise `TMPDIR` names a folder in that of the instance.
 

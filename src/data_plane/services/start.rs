@@ -26,7 +26,7 @@ use super::{
     functions,
     functions::FunctionDatabase,
     functions::{FunctionLog, PreparedFunction},
-    instance::{FunctionSockets, Instance, InstanceId, RunningInstance, UnavailableReason},
+    instance::{FunctionSockets, Instance, InstanceId, RunningInstance},
     kit::InstalledKit,
     limits,
     output::{OutputReader, OutputTarget},
@@ -37,6 +37,7 @@ use super::{
     rest::StoredSettings,
     spawn::InstancePorts,
     stop::end_processes,
+    unavailable::UnavailableReason,
 };
 use crate::{
     base::{

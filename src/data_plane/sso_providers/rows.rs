@@ -36,7 +36,8 @@ const READ: &str = "select coalesce(json_agg(json_build_object(\
             'name_id_format', s.name_id_format), \
         'domains', (select coalesce(json_agg(json_build_object('id', d.id, 'domain', d.domain, \
             'created_at', coalesce(to_json(d.created_at)#>>'{}', ''), \
-            'updated_at', coalesce(to_json(d.updated_at)#>>'{}', '')) order by d.updated_at, d.domain), '[]') \
+            'updated_at', coalesce(to_json(d.updated_at)#>>'{}', '')) \
+            order by d.updated_at, d.domain), '[]') \
             from auth.sso_domains d where d.sso_provider_id = p.id)) \
         order by p.created_at, p.id), '[]')::text \
     from (select * from auth.sso_providers order by created_at, id limit $1) p \

@@ -188,7 +188,8 @@ async fn temporary_files_are_of_the_process_and_bounded() {
             let [written, refused] = [0, ""];
             if (request.url.endsWith("/fill")) {
                 try {
-                    for (; written < 64; written++) await Deno.writeFile(`${made}/${written}`, chunk);
+                    const next = () => Deno.writeFile(`${made}/${written}`, chunk);
+                    for (; written < 64; written++) await next();
                 } catch (error) { refused = (error as Error).message; }
             }
             const read = await Deno.readTextFile(`${made}/a.txt`);

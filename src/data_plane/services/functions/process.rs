@@ -34,11 +34,12 @@ use crate::{
         context::DataPlaneContext,
         services::{
             folder::InstanceFolder,
-            instance::{FunctionVersion, InstanceId, UnavailableReason},
+            instance::{FunctionVersion, InstanceId},
             kit::InstalledKit,
             launch::ServiceLaunchPlan,
             scratch::ARGUMENT as SCRATCH,
             start::StartFailure,
+            unavailable::UnavailableReason,
         },
     },
 };

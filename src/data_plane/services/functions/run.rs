@@ -27,16 +27,15 @@ use crate::{
         projects::Status,
         service_proxy::upstreams::Service,
         services::{
-            crashes::Caller,
+            crashes::ServiceCaller,
             folder::InstanceFolder,
-            instance::{
-                FunctionVersion, InstanceId, RunningInstance, ServiceUse, Unavailable,
-                UnavailableReason,
-            },
+            instance::{FunctionVersion, InstanceId, RunningInstance, ServiceUse},
             kit::InstalledKit,
             start,
             start::StartFailure,
-            stop, wait_for_use,
+            stop,
+            unavailable::{Unavailable, UnavailableReason},
+            wait_for_use,
         },
     },
     platform::access::Project,
@@ -82,7 +81,7 @@ pub(crate) async fn acquire(
     project: (ProjectId, &ProjectRef),
     live: &LiveFunction,
     (number, keys): (i64, &AcceptedKeys),
-    caller: Caller,
+    caller: ServiceCaller,
 ) -> Result<ServiceUse, Unavailable> {
     let id = instance_id(project, live, environment(number, keys));
     let (now, caller) = (context.clock.ticks(), Some(caller));
@@ -101,7 +100,7 @@ pub(crate) async fn acquire(
 pub(in crate::data_plane::services) fn spare_use(
     context: &DataPlaneContext,
     id: &InstanceId,
-    caller: Option<Caller>,
+    caller: Option<ServiceCaller>,
 ) -> Option<ServiceUse> {
     let spare = context.services.existing(&id.spare()?)?;
     spare.begin_use(context.clock.ticks(), caller)

@@ -1,8 +1,8 @@
 //! Imports of types only, which are not fetched (decision 0171).
 //!
 //! A declaration file has no code, but Deno fetches it if a module imports it for its side effects,
-//! as the template of the command line tool does. Such names are mapped to an empty module in a copy
-//! of the function's configuration, which lies beside the original.
+//! as the template of the command line tool does. Such names are mapped to an empty module in a
+//! copy of the function's configuration, which lies beside the original.
 
 use std::{
     collections::BTreeSet,
@@ -123,8 +123,8 @@ fn follows_import(text: &str) -> bool {
     })
 }
 
-/// Adds names to the imports of a configuration. `None`: there are none, or it has no imports of its
-/// own to add them to.
+/// Adds names to the imports of a configuration. `None`: there are none, or it has no imports of
+/// its own to add them to.
 fn with_empty_modules(text: &str, names: &BTreeSet<String>) -> Option<String> {
     if names.is_empty() {
         return None;
