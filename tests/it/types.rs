@@ -88,6 +88,8 @@ async fn generate_types_returns_typescript() {
         answer.json()["types"].as_str().unwrap().to_owned()
     };
     let public = types("").await;
+    // Without a program, the version that Gantry installs.
+    assert!(public.contains("PostgrestVersion: \"12.0.2\""), "{public}");
     assert!(
         public.contains("export type Database = {")
             && public.contains("      t: {")

@@ -294,10 +294,6 @@ async fn caller_whose_requests_end_the_process_leaves_others_their_answers() {
     assert_eq!(limited.json()["code"], "WORKER_ERROR_LIMIT");
     let succeeded = others.iter().filter(|one| one.status == 200).count();
     let percent = succeeded * 100 / others.len();
-    println!(
-        "{succeeded} of {} others succeeded; {ended} ended",
-        others.len()
-    );
     assert!(percent >= 95, "{succeeded} of {}", others.len());
     // A request in flight fails alone, and the spare answers the next one.
     let answer = from(9, "/shared/exit").await;
